@@ -21,9 +21,11 @@ from hermes_exec.tools.browser import chromium
 from hermes_exec.tools.browser.background import Background
 from hermes_exec.tools.browser.devtools_pipe import DevToolsPipe
 from hermes_exec.tools.browser.downloads import Downloads
-from hermes_exec.tools.browser.driver import Driver, quietly
+from hermes_exec.tools.browser.driver import LOST, Driver, DriverLost, quietly
 from hermes_exec.tools.browser.explained import CRASHED
+from hermes_exec.tools.browser.name_check import NameCheck
 from hermes_exec.tools.browser.navigation import Navigation
+from hermes_exec.tools.browser.page_log import PageLog
 from hermes_exec.tools.browser.sessions import new_session
 from hermes_exec.tools.call.failure import ToolFailure
 
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
     from playwright.async_api import (
         Browser,
         BrowserContext,
-        ConsoleMessage,
         Dialog,
-        Error,
         FileChooser,
         Frame,
         Page,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 START_S = 60.0
 END_S = 5.0
-KEPT = 500
 ANSWER_S = 3.0
 ARRIVE_S = 30.0
 DOWNLOAD_S = 2.0
@@ -83,16 +82,14 @@ class RunningBrowser:
         self.slot, self.rules = slot, slot.browser_rules
         self.folder = f"{slot.tmp.rstrip('/')}/hermes-browser-{secrets.token_hex(6)}"
         self.used_at = anyio.current_time()
-        self.console: deque[dict[str, object]] = deque(maxlen=KEPT)
-        self.errors: deque[dict[str, object]] = deque(maxlen=KEPT)
-        self.console_count = self.error_count = 0
+        self.log = PageLog()
         self.dialogs: list[OpenDialog] = []
         self.past_dialogs: deque[OpenDialog] = deque(maxlen=20)
         self.crashed = False
         self.chooser: FileChooser | None = None
         """Opened by the page, and waits for the files that it is to have."""
         self._chooser_told = False
-        self._calls = 0
+        self.calls = 0
         self.screenshots = 0
         self.last_tree = ""
         self.passwords: set[str] = set()
@@ -102,6 +99,7 @@ class RunningBrowser:
         """Set by what is waited for: the end of a navigation or of the connection, a dialog, a download."""
         self.navigation = Navigation(slot, self._news.set)
         self.downloads = Downloads(slot, self._news.set)
+        self._names = NameCheck(slot, self.navigation.withdraw)
         self._tasks: DetachedTaskGroup | None = None
         self._driver: Driver | None = None
         self._process: Process | None = None
@@ -113,9 +111,14 @@ class RunningBrowser:
 
     # its life
 
-    async def start(self) -> None:
-        """Start the process, connect, and open an empty tab. Raises ToolFailure with the reason."""
-        self._driver = Driver.of_this_loop()
+    async def start(self, *, alone: bool = False) -> None:
+        """Start the process, connect, and open an empty tab; `alone` without sharing Playwright's driver.
+
+        Raises:
+            ToolFailure: with the reason.
+            DriverLost: the driver ended meanwhile.
+        """
+        self._driver = Driver.of_this_loop(alone=alone)
         try:
             playwright = await self._driver.use()
         except BaseException:
@@ -140,7 +143,7 @@ class RunningBrowser:
             self._browser.on("disconnected", lambda _: self._news.set())
             await self._open_context(self._browser)
         except Error as error:
-            await self.check_slot()
+            await self.check()
             with anyio.move_on_after(END_S):
                 await self._pipe.ended.wait()
             if self._pipe.ended.is_set():
@@ -155,13 +158,13 @@ class RunningBrowser:
         self.navigation.watch(context)
         context.on("page", self._on_page)
         context.on("dialog", self._on_dialog)
-        context.on("console", self._on_console)
-        context.on("weberror", lambda event: self._on_error(event.error))
+        self.log.watch(context)
         page = await context.new_page()
         session, opened = await asyncio.gather(browser.new_browser_cdp_session(), context.new_cdp_session(page))
         info = await opened.send("Target.getTargetInfo")
         self._left.start(opened.detach)
         await self.downloads.accept(session, info["targetInfo"]["browserContextId"])
+        await self._names.watch(session)
 
     @property
     def tasks(self) -> TaskGroup:
@@ -178,13 +181,25 @@ class RunningBrowser:
     @property
     def ended(self) -> bool:
         """Whether the connection to it is gone."""
-        return self._browser is None or not self._browser.is_connected()
+        return self._browser is None or not self._browser.is_connected() or self.gone.is_set()
 
-    async def check_slot(self) -> None:
-        """Raise the ExecError of a slot that has ended, or whose box has: that is more than the end of a browser."""
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many events of pages the client was not given, by their kind."""
+        return self._pipe.guard.left_out if self._pipe is not None else {}
+
+    async def check(self) -> None:
+        """Raise what is more than an error of the page: the ExecError of a slot that has ended, or whose sandbox has,
+        DriverLost, and ToolFailure when the browser was ended for what it sent.
+        """
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
                 await self._process.wait(0)
+        if self._pipe is not None and self._pipe.fault is not None:
+            told = f"The browser was ended, because it sent {self._pipe.fault}. browser_navigate starts another."
+            raise ToolFailure("browser_ended", told, success=False)
+        if self.ended and self._driver is not None and await self._driver.has_ended():
+            raise DriverLost(LOST)
 
     async def aclose(self) -> None:
         """End the process and everything it started, then let go of the client's side, and remove the profile."""
@@ -200,6 +215,7 @@ class RunningBrowser:
                 with anyio.move_on_after(END_S):
                     await quietly(self._browser.close)
             self.navigation.close()
+            self._names.close()
             self._left.cancel()
             if self._driver is not None:
                 driver, self._driver = self._driver, None
@@ -230,7 +246,7 @@ class RunningBrowser:
             with anyio.move_on_after(ANSWER_S):
                 await self.stop_loading()
         kept = self._pages and not self.crashed and self.navigation.forbidden(self._pages[-1]) is None
-        if not kept or (self._calls > 1 and not self.dialogs and await self.hangs(self._pages[-1])):
+        if not kept or (self.calls > 1 and not self.dialogs and await self.hangs(self._pages[-1])):
             lost = self._pages.pop() if self._pages else None
             assert self._context is not None
             await self._context.new_page()
@@ -273,14 +289,6 @@ class RunningBrowser:
         if frame.parent_frame is None:
             self.chooser = None
 
-    def _on_console(self, message: ConsoleMessage) -> None:
-        self.console_count += 1
-        self.console.append({"type": message.type, "text": message.text[:4000], "source": "console"})
-
-    def _on_error(self, error: Error) -> None:
-        self.error_count += 1
-        self.errors.append({"message": error.message[:4000], "source": "exception"})
-
     def _on_dialog(self, dialog: Dialog) -> None:
         opened = OpenDialog(dialog)
         self.dialogs.append(opened)
@@ -300,7 +308,7 @@ class RunningBrowser:
 
     def begin(self) -> None:
         """Begin a call: count what begins from now on as begun by it."""
-        self._calls += 1
+        self.calls += 1
         self.navigation.begin()
         self.downloads.began = False
 
@@ -389,12 +397,6 @@ class RunningBrowser:
                 return None
             return await doing  # the dialog was answered at once
         return doing.result()
-
-    def forget_console(self) -> None:
-        """Drop what pages logged, and their errors."""
-        self.console.clear()
-        self.errors.clear()
-        self.console_count = self.error_count = 0
 
     async def tab(self, target: str | None) -> Page:
         """The current tab, or the one with this id of DevTools."""

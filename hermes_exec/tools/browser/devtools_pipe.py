@@ -2,11 +2,13 @@
 
 The browser speaks the DevTools protocol on a pipe (`--remote-debugging-pipe`: JSON texts, each ended by a NUL byte)
 that is the input and output of its process; no port is opened, here or in the slot. What the client starts as its
-browser is a small program that hands its ends of such a pipe to this process, which carries the bytes.
+browser is a small program that hands its ends of such a pipe to this process, which carries what both say, and judges
+what the browser says.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from anyio.abc import SocketListener, TaskGroup, UNIXSocketStream
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.errors import ExecError
+from hermes_exec.tools.browser.message_guard import END, RETRY_S, BadMessage, MessageGuard
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Playwright
@@ -35,7 +38,6 @@ with socket.socket(socket.AF_UNIX) as to:
 """
 """A browser reads descriptor 3 and writes 4. It ends when the other side has let go of the pipe."""
 GONE = (OSError, ExecError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
-END = b"\0"
 PIECE = 1 << 15
 """Bytes of a long message that are sent before its end has come."""
 LONGEST_FOLDER = 60
@@ -43,13 +45,18 @@ LONGEST_FOLDER = 60
 
 
 class DevToolsPipe:
-    """Joins the client to the browser of a slot, whose process it is. `ended` is set when the browser has closed its
-    side.
+    """Joins the client to the browser of a slot, whose process it is. `ended` is set when one side has closed, or the
+    browser said what the client must not read.
     """
 
     def __init__(self, process: Process) -> None:
         self.ended = anyio.Event()
+        self.fault: str | None = None
+        """What the browser said that no client reads, as half a sentence."""
         self._process = process
+        self.guard = MessageGuard(self._release_later)
+        self._client: FdStream | None = None
+        self._over: anyio.CancelScope | None = None
 
     async def connect(self, playwright: Playwright, tasks: TaskGroup, timeout_s: float) -> Browser:
         """Return the browser as the client sees it; the pipe is carried in `tasks` until they are cancelled. Raises
@@ -80,6 +87,7 @@ class DevToolsPipe:
             logger.debug("no DevTools pipe was handed over: %r", error)
             return
         async with holder, FdStream(commands, events) as client, anyio.create_task_group() as tasks:
+            self._client, self._over = client, tasks.cancel_scope
             tasks.start_soon(self._to_browser, client, tasks.cancel_scope)
             tasks.start_soon(self._to_client, client, tasks.cancel_scope)
 
@@ -92,6 +100,7 @@ class DevToolsPipe:
         def take(data: bytes) -> None:
             # The client writes a message and its end one after the other: they are sent as one. Nearly always there is
             # room: a message that wakes no task is a tenth of a millisecond sooner there.
+            self.guard.note_commands(data)
             said.extend(data)
             if not data.endswith(END) and len(said) < PIECE:
                 return
@@ -122,15 +131,36 @@ class DevToolsPipe:
     async def _to_client(self, client: FdStream, over: anyio.CancelScope) -> None:
         self._process.stdout.delimiter = END
         try:
-            async for said in self._process.stdout:
-                if not said.endswith(END):
-                    client.queue_nowait(said)
-                    continue
-                client.send_nowait(said)
-                if client.pending_bytes:
-                    await client.drain()
+            async for piece in self._process.stdout:
+                if admitted := self.guard.admit(piece):
+                    client.send_nowait(admitted)
+                    if client.pending_bytes:
+                        await client.drain()
+                if pause_s := self.guard.pause_s:
+                    await anyio.sleep(pause_s)
+        except BadMessage as error:
+            self.fault = str(error)
         except GONE as error:
             logger.debug("the browser's side of a DevTools pipe ended: %r", error)
         finally:
             self.ended.set()
         over.cancel()
+
+    def _release_later(self, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self._release)
+
+    def _release(self) -> None:
+        assert self._client is not None
+        assert self._over is not None
+        if self.ended.is_set():
+            return
+        if self._client.pending_bytes:
+            self._release_later(RETRY_S)
+            return
+        try:
+            self._client.send_nowait(self.guard.release())
+        except BadMessage as error:
+            self.fault = str(error)
+            self._over.cancel()
+        except GONE as error:
+            logger.debug("the client's side of a DevTools pipe ended: %r", error)

@@ -1,4 +1,4 @@
-"""Playwright's driver, a program of the host: one for all browsers of an event loop, while any is used."""
+"""Playwright's driver, a program of the host: one for every eight browsers of an event loop, while any is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 
 from hermes_exec.aio.loop import asyncio_loop
 from hermes_exec.aio.tasks import DetachedTaskGroup, run_to_end
-from hermes_exec.errors import ConfigError
+from hermes_exec.errors import ConfigError, ExecError
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,12 +22,27 @@ if TYPE_CHECKING:
 MISSING = "the extra 'browser' is not installed: pip install 'hermes-exec[browser]'"
 START_S = 30.0
 LINGER_S = 5.0
-_DRIVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
+END_S = 1.0
+LOST = (
+    "Playwright's driver ended, which serves other slots too, and the browser of this slot with it: its tabs and "
+    "cookies are gone; the next call starts another one"
+)
+MOST_USERS = 8
+"""So many lose their browsers when one of them has found a way to end the driver that they share."""
+_DRIVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Driver]] = WeakKeyDictionary()
 
 
 def installed() -> bool:
     """Whether Playwright's client can be imported."""
     return importlib.util.find_spec("playwright") is not None
+
+
+class DriverLost(ExecError):
+    """Raised when Playwright's driver has ended, and with it the browsers of all slots that it served, whichever of
+    them was the reason.
+    """
+
+    default_retryable = True
 
 
 class Driver:
@@ -38,35 +53,65 @@ class Driver:
         self._playwright: Playwright | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: DetachedTaskGroup | None = None
-        self._users = 0
+        self._users, self._most_users = 0, MOST_USERS
         self._unused: anyio.CancelScope | None = None
 
     @classmethod
-    def of_this_loop(cls) -> Driver:
-        """The one of the running event loop. Raises ConfigError where there is none to be had."""
+    def of_this_loop(cls, *, alone: bool = False) -> Driver:
+        """Return one of the running event loop that has room for a user, or, with `alone`, that has no other.
+
+        Raises:
+            ConfigError: there is none to be had.
+        """
         if not installed():
             raise ConfigError(MISSING)
         loop = asyncio_loop()
         if loop is None:
             raise ConfigError("the browser tools need asyncio: Playwright's client does not run on trio")
-        if loop not in _DRIVERS:
-            _DRIVERS[loop] = cls()
-        return _DRIVERS[loop]
+        drivers = _DRIVERS.setdefault(loop, [])
+        fit = (driver for driver in drivers if driver._has_room(alone=alone))
+        if (driver := next(fit, None)) is None:
+            driver = cls()
+            drivers.append(driver)
+        if not driver._users:
+            driver._most_users = 1 if alone else MOST_USERS
+        return driver
+
+    def _has_room(self, *, alone: bool) -> bool:
+        return not self._users or (not alone and not self._ended and self._users < self._most_users)
+
+    @property
+    def _ended(self) -> bool:
+        return self._process is not None and self._process.returncode is not None
+
+    async def has_ended(self) -> bool:
+        """Whether its program has ended, which it does not by itself; a short wait tells one that is just ending."""
+        process = self._process
+        if process is None:
+            return False
+        with anyio.move_on_after(END_S):
+            await process.wait()
+        return self._ended
 
     async def use(self) -> Playwright:
         """Playwright, started if need be; to be followed by `leave`."""
+        self._users += 1
+        try:
+            return await self._started()
+        except BaseException:
+            self.leave()
+            raise
+
+    async def _started(self) -> Playwright:
         async with self._starting:
-            self._users += 1
             if self._unused is not None:
                 self._unused.cancel()
                 self._unused = None
-            try:
-                if self._playwright is None:
-                    await run_to_end(self._start)
-                assert self._playwright is not None
-            except BaseException:
-                self.leave()
-                raise
+            if self._ended:
+                await self._end()
+            if self._playwright is None:
+                await run_to_end(self._start)
+            assert self._playwright is not None
             return self._playwright
 
     async def _start(self) -> None:
@@ -91,10 +136,14 @@ class Driver:
             self._unused = scope
             await anyio.sleep(LINGER_S)
             async with self._starting:
-                if self._users == 0 and self._tasks is not None:
-                    tasks, self._tasks = self._tasks, None
-                    await self._stop()
-                    tasks.cancel()
+                if self._users == 0:
+                    await self._end()
+
+    async def _end(self) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            await self._stop()
+            tasks.cancel()
 
     async def _stop(self) -> None:
         playwright, self._playwright = self._playwright, None

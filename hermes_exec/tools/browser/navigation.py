@@ -31,6 +31,8 @@ OF_SCRIPTS = frozenset({"document", "script", "fetch", "xhr", "ping"})
 ASKS_NOTHING = ("about:", "data:")
 """URLs for which there is no request: of frames that are empty, or whose text is in the page."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+WITHOUT_UDP = tuple(f"--{force}webrtc-ip-handling-policy=disable_non_proxied_udp" for force in ("", "force-"))
+"""WebRTC would send datagrams to any address; the option had another name once."""
 ITS_TASKS = "() => new Promise(done => setTimeout(done))"
 """Answered when the page has done what it had to do."""
 
@@ -67,7 +69,12 @@ class Navigation:
         rules, slot = self._rules, self._slot
         resolver = rules.resolver_rules(network=slot.network, own_loopback=slot.own_loopback)
         by_name = rules.allow_hosts or rules.refuse_hosts  # which a proxy would not know
-        return [f"--host-resolver-rules={resolver}"] * bool(resolver) + ["--no-proxy-server"] * bool(by_name)
+        public_only = slot.network and not rules.allow_private
+        return [
+            *([f"--host-resolver-rules={resolver}"] if resolver else []),
+            *(["--no-proxy-server"] if by_name else []),
+            *(WITHOUT_UDP if public_only else ()),
+        ]
 
     def watch(self, context: BrowserContext) -> None:
         """Watch all that the tabs of a context ask for."""
@@ -253,10 +260,15 @@ class Navigation:
             where = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
             why = self._rules.address_refusal(host, address, **where)
         if why is not None:
-            self._withdrawn = (url, why)
-            self._not_to_be_shown[url] = why
-            assert self._context is not None
-            await asyncio.gather(*map(_left, self._context.pages))
+            self.withdraw(url, why)
+
+    def withdraw(self, url: str, why: str) -> None:
+        """Leave all pages, for one of them, or a frame, is where the rules let none be."""
+        self._withdrawn = (url, why)
+        self._not_to_be_shown[url] = why
+        assert self._context is not None
+        for page in self._context.pages:
+            self._checks.start(partial(_left, page))
 
 
 def blocked(url: str, why: str) -> ToolFailure:

@@ -10,12 +10,17 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser.browser import RunningBrowser
+from hermes_exec.tools.browser.driver import LOST, DriverLost
+from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
     from hermes_exec.config.browser import BrowserConfig
     from hermes_exec.slot.slot import Slot
 
+LOSSES_SHARED = 2
+"""After so many, a slot shares Playwright's driver with no other: one of them may be what ends it."""
 _BROWSERS: WeakKeyDictionary[Slot, SlotBrowser] = WeakKeyDictionary()
 
 
@@ -23,14 +28,14 @@ def of_slot(slot: Slot) -> SlotBrowser:
     """The browser of a slot, which need not have been started. One that ended with a reset is replaced."""
     browser = _BROWSERS.get(slot)
     if browser is None or browser.resets != slot.resets:
-        browser = _BROWSERS[slot] = SlotBrowser(slot)
+        browser = _BROWSERS[slot] = SlotBrowser(slot, losses=browser.losses if browser is not None else 0)
     return browser
 
 
 class SlotBrowser:
     """One Chromium in a slot, from its first use until `aclose`, the end of its process, or a time without use."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, *, losses: int = 0) -> None:
         self._slot = weakref.ref(slot)  # it is the key under which this is kept
         self.resets = slot.resets
         self.rules: BrowserConfig = slot.browser_rules
@@ -38,6 +43,11 @@ class SlotBrowser:
         self._lost: str | None = None
         """Why the browser that was there before is there no more."""
         self._running: RunningBrowser | None = None
+        self.losses = losses
+        """How often it has ended with Playwright's driver."""
+        self._driver_lost = False
+        self.was_used = False
+        """Whether a call before the one under way has worked in the browser that runs, or ran last."""
 
     @property
     def running(self) -> RunningBrowser | None:
@@ -45,17 +55,32 @@ class SlotBrowser:
         return self._running
 
     async def started(self) -> RunningBrowser:
-        """The running browser, started if need be. Raises ToolFailure when there is none to be had."""
+        """The running browser, started if need be.
+
+        Raises:
+            ToolFailure: there is none to be had.
+            DriverLost: the one before ended with Playwright's driver, and nobody was told; or two did as they started.
+        """
         if self._running is not None and self._running.ended:
             await self._lose(self._running, "the browser ended")
+        if self._driver_lost:
+            self._driver_lost = False
+            raise DriverLost(LOST)
         if self._running is None:
-            slot = self._slot()
-            assert slot is not None
-            running = RunningBrowser(slot)
-            await running.start()
-            self._running = running
-            running.tasks.start_soon(self._watch, running)
+            try:
+                self._running = await self._start()
+            except DriverLost:
+                self.losses += 1
+                self._running = await self._start()
+            self._running.tasks.start_soon(self._watch, self._running)
         return self._running
+
+    async def _start(self) -> RunningBrowser:
+        slot = self._slot()
+        assert slot is not None
+        running = RunningBrowser(slot)
+        await running.start(alone=self.losses >= LOSSES_SHARED)
+        return running
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[RunningBrowser]:
@@ -79,13 +104,27 @@ class SlotBrowser:
                 await running.gone.wait()
                 why = "the browser ended"
                 break
-        await self._lose(running, why)
+        async with self.turn:
+            await self._lose(running, why)
 
     async def _lose(self, running: RunningBrowser, why: str) -> None:
         if self._running is running:
             self._running = None
             self._lost = f"{why}: its tabs and cookies are gone"
+            self.was_used = running.calls > 0
+            try:
+                await running.check()
+            except DriverLost:
+                self._driver_lost, self._lost = True, None
+                self.losses += 1
+            except (ToolFailure, ExecError) as error:
+                self._lost = f"{error}: its tabs and cookies are gone"
         await running.aclose()
+
+    async def give_up(self, running: RunningBrowser) -> None:
+        """Let go of a browser that ended with Playwright's driver, as the call under way is told."""
+        await self._lose(running, "the browser ended")
+        self._driver_lost, self.was_used = False, running.calls > 1
 
     def take_lost(self) -> dict[str, str]:
         """What the next result tells of a browser that is there no more; once."""

@@ -14,14 +14,18 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hermes_exec.errors import ExecError
+from hermes_exec.tools.browser.downloads import LONGEST_URL
 from hermes_exec.tools.call.budget import kept_path
+from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
     from hermes_exec.slot.slot import Slot
 
-SNAPSHOT_S = 75.0
+SNAPSHOT_S = 45.0
+MOST_ELEMENTS = 50_000
+"""A tree of more takes so long that nothing else can be done in the page meanwhile, also when nobody waits for it."""
 LIMIT_CHARS = 15_000
 KEPT_CHARS = 2_000_000
 WHOLE = "(most of it; the page is now:)"
@@ -55,8 +59,20 @@ _PLAIN = frozenset(
 
 
 async def top_of(page: Page) -> str:
-    """The selector of what is looked at: the body, the root of a document without one, as an image is, or nothing."""
-    return str(await page.evaluate("document.querySelector('body') ? 'body' : document.documentElement ? ':root' : ''"))
+    """Return the selector of what is looked at: the body, the root of a document without one, as an image is, or
+    nothing. A page that is too large is a ToolFailure.
+    """
+    top, count = await page.evaluate(
+        "[document.querySelector('body') ? 'body' : document.documentElement ? ':root' : '',"
+        " document.getElementsByTagName('*').length]"
+    )
+    if count > MOST_ELEMENTS:
+        told = (
+            f"The page has {count:,} elements, too many for a snapshot: read the parts that you need with "
+            "browser_console (document.querySelector(...).innerText), or open another page."
+        )
+        raise ToolFailure("too_large", told, success=False, not_loaded=page.url[:LONGEST_URL])
+    return str(top)
 
 
 async def tree_of(page: Page, top: str) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from hermes_exec.errors import OutcomeUnknown
 from hermes_exec.tools.browser import fields
 from hermes_exec.tools.browser.browser import ANSWER_S, VIEWPORT
-from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.driver import DriverLost, quietly
 from hermes_exec.tools.browser.explained import CRASHED, explained
 from hermes_exec.tools.browser.navigation import blocked
 from hermes_exec.tools.browser.results import ACTION_S, LOAD_S, after, arrived, failure, happened, snapshot_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Locator
 
     from hermes_exec.tools.browser.browser import RunningBrowser
+    from hermes_exec.tools.browser.slot_browser import SlotBrowser
 
 JsonObject = dict[str, Any]
 Work = Callable[["RunningBrowser", ToolState, JsonObject], Awaitable[JsonObject]]
@@ -52,6 +54,14 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
 
     @wraps(work)
     async def call(state: ToolState, arguments: JsonObject) -> Outcome:
+        try:
+            return await attempt(state, arguments)
+        except DriverLost:
+            if not opens or of_slot(state.slot).was_used:
+                raise
+            return await attempt(state, arguments)
+
+    async def attempt(state: ToolState, arguments: JsonObject) -> Outcome:
         from playwright.async_api import Error
         from playwright.async_api import TimeoutError as PlaywrightTimeout
 
@@ -69,10 +79,11 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
                     told = await arrived(running) if elsewhere else {}
                     data = {**told, **await work(running, state, arguments)}
             except ToolFailure as failed:
+                await _check_running(owner, running)
                 failed.fields.update(owner.take_lost())
                 raise
             except Error as error:
-                await running.check_slot()
+                await _check_running(owner, running)
                 await _check_withdrawn(running)
                 if "Target crashed" in str(error):
                     raise failure("page_crashed", CRASHED, running) from None
@@ -89,6 +100,19 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
         return Outcome({"success": True, **data, **happened(running)}, images=images)
 
     return call
+
+
+async def _check_running(owner: SlotBrowser, running: RunningBrowser) -> None:
+    """Raise what is more than an error of the page, as `RunningBrowser.check`; OutcomeUnknown where the tabs of before
+    went with the browser, and what was begun in them may have been done.
+    """
+    try:
+        await running.check()
+    except DriverLost as lost:
+        await owner.give_up(running)
+        if not owner.was_used:
+            raise
+        raise OutcomeUnknown(f"{lost}. What this call began may have been done") from lost
 
 
 async def _check_withdrawn(running: RunningBrowser, *, tell: bool = True) -> None:
@@ -285,14 +309,9 @@ async def console(running: RunningBrowser, state: ToolState, arguments: JsonObje
             text = value = repr(value)
         shown = value if len(text) <= RESULT_CHARS else text[:RESULT_CHARS] + "... (cut)"
         return {"result": shown, "result_type": kind}
-    data = {
-        "console_messages": list(running.console),
-        "js_errors": list(running.errors),
-        "total_messages": running.console_count,
-        "total_errors": running.error_count,
-    }
+    data = running.log.told(running.left_out)
     if arguments["clear"]:
-        running.forget_console()
+        running.log.forget(running.left_out)
     return data
 
 

@@ -54,8 +54,9 @@ name=$(hostname)
 echo "<title>Frame</title><iframe src=http://$name:8200/secret.txt></iframe>" > frame.html
 echo "<title>Links</title><a target=_blank href=http://$name:8200/secret.txt>Tab</a>
 <a href=http://$name:8200/secret.bin>File</a>" > links.html
+echo "<title>Asks</title>" > asks.html
 echo secret | tee secret.txt > secret.bin
-exec python3 -u -m http.server --bind 0.0.0.0 8200
+exec python3 -u -m http.server --bind 0.0.0.0 8200 2>requests
 """
 
 
@@ -85,6 +86,14 @@ async def test_names_that_lead_to_private_addresses(docker_image: Callable[[str]
             await surf("navigate", url="http://localhost:8200/links.html")
             await meets(await surf.call("click", ref=surf.ref(link)))
         assert (await slot.run("ls ~/Downloads")).stdout == ("secret.bin\n" if allowed else "")
+        await surf("navigate", url="http://localhost:8200/asks.html")
+        asked = (
+            f"fetch('http://{name}:8200/secret.txt?fetched', {{mode: 'no-cors'}}).then(() => 'reached', e => 'refused')"
+        )
+        assert await surf.value(asked) == ("reached" if allowed else "refused")
+        requests = await slot.files.read_text("requests")
+        assert "GET /links.html" in requests
+        assert ("GET /secret" in requests) == allowed, requests
         await server.kill()
 
 

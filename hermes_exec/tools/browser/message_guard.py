@@ -1,0 +1,260 @@
+"""The judge of what a browser says on its DevTools pipe, before Playwright's client reads it.
+
+The client ends, for all slots that it serves, at a message that it cannot take, and keeps what pages have it told. A
+page says much, and a program in the slot may have taken the pipe. So answers pass where they were asked for, events
+that the client works with pass at a bounded rate, and of all other events so many that the newest can be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+
+from pydantic_core import from_json
+
+END = b"\0"
+MIB = 1 << 20
+LONGEST_MESSAGE = 32 * MIB
+LONGEST_OPTIONAL = MIB
+MOST_SESSIONS = 300
+"""Tabs, frames with processes of their own, and workers."""
+KEPT_OPTIONAL = 500
+"""How many of the newest optional events wait for their turn; as many as the tools show."""
+RETRY_S = 0.1
+NEEDED = frozenset(
+    b"Browser.downloadProgress Browser.downloadWillBegin Debugger.paused Fetch.authRequired Fetch.requestPaused "
+    b"Input.dragIntercepted Inspector.targetCrashed Inspector.targetReloadedAfterCrash Inspector.workerScriptLoaded "
+    b"Network.loadingFailed Network.loadingFinished Network.requestServedFromCache Network.requestWillBeSent "
+    b"Network.requestWillBeSentExtraInfo Network.responseReceived Network.responseReceivedExtraInfo "
+    b"Network.webSocketClosed Network.webSocketCreated Network.webSocketHandshakeResponseReceived "
+    b"Network.webSocketWillSendHandshakeRequest Page.fileChooserOpened Page.frameAttached Page.frameDetached "
+    b"Page.frameNavigated Page.frameRequestedNavigation Page.javascriptDialogClosed Page.javascriptDialogOpening "
+    b"Page.lifecycleEvent Page.navigatedWithinDocument Page.windowOpen Runtime.bindingCalled "
+    b"Runtime.executionContextCreated Runtime.executionContextDestroyed Runtime.executionContextsCleared "
+    b"Target.attachedToTarget Target.detachedFromTarget Tracing.tracingComplete".split()
+)
+"""Events without which the client, or a tool, goes wrong. Others, as what a page logs, may be left out."""
+_EVENT_HEAD = b'{"method":"'
+_EVENT = re.compile(r"[A-Z][A-Za-z]*\.[a-z][A-Za-z]*")
+_COMMAND = re.compile(rb'\{"id":(-?\d+),(?:.*"sessionId":"(\w+)"\}$)?', re.DOTALL)
+_LATE = -32001
+"""The error of a command to a session that has ended."""
+
+
+class BadMessage(Exception):
+    """A message that no browser of ours would have sent; the text says what is wrong, as half a sentence."""
+
+
+class Allowance:
+    """So many a second, and so many at once after a rest."""
+
+    def __init__(self, per_s: float, at_once: float) -> None:
+        self._per_s, self._at_once = per_s, at_once
+        self._left = at_once
+        self._seen = time.monotonic()
+
+    def spend(self, amount: float) -> None:
+        """Take from it, also what is not there."""
+        self._refill()
+        self._left -= amount
+
+    @property
+    def missing_s(self) -> float:
+        """How long it takes until what was spent is there again."""
+        self._refill()
+        return max(0.0, -self._left / self._per_s)
+
+    def _refill(self) -> None:
+        now = time.monotonic()
+        self._left = min(self._at_once, self._left + (now - self._seen) * self._per_s)
+        self._seen = now
+
+
+class MessageGuard:
+    """Judges the messages of one browser. `later` is called with a time in seconds after which `release` has more."""
+
+    def __init__(self, later: Callable[[float], object]) -> None:
+        self._later = later
+        self._asked: dict[int, bytes] = {}
+        """The sessions of the commands that wait for their answer, by id."""
+        self._sessions = 0
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._skipping = False
+        self._said = bytearray()
+        """Commands whose end has not come."""
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = 0
+        self.left_out: dict[str, int] = {}
+        """How many events of each kind were left out."""
+        self._all_bytes = Allowance(16 * MIB, 64 * MIB)
+        self._events, self._event_bytes = Allowance(500, 20_000), Allowance(MIB, 32 * MIB)
+        self._optional, self._optional_bytes = Allowance(100, 1000), Allowance(MIB // 4, 2 * MIB)
+
+    # commands
+
+    def note_commands(self, data: bytes) -> None:
+        """Remember what the client asks for, in however many pieces."""
+        if not self._said and data.count(END) == 1 and data.endswith(END):
+            self._note(data[:-1])
+            return
+        self._said += data
+        *whole, rest = self._said.split(END)
+        self._said = rest
+        for command in whole:
+            self._note(bytes(command))
+
+    def _note(self, command: bytes) -> None:
+        if (found := _COMMAND.match(command)) is not None:
+            self._asked[int(found[1])] = found[2] or b""
+
+    # messages
+
+    def admit(self, piece: bytes) -> bytes:
+        """Return what the client may read, now that a further piece has come. Raises BadMessage."""
+        self._all_bytes.spend(len(piece))
+        if self._parts or self._skipping:
+            head, ended, piece = piece.partition(END)
+            self._take_part(head)
+            if not ended:
+                return b""
+            first, self._size = b"".join(self._parts), 0
+            self._parts.clear()
+            admitted = b"" if self._skipping else self._judge(first)
+            self._skipping = False
+            return admitted + (self.admit(piece) if piece else b"")
+        *messages, rest = piece.split(END)
+        if rest:
+            self._take_part(rest)
+        return b"".join(map(self._judge, messages))
+
+    def _take_part(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._skipping:
+            return
+        self._parts.append(part)
+        if self._size > LONGEST_OPTIONAL:
+            method = _method(self._parts[0])
+            if method and method not in NEEDED:
+                self._leave_out(method)
+                self._parts.clear()
+                self._skipping = True
+        if self._size > LONGEST_MESSAGE and not self._skipping:
+            raise BadMessage(f"a message of more than {LONGEST_MESSAGE // MIB} MiB")
+
+    def _judge(self, message: bytes) -> bytes:
+        """Return a message as it is passed on; nothing when it is left out, or waits."""
+        method = _method(message)
+        if method and method not in NEEDED:
+            return self._judge_optional(message, method)
+        told = _parse(message)
+        if "id" in told:
+            self._check_answer(told)
+        else:
+            self._check_event(told)
+            self._events.spend(1)
+            self._event_bytes.spend(len(message))
+        return message + END
+
+    def _check_answer(self, told: dict[str, object]) -> None:
+        number, error = told["id"], told.get("error")
+        session = self._asked.pop(number, None) if type(number) is int else None
+        if session is None:
+            raise BadMessage("an answer to nothing that was asked")
+        if isinstance(error, dict) and error.get("code") == _LATE:
+            return
+        if str(told.get("sessionId", "")) != session.decode():
+            raise BadMessage("an answer from another session than was asked")
+        if not isinstance(error if error is not None else told.get("result"), dict):
+            raise BadMessage("an answer without a result")
+
+    def _check_event(self, told: dict[str, object]) -> None:
+        method = told.get("method")
+        if not isinstance(method, str) or _EVENT.fullmatch(method) is None:
+            raise BadMessage("a message that is neither an answer nor an event")
+        if not isinstance(told.get("params", {}), dict) or not isinstance(told.get("sessionId", ""), str):
+            raise BadMessage(f"a {method} of no known form")
+        if method == "Target.attachedToTarget":
+            self._sessions += 1
+            if self._sessions > MOST_SESSIONS:
+                raise BadMessage(f"more than {MOST_SESSIONS} tabs, frames and workers at once")
+        elif method == "Target.detachedFromTarget":
+            self._sessions -= 1
+
+    # events that may be left out
+
+    def _judge_optional(self, message: bytes, method: bytes) -> bytes:
+        if len(message) > LONGEST_OPTIONAL:
+            self._leave_out(method)
+            return b""
+        if not self._kept and not self._waiting_s:
+            return self._pass_optional(message)
+        if not self._kept:
+            self._later(self._waiting_s)
+        self._kept.append(message)
+        self._kept_bytes += len(message)
+        while len(self._kept) > KEPT_OPTIONAL or self._kept_bytes > LONGEST_OPTIONAL:
+            oldest = self._kept.popleft()
+            self._kept_bytes -= len(oldest)
+            self._leave_out(_method(oldest))
+        return b""
+
+    def release(self) -> bytes:
+        """Return the optional events whose turn has come. Raises BadMessage."""
+        released = []
+        while self._kept and not self._waiting_s:
+            message = self._kept.popleft()
+            self._kept_bytes -= len(message)
+            released.append(self._pass_optional(message))
+        if self._kept:
+            self._later(max(RETRY_S, self._waiting_s))
+        return b"".join(released)
+
+    def _pass_optional(self, message: bytes) -> bytes:
+        self._check_event(_parse(message))
+        self._optional.spend(1)
+        self._optional_bytes.spend(len(message))
+        return message + END
+
+    @property
+    def _waiting_s(self) -> float:
+        return max(self._optional.missing_s, self._optional_bytes.missing_s)
+
+    def _leave_out(self, method: bytes) -> None:
+        name = method.decode("ascii", "replace")
+        self.left_out[name] = self.left_out.get(name, 0) + 1
+
+    # how fast it may speak
+
+    @property
+    def pause_s(self) -> float:
+        """How long nothing more is to be read from the browser."""
+        return max(self._all_bytes.missing_s, self._events.missing_s, self._event_bytes.missing_s)
+
+
+def _method(message: bytes) -> bytes:
+    """The method of an event, by its beginning, as Chromium writes it; empty for anything else."""
+    if not message.startswith(_EVENT_HEAD):
+        return b""
+    return message[len(_EVENT_HEAD) : message.find(b'"', len(_EVENT_HEAD), 100)]
+
+
+def _parse(message: bytes) -> dict[str, object]:
+    """A message as an object, where the client's own parser takes it, too."""
+    try:
+        try:
+            told = from_json(message, allow_inf_nan=False, cache_strings="keys")
+        except ValueError:  # half a surrogate pair, which it does not take
+            told = json.loads(message.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise BadMessage("what is not JSON") from None
+    if type(told) is not dict:
+        raise BadMessage("a message that is no object")
+    return told
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)

@@ -1,0 +1,80 @@
+"""Requests of pages for names that lead to private addresses: refused before they are made, where the name says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import anyio
+
+from hermes_exec.errors import ExecError
+from hermes_exec.tools.browser.background import Background
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession
+
+    from hermes_exec.slot.slot import Slot
+
+LOOK_UP_S = 3.0
+"""A name that is not found in this time is asked for: what answers is looked at once more."""
+FRESH_S = 30.0
+MOST_NAMES = 1000
+AT_ONCE = 4
+PATTERNS = [{"urlPattern": f"{scheme}://*"} for scheme in ("http", "https")]
+
+
+class NameCheck:
+    """Looks up the names that pages ask for, in the slot, where private addresses are refused. `refused` is called with
+    the URL of a page or a frame that is not asked for, and why.
+    """
+
+    def __init__(self, slot: Slot, refused: Callable[[str, str], None]) -> None:
+        self._slot, self._rules, self._refused = slot, slot.browser_rules, refused
+        self._found: dict[str, tuple[float, str | None]] = {}
+        self._asking = Background()
+        self._turns = anyio.Semaphore(AT_ONCE)
+
+    async def watch(self, session: CDPSession) -> None:
+        """Have the browser wait with each request; `session` is one with the browser."""
+        if self._slot.network and not self._rules.allow_private:
+            session.on("Fetch.requestPaused", lambda event: self._asking.start(partial(self._decide, session, event)))
+            await session.send("Fetch.enable", {"patterns": PATTERNS})
+
+    def close(self) -> None:
+        """End what is being looked up."""
+        self._asking.cancel()
+
+    async def _decide(self, session: CDPSession, event: dict[str, Any]) -> None:
+        url = event["request"]["url"]
+        why = await self._refusal((urlsplit(url).hostname or "").rstrip(".").lower())
+        if why is None:
+            await session.send("Fetch.continueRequest", {"requestId": event["requestId"]})
+            return
+        if event.get("resourceType") == "Document":
+            self._refused(url, why)
+        await session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "BlockedByClient"})
+
+    async def _refusal(self, host: str) -> str | None:
+        """Why what a name leads to may not be asked for, as half a sentence; None when it may, or is not known."""
+        now = anyio.current_time()
+        async with self._turns:
+            seen_at, why = self._found.get(host, (-FRESH_S, None))
+            if now - seen_at >= FRESH_S:
+                where = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
+                refusals = (self._rules.address_refusal(host, found, **where) for found in await self._addresses(host))
+                why = next(filter(None, refusals), None)
+                if len(self._found) >= MOST_NAMES:
+                    self._found.clear()
+                self._found[host] = now, why
+        return why
+
+    async def _addresses(self, host: str) -> list[str]:
+        if not host or host in self._rules.allow_hosts or host.startswith("-") or ":" in host or host[-1].isdecimal():
+            return []  # the browser's own rules know addresses
+        try:
+            asked = await self._slot.run(["getent", "ahosts", host], timeout_s=LOOK_UP_S, output_limit_bytes=1 << 14)
+        except (ExecError, OSError):
+            return []
+        return [line.split()[0] for line in asked.stdout.splitlines() if line.strip()] if asked.ok else []
