@@ -99,7 +99,7 @@ class RunningBrowser:
         """Set by what is waited for: the end of a navigation or of the connection, a dialog, a download."""
         self.navigation = Navigation(slot, self._news.set)
         self.downloads = Downloads(slot, self._news.set)
-        self._names = NameCheck(slot, self.navigation.withdraw)
+        self._names = NameCheck(slot, self.navigation.refuse)
         self._tasks: DetachedTaskGroup | None = None
         self._driver: Driver | None = None
         self._process: Process | None = None

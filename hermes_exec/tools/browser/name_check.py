@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hermes_exec.slot.slot import Slot
 
+LOOK_UP = ("getent", "ahosts")
 LOOK_UP_S = 3.0
 """A name that is not found in this time is asked for: what answers is looked at once more."""
 FRESH_S = 30.0
@@ -71,10 +72,11 @@ class NameCheck:
         return why
 
     async def _addresses(self, host: str) -> list[str]:
-        if not host or host in self._rules.allow_hosts or host.startswith("-") or ":" in host or host[-1].isdecimal():
-            return []  # the browser's own rules know addresses
+        is_address = ":" in host or host.rpartition(".")[2].isdecimal()  # the browser's own rules know them
+        if not host or is_address or host.startswith("-") or host in self._rules.allow_hosts:
+            return []
         try:
-            asked = await self._slot.run(["getent", "ahosts", host], timeout_s=LOOK_UP_S, output_limit_bytes=1 << 14)
+            asked = await self._slot.run([*LOOK_UP, host], timeout_s=LOOK_UP_S, output_limit_bytes=1 << 14)
         except (ExecError, OSError):
             return []
         return [line.split()[0] for line in asked.stdout.splitlines() if line.strip()] if asked.ok else []

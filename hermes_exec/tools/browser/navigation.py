@@ -149,6 +149,10 @@ class Navigation:
         """Why a URL may not be opened; None when it may."""
         return self._rules.refusal(url, network=self._slot.network, own_loopback=self._slot.own_loopback)
 
+    def refuse(self, url: str, why: str) -> None:
+        """Note that the rules keep a page or a frame from opening a URL."""
+        self._refused = (url, why)
+
     def take_refused(self) -> tuple[str, str] | None:
         """The URL that the rules kept a page from opening since the last time, and why."""
         refused, self._refused = self._refused, None
@@ -260,15 +264,10 @@ class Navigation:
             where = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
             why = self._rules.address_refusal(host, address, **where)
         if why is not None:
-            self.withdraw(url, why)
-
-    def withdraw(self, url: str, why: str) -> None:
-        """Leave all pages, for one of them, or a frame, is where the rules let none be."""
-        self._withdrawn = (url, why)
-        self._not_to_be_shown[url] = why
-        assert self._context is not None
-        for page in self._context.pages:
-            self._checks.start(partial(_left, page))
+            self._withdrawn = (url, why)
+            self._not_to_be_shown[url] = why
+            assert self._context is not None
+            await asyncio.gather(*map(_left, self._context.pages))
 
 
 def blocked(url: str, why: str) -> ToolFailure:

@@ -116,7 +116,7 @@ async def test_page_flood_grows_no_driver_and_stops_no_neighbour(two: tuple[Slot
         assert max(grown) < 150 * MIB, [size // MIB for size in grown]
         assert drivers() == [driver]
         if flood == "console":
-            logged = (await hostile.call("browser_console", {})).data
+            logged: dict[str, Any] = dict((await hostile.call("browser_console", {})).data)
             numbers = {message["text"].lstrip("x") for message in logged["console_messages"]}
             assert len(logged["console_messages"]) == 500
             assert len(numbers) > 100

@@ -10,6 +10,7 @@ import pytest
 
 from hermes_exec import SandboxPool
 from hermes_exec.tools import Toolbox, ToolResult
+from hermes_exec.tools.browser import name_check
 from tests.conftest import require_engine
 from tests.e2e.browser.conftest import HOME, PORT, TOOLSETS, Surfer, browser_pool, serve_site
 
@@ -60,9 +61,15 @@ exec python3 -u -m http.server --bind 0.0.0.0 8200 2>requests
 """
 
 
-@pytest.mark.parametrize("allowed", [False, True], ids=["refused", "allowed"])
-async def test_names_that_lead_to_private_addresses(docker_image: Callable[[str], str], *, allowed: bool) -> None:
+@pytest.mark.parametrize("how", ["refused", "refused late", "allowed"])
+async def test_names_that_lead_to_private_addresses(
+    docker_image: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Late: where the slot cannot look names up."""
     require_engine("docker")
+    allowed, late = how == "allowed", how == "refused late"
+    if late:
+        monkeypatch.setattr(name_check, "LOOK_UP", ("/no/such/getent",))
     pool = SandboxPool("docker", image=docker_image("browser"), browser={"allow_private": allowed})
     async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
         name = (await slot.run("hostname")).stdout.strip()
@@ -75,18 +82,21 @@ async def test_names_that_lead_to_private_addresses(docker_image: Callable[[str]
                 assert result.ok, result.content
                 assert "blocked_by_policy" not in result.data
                 return
-            assert result.error_kind == "blocked_by_policy", result.content
-            assert re.search(f"{name} is at [0-9.]+, a private address", result.content)
-            after = await surf.call("snapshot")
-            assert (after.data.get("url"), after.error_kind) in {("about:blank", None), (None, "blocked_by_policy")}
+            assert re.search(f"{name} is at [0-9.]+, a private address", str(result.data["blocked_by_policy"]))
+            assert result.error_kind == "blocked_by_policy" or not late, result.content
+            assert "secret\\n" not in (await surf.call("snapshot")).content
 
         await meets(await surf.call("navigate", url=f"http://{name}:8200/secret.txt"))
-        await meets(await surf.call("navigate", url="http://localhost:8200/frame.html"))
         for link in ("Tab", "File"):
             await surf("navigate", url="http://localhost:8200/links.html")
             await meets(await surf.call("click", ref=surf.ref(link)))
+        framed = await surf.call("navigate", url="http://localhost:8200/frame.html")
+        assert framed.ok != late
+        assert ("secret" in (await surf.call("snapshot")).content) == allowed
         assert (await slot.run("ls ~/Downloads")).stdout == ("secret.bin\n" if allowed else "")
         await surf("navigate", url="http://localhost:8200/asks.html")
+        if late:
+            return
         asked = (
             f"fetch('http://{name}:8200/secret.txt?fetched', {{mode: 'no-cors'}}).then(() => 'reached', e => 'refused')"
         )
