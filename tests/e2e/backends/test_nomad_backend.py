@@ -204,6 +204,15 @@ async def test_a_killed_container_is_told(options: dict[str, Any], nomad_agent: 
             assert (await slot.run("echo replaced")).stdout == "replaced\n"
 
 
+async def test_signals_from_inside_do_not_end_the_runner_in_order(options: dict[str, Any]) -> None:
+    async with SandboxPool("nomad", **{**options, "slots_per_sandbox": 1}) as pool, pool.slot() as slot:
+        assert slot.isolation.level == "box"
+        await slot.run("for i in $(seq 50); do kill 1; kill -INT 1; kill -HUP 1; done")
+        assert (await slot.run("echo goes on")).stdout == "goes on\n"
+        await slot.reset()
+        assert (await slot.run("echo goes on")).stdout == "goes on\n"
+
+
 async def test_a_removed_job_is_told(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
         nomad_agent.ask("DELETE", f"job/{box_of(slot)}?purge=true")

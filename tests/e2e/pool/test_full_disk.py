@@ -64,6 +64,32 @@ async def test_disk_full_of_others_files(disk: Path) -> None:
         assert not slot.disk_full
 
 
+WRITERS: dict[str, dict[str, object]] = {
+    "write_file": {"path": "new", "content": "x" * 300_000},
+    "patch": {"path": "file", "old_string": "before", "new_string": "x" * 300_000},
+    "execute_code": {"code": "open('new', 'w').write('x' * 300_000)"},
+    "terminal": {"command": "head -c 300000 /dev/zero > new"},
+}
+
+
+async def test_neighbour_that_fills_the_disk_is_not_the_models_doing(disk: Path) -> None:
+    async with pool_at(disk) as pool, pool.slots(2) as (neighbour, slot), Toolbox(slot, toolsets=("all",)) as toolbox:
+        await toolbox.call("write_file", {"path": "file", "content": "before\n"})
+        await neighbour.run(FILL)
+        for name, arguments in WRITERS.items():
+            result = await toolbox.call(name, arguments)
+            assert not result.ok, name
+            assert HINT not in result.content, name
+            with pytest.raises(HostDiskFull):
+                await toolbox.check_disk()
+        with pytest.raises(OSError, match="no space left"):
+            await slot.files.write_bytes("new", bytes(300_000))
+        with pytest.raises(HostDiskFull):
+            await toolbox.check_disk()
+        assert (await slot.run("cat file")).stdout == "before\n"
+        await neighbour.check_disk()
+
+
 async def test_disk_full_of_the_slots_own_files(disk: Path) -> None:
     async with pool_at(disk) as pool, pool.slot() as slot, Toolbox(slot) as toolbox:
         await slot.run(FILL)
