@@ -80,22 +80,21 @@ func WithCounters(do func() error) error {
 	return do()
 }
 
-// namespaceFiles are the limits of a user namespace that no rlimit stands for.
-var namespaceFiles = []string{"max_inotify_instances", "max_inotify_watches", "max_fanotify_groups",
-	"max_fanotify_marks"}
-
+// namespaceFolder holds the limits of a user namespace: inotify, fanotify, and
+// namespaces of each kind.
 const namespaceFolder = "/proc/sys/user/"
 
 // NamespaceShare is what a slot may have of this process's user, by file.
 func NamespaceShare() map[string]int64 {
 	out := map[string]int64{}
-	for _, name := range namespaceFiles {
+	_ = bounded.EachName(namespaceFolder, func(name string) bool {
 		text, _ := bounded.ReadWhole(namespaceFolder+name, bounded.Setting)
 		// In a namespace without limits of its own only those above it are known.
 		if most, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && most < math.MaxInt32 {
 			out[name] = max(1, most/share)
 		}
-	}
+		return true
+	})
 	return out
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -79,6 +81,23 @@ func TestSetCounters(t *testing.T) {
 	for resource, value := range want {
 		if now := limit(t, resource); now.Cur > value || now.Max != value {
 			t.Errorf("limit %d: %+v, not %d", resource, now, value)
+		}
+	}
+}
+
+// Also of namespaces: where an ordinary user's are used up, no slot can be made.
+func TestNamespaceShare(t *testing.T) {
+	most := NamespaceShare()
+	if _, err := os.Stat("/proc/sys/user/max_user_namespaces"); err == nil && most["max_user_namespaces"] == 0 {
+		t.Errorf("%v", most)
+	}
+	for name, value := range most {
+		text, err := os.ReadFile("/proc/sys/user/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err != nil || value > max(1, all/4) {
+			t.Errorf("%s: %d of %d, %v", name, value, all, err)
 		}
 	}
 }

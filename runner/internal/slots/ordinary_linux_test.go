@@ -4,10 +4,12 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 	"testing"
 
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/limits"
 )
 
 // TestAsAnOrdinaryUser runs the other tests again as an unprivileged user.
@@ -71,5 +73,21 @@ func TestBubblewrap(t *testing.T) {
 	b.sh("a", "test ! -e pid")
 	if _, err := b.spawn("a", nil, "sleep", "1000"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What the kernel counts for the user, and no rlimit bounds, is limited by the
+// slot's user namespace.
+func TestSlotHasItsShareOfAnOrdinaryUsersNamespaces(t *testing.T) {
+	f := probed()
+	most, ok := limits.NamespaceShare()["max_user_namespaces"]
+	if f.Way != isolation.WaySelf || !ok {
+		t.Skip("needs an ordinary user who may make namespaces")
+	}
+	b := newBox(t, f)
+	b.create(CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true})
+	out := b.sh("a", "echo 9 2>/dev/null >/proc/sys/user/max_user_namespaces; cat /proc/sys/user/max_user_namespaces")
+	if want := strconv.FormatInt(most, 10); out != want {
+		t.Errorf("%q, want %q", out, want)
 	}
 }
