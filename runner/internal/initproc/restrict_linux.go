@@ -49,7 +49,7 @@ func RestrictThreads(header, data unsafe.Pointer, done func(tid int) (bool, erro
 			return errors.New("a thread takes no signals")
 		default:
 			clean = 0
-			time.Sleep(50 * time.Microsecond)
+			yield()
 		}
 	}
 	return nil
@@ -75,3 +75,6 @@ func signalThreads(done func(tid int) (bool, error)) (left int, err error) {
 	})
 	return left, errors.Join(listing, err)
 }
+
+// yield lets other threads run, and tells the Go runtime nothing of it.
+func yield() { _, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -36,11 +37,17 @@ func TestKeepCapsNeedsNoQueuedSignal(t *testing.T) {
 		t.Fatal(errno)
 	}
 	busy := make(chan struct{})
-	for range 20 { // threads that wait, and some that are made meanwhile
+	var waiting sync.WaitGroup
+	waiting.Add(20)
+	for range 20 {
 		go func() {
 			runtime.LockOSThread()
+			waiting.Done()
 			<-busy
 		}()
+	}
+	waiting.Wait()
+	for range 20 { // threads that are made meanwhile
 		go func() {
 			var seconds = syscall.Timespec{Sec: 1}
 			_ = syscall.Nanosleep(&seconds, nil)
