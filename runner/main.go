@@ -21,6 +21,7 @@ import (
 	"hermes-exec/runner/internal/detached"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/leftover"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wipe"
@@ -36,6 +37,7 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
        runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
        runner status | end --base FOLDER/hermes-exec-…/box
        runner list --base FOLDER
+       runner wipe DIR...
        runner sha256
        runner here
        runner probe
@@ -67,6 +69,8 @@ func run(args []string) int {
 		return runAttach(args[1:])
 	case "start", "status", "end", "list":
 		return runDetached(args[0], args[1:])
+	case "wipe":
+		return runWipe(args[1:])
 	case "sha256":
 		fmt.Println(ownHash())
 		return 0
@@ -274,6 +278,15 @@ func selfExe() string {
 		return os.Args[0]
 	}
 	return path
+}
+
+// runWipe removes directories, and says on standard error what it could not.
+func runWipe(dirs []string) int {
+	problems := leftover.Remove(dirs...)
+	for _, problem := range problems {
+		fmt.Fprintln(os.Stderr, "runner wipe:", problem)
+	}
+	return min(1, len(problems))
 }
 
 func runProbe() int {

@@ -99,12 +99,14 @@ def check_host_box(backend: str, spec: LaunchSpec) -> None:
 @dataclass(frozen=True, slots=True)
 class ReapFilter:
     """Which boxes to end: ``all`` that this library started, those of one run, ``orphans``, whose owner is gone or that
-    have ended while nothing is known of it, or both: the orphans of one run.
+    have ended while nothing is known of it, or both: the orphans of one run. ``retry``: also what could not be removed
+    before.
     """
 
     run_id: str | None = None
     orphans: bool = False
     all: bool = False
+    retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +278,18 @@ class Remarkable(Protocol):
 
     async def remarks(self) -> list[str]:
         """What that is, for `hermes-exec doctor`.
+
+        Raises:
+            BackendUnavailable: the engine cannot be asked.
+        """
+
+
+@runtime_checkable
+class Leaves(Protocol):
+    """A backend that knows what it could not remove, and does not try again unless it is asked to."""
+
+    async def leftovers(self) -> list[str]:
+        """What that is, why, and what to do, a line for each.
 
         Raises:
             BackendUnavailable: the engine cannot be asked.

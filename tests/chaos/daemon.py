@@ -43,7 +43,17 @@ class Daemon:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         places = [f"--{what}-root={self.root}/{what}" for what in ("data", "exec")]
-        command = ["unshare", "--net", "dockerd", *places, f"--pidfile={self.root}/pid", f"--host={self.url}"]
+        # A bound of its own on descriptors: what it cannot remove is made in a moment.
+        command = [
+            "prlimit",
+            "--nofile=2048",
+            "unshare",
+            "--net",
+            "dockerd",
+            *places,
+            f"--pidfile={self.root}/pid",
+            f"--host={self.url}",
+        ]
         with (self.root / "log").open("ab") as log:
             self.process = subprocess.Popen([*command, *self.options], stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE_S

@@ -18,7 +18,8 @@ from hermes_exec.backends.docker.container import check_options, check_own_roots
 from hermes_exec.backends.docker.delivery import Delivery, NotShared
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
-from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox, remove, remove_volumes
+from hermes_exec.backends.docker.leftovers import advice, left_alone, remove, remove_volumes
+from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.docker.trial_image import trial_image
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_each, reap_reason
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
@@ -125,9 +126,9 @@ class DockerBackend:
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""
-        ended = await reap_each(
-            await self.sandboxes(), which, lambda info: self._engine.call(partial(remove, container=info.sandbox))
-        )
+        alone = await self._engine.call(partial(left_alone, retry=which.retry))
+        found = [info for info in await self.sandboxes() if f"container-{info.sandbox}" not in alone]
+        ended = await reap_each(found, which, lambda info: self._engine.call(partial(remove, container=info.sandbox)))
         await self._engine.call(partial(self._reap_volumes, which=which))
         return ended
 
@@ -159,6 +160,11 @@ class DockerBackend:
                 owner, ended = owner_state(labels, shared_engine=True), state in ENDED
                 found.append(SandboxInfo(container["Id"], self.name, labels, owner, state, image, created, ended))
         return found
+
+    async def leftovers(self) -> list[str]:
+        """See ``Leaves.leftovers``."""
+        alone = await self._engine.call(partial(left_alone, retry=False))
+        return [f"{advice(what)}: {why}" for what, why in alone.items()]
 
     def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
         """See ``TrialImage.trial_image``."""

@@ -6,16 +6,17 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import BY_ITSELF, SandboxStatus, not_opened
-from hermes_exec.backends.docker.container import BASE_DIR, NAME_LABEL, RUNNER
+from hermes_exec.backends.docker.container import BASE_DIR, RUNNER
 from hermes_exec.backends.docker.deadline import deadline
 from hermes_exec.backends.docker.engine import Engine, status_of
+from hermes_exec.backends.docker.leftovers import remove
 from hermes_exec.backends.docker.stream import DockerStream
 from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect
 
@@ -144,34 +145,6 @@ class DockerSandbox:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-
-def remove(client: DockerClient, container: str, name: str | None = None) -> None:
-    """Remove a container by id or name, with its anonymous volumes; one that is gone or being removed is fine.
-
-    If something else removed it, the volume with our state may be left: it is found by the container's name.
-    """
-    from docker.errors import APIError
-
-    try:
-        client.api.remove_container(container, force=True, v=True)
-    except APIError as error:
-        if error.status_code not in {404, 409}:
-            raise
-        if error.status_code == 404 and name is not None:
-            remove_volumes(client, {"label": f"{NAME_LABEL}={name}"}, lambda _: True)
-
-
-def remove_volumes(
-    client: DockerClient, filters: dict[str, str], chosen: Callable[[Mapping[str, str]], object]
-) -> None:
-    """Remove the volumes whose labels `chosen` accepts; one that is still in use stays."""
-    from docker.errors import APIError
-
-    for volume in client.api.volumes(filters=filters)["Volumes"] or ():
-        if chosen(volume.get("Labels") or {}):
-            with contextlib.suppress(APIError):
-                client.api.remove_volume(volume["Name"])
 
 
 def _hijack(connection: object) -> int:

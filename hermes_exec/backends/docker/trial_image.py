@@ -25,18 +25,24 @@ COMMAND = ["/runner", "version"]
 @asynccontextmanager
 async def trial_image(engine: Engine) -> AsyncIterator[tuple[str, list[str]]]:
     """See ``TrialImage.trial_image``."""
-    name = f"{REPOSITORY}:{secrets.token_hex(6)}"
-    await engine.call(lambda client: _make(client, name))
+    name = await engine.call(make_image)
     try:
         yield name, COMMAND
     finally:
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(ExecError):
-                await engine.call(lambda client: client.images.remove(name, force=True))
+                await engine.call(lambda client: remove_image(client, name))
 
 
-def _make(client: DockerClient, name: str) -> None:
+def remove_image(client: DockerClient, name: str) -> None:
+    """Remove an image that `make_image` has made, also while a container of it exists."""
+    client.api.remove_image(name, force=True)
+
+
+def make_image(client: DockerClient) -> str:
+    """Make an image that holds nothing but `/runner`, without a registry; its name."""
     runner = runner_binary.path("linux", str(client.info()["Architecture"]))
     data = archive(Entry("runner", 0o755, runner.read_bytes()))
-    repository, _, tag = name.partition(":")
-    client.api.import_image_from_data(data, repository=repository, tag=tag, changes=["ENV PATH=/"])
+    tag = secrets.token_hex(6)
+    client.api.import_image_from_data(data, repository=REPOSITORY, tag=tag, changes=["ENV PATH=/"])
+    return f"{REPOSITORY}:{tag}"

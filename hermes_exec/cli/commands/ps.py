@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import age, emit_json, one_line, shortened, table
+from hermes_exec.cli.kit.output import age, emit_json, one_line, say, shortened, table
 from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hermes_exec.backends.base import SandboxInfo
+    from hermes_exec.backends.base import Backend, SandboxInfo
 
 TIME_LIMIT_S = 30.0
 """Of each backend, where all are asked."""
@@ -32,14 +32,22 @@ def ps(backend: AnyBackend = None, config: Config = None, option: Options = None
 
 
 async def _list(backend: str | None, config: Path | None, option: list[str] | None, as_json: bool) -> int:
+    from hermes_exec.backends.base import Leaves
     from hermes_exec.cli.kit.ending import fields_of
     from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
     from hermes_exec.cli.observe.client import lent_slots
 
     wanted = wanted_backends(backend, config, option)
-    answers: list[Answer[SandboxInfo]] = await ask_each(
-        wanted, config, option, lambda each: each.sandboxes(), TIME_LIMIT_S
-    )
+    left: list[str] = []
+
+    async def ask(backend: Backend) -> list[SandboxInfo]:
+        if isinstance(backend, Leaves):
+            left.extend(await backend.leftovers())
+        return await backend.sandboxes()
+
+    answers: list[Answer[SandboxInfo]] = await ask_each(wanted, config, option, ask, TIME_LIMIT_S)
+    for line in left:
+        say(one_line(line))
     slots: dict[str, list[str]] = {}
     for _, facts in await lent_slots():
         slots.setdefault(str(facts.sandbox), []).append(one_line(facts.id))

@@ -32,7 +32,8 @@ def reap(
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """End boxes of this library. Exactly one of --run-id, --orphans and --all says which.
+    """End boxes of this library. Exactly one of --run-id, --orphans and --all says which. What could not be removed
+    before is tried again.
 
     Without --backend this is asked of all backends at once, also of those that a configuration file names; one that is
     away or set up wrong, or takes longer than two minutes, has a row that says so.
@@ -41,7 +42,7 @@ def reap(
         raise ConfigError("say which boxes to end: one of --run-id R, --orphans, --all")
     from hermes_exec.backends.base import ReapFilter
 
-    which = ReapFilter(run_id=run_id, orphans=orphans, all=everything)
+    which = ReapFilter(run_id=run_id, orphans=orphans, all=everything, retry=True)
     raise typer.Exit(run_async(lambda: _reap(which, backend, config, option, as_json)))
 
 

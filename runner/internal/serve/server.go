@@ -18,6 +18,7 @@ import (
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/exec"
 	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/leftover"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
@@ -29,6 +30,8 @@ const (
 	// firstContact is how long an unclaimed runner waits for its driver.
 	firstContact = 60 * time.Second
 	closeTime    = 10 * time.Second
+	// flattenTime bounds the search for what the engine of a container could not remove.
+	flattenTime = 5 * time.Second
 	// quietTime without a request is when memory is given back to the system.
 	quietTime = 3 * time.Second
 )
@@ -50,6 +53,7 @@ type Server struct {
 	slots  *slots.Manager
 	exec   *exec.Runner
 	log    *log.Logger
+	began  time.Time
 	ctx    context.Context // ends with the server
 	cancel context.CancelCauseFunc
 	// Endpoint is where the streams of the driver arrive.
@@ -81,6 +85,7 @@ func New(config Config) (*Server, error) {
 	}
 	s := &Server{
 		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log,
+		began: time.Now(),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.Endpoint = channel.NewEndpoint(s.ctx, s, config.Base, s.bootID, s.log)
@@ -124,6 +129,11 @@ func (s *Server) shutDown() {
 	receipt := s.slots.Close(ctx)
 	if receipt.Left > 0 {
 		s.log.Printf("%d processes are left", receipt.Left)
+	}
+	if os.Getpid() == 1 { // else the root is that of a machine, which is not ours
+		for _, problem := range leftover.Flatten("/", s.began, flattenTime) {
+			s.log.Print("left behind: ", problem)
+		}
 	}
 	s.Endpoint.Close(ctx, s.reason.reason, s.reason.message)
 }

@@ -333,8 +333,9 @@ func (m *Manager) Close(ctx context.Context) ipc.Receipt {
 		}()
 	}
 	wg.Wait()
-	if problems := wipe.Tree(m.base); len(problems) > 0 {
-		fmt.Fprintln(os.Stderr, "runner: left behind:", problems[0])
+	w := wipe.New(wipe.Budget)
+	if w.Wipe(m.base); len(w.Problems) > 0 {
+		fmt.Fprintln(os.Stderr, "runner: left behind:", w.Problems[0])
 	}
 	return total
 }

@@ -1,0 +1,166 @@
+"""Removal of containers and their volumes, also of trees that the engine cannot remove.
+
+The engine holds a descriptor open for each level of a tree, so that a tree with more levels than it has descriptors
+stays for ever. The runner removes such trees before its container ends. After a runner that was killed our own program
+does it, in a container of its own. If it fails, that container stays: it is what reminds every driver of this engine
+not to try again, because a volume that a container refers to is not dangling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.backends.docker.container import NAME_LABEL
+from hermes_exec.backends.docker.trial_image import make_image, remove_image
+from hermes_exec.backends.owner import PREFIX
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+logger = logging.getLogger(__name__)
+STOP_S = 15
+"""Longest wait for a runner that removes what its tenants have left."""
+WIPE_S = 60
+"""Longest wait for the removal of what a killed runner has left."""
+WIPE_LABEL = f"{PREFIX}wipe"
+TARGET = "/left"
+REFUSED = "the engine refuses although it is empty"
+GONE = (404, 409)
+"""Statuses of what is not there, or is being removed or used by others."""
+
+
+def remove(client: DockerClient, container: str, name: str | None = None) -> None:
+    """End a container in order and remove it with its anonymous volumes; one that is gone or being removed is fine.
+
+    If something else removed it, the volume with our state may be left: it is found by the container's name.
+    """
+    from docker.errors import APIError
+
+    with contextlib.suppress(APIError):
+        client.api.stop(container, timeout=max(0, min(STOP_S, int(client.api.timeout / 2))))
+    ended_in_order = False
+    try:
+        found: Mapping[str, Any] = client.api.inspect_container(container)
+        name, ended_in_order = str(found["Name"]).removeprefix("/"), found["State"]["ExitCode"] == 0
+        _remove_container(client, container, found)
+    except APIError as error:
+        if error.status_code not in GONE:
+            raise
+    if name is not None and not ended_in_order:
+        remove_volumes(client, {"label": f"{NAME_LABEL}={name}"}, lambda _: True)
+
+
+def _remove_container(client: DockerClient, container: str, found: Mapping[str, Any]) -> None:
+    end = partial(client.api.remove_container, container, force=True, v=True)
+    layer = ((found.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
+    if layer is None:
+        end()
+    else:
+        mount = {"Type": "bind", "Source": layer, "Target": TARGET}
+        _remove_or_wipe(client, f"container-{container}", mount, end)
+
+
+def remove_volumes(
+    client: DockerClient, filters: dict[str, str], chosen: Callable[[Mapping[str, str]], object]
+) -> None:
+    """Remove the volumes whose labels `chosen` accepts; one that is in use stays."""
+    for volume in client.api.volumes(filters=filters)["Volumes"] or ():
+        if chosen(volume.get("Labels") or {}):
+            _remove_volume(client, volume["Name"])
+
+
+def _remove_volume(client: DockerClient, name: str) -> None:
+    mount = {"Type": "volume", "Source": name, "Target": TARGET}
+    _remove_or_wipe(client, f"volume-{name}", mount, lambda: client.api.remove_volume(name))
+
+
+def _remove_or_wipe(client: DockerClient, what: str, mount: dict[str, Any], end: Callable[[], object]) -> None:
+    """Remove something by `end`; where the engine cannot, let our own program remove its content first."""
+    failure = _failure(end)
+    if failure is not None and _wipe(client, what, mount):
+        failure = _failure(end)
+        if failure is not None:
+            _create(client, what, mount)
+    if failure is not None:
+        logger.warning("%s: %s", advice(what), failure)
+
+
+def _failure(end: Callable[[], object]) -> str | None:
+    """Why the engine could not remove something; None when it did, or others do."""
+    from docker.errors import APIError
+
+    try:
+        end()
+    except APIError as error:
+        return None if error.status_code in GONE else str(error.explanation)
+    return None
+
+
+def _wipe(client: DockerClient, what: str, mount: dict[str, Any]) -> bool:
+    """Remove the content of a mount in a container of its own, which stays when that fails."""
+    from docker.errors import APIError
+    from requests import RequestException
+
+    try:
+        container = _create(client, what, mount)
+        client.api.start(container)
+        if client.api.wait(container, timeout=int(min(WIPE_S, client.api.timeout)))["StatusCode"] == 0:
+            client.api.remove_container(container)
+            return True
+    except (APIError, RequestException) as error:
+        logger.debug("%s is not wiped: %s", what, error)
+    return False
+
+
+def _create(client: DockerClient, what: str, mount: dict[str, Any]) -> str:
+    """Create the container that is to wipe something; of two at the same time one is refused, by its name."""
+    image = make_image(client)
+    try:
+        host = client.api.create_host_config(
+            network_mode="none",
+            cap_drop=["ALL"],
+            cap_add=["DAC_OVERRIDE", "FOWNER"],
+            security_opt=["no-new-privileges"],
+            read_only=True,
+        )
+        made: Mapping[str, Any] = client.api.create_container(
+            image=image,
+            command=["/runner", "wipe", TARGET],
+            name=f"hermes-exec-wipe-{what}",
+            labels={WIPE_LABEL: what},
+            user="0:0",
+            host_config={**host, "Mounts": [mount]},
+        )
+        return str(made["Id"])
+    finally:
+        remove_image(client, image)
+
+
+def left_alone(client: DockerClient, *, retry: bool) -> dict[str, str]:
+    """What could not be removed before, and why. Of that which is wiped by now nothing is said, nor, with `retry`, of
+    anything that nobody works at: the engine is asked again.
+    """
+    from docker.errors import APIError
+
+    found: dict[str, str] = {}
+    containers: list[Mapping[str, Any]] = client.api.containers(all=True, filters={"label": WIPE_LABEL})
+    for each in containers:
+        what = str(each["Labels"][WIPE_LABEL])
+        with contextlib.suppress(APIError):
+            state: Mapping[str, Any] = client.api.inspect_container(each["Id"])["State"]
+            wiped = state["Status"] == "exited" and state["ExitCode"] == 0
+            if state["Status"] != "running" and (wiped or retry):
+                client.api.remove_container(each["Id"])
+            else:
+                found[what] = client.api.logs(each["Id"], tail=1).decode("utf-8", "replace").strip() or REFUSED
+    return found
+
+
+def advice(what: str) -> str:
+    """What to do about something that could not be removed."""
+    kind, _, name = what.partition("-")
+    return f"Docker cannot remove the {kind} {name[:24]}; `hermes-exec reap --orphans -b docker` tries it again"

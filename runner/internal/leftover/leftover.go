@@ -1,0 +1,44 @@
+// Package leftover removes what a sandbox would leave and its engine could not
+// remove: engines hold a descriptor open for each level of a tree, so that one
+// with more levels than they may have descriptors stays for ever.
+package leftover
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"hermes-exec/runner/internal/tree"
+	"hermes-exec/runner/internal/wipe"
+)
+
+// Remove takes away each directory with everything in it, however long that
+// takes, and returns what could not be removed. Of one on which something is
+// mounted, as on that of a volume, only the entries go.
+func Remove(dirs ...string) (problems []string) {
+	for _, path := range dirs {
+		dir, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			problems = append(problems, err.Error())
+			continue
+		}
+		w := &wipe.Wiper{}
+		tree.EachName(dir, func(name string) bool { return w.WipeIn(dir, name) })
+		dir.Close()
+		problems = append(problems, w.Problems...)
+		if err := os.Remove(path); err != nil && len(w.Problems) == 0 && !isMountPoint(err) {
+			problems = append(problems, err.Error())
+		}
+	}
+	return problems
+}
+
+// isMountPoint says whether a directory could not be removed because something
+// is mounted on it, perhaps in a root that is read-only.
+func isMountPoint(err error) bool {
+	return errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EROFS)
+}
