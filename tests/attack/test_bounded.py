@@ -23,6 +23,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "local": {"backend": "local"},
     "own root": {"backend": "docker", "slots_per_sandbox": 2},
     "whole sandbox": {"backend": "docker", "slots_per_sandbox": 1},
+    "uid": {"backend": "docker", "slots_per_sandbox": 2, "slot_root": "shared"},
 }
 
 
@@ -115,6 +116,47 @@ async def test_search_below_ignore_files_of_a_mebibyte(slot: Slot) -> None:
     assert (
         [error for error in result.errors if "not all of its rules are applied" in error] == list(result.errors) != []
     )
+
+
+REFUSED = r"belongs to|a link of /proc|symbolic links|No such file|Permission denied: |Read-only"
+FLIP = "while :; do ln -sfn /proc/meminfo x; ln -sfn /proc/self/maps x; ln -sfn /proc/self/fd/0 x; done"
+
+
+async def test_files_of_our_own_processes_are_not_opened(slot: Slot) -> None:
+    numbers = [status(pid)["NSpid"].split()[-1] for pid in await our_programs(slot)]
+    await slot.run(["ln", "-s", "/proc/self", "link"])
+    for path in ["/proc/self", "/proc/thread-self", "link", *(f"/proc/{number}" for number in numbers)]:
+        for name in ("maps", "mem", "environ", "status", "fd/0", "exe", "root/etc/passwd", "cwd/."):
+            with pytest.raises(OSError, match=REFUSED):
+                await slot.files.read_bytes(f"{path}/{name}")
+        with pytest.raises(OSError, match=REFUSED):
+            await slot.files.list(f"{path}/fd")
+        with pytest.raises(OSError, match=REFUSED):
+            await slot.files.write_text(f"{path}/comm", "x")
+    with pytest.raises(OSError, match=REFUSED):
+        await slot.files.list("/dev/fd")
+
+
+async def test_files_of_own_processes_are_opened(slot: Slot) -> None:
+    process = await slot.spawn(["sleep", "60"])
+    assert b"MemTotal" in await slot.files.read_bytes("/proc/meminfo")
+    assert b"sleep" in await slot.files.read_bytes(f"/proc/{process.pid}/status")
+    assert b"sleep" in await slot.files.read_bytes(f"/proc/{process.pid}/maps")
+    await process.kill()
+
+
+async def test_link_that_changes_meanwhile_leads_to_none_of_our_own(slot: Slot) -> None:
+    process = await slot.spawn(["sh", "-c", FLIP])
+    read, refused = 0, 0
+    for _ in range(300):
+        try:
+            assert (await slot.files.read_bytes("x")).startswith(b"MemTotal")
+            read += 1
+        except OSError:
+            refused += 1
+    await process.kill()
+    assert read
+    assert refused
 
 
 async def test_process_list_with_a_command_line_of_a_gibibyte(slot: Slot) -> None:

@@ -13,6 +13,7 @@ import (
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/limits"
 	"hermes-exec/runner/internal/memory"
+	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/rights"
 	"hermes-exec/runner/internal/seccomp"
 )
@@ -30,6 +31,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		return isolation.Ready{}, &ipc.Error{Kind: "internal", Message: "the agent is set up already"}
 	}
 	a.setup = s
+	reach.HideRunner(s.ServePID)
 	// In a whole box processes may have entered from outside; those of an
 	// earlier agent may have another parent.
 	a.rooted = s.Level != isolation.Box && !s.Successor && (s.View.Pids || initproc.Subreaper())

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/search"
 )
 
@@ -171,7 +172,7 @@ func (c *copier) folder(source, target string, info fs.FileInfo) error {
 		}
 		c.root = inodeOf(made)
 	}
-	dir, err := os.OpenFile(source, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	dir, err := reach.Open(source, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return convert(source, err)
 	}

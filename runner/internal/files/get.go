@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/search"
 )
 
@@ -63,7 +64,7 @@ func getTree(r *request) (any, error) {
 		}
 		dir = filepath.Dir(full)
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := reach.OpenRoot(dir)
 	if err != nil {
 		return nil, convert(dir, err)
 	}
@@ -105,6 +106,9 @@ func (k *packer) skipError(name string, err error) {
 // more memory than a small one; its subfolders come after its files.
 func (k *packer) folder(name string) error {
 	dir, err := k.root.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
+	if err == nil {
+		err = reach.Check(dir)
+	}
 	if err != nil {
 		k.skipError(name, err)
 		return nil
@@ -201,6 +205,10 @@ func (k *packer) file(h *tar.Header, name string, seen fs.FileInfo) error {
 		return nil
 	}
 	defer in.Close()
+	if err := reach.Check(in); err != nil {
+		k.skipError(name, err)
+		return nil
+	}
 	info, err := in.Stat()
 	if err != nil || !os.SameFile(seen, info) {
 		k.skip(name, "was replaced while it was read")

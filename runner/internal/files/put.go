@@ -15,6 +15,7 @@ import (
 
 	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/reach"
 )
 
 const (
@@ -73,7 +74,7 @@ func putTree(r *request) (any, error) {
 	if _, err := makeParents(dir); err != nil {
 		return nil, convert(dir, err)
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := reach.OpenRoot(dir)
 	if err != nil {
 		return nil, convert(dir, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/reach"
 )
 
 type readParams struct {
@@ -33,11 +34,10 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	if err := needRegular(path, info); err != nil {
 		return nil, nil, err
 	}
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
+	file, err := reach.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, convert(path, err)
 	}
-	file := os.NewFile(uintptr(fd), path)
 	if info, err = file.Stat(); err == nil {
 		err = needRegular(path, info)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/search"
 )
 
@@ -215,11 +216,10 @@ func follow(entry Stat, path string) Stat {
 }
 
 func (l *lister) read(path string) ([]string, error) {
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
+	dir, err := reach.Open(path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	dir := os.NewFile(uintptr(fd), path)
 	defer dir.Close()
 	room := maxNames - l.names
 	if room <= 0 {

@@ -14,6 +14,7 @@ import (
 
 	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/search"
 )
 
@@ -168,12 +169,11 @@ func takeBack(file *os.File, size, n int64) {
 
 // openForWriting opens a regular file without ever waiting for a reader.
 func openForWriting(path string, flags int) (*os.File, error) {
-	flags |= syscall.O_WRONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC | syscall.O_NOFOLLOW
-	fd, err := syscall.Open(path, flags, newFileMode)
+	flags |= syscall.O_WRONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_NOFOLLOW
+	file, err := reach.Open(path, flags, newFileMode)
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), path)
 	info, err := file.Stat()
 	if err == nil {
 		err = needRegular(path, info)

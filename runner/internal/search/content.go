@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/reach"
 )
 
 const (
@@ -109,14 +110,13 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 // openJob opens a regular file without waiting for anybody; nil for an empty
 // one or one that is gone.
 func openJob(path string, shown ipc.Bytes) (*job, error) {
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
+	file, err := reach.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err == syscall.ENOENT {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), path)
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {
 		file.Close()

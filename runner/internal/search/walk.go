@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/reach"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 )
 
 // Resolve makes a path absolute without cleaning it: `..` behind a symbolic
-// link is the kernel's to interpret.
+// link is the kernel's to interpret. What belongs to the runner is refused.
 func Resolve(workdir, path string) (string, error) {
 	if path == "" {
 		return "", badRequest("the path is empty")
@@ -29,10 +30,10 @@ func Resolve(workdir, path string) (string, error) {
 	if strings.IndexByte(path, 0) >= 0 {
 		return "", badRequest("the path holds a NUL byte")
 	}
-	if strings.HasPrefix(path, "/") {
-		return path, nil
+	if !strings.HasPrefix(path, "/") {
+		path = strings.TrimSuffix(workdir, "/") + "/" + path
 	}
-	return strings.TrimSuffix(workdir, "/") + "/" + path, nil
+	return path, reach.CheckParent(path)
 }
 
 // found is one entry that a walk came to. Relative is its path below the root.
@@ -151,15 +152,14 @@ func (w *walker) wanted(f *found, rules *ignoreSet) bool {
 
 // read gives the entries of a folder by name. The root may be a symbolic link.
 func (w *walker) read(path string, isRoot bool) ([]fs.DirEntry, error) {
-	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_CLOEXEC | syscall.O_NONBLOCK
+	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NONBLOCK
 	if !isRoot {
 		flags |= syscall.O_NOFOLLOW
 	}
-	fd, err := syscall.Open(path, flags, 0)
+	dir, err := reach.Open(path, flags, 0)
 	if err != nil {
 		return nil, err
 	}
-	dir := os.NewFile(uintptr(fd), path)
 	defer dir.Close()
 	room := maxNames - w.names
 	if room <= 0 {

@@ -1,0 +1,126 @@
+package reach
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+const (
+	sysOpenat2   = 437
+	noMagicLinks = 0x2
+	oPath        = 0x200000
+	procMagic    = 0x9fa0
+	// Longer than a path of a file of /proc.
+	mostLink = 512
+)
+
+// open follows no link of /proc to what a process has open, where the kernel can
+// tell those from others (since Linux 5.6).
+func open(path string, flags int, perm uint32) (int, error) {
+	name, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	if flags&syscall.O_CREAT == 0 {
+		perm = 0
+	}
+	at := -100 // the working directory
+	how := struct{ flags, mode, resolve uint64 }{
+		flags: uint64(flags | syscall.O_CLOEXEC), mode: uint64(perm), resolve: noMagicLinks}
+	for {
+		fd, _, errno := syscall.Syscall6(sysOpenat2, uintptr(at), uintptr(unsafe.Pointer(name)),
+			uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0, 0)
+		switch errno {
+		case 0:
+			return int(fd), nil
+		case syscall.EINTR, syscall.EAGAIN:
+			continue
+		case syscall.ENOSYS, syscall.EPERM: // a kernel or a seccomp profile that does not know it
+			return syscall.Open(path, flags|syscall.O_CLOEXEC, perm)
+		case syscall.ELOOP:
+			if leads(path, flags) {
+				return -1, refusal(path, throughs)
+			}
+		}
+		return -1, errno
+	}
+}
+
+// leads says that a path is no loop.
+func leads(path string, flags int) bool {
+	fd, err := syscall.Open(path, oPath|syscall.O_CLOEXEC|flags&syscall.O_NOFOLLOW, 0)
+	if err == nil {
+		_ = syscall.Close(fd)
+	}
+	return err == nil && flags&syscall.O_NOFOLLOW == 0
+}
+
+// Check refuses an open file that the kernel shows of this process or the runner.
+func Check(file *os.File) error {
+	var refused error
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if err := raw.Control(func(fd uintptr) { refused = check(int(fd), file.Name()) }); err != nil {
+		return err
+	}
+	return refused
+}
+
+func check(fd int, path string) error {
+	var s syscall.Statfs_t
+	if err := syscall.Fstatfs(fd, &s); err != nil || int64(s.Type) != procMagic {
+		return err
+	}
+	var link [mostLink]byte
+	n, err := syscall.Readlink("/proc/self/fd/"+strconv.Itoa(fd), link[:])
+	if errors.Is(err, syscall.ELOOP) {
+		return nil // in a root of the slot's own this process is not to be seen
+	}
+	if err != nil {
+		return refusal(path, ours) // where it is cannot be told
+	}
+	for part := range strings.SplitSeq(string(link[:n]), "/") {
+		if pid, err := strconv.Atoi(part); err == nil {
+			if hidden(pid) {
+				return refusal(path, ours)
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// hidden says that a number of /proc is that of a thread of this process or of the runner.
+func hidden(pid int) bool {
+	if pid == os.Getpid() {
+		return true
+	}
+	var st syscall.Stat_t
+	number := strconv.Itoa(pid)
+	for _, program := range []string{"self", strconv.FormatInt(runner.Load(), 10)} {
+		if program == number || syscall.Lstat("/proc/"+program+"/task/"+number, &st) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// checkDir refuses path for its directory.
+func checkDir(dir, path string) error {
+	fd, err := open(dir, oPath|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		var errno syscall.Errno
+		if errors.As(err, &errno) {
+			return nil // the operation itself will tell
+		}
+		return refusal(path, throughs)
+	}
+	defer syscall.Close(fd)
+	return check(fd, path)
+}
