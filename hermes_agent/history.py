@@ -30,6 +30,7 @@ from hermes_agent.messages import (
     tool_message,
 )
 from hermes_agent.parsers.base import made_id
+from hermes_agent.parsers.json_text import dump
 from hermes_exec.errors import ErrorCause, ExecError
 
 _LOG = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class History:
         if isinstance(result, dict):
             before = result.get("notices")
             notices = [*(before if isinstance(before, list) else ()), *texts]
-            text = json.dumps({**result, "notices": notices}, ensure_ascii=False)
+            text = dump({**result, "notices": notices})
         else:
             text = "\n\n".join([told, *texts])
         self.messages[-1] = {**last, "content": content_of(text, image_parts(last))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ import anyio.lowlevel
 from hermes_agent.history import History
 from hermes_agent.hooks import Hooks, ask
 from hermes_agent.messages import Answer, CallState, ToolCall
+from hermes_agent.parsers.json_text import dump
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 from hermes_exec.tools import Notice, Toolbox, ToolResult
 
@@ -203,7 +203,7 @@ class ToolTurns:
             if not isinstance(error, ExecError) or error.cause is not ErrorCause.POLICY:
                 raise _Failed(history.add_failure(error)) from error
             history.add_error("tool", error)
-            message = json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
+            message = dump({"error": f"{type(error).__name__}: {error}"})
             return Answer(message, ok=False, error_kind=type(error).__name__)
         return _refused("blocked", made) if isinstance(made, str) else made
 
@@ -236,7 +236,7 @@ class ToolTurns:
         if self._max_calls is not None and before >= self._max_calls:
             return _not_carried_out(name, "no_calls_left", _NO_CALLS_LEFT)
         history.calls_of_code += 1
-        call = ToolCall(f"code_{history.calls_of_code}", name, json.dumps(arguments, ensure_ascii=False))
+        call = ToolCall(f"code_{history.calls_of_code}", name, dump(arguments))
         made = await self._hooked(call, make)
         return _not_carried_out(name, "blocked", made) if isinstance(made, str) else made
 
@@ -292,7 +292,7 @@ def parse_parallel_calls(given: object) -> ParallelCalls:
 
 def _not_carried_out(name: str, kind: str, message: str) -> ToolResult:
     data: dict[str, object] = {"error": message, "error_kind": kind}
-    return ToolResult(name, json.dumps(data, ensure_ascii=False), data, False, kind, 0.0, "")
+    return ToolResult(name, dump(data), data, False, kind, 0.0, "")
 
 
 def _changed(result: ToolResult, changed: ToolResult) -> ToolResult:
@@ -320,7 +320,7 @@ def _answer(result: ToolResult) -> Answer:
 
 
 def _refused(kind: str, message: str, state: CallState = "not_begun", duration_s: float = 0.0) -> Answer:
-    text = json.dumps({"error": message, "error_kind": kind}, ensure_ascii=False)
+    text = dump({"error": message, "error_kind": kind})
     return Answer(text, ok=False, error_kind=kind, duration_s=duration_s, state=state)
 
 

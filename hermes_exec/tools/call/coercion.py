@@ -13,6 +13,9 @@ from hermes_exec.tools.call.failure import ToolFailure
 Schema = Mapping[str, Any]
 _INTEGER = re.compile(r"[+-]?\d{1,30}\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_NAMES_OF_FILES = {"path", "patch"}
+"""Arguments in which half of a surrogate pair may stand for a byte of a file's name, as results write it."""
 
 
 def fit(schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[str] = ()) -> dict[str, Any]:
@@ -128,7 +131,7 @@ def _boolean(value: object, name: str) -> bool:
 def _string(schema: Schema, value: object, name: str) -> str:
     if not isinstance(value, str):
         raise _wrong_type(name, "a string", value)
-    if _SURROGATE.search(value):
+    if (_NO_BYTE if name in _NAMES_OF_FILES else _SURROGATE).search(value):
         raise ToolFailure(
             "bad_value",
             f"'{name}' contains half of a surrogate pair (a \\ud800-\\udfff escape without its other half).",

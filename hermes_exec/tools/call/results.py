@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+_BYTE = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8, as Python has it in text (surrogateescape)."""
 
 
 class Outcome(NamedTuple):
@@ -45,7 +49,8 @@ class ToolResult:
 
 
 def to_json(data: object) -> str:
-    """The JSON text of a result: compact, non-ASCII characters as they are, what UTF-8 cannot hold replaced.
+    """Return the JSON text of a result: compact, non-ASCII characters as they are, what UTF-8 cannot hold replaced.
+    A byte of a file name that is not UTF-8 is written as the escape of its surrogate, by which tools open the file.
     Numbers that JSON does not have are text ("NaN").
     """
     try:
@@ -53,4 +58,6 @@ def to_json(data: object) -> str:
     except ValueError:
         data = json.loads(json.dumps(data, default=str), parse_constant=str)
         text = json.dumps(data, ensure_ascii=False)
+    # They stand in strings only.
+    text = _BYTE.sub(lambda byte: f"\\u{ord(byte.group()):04x}", text)
     return text.encode("utf-8", "replace").decode("utf-8")

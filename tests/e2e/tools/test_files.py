@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
 from hermes_exec.slot.slot import Slot
@@ -228,3 +231,35 @@ async def test_the_same_search_in_a_row_is_stopped(call: Caller, slot: Slot) -> 
     assert (await call.fails("search_files", pattern="needle")).error_kind == "repeated"
     await call("terminal", command="echo needle >> a")
     assert (await call("search_files", pattern="needle"))["total_count"] == 2
+
+
+MAKE_NAMES = """python3 - <<'end'
+import os
+os.mkdir(b"d\\xfe")
+for name in (b"a\\xff.txt", b"d\\xfe/b\\xfd.txt"):
+    with open(name, "w") as file:
+        file.write("needle")
+end"""
+
+
+async def test_names_that_are_not_utf8_are_opened_by_what_results_show(toolbox: Toolbox, slot: Slot) -> None:
+    await slot.run(MAKE_NAMES, check=True)
+
+    async def call(name: str, arguments: str) -> str:
+        result = await toolbox.call(name, arguments)
+        assert result.ok, result.content
+        return result.content.encode().decode()  # as it is sent and written
+
+    found = await call("search_files", '{"pattern": "needle", "output_mode": "files_only"}')
+    assert r'"files": ["a\udcff.txt", "d\udcfe/b\udcfd.txt"]' in found
+    for path in json.loads(found)["files"]:
+        assert "needle" in await call("read_file", json.dumps({"path": path}))
+    assert r"a\udcff.txt" in await call("search_files", '{"pattern": "*.txt", "target": "files"}')
+    edit = {"path": "a\udcff.txt", "old_string": "needle", "new_string": "thread"}
+    assert r"--- a/a\udcff.txt" in await call("patch", json.dumps(edit))
+    await call("write_file", r'{"path": "d\udcfe/new\udcfd", "content": "new"}')
+    patch = "*** Begin Patch\n*** Delete File: d\udcfe/b\udcfd.txt\n*** End Patch"
+    await call("patch", json.dumps({"mode": "patch", "patch": patch}))
+    listed = await slot.files.list(".", recursive=True)
+    assert {os.fsencode(entry.path) for entry in listed if entry.is_file} == {b"a\xff.txt", b"d\xfe/new\xfd"}
+    assert await slot.files.read_text("a\udcff.txt") == "thread"

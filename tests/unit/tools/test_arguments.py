@@ -121,6 +121,14 @@ def test_the_rest_is_refused_with_a_reason(given_: dict[str, object], kind: str,
     assert told in failure.value.message
 
 
+def test_a_byte_of_a_file_name_may_stand_in_a_path() -> None:
+    schema = {"properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
+    assert fit(schema, {"path": "a\udcff"}) == {"path": "a\udcff"}
+    for arguments in ({"path": "a\ud800"}, {"path": "a\udc00"}, {"content": "a\udcff"}):
+        with pytest.raises(ToolFailure, match="surrogate"):
+            fit(schema, arguments)
+
+
 def test_several_troubles_are_told_at_once() -> None:
     with pytest.raises(ToolFailure) as failure:
         fit(SCHEMA, {"cuont": 3, "flag": "x"})
