@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +22,16 @@ from tests.ordinary_user import account, run_as_ordinary_user
 pytestmark = [pytest.mark.timeout(300)]
 OWN = {"slot_root": "own", "max_sandboxes": 1}
 SIGNALS, INSTANCES, TERMINALS, QUEUES = 1024, 128, 64, 10
+
+
+FULL_QUEUE = """
+import resource
+resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
+from hermes_exec import SandboxPool
+with SandboxPool("local", slots_per_sandbox=2) as pool, pool.slots(2) as slots:
+    for slot in slots:
+        print(slot.run("kill -TERM $$").signal)
+"""
 
 
 def check(taken: Taken) -> None:
@@ -42,6 +54,11 @@ def needs_root() -> None:
     """Skip as an ordinary user."""
     if os.geteuid() != 0:
         pytest.skip("not root")
+
+
+def test_slots_start_where_the_queue_of_signals_is_full() -> None:
+    done = subprocess.run([sys.executable, "-c", FULL_QUEUE], capture_output=True, timeout=120, check=True)
+    assert done.stdout == b"15\n15\n"
 
 
 def test_counters_of_root_on_this_host() -> None:
