@@ -25,7 +25,7 @@ from hermes_exec.tools.browser.driver import LOST, Driver, DriverLost, quietly
 from hermes_exec.tools.browser.explained import CRASHED
 from hermes_exec.tools.browser.name_check import NameCheck
 from hermes_exec.tools.browser.navigation import Navigation
-from hermes_exec.tools.browser.page_log import PageLog
+from hermes_exec.tools.browser.page_log import LONGEST_TEXT, PageLog
 from hermes_exec.tools.browser.sessions import new_session
 from hermes_exec.tools.call.failure import ToolFailure
 
@@ -66,9 +66,13 @@ class OpenDialog:
 
     def told(self) -> dict[str, object]:
         """As a model sees it."""
-        told: dict[str, object] = {"id": self.id, "type": self.dialog.type, "message": self.dialog.message}
+        told: dict[str, object] = {
+            "id": self.id,
+            "type": self.dialog.type,
+            "message": self.dialog.message[:LONGEST_TEXT],
+        }
         if self.dialog.default_value:
-            told["default_prompt"] = self.dialog.default_value
+            told["default_prompt"] = self.dialog.default_value[:LONGEST_TEXT]
         told["opened_at"] = round(self.opened_at, 3)
         if self.answer is not None:
             told["answer"] = self.answer

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 LONGEST_URL = 2000
+MOST_FILES = 100
+"""Downloads of one browser of which the model was not told; further ones are broken off."""
 LONGEST_NAME, LONGEST_ENDING = 255, 100
 """Bytes of a file's name, and of what counts as its ending."""
 
@@ -116,20 +118,28 @@ class Downloads:
 
     def _on_begin(self, event: dict[str, Any]) -> None:
         self.began = True
-        self._files[str(event["guid"])] = FileDownload(str(event["url"])[:LONGEST_URL], str(event["suggestedFilename"]))
+        guid, name = str(event.get("guid")), str(event.get("suggestedFilename"))[:LONGEST_URL]
+        if len(self._files) >= MOST_FILES:
+            told = [key for key, download in self._files.items() if download.told]
+            if not told:
+                self._stop(guid)
+                return
+            del self._files[told[0]]
+        self._files[guid] = FileDownload(str(event.get("url"))[:LONGEST_URL], name)
         self._changed()
 
     def _on_progress(self, event: dict[str, Any]) -> None:
-        download = self._files.get(str(event["guid"]))
+        guid = str(event.get("guid"))
+        download = self._files.get(guid)
         if download is None:
             return
-        download.size = int(event.get("receivedBytes", 0))
+        download.size, total = _count(event.get("receivedBytes")), _count(event.get("totalBytes"))
         state = event.get("state")
         if state == "completed":
-            download.arrived = f"{self._folder}/{event['guid']}"
-        if max(download.size, int(event.get("totalBytes", 0))) > self._most_mb << 20:
+            download.arrived = f"{self._folder}/{posixpath.basename(guid)}"
+        if max(download.size, total) > self._most_mb << 20:
             if state == "inProgress" and download.state == "in progress":
-                self._stop(str(event["guid"]))
+                self._stop(guid)
             download.state = f"refused: larger than {self._most_mb} MiB"
         elif state in ("completed", "canceled") and download.state == "in progress":
             download.state = str(state)
@@ -138,6 +148,11 @@ class Downloads:
     def _stop(self, guid: str) -> None:
         assert self._session is not None
         self._stopping.start(partial(self._session.send, "Browser.cancelDownload", {"guid": guid}))
+
+
+def _count(number: object) -> int:
+    """A number of bytes, as a browser tells it that may be another program."""
+    return int(min(max(number, 0), 1 << 60)) if isinstance(number, int | float) else 0
 
 
 def numbered(name: str, number: int) -> str:

@@ -13,6 +13,7 @@ import anyio
 from hermes_exec.aio.loop import asyncio_loop
 from hermes_exec.aio.tasks import DetachedTaskGroup, run_to_end
 from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.tools.browser.driver_program import lasting
 
 if TYPE_CHECKING:
     import asyncio
@@ -118,7 +119,7 @@ class Driver:
         """Start it, also when nobody waits any more: a program that has half started can be stopped by nobody."""
         from playwright.async_api import async_playwright
 
-        with anyio.fail_after(START_S, shield=True):
+        with anyio.fail_after(START_S, shield=True), lasting():
             manager = async_playwright()
             self._playwright = await manager.start()
             self._process = getattr(getattr(getattr(manager, "_client", None), "_transport", None), "_proc", None)

@@ -89,7 +89,7 @@ async def _looked(
         try:
             async with leaving(running, told) as left:
                 tree = await _tree(running, page)
-            named = {"title": "" if running.dialogs else await page.title()} if title else {}
+            named = {"title": "" if running.dialogs else short(await page.title())} if title else {}
         except Error as error:
             if not more or "context was destroyed" not in str(error):
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -60,6 +61,12 @@ for entry in pathlib.Path("/proc").iterdir():
             pipe = ctypes.CDLL(None).syscall(438, os.pidfd_open(int(entry.name)), 4, 0)  # pidfd_getfd
             os.write(pipe, sys.argv[1].encode() + bytes(1))
 """
+CALL = """(async () => {
+    const call = new RTCPeerConnection({iceServers: [{urls: 'stun:%s'}]});
+    call.createDataChannel('x');
+    await call.setLocalDescription(await call.createOffer());
+    await new Promise(done => setTimeout(done, 3000));
+})()"""
 NEVER = "new Promise(() => 0)"
 BUSY = "data:text/html,<script>const begun = Date.now(); while (Date.now() < begun + 2000);</script>ok"
 FORGED = {
@@ -68,6 +75,11 @@ FORGED = {
     "not asked": '{"id":99999999,"result":{}}',
     "a true id": '{"id":true,"result":{}}',
     "no event": '{"method":"error","params":{}}',
+}
+NONSENSE = {
+    "target": '{"method":"Target.attachedToTarget","params":{}}',
+    "download": '{"method":"Browser.downloadWillBegin","params":{}}',
+    "progress": '{"method":"Browser.downloadProgress","params":{"guid":[],"receivedBytes":"x"}}',
 }
 
 
@@ -157,6 +169,20 @@ async def test_forged_message_ends_one_browser_alone(two: tuple[Slot, Slot], for
         assert drivers() == [driver]
 
 
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
+async def test_well_formed_nonsense_ends_no_driver(two: tuple[Slot, Slot], nonsense: str) -> None:
+    async with Toolbox(two[0], ["browser"]) as hostile, Toolbox(two[1], ["browser"]) as neighbour:
+        surf, calm = Surfer(hostile), Surfer(neighbour)
+        await calm("navigate", url=PAGE)
+        await surf("navigate", url=PAGE)
+        (driver,) = drivers()
+        written = await two[0].run(["python3", "-c", WRITE, nonsense])
+        assert written.ok, written.stderr
+        await surf.call("snapshot")
+        assert "here" in await calm.look()
+        assert drivers() == [driver]
+
+
 async def test_lost_driver_is_infra_and_what_is_safe_is_done_again(two: tuple[Slot, Slot]) -> None:
     async with Toolbox(two[0], ["browser"], tools=["browser_close"]) as one, Toolbox(two[1], ["browser"]) as other:
         surf, idle = Surfer(one), Surfer(other)
@@ -194,3 +220,21 @@ async def test_eight_slots_share_a_driver(anyio_backend: str) -> None:
         await anyio.sleep(LINGER_S + 3)
         assert len(drivers()) == 1
         assert (await toolboxes[0].call("browser_snapshot", {})).ok
+
+
+async def test_webrtc_sends_no_datagrams_to_private_addresses(anyio_backend: str) -> None:
+    require_engine("chromium")
+    own = socket.gethostbyname(socket.gethostname())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind((own, 0))
+        server.setblocking(False)
+        async with (
+            SandboxPool("local", network=True) as pool,
+            pool.slot() as slot,
+            Toolbox(slot, ["browser"]) as toolbox,
+        ):
+            surf = Surfer(toolbox)
+            await surf("navigate", url="about:blank")
+            await surf.value(CALL % f"{own}:{server.getsockname()[1]}")
+        with pytest.raises(BlockingIOError):
+            server.recv(100)
