@@ -20,6 +20,16 @@ NOT_SHAPED = {
 """Places that read something whole, and why no tenant can make it large."""
 
 
+WALK = re.compile(r"\b(?:os\.RemoveAll|filepath\.Walk(?:Dir)?|fs\.WalkDir)\(")
+"""They hold a path, an open directory and all names of each level; a tenant makes ten thousands of levels."""
+
+NO_TREE_OF_TENANTS = {
+    "internal/isolation/root_linux.go: filepath.WalkDir(": "the sandbox's image, before there is a tenant",
+    "internal/slots/root.go: os.RemoveAll(": "what the runner has made itself, before there is a tenant",
+    "internal/slots/fifo.go: os.RemoveAll(": "a directory of FIFOs in the runner's own",
+}
+
+
 def places(pattern: re.Pattern[str]) -> set[str]:
     """Where the runner's code matches, as `file: match`."""
     return {
@@ -34,3 +44,7 @@ def places(pattern: re.Pattern[str]) -> set[str]:
 def test_runner_reads_nothing_whole_that_tenants_shape() -> None:
     assert len(SOURCES) > 100
     assert places(WHOLE) == set(NOT_SHAPED), "use internal/bounded, or say here why no tenant shapes what is read"
+
+
+def test_runner_walks_no_tree_of_tenants_without_a_bound() -> None:
+    assert places(WALK) == set(NO_TREE_OF_TENANTS), "use internal/tree, or a walk with a bound of depth and names"

@@ -47,14 +47,31 @@ type copier struct {
 	spare   string // see replace
 	keepAll bool   // owner and special mode bits too, for a move
 	root    inode
-	linked  map[version]string
+	linked  *links
 	files   int
 	bytes   int64
 	skipped []string
 }
 
 func newCopier(ctx context.Context, spare string, keepAll bool) *copier {
-	return &copier{ctx: ctx, spare: spare, keepAll: keepAll, linked: map[version]string{}, skipped: []string{}}
+	return &copier{ctx: ctx, spare: spare, keepAll: keepAll, linked: newLinks(), skipped: []string{}}
+}
+
+// links are the names of files that have several, as far as there is room: those
+// of others are files of their own in the copy.
+type links struct {
+	names map[version]string
+	size  int
+}
+
+const maxLinkNames = 8 << 20 // bytes
+
+func newLinks() *links { return &links{names: map[version]string{}} }
+
+func (l *links) add(info fs.FileInfo, name string) {
+	if l.size += len(name) + 64; l.size <= maxLinkNames {
+		l.names[versionOf(info)] = name
+	}
 }
 
 // single copies one regular file, through links at both ends.
@@ -90,11 +107,11 @@ func (c *copier) entry(source, target string, info fs.FileInfo) error {
 		return nil // the target lies inside the source by another name
 	}
 	if !info.IsDir() && linkCount(info) > 1 {
-		if first, ok := c.linked[versionOf(info)]; ok && os.Link(first, target) == nil {
+		if first, ok := c.linked.names[versionOf(info)]; ok && os.Link(first, target) == nil {
 			c.files++
 			return nil
 		}
-		defer func() { c.linked[versionOf(info)] = target }()
+		defer func() { c.linked.add(info, target) }()
 	}
 	switch info.Mode().Type() {
 	case 0:

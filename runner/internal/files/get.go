@@ -31,7 +31,8 @@ type packer struct {
 	ctx    context.Context
 	root   *os.Root
 	out    *tar.Writer
-	linked map[version]string
+	linked *links
+	held   int // bytes of names of folders that are to come
 	result packResult
 	buffer []byte
 }
@@ -69,7 +70,7 @@ func getTree(r *request) (any, error) {
 		return nil, convert(dir, err)
 	}
 	defer root.Close()
-	k := &packer{ctx: r.ctx, root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: map[version]string{},
+	k := &packer{ctx: r.ctx, root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: newLinks(),
 		buffer: make([]byte, 128<<10),
 		result: packResult{Skipped: []string{}}}
 	if info.IsDir() {
@@ -114,6 +115,8 @@ func (k *packer) folder(name string) error {
 		return nil
 	}
 	var folders []string
+	before := k.held
+	defer func() { k.held = before }()
 	for {
 		names, readErr := dir.Readdirnames(10_000)
 		slices.Sort(names)
@@ -129,6 +132,10 @@ func (k *packer) folder(name string) error {
 				continue
 			}
 			if info.IsDir() {
+				if k.held += len(base) + nameSize; k.held > maxHeld {
+					k.skip(child, "there are too many folders")
+					continue
+				}
 				folders = append(folders, base)
 				continue
 			}
@@ -187,7 +194,7 @@ func (k *packer) send(name string, info fs.FileInfo) error {
 		k.result.Files++
 		return k.out.WriteHeader(h)
 	case 0:
-		if first, ok := k.linked[versionOf(info)]; ok {
+		if first, ok := k.linked.names[versionOf(info)]; ok {
 			h.Typeflag, h.Linkname = tar.TypeLink, first
 			k.result.Files++
 			return k.out.WriteHeader(h)
@@ -226,7 +233,7 @@ func (k *packer) file(h *tar.Header, name string, seen fs.FileInfo) error {
 		k.skip(name, fmt.Sprintf("became shorter while it was read: %d of %d bytes, the rest is zeros", n, h.Size))
 	}
 	if linkCount(info) > 1 {
-		k.linked[versionOf(info)] = name
+		k.linked.add(info, name)
 	}
 	k.result.Files++
 	k.result.Bytes += n

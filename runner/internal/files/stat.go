@@ -119,8 +119,9 @@ func statFile(r *request) (any, error) {
 
 const (
 	defaultEntries = 100_000
-	// maxNames bounds the names held at once while folders are read.
-	maxNames = 2_000_000
+	// maxHeld bounds the names held at once while folders are read, in bytes.
+	maxHeld  = 32 << 20
+	nameSize = 24 // beside its bytes
 	// maxAnswer keeps a listing below what one RESPONSE carries.
 	maxAnswer = 20 << 20
 )
@@ -136,7 +137,7 @@ type lister struct {
 		Force     bool      `json:"force"`
 		Follow    bool      `json:"follow"`
 	}
-	names     int
+	held      int
 	bytes     int
 	entries   []Stat
 	truncated bool
@@ -166,11 +167,12 @@ func listDir(r *request) (any, error) {
 
 // folder adds what is in real, sorted by name, each folder before its contents.
 func (l *lister) folder(shown, real string) error {
+	before := l.held
 	names, err := l.read(real)
 	if err != nil {
 		return err
 	}
-	defer func() { l.names -= len(names) }()
+	defer func() { l.held = before }()
 	for _, name := range names {
 		if len(l.entries) >= l.params.Limit || l.bytes > maxAnswer || l.ctx.Err() != nil {
 			l.truncated = true
@@ -221,16 +223,16 @@ func (l *lister) read(path string) ([]string, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	room := maxNames - l.names
-	if room <= 0 {
-		l.truncated = true
-		return nil, nil
+	var names []string
+	for err == nil && l.held <= maxHeld {
+		var some []string
+		some, err = dir.Readdirnames(1024)
+		for _, name := range some {
+			l.held += len(name) + nameSize
+		}
+		names = append(names, some...)
 	}
-	names, _ := dir.Readdirnames(room)
-	if len(names) == room {
-		l.truncated = true
-	}
+	l.truncated = l.truncated || err == nil
 	slices.Sort(names)
-	l.names += len(names)
 	return names, nil
 }

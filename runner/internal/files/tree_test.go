@@ -342,7 +342,7 @@ func TestAFileThatGotTheNumberOfOneThatWasRemovedIsNotTakenForIt(t *testing.T) {
 		return inodeOf(info).number
 	}
 	var out bytes.Buffer
-	k := &packer{ctx: t.Context(), root: root, out: tar.NewWriter(&out), linked: map[version]string{},
+	k := &packer{ctx: t.Context(), root: root, out: tar.NewWriter(&out), linked: newLinks(),
 		buffer: make([]byte, 1<<10)}
 	before := linked("first")
 	for _, name := range []string{"first", "first again"} {

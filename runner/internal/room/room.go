@@ -4,6 +4,7 @@ package room
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"syscall"
@@ -82,7 +83,17 @@ type Use struct {
 	Files int64 `json:"files"`
 }
 
-var errLate = errors.New("there is too much to measure")
+var (
+	errLate = errors.New("there is too much to measure")
+	errDeep = errors.New("it is nested too deeply to be measured")
+)
+
+const (
+	// maxDepth is how deep a tree is measured: each level holds two descriptors.
+	maxDepth = 128
+	// namesAtOnce bounds what is held of each directory.
+	namesAtOnce = 128
+)
 
 // Measure adds up what is in the tree at path, without leaving its file system
 // and without following links: files that were changed since then. What cannot be
@@ -93,46 +104,90 @@ func (u *Use) Measure(path string, since time.Time, until time.Time) error {
 		return err
 	}
 	defer root.Close()
-	var device uint64
-	return fs.WalkDir(root.FS(), ".", func(_ string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	m := measurement{use: u, device: uint64(s.Dev), since: since, until: until}
+	m.count(s, true)
+	return m.directory(root, 0)
+}
+
+type measurement struct {
+	use          *Use
+	device       uint64
+	since, until time.Time
+	steps        int
+}
+
+func (m *measurement) directory(root *os.Root, depth int) error {
+	if depth > maxDepth {
+		return errDeep
+	}
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for {
+		names, err := dir.Readdirnames(namesAtOnce)
+		for _, name := range names {
+			if err := m.entry(root, name, depth); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err // else it was removed meanwhile
+			}
 		}
-		if err != nil {
-			return err
-		}
-		if u.Files%256 == 0 && time.Now().After(until) {
-			return errLate
-		}
-		info, err := entry.Info()
-		if errors.Is(err, fs.ErrNotExist) {
+		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		s, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
-			return errors.ErrUnsupported
-		}
-		if entry.IsDir() {
-			if device == 0 {
-				device = uint64(s.Dev)
-			}
-			if uint64(s.Dev) != device {
-				return fs.SkipDir
-			}
-		}
-		changed := disk.ChangedAt(s)
-		if time.Unix(changed.Unix()).Before(since) {
-			return nil
-		}
-		links := int64(1)
-		if !entry.IsDir() {
-			links = max(1, int64(s.Nlink))
-		}
-		u.Files++
-		u.Bytes += s.Blocks * 512 / links
+	}
+}
+
+func (m *measurement) entry(dir *os.Root, name string, depth int) error {
+	if m.steps++; m.steps%256 == 0 && time.Now().After(m.until) {
+		return errLate
+	}
+	info, err := dir.Lstat(name)
+	if err != nil {
+		return err
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	if info.IsDir() && uint64(s.Dev) != m.device {
 		return nil
-	})
+	}
+	m.count(s, info.IsDir())
+	if !info.IsDir() {
+		return nil
+	}
+	below, err := dir.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	defer below.Close()
+	if opened, err := below.Stat("."); err != nil || !os.SameFile(info, opened) {
+		return err // another one by now
+	}
+	return m.directory(below, depth+1)
+}
+
+func (m *measurement) count(s *syscall.Stat_t, isDir bool) {
+	changed := disk.ChangedAt(s)
+	if time.Unix(changed.Unix()).Before(m.since) {
+		return
+	}
+	links := int64(1)
+	if !isDir {
+		links = max(1, int64(s.Nlink))
+	}
+	m.use.Files++
+	m.use.Bytes += s.Blocks * 512 / links
 }

@@ -1,8 +1,16 @@
 package room
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"hermes-exec/runner/internal/wipe"
 )
 
 // CephFS tells how many objects it has, and -1 for those that it could still
@@ -19,5 +27,58 @@ func TestFilesThatAreNotBoundedAreNotFull(t *testing.T) {
 	s.Bsize, s.Frsize = 4096, 4096
 	if room := measured(&s, false); !room.NearlyFull() {
 		t.Errorf("%+v", room)
+	}
+}
+
+func TestATreeOfAnyDepthIsNotMeasuredWhole(t *testing.T) {
+	top := t.TempDir()
+	name := strings.Repeat("d", 250)
+	dir, err := os.OpenRoot(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if err := dir.Mkdir(name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		below, err := dir.OpenRoot(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir.Close()
+		dir = below
+	}
+	dir.Close()
+	defer wipe.Tree(filepath.Join(top, name))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var use Use
+	if err := use.Measure(top, time.Time{}, time.Now().Add(time.Minute)); !errors.Is(err, errDeep) {
+		t.Error(err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 16<<20 {
+		t.Errorf("%d MiB were allocated", took>>20)
+	}
+}
+
+func TestMeasureCountsEachFileOnce(t *testing.T) {
+	top := t.TempDir()
+	for _, err := range []error{
+		os.WriteFile(top+"/a", make([]byte, 1<<20), 0o600), os.Link(top+"/a", top+"/b"), os.Symlink("/", top+"/link"),
+		os.Mkdir(top+"/c", 0o700), os.WriteFile(top+"/c/d", make([]byte, 1<<20), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var use Use
+	if err := use.Measure(top, time.Time{}, time.Now().Add(time.Minute)); err != nil || use.Files != 6 ||
+		use.Bytes < 2<<20 || use.Bytes > 2<<20+100<<10 {
+		t.Errorf("%+v %v", use, err)
+	}
+	use = Use{}
+	if err := use.Measure(top, time.Now().Add(time.Hour), time.Now().Add(time.Minute)); err != nil || use.Files != 0 {
+		t.Errorf("%+v %v", use, err)
 	}
 }

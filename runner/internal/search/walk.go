@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,7 +16,9 @@ import (
 )
 
 const (
-	maxNames  = 2_000_000 // names held at once while folders are read
+	// maxHeld bounds the names that are held at once while folders are read, in bytes.
+	maxHeld   = 32 << 20
+	entrySize = 40 // beside the name
 	maxErrors = 100
 	// maxDuration ends a search that would go through a whole machine.
 	maxDuration = 120 * time.Second
@@ -51,7 +54,7 @@ type walker struct {
 	maxDepth    int                // 0: no limit
 	visit       func(f found) bool // false ends the walk
 	errors      []string
-	names       int
+	held        int // bytes of names
 	stopped     bool
 	ignoresCut  bool // not all rules of ignore files are applied
 	deadline    time.Time
@@ -87,12 +90,13 @@ func (w *walker) folder(full, relative string, rules *ignoreSet, depth int, devi
 	if path == "" {
 		path = "/"
 	}
+	before := w.held
 	entries, err := w.read(path, relative == "")
 	if err != nil {
 		w.fail(path, err)
 		return
 	}
-	defer func() { w.names -= len(entries) }()
+	defer func() { w.held = before }()
 	if w.ignoreFiles {
 		rules = w.loadIgnores(rules, path)
 	}
@@ -101,18 +105,17 @@ func (w *walker) folder(full, relative string, rules *ignoreSet, depth int, devi
 			w.stopped = true
 			return
 		}
-		name := e.Name()
-		child := found{full: full + "/" + name, relative: join(relative, name), name: name, isDir: e.IsDir()}
+		child := found{full: full + "/" + e.name, relative: join(relative, e.name), name: e.name, isDir: e.kind.IsDir()}
 		if !w.wanted(&child, rules) {
 			continue
 		}
-		if e.IsDir() || e.Type().IsRegular() {
+		if child.isDir || e.kind.IsRegular() {
 			if !w.visit(child) {
 				w.stopped = true
 				return
 			}
 		}
-		if e.IsDir() && (w.maxDepth == 0 || depth < w.maxDepth) {
+		if child.isDir && (w.maxDepth == 0 || depth < w.maxDepth) {
 			w.descend(child, rules, depth, device)
 		}
 	}
@@ -150,8 +153,13 @@ func (w *walker) wanted(f *found, rules *ignoreSet) bool {
 	return !rules.ignored(f.full, f.name, f.isDir)
 }
 
+type entry struct {
+	name string
+	kind fs.FileMode
+}
+
 // read gives the entries of a folder by name. The root may be a symbolic link.
-func (w *walker) read(path string, isRoot bool) ([]fs.DirEntry, error) {
+func (w *walker) read(path string, isRoot bool) ([]entry, error) {
 	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NONBLOCK
 	if !isRoot {
 		flags |= syscall.O_NOFOLLOW
@@ -161,19 +169,29 @@ func (w *walker) read(path string, isRoot bool) ([]fs.DirEntry, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	room := maxNames - w.names
-	if room <= 0 {
-		return nil, syscall.ENOMEM
+	var entries []entry
+	for {
+		some, err := dir.ReadDir(1024)
+		for _, e := range some {
+			entries = append(entries, entry{e.Name(), e.Type()})
+			w.held += len(e.Name()) + entrySize
+		}
+		if w.held > maxHeld {
+			w.fail(path, syscall.ENOMEM)
+			break
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			if len(entries) == 0 {
+				return nil, err
+			}
+			w.fail(path, err)
+			break
+		}
 	}
-	entries, err := dir.ReadDir(room)
-	if len(entries) == 0 && err != nil && err.Error() != "EOF" {
-		return nil, err
-	}
-	if len(entries) == room {
-		w.fail(path, syscall.ENOMEM)
-	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	w.names += len(entries)
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	return entries, nil
 }
 
