@@ -18,6 +18,7 @@ from hermes_exec.config import BackendConfig
 
 C = TypeVar("C", bound=BackendConfig)
 Due = tuple[float, bytes]
+SLOW_PIECE = 16 << 10
 
 
 def delayed(stream: FdStream, one_way_s: float) -> FdStream:
@@ -60,6 +61,31 @@ def arrived(pieces: queue.SimpleQueue[Due]) -> bytes:
     due, data = pieces.get()
     time.sleep(max(0.0, due - time.monotonic()))
     return data
+
+
+def throttled(stream: FdStream, bytes_per_s: float) -> FdStream:
+    """The stream over a line that brings so many bytes a second, which is given up for it."""
+    far = socket.socket(fileno=stream.detach())
+    far.setblocking(True)
+
+    def receive() -> bytes:
+        try:
+            data = far.recv(SLOW_PIECE)
+        except OSError:
+            data = b""
+        time.sleep(len(data) / bytes_per_s)
+        return data
+
+    def close() -> None:
+        far.shutdown(socket.SHUT_RDWR)
+        far.close()
+
+    return bridged(receive, far.sendall, close)
+
+
+def slow(config: C, bytes_per_s: float) -> C:
+    """The same configuration, for boxes whose answers come over such a line."""
+    return config.wrapped(lambda backend: _Far(backend, lambda stream: throttled(stream, bytes_per_s)))
 
 
 def far_away(config: C, one_way_s: float) -> C:

@@ -25,6 +25,11 @@ OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | ob
 LATE_S = 3.0
 """Seconds after a command's timeout in which its result may still come; then it is cancelled, and given up."""
 LAST_CALL_S = 1.0
+ARRIVING_S = 15.0
+"""Silence in the midst of a result after which it is given up."""
+SLOWEST_BYTES_PER_S = 16 << 10
+"""A result that comes more slowly for long is none: a box must not put off the end for ever."""
+SHORT_BYTES = 16 << 10
 PROMPT_S = 0.25
 LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
 
@@ -78,8 +83,10 @@ class _Execution:
 
     __slots__ = (
         "answer",
+        "arriving_since",
         "cancel_scope",
         "conversation",
+        "due",
         "feed",
         "kept",
         "on_output",
@@ -87,6 +94,7 @@ class _Execution:
         "params",
         "patience_s",
         "scope",
+        "started",
         "timeout_s",
     )
 
@@ -101,6 +109,9 @@ class _Execution:
         self.scope, self.params, self.feed, self.timeout_s, self.on_output = scope, params, feed, timeout_s, on_output
         self.output: dict[int, list[bytes]] = {}
         self.kept = 0
+        self.started = False
+        self.due = inf
+        self.arriving_since: float | None = None
         self.patience_s = CANCEL_WAIT_S
         self.cancel_scope: anyio.CancelScope | None = None
         self.answer: dict[str, Any] | None = None
@@ -146,9 +157,13 @@ class _Execution:
         scope, conversation = self.scope, self.conversation
         scope.watch(conversation, time.monotonic() + self._overdue_in())
         try:
-            await self._listen()
-        except Overdue:
-            return
+            while self.answer is None:
+                try:
+                    await self._listen()
+                except Overdue:
+                    if time.monotonic() >= self.due or self.arriving_since is None:
+                        return
+                    scope.channel.set_deadline(conversation, self.due)
         finally:
             scope.unwatch(conversation)
 
@@ -185,7 +200,6 @@ class _Execution:
     async def _listen(self, *, last: bool = False) -> None:
         """Take what comes until the answer is there; the clock of the command starts when it has started."""
         conversation = self.conversation
-        started = last
         while (item := await conversation.receive()) is not None:
             if type(item) is Data:
                 channel = item.channel
@@ -194,12 +208,14 @@ class _Execution:
                     if self.kept > 3 * self.params["output_limit_bytes"] + (1 << 16):
                         raise ProtocolError("the box sent more output than was asked for", request_id=conversation.id)
                     self.output.setdefault(channel, []).append(item.data)
+                    if self.kept > SHORT_BYTES and self.timeout_s is not None:
+                        self._await_the_rest()
                 elif not last and self.on_output is not None and channel in LIVE:
                     told = self.on_output(LIVE[channel], item.data)
                     if inspect.isawaitable(told):
                         await told
-            elif type(item) is Event and not started and self.timeout_s is not None:
-                started = True  # once: a box must not put off the end for ever
+            elif type(item) is Event and not self.started and not last and self.timeout_s is not None:
+                self.started = True  # once: a box must not put off the end for ever
                 self._restart_clock()
         self.answer = conversation.result()
 
@@ -212,11 +228,23 @@ class _Execution:
         if deadline - self.cancel_scope.deadline > PROMPT_S:
             self.cancel_scope.deadline = deadline
 
+    def _await_the_rest(self) -> None:
+        """The result arrives, on however slow a line: from now on only silence is given up."""
+        now = time.monotonic()
+        if self.arriving_since is None:
+            self.arriving_since = now
+        longest = self.arriving_since + ARRIVING_S + self.kept / SLOWEST_BYTES_PER_S
+        self.due = min(now + ARRIVING_S, longest)
+        if self.cancel_scope is None:
+            self.scope.channel.set_deadline(self.conversation, self.due)
+        else:
+            self.cancel_scope.deadline = anyio.current_time() + self.due - now
+
     async def _last_call(self) -> None:
         """No result came in time: cancel the command, wait once more, then raise OutcomeUnknown."""
         conversation = self.conversation
         conversation.cancel_nowait()
-        with anyio.move_on_after(LAST_CALL_S, shield=True):
+        with anyio.move_on_after(LAST_CALL_S, shield=True) as self.cancel_scope:
             await self._listen(last=True)
         if self.answer is not None:
             self.answer["timed_out"] = True
