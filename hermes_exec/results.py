@@ -262,10 +262,23 @@ class ProcessInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RunnerMemory:
+    """What a runner keeps of output, and of what is under way, in bytes: its budget, how much of it is in use and was
+    at most, and how much output was dropped because the budget was used up.
+    """
+
+    limit_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    dropped_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PoolStats:
     """A pool at one moment. ``sandboxes`` counts boxes by state; the acquire times are over the last thousand
     acquisitions. ``slots_most`` is how many slots the pool can ever have at once, ``acquired`` how many it has handed
-    out since it was entered, and ``released`` how many of these nobody holds any more.
+    out since it was entered, and ``released`` how many of these nobody holds any more. ``runners`` maps each sandbox to
+    the memory of its runner, as it was some seconds ago at most.
     """
 
     sandboxes: Mapping[str, int]
@@ -282,6 +295,7 @@ class PoolStats:
     released: int
     acquire_p50_s: float
     acquire_p95_s: float
+    runners: Mapping[str, RunnerMemory] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from hermes_exec.channel.connection import Connection, Opener
 from hermes_exec.channel.conversation import Conversation, Overdue
 from hermes_exec.channel.encoding import readable
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
-from hermes_exec.channel.handshake import BoxFacts, Identity
+from hermes_exec.channel.handshake import BoxFacts, Identity, unpack_memory
 from hermes_exec.channel.keepalive import HEART
 from hermes_exec.channel.trace import Trace
 from hermes_exec.errors import (
@@ -29,6 +29,7 @@ from hermes_exec.errors import (
     ProtocolError,
     SandboxDied,
 )
+from hermes_exec.results import RunnerMemory
 
 DEFAULT_WINDOW = 1 << 20
 CANCEL_WAIT_S = 5.0
@@ -58,7 +59,13 @@ class Channel:
     """
 
     def __init__(
-        self, opener: Opener, *, lease_s: float, trace: Trace | None = None, diagnose: Diagnose | None = None
+        self,
+        opener: Opener,
+        *,
+        lease_s: float,
+        memory_bytes: int = 0,
+        trace: Trace | None = None,
+        diagnose: Diagnose | None = None,
     ) -> None:
         self.state: State = "open"
         self.lost_reason: ExecError | None = None
@@ -70,9 +77,10 @@ class Channel:
         self._interval_s = min(5.0, lease_s / 6)
         self._trace = trace
         self._waited_since: float | None = None
-        self._identity = Identity()
+        self._identity = Identity(memory_bytes=memory_bytes)
         self._connection: Connection | None = None
         self._facts: BoxFacts | None = None
+        self._memory: RunnerMemory | None = None
         self._conversations: dict[int, Conversation] = {}
         self._next_id = 0
         self._acks = 0
@@ -87,18 +95,20 @@ class Channel:
         opener: Opener,
         *,
         lease_s: float,
+        memory_bytes: int = 0,
         trace: Trace | None = None,
         diagnose: Diagnose | None = None,
         patience_s: float = 0.0,
     ) -> Channel:
-        """Open the first stream and claim the runner, trying again for `patience_s`.
+        """Open the first stream and claim the runner, trying again for `patience_s`. `memory_bytes` is the budget of
+        the runner, 0 for its default.
 
         Raises:
             ChannelLost, OSError: that fails.
             ProtocolError: the runner does not speak with us.
             SandboxDied: what `diagnose` found after a failure.
         """
-        channel = cls(opener, lease_s=lease_s, trace=trace, diagnose=diagnose)
+        channel = cls(opener, lease_s=lease_s, memory_bytes=memory_bytes, trace=trace, diagnose=diagnose)
         await channel._connect_within(patience_s)
         return channel
 
@@ -110,6 +120,11 @@ class Channel:
         return self._facts
 
     @property
+    def memory(self) -> RunnerMemory:
+        """The use of the runner's memory, as of its last answer to a keepalive."""
+        return self._memory or self.facts.memory
+
+    @property
     def boot_id(self) -> str:
         """The life of the runner that this channel belongs to."""
         return self.facts.boot_id
@@ -119,7 +134,7 @@ class Channel:
         made = await Connection.open(self._opener, self._identity, self._lease_s, self._interval_s, self._trace)
         if self._connection is not None:
             HEART.remove(self._connection)
-        self._connection, self._facts = made, made.facts
+        self._connection, self._facts, self._memory = made, made.facts, None
         HEART.add(made)
 
     async def run(self) -> None:
@@ -213,6 +228,7 @@ class Channel:
         if kind == FrameType.KEEPALIVE:
             if self._connection is not None:
                 self._connection.answered()
+            self._memory = unpack_memory(payload) or self._memory
             self._waste()
             return
         if kind != FrameType.GOODBYE:

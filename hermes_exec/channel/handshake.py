@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import struct
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,17 +15,26 @@ from hermes_exec.aio.streams import NowaitStream
 from hermes_exec.channel.encoding import readable, shown
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
 from hermes_exec.errors import ChannelLost, PostMortem, ProtocolError, SandboxDied
+from hermes_exec.results import RunnerMemory
 
 VERSION = 1
 MAX_HANDSHAKE_FRAMES = 64
+DEFAULT_MEMORY_BYTES = 256 << 20
+MEMORY = struct.Struct(">QQQQ")
+MEMORY_FIELDS = ("limit_bytes", "used_bytes", "peak_bytes", "dropped_bytes")
+SHARE_OF_OUTPUT, LEAST_OUTPUT_BYTES = 4, 4 << 20
+"""A command may have a quarter of the runner's memory for an output limit, or 4 MiB."""
 
 
 @dataclass(slots=True)
 class Identity:
-    """What a driver keeps of a runner: the shared key, and the boot that it belongs to once it is known."""
+    """What a driver keeps of a runner: the shared key, and the boot that it belongs to once it is known. `memory_bytes`
+    is the budget that it gives the runner, 0 for the runner's own default.
+    """
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     boot_id: str | None = None
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,7 @@ class BoxFacts:
     boot_id: str
     input_window: int
     raw: dict[str, Any]
+    memory: RunnerMemory
 
     @classmethod
     def parse(cls, ready: dict[str, Any]) -> BoxFacts:
@@ -46,13 +57,33 @@ class BoxFacts:
             or not 1 <= window <= 16 << 20
         ):
             raise ProtocolError("the box sent READY without a boot id or with an impossible window")
-        return cls(boot_id, window, ready)
+        memory = ready.get("memory")
+        return cls(boot_id, window, ready, runner_memory(memory.get("runner") if isinstance(memory, dict) else None))
+
+    @property
+    def most_output_bytes(self) -> int:
+        """The largest output limit that a command may ask for."""
+        return max(self.memory.limit_bytes // SHARE_OF_OUTPUT, LEAST_OUTPUT_BYTES)
 
     @property
     def isolation(self) -> dict[str, Any]:
         """What the runner's isolation probe found."""
         found = self.raw.get("isolation")
         return found if isinstance(found, dict) else {}
+
+
+def runner_memory(told: object) -> RunnerMemory:
+    """What READY tells of the runner's memory; the default budget, unused, where that is nothing."""
+    values = told if isinstance(told, dict) else {}
+    numbers = [number for name in MEMORY_FIELDS if type(number := values.get(name)) is int and 0 <= number < 1 << 63]
+    if len(numbers) == len(MEMORY_FIELDS):
+        return RunnerMemory(*numbers)
+    return RunnerMemory(DEFAULT_MEMORY_BYTES, 0, 0, 0)
+
+
+def unpack_memory(payload: bytes) -> RunnerMemory | None:
+    """What the answer to a KEEPALIVE tells of it."""
+    return RunnerMemory(*MEMORY.unpack(payload)) if len(payload) == MEMORY.size else None
 
 
 class FrameReader:
@@ -77,6 +108,8 @@ async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) 
     nonce = secrets.token_bytes(16)
     hello: dict[str, object] = {"versions": [VERSION], "nonce": nonce.hex(), "lease_s": lease_s}
     hello["client"] = "hermes-exec"
+    if identity.memory_bytes:
+        hello["memory_bytes"] = identity.memory_bytes
     claiming = identity.boot_id is None
     if claiming:
         hello["claim"] = identity.key.hex()

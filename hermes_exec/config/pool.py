@@ -18,6 +18,7 @@ Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 SlotCount = Annotated[int, Field(ge=1, le=10_000)]
+RunnerMemoryMB = Annotated[int, Field(ge=16, le=1 << 20)]
 Commands = str | tuple[str, ...]
 _JOINED = ("env", "secrets", "files", "profiles", "backend_options")
 
@@ -64,6 +65,7 @@ class ProfileConfig(ConfigModel):
     """Commands that run at each lend, before the slot is handed out."""
     idle_timeout_s: Seconds | None = None
     max_lifetime_s: Seconds | None = None
+    runner_memory_mb: RunnerMemoryMB | None = None
     backend_options: dict[str, Any] = Field(default_factory=dict, repr=False)
     """Options of the backend that differ from the pool's. Not shown: only the backend knows which are secrets."""
 
@@ -109,6 +111,9 @@ class PoolConfig(ConfigModel):
     lease_s: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     idle_timeout_s: Seconds = 120.0
     max_lifetime_s: Seconds | None = None
+    runner_memory_mb: RunnerMemoryMB = 256
+    """What the runner of a sandbox may keep of output and of what is under way; at most an eighth of the sandbox's
+    memory."""
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Letters, digits and ``._-``, at most 64; None for a random one."""
 

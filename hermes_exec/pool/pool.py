@@ -79,6 +79,9 @@ class SandboxPool:
             that is possible (`local`, Docker on this host).
         idle_timeout_s: Boxes above the minimum are closed after being idle for so long.
         max_lifetime_s: Older boxes lend no more and are replaced.
+        runner_memory_mb: What the runner of a sandbox keeps at most of output and of what is under way, and at most an
+            eighth of the sandbox's memory; an `output_limit_bytes` is at most a quarter of it. Where it is used up, the
+            output of processes that have ended is dropped first.
         run_id: Label of the boxes (random by default), for `hermes-exec reap`.
         on_event: Called with each event, sync or async. What it raises is logged; KeyboardInterrupt then goes to the
             main thread.
@@ -121,6 +124,7 @@ class SandboxPool:
         lease_s: float = 60.0,
         idle_timeout_s: float = 120.0,
         max_lifetime_s: float | None = None,
+        runner_memory_mb: int = 256,
         run_id: str | None = None,
         on_event: OnEvent | None = None,
         on_pull: OnPull | None = None,
@@ -160,6 +164,7 @@ class SandboxPool:
             "lease_s": lease_s,
             "idle_timeout_s": idle_timeout_s,
             "max_lifetime_s": max_lifetime_s,
+            "runner_memory_mb": runner_memory_mb,
             "run_id": run_id,
         }
         self.config, backend_config = configured(backend, given, backend_options)

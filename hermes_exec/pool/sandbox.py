@@ -359,6 +359,7 @@ async def open_sandbox(
         channel = await Channel.open(
             lambda: sandbox.open(["attach"]),
             lease_s=config.lease_s,
+            memory_bytes=template.runner_memory_bytes,
             trace=trace,
             diagnose=diagnose,
             patience_s=config.launch_timeout_s,

@@ -30,6 +30,7 @@ def pool_stats(fleet: Fleet | None, checkouts: Checkouts | None, slots_most: int
         released=0 if checkouts is None else acquired - len(checkouts.by_slot),
         acquire_p50_s=_percentile(waits, 0.5),
         acquire_p95_s=_percentile(waits, 0.95),
+        runners={} if fleet is None else {box.id: box.channel.memory for box in fleet.boxes.values()},
     )
 
 

@@ -22,6 +22,8 @@ from hermes_exec.results import IsolationLevel
 
 DEFAULT_PIDS = 1024
 """Processes and threads of a slot for which nothing is said: a fork bomb does not take the whole host."""
+SHARE_OF_SANDBOX = 8
+"""A runner may have an eighth of the memory of its sandbox."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,12 @@ class Template:
     def most_slots(self) -> int:
         """How many slots there can ever be at once."""
         return sum(slots * count for slots, count in self.boxes.items())
+
+    @property
+    def runner_memory_bytes(self) -> int:
+        """The budget of a runner: what was asked for, and at most an eighth of what the sandbox has."""
+        asked, sandbox = self.config.runner_memory_mb << 20, self.config.limits.memory_mb
+        return asked if sandbox is None else min(asked, (sandbox << 20) // SHARE_OF_SANDBOX)
 
     @property
     def setup(self) -> tuple[str, ...]:

@@ -36,7 +36,9 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
             return TimeoutError(errno.ETIMEDOUT, error.message, path) if path else TimeoutError(error.message)
         case "too_large":
             return OutputLimitExceeded(f"{path}: {error.message}" if path else error.message)
-        case "no_slot" | "slot_closed" | "no_process" | "no_session":
+        case "no_process":
+            return ProcessLookupError(errno.ESRCH, error.message)
+        case "no_slot" | "slot_closed" | "no_session":
             return SlotClosed(f"the slot was released or reset: {error.message}")
         case "slot_died":
             oom, alone = (error.detail.get(name) is True for name in ("oom", "whole_box"))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes_exec.channel.encoding import WireBytes, to_wire
 from hermes_exec.checks import checked_size, is_integer
 from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.scope import SlotScope
 
 Command = str | Sequence[str | bytes | os.PathLike[str]]
 """A `str` is run by the slot's shell; a sequence is a program and its arguments, without any shell."""
@@ -22,7 +25,7 @@ LONGEST_USER = 256
 
 
 def command_params(
-    slot: str,
+    scope: SlotScope,
     command: Command,
     *,
     cwd: str | os.PathLike[str] | None = None,
@@ -36,8 +39,10 @@ def command_params(
     Raises:
         ConfigError: something cannot be run as it is asked for.
     """
-    params: dict[str, Any] = {"slot": slot, "stdin": False, "merge_stderr": bool(merge_stderr)}
-    params["output_limit_bytes"] = checked_size(output_limit_bytes, "output_limit_bytes")
+    params: dict[str, Any] = {"slot": scope.slot, "stdin": False, "merge_stderr": bool(merge_stderr)}
+    params["output_limit_bytes"] = output_limit_bytes
+    if checked_size(output_limit_bytes, "output_limit_bytes") > DEFAULT_OUTPUT_BYTES:
+        _check_output(scope, output_limit_bytes)
     if isinstance(command, str):
         params["shell"] = to_wire(command, "the command")
     else:
@@ -51,6 +56,16 @@ def command_params(
             raise ConfigError(f"user must be the name of a user, not {str(user)[:LONGEST_USER]!r}")
         params["user"] = user
     return params
+
+
+def _check_output(scope: SlotScope, limit_bytes: int) -> None:
+    facts = scope.channel.facts
+    if limit_bytes > facts.most_output_bytes:
+        raise ConfigError(
+            f"output_limit_bytes={limit_bytes} is more than a command may have here ({facts.most_output_bytes}): a "
+            f"quarter of the runner's {facts.memory.limit_bytes >> 20} MiB. Let the command write a file and read "
+            "that, or give the pool a larger runner_memory_mb (at most an eighth of the sandbox's memory)"
+        )
 
 
 def argv_words(command: Sequence[str | bytes | os.PathLike[str]]) -> list[WireBytes]:

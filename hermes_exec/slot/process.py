@@ -32,10 +32,11 @@ class Process:
 
     `stdin`, `stdout` and `stderr` are byte streams of anyio. Reading `stdout` from its beginning makes the process wait
     for its reader; without a reader its output is kept in a log (at least the last `output_limit_bytes` of each
-    stream), which `output` reads by offset. `stdin` is None unless it was asked for; a PTY has no `stderr`.
-    `started_at` and `ended_at` are seconds since the epoch; `ended_at`, `exit_code`, `stdout_bytes` and
-    `stderr_bytes` (how much was written) are as of the last `wait` or listing. `age_s` is how long it has run, or ran,
-    by a clock that does not jump. `tag` is the caller's own word for it.
+    stream, or the last 256 KiB where the slot's disk has no room), which `output` reads by offset. A slot remembers the
+    64 processes that ended last: what is asked of older ones is a ProcessLookupError. `stdin` is None unless it was
+    asked for; a PTY has no `stderr`. `started_at` and `ended_at` are seconds since the epoch; `ended_at`, `exit_code`,
+    `stdout_bytes` and `stderr_bytes` (how much was written) are as of the last `wait` or listing. `age_s` is how long
+    it has run, or ran, by a clock that does not jump. `tag` is the caller's own word for it.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Session:
         self.keeps = facts.session_keeps
         """What this shell can keep; dash and busybox cannot keep functions."""
         self._scope = scope
-        self._checked = command_params(scope.slot, "", cwd=cwd, env=env)
+        self._checked = command_params(scope, "", cwd=cwd, env=env)
         self._id: str | None = None
         self._busy = False
         self._line: deque[anyio.Event] = deque()
@@ -135,7 +135,7 @@ class Session:
         merge_stderr: bool,
     ) -> dict[str, Any]:
         return command_params(
-            self._scope.slot,
+            self._scope,
             command,
             cwd=cwd,
             env=env,

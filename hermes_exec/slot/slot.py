@@ -160,7 +160,8 @@ class Slot:
             stdin: Text (as UTF-8), bytes or an async iterable of bytes; None is /dev/null. A command that does not
                 read it does not fail the call.
             user: The slot's own by default; another one only where the tenant has the whole box.
-            output_limit_bytes: Bytes kept of stdout, of stderr and of both together (default 1 MiB each): 40 % head,
+            output_limit_bytes: Bytes kept of stdout, of stderr and of both together (default 1 MiB each, at most a
+                quarter of the pool's `runner_memory_mb`; less is kept where that is used up by others): 40 % head,
                 60 % tail. The whole stream, or its first 64 MiB, is then in a file in the slot (`spill_path`).
             merge_stderr: Make stderr the same pipe as stdout, for an exact order.
             on_output: Called with "stdout" or "stderr" and each piece as it comes; may be async. A slow one slows the
@@ -177,7 +178,7 @@ class Slot:
             CommandFailed: only with `check`.
         """
         params = command_params(
-            self._scope.slot,
+            self._scope,
             command,
             cwd=cwd,
             env=self._with_extra(env),
@@ -234,7 +235,7 @@ class Slot:
                 )
 
         for job in jobs:
-            command_params(self._scope.slot, job, cwd=cwd, env=env, user=user, output_limit_bytes=output_limit_bytes)
+            command_params(self._scope, job, cwd=cwd, env=env, user=user, output_limit_bytes=output_limit_bytes)
         try:
             async with anyio.create_task_group() as tasks:
                 for index in range(len(jobs)):
@@ -267,7 +268,7 @@ class Slot:
                 cannot be started is a process that has ended, with the exit codes of `run`.
         """
         params = command_params(
-            self._scope.slot,
+            self._scope,
             command,
             cwd=cwd,
             env=self._with_extra(env),
@@ -279,7 +280,9 @@ class Slot:
         return await start(self._scope, params, shown, stdin=stdin, pty=pty, tag=tag)
 
     async def spawned(self) -> list[Process]:
-        """Handles for every process that `spawn` started in this slot since its last reset, ended ones included."""
+        """Handles for every process that `spawn` started in this slot since its last reset, also for the 64
+        that ended last.
+        """
         scope = self._scope
         answer = await scope.call("proc.list", {}, timeout_s=KILL_S)
         return [Process.listed(scope, entry) for entry in items(answer, "processes")]

@@ -70,7 +70,7 @@ func Main(args []string) int {
 	initproc.DeafToChildren()
 	a := &agent{}
 	a.begin()
-	initproc.Init(initproc.Options{Procs: 3, GCPercent: 25, Subreaper: true})
+	initproc.Init(initproc.Options{Procs: 3, GCPercent: 25, Memory: 32 << 20, Subreaper: true})
 	if os.Getpid() != 1 { // the init of a pid namespace ignores all signals when it is ready
 		initproc.HandleSignals()
 	}

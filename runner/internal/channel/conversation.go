@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -17,6 +18,7 @@ const (
 	turn = wire.HeaderSize + wire.MaxPayload
 	// pooledFrom is the size from which a chunk gets a buffer of full size.
 	pooledFrom = 8 << 10
+	chunkCost  = 64 // of a chunk besides its bytes
 )
 
 var chunkBuffers = sync.Pool{New: func() any { return new([wire.MaxData]byte) }}
@@ -32,12 +34,16 @@ type chunk struct {
 
 func (c *chunk) end() int64 { return c.position + int64(len(c.data)) }
 
-func (c *chunk) release() {
+func (c *chunk) release(memory *budget.Account) {
+	memory.Give(c.cost())
 	if cap(c.data) == wire.MaxData {
 		chunkBuffers.Put((*[wire.MaxData]byte)(c.data[:wire.MaxData]))
 	}
 	c.data = nil
 }
+
+// cost is how much memory it takes.
+func (c *chunk) cost() int64 { return int64(cap(c.data)) + chunkCost }
 
 // Conversation is one request with what it sends and receives. It outlives the
 // stream: what was sent is kept until the driver has consumed it.
@@ -46,6 +52,8 @@ type Conversation struct {
 	Ctx    context.Context // ends with CANCEL or with the server
 	cancel context.CancelCauseFunc
 	in     input
+	budget *budget.Budget
+	memory *budget.Account // of what was not consumed
 
 	mu           sync.Mutex
 	room         sync.Cond
@@ -63,10 +71,11 @@ type Conversation struct {
 	closed       bool
 }
 
-func newConversation(parent context.Context, id uint64, window, inputWindow int64) *Conversation {
-	c := &Conversation{ID: id, window: window}
+func newConversation(parent context.Context, id uint64, window, inputWindow int64,
+	memory *budget.Budget) *Conversation {
+	c := &Conversation{ID: id, window: window, budget: memory, memory: memory.Open()}
 	c.room.L = &c.mu
-	c.in.init(inputWindow)
+	c.in.init(inputWindow, c.memory)
 	c.Ctx, c.cancel = context.WithCancelCause(parent)
 	return c
 }
@@ -79,9 +88,10 @@ func (c *Conversation) close() {
 	defer c.mu.Unlock()
 	c.closed = true
 	for i := range c.chunks {
-		c.chunks[i].release()
+		c.chunks[i].release(c.memory)
 	}
 	c.chunks, c.response, c.stream = nil, nil, nil
+	c.memory.Close()
 	c.room.Broadcast()
 }
 
@@ -108,7 +118,7 @@ func (c *Conversation) Send(channel uint16, data []byte, quiet bool) error {
 }
 
 func (c *Conversation) waitForRoom() error {
-	for c.end-c.acked >= c.window && !c.closed && !c.answered {
+	for c.behind() && !c.closed && !c.answered {
 		c.wake()
 		c.room.Wait()
 	}
@@ -118,6 +128,13 @@ func (c *Conversation) waitForRoom() error {
 	return nil
 }
 
+// behind says whether the driver is a whole window behind, or half of one where
+// memory is short: it gives credit for a quarter.
+func (c *Conversation) behind() bool {
+	unread := c.end - c.acked
+	return unread >= c.window || unread >= c.window/2 && c.budget.Tight()
+}
+
 func (c *Conversation) append(channel uint16, data []byte) {
 	if n := len(c.chunks); n > 0 {
 		last := &c.chunks[n-1]
@@ -125,7 +142,9 @@ func (c *Conversation) append(channel uint16, data []byte) {
 			if c.next == n {
 				c.next, c.offset = n-1, len(last.data)
 			}
+			before := last.cost()
 			last.data = append(last.data, data...)
+			c.memory.Force(last.cost() - before)
 			c.end += int64(len(data))
 			return
 		}
@@ -134,8 +153,13 @@ func (c *Conversation) append(channel uint16, data []byte) {
 	if len(data) >= pooledFrom {
 		own = chunkBuffers.Get().(*[wire.MaxData]byte)[:0]
 	}
-	c.chunks = append(c.chunks, chunk{position: c.end, kind: wire.Data, channel: channel, data: append(own, data...)})
-	c.end += int64(len(data))
+	c.add(chunk{position: c.end, kind: wire.Data, channel: channel, data: append(own, data...)})
+}
+
+func (c *Conversation) add(piece chunk) {
+	c.chunks = append(c.chunks, piece)
+	c.end = piece.end()
+	c.memory.Force(piece.cost())
 }
 
 // Fragments says how many pieces wait for the driver. A tenant that switches
@@ -153,7 +177,7 @@ func (c *Conversation) SendEnd(channel uint16) {
 	if c.closed || c.answered {
 		return
 	}
-	c.chunks = append(c.chunks, chunk{position: c.end, kind: wire.End, channel: channel})
+	c.add(chunk{position: c.end, kind: wire.End, channel: channel})
 	c.wake()
 }
 
@@ -164,8 +188,7 @@ func (c *Conversation) Event(encoded []byte, quiet bool) {
 	if c.closed || c.answered {
 		return
 	}
-	c.chunks = append(c.chunks, chunk{position: c.end, kind: wire.Event, data: encoded})
-	c.end += int64(len(encoded))
+	c.add(chunk{position: c.end, kind: wire.Event, data: encoded})
 	if !quiet {
 		c.wake()
 	}
@@ -195,6 +218,7 @@ func (c *Conversation) respond(encoded []byte) {
 		return
 	}
 	c.answered, c.response = true, encoded
+	c.memory.Force(int64(len(encoded)))
 	c.room.Broadcast()
 	c.wake()
 }
@@ -264,7 +288,7 @@ func (c *Conversation) credit(position int64) error {
 		if piece.end() > position || piece.kind == wire.End && piece.position >= position {
 			break
 		}
-		piece.release()
+		piece.release(c.memory)
 		gone++
 	}
 	if gone > 0 {
@@ -346,7 +370,7 @@ func (c *Conversation) RoomWithin(ctx context.Context) bool {
 	defer stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.end-c.acked >= c.window && !c.closed && ctx.Err() == nil {
+	for c.behind() && !c.closed && ctx.Err() == nil {
 		c.wake()
 		c.room.Wait()
 	}

@@ -11,8 +11,8 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -20,8 +20,8 @@ import (
 type Owner interface {
 	// Heard is called for every frame of the driver.
 	Heard()
-	// Attached is called when the driver has proven itself on a stream.
-	Attached(lease time.Duration)
+	// Attached is called when the driver has proven itself on a stream, before READY.
+	Attached(hello wire.HelloMessage)
 	// Begin carries out a request on a goroutine of its own, up to Respond.
 	Begin(c *Conversation, m wire.RequestMessage)
 	// Follow watches a driver whose end can be seen.
@@ -38,6 +38,7 @@ type Endpoint struct {
 	base   string // directory of this runner; the socket is below it
 	bootID string
 	log    *log.Logger
+	memory *budget.Budget
 	ctx    context.Context // ends with the runner
 
 	mu            sync.Mutex
@@ -51,8 +52,9 @@ type Endpoint struct {
 }
 
 // NewEndpoint makes one that nobody has claimed. It lets nobody in after ctx.
-func NewEndpoint(ctx context.Context, owner Owner, base, bootID string, log *log.Logger) *Endpoint {
-	return &Endpoint{owner: owner, base: base, bootID: bootID, log: log, ctx: ctx,
+func NewEndpoint(ctx context.Context, owner Owner, base, bootID string, memory *budget.Budget,
+	log *log.Logger) *Endpoint {
+	return &Endpoint{owner: owner, base: base, bootID: bootID, log: log, memory: memory, ctx: ctx,
 		conversations: map[uint64]*Conversation{}}
 }
 
@@ -86,10 +88,9 @@ func (s *Endpoint) Close(ctx context.Context, reason, message string) {
 }
 
 // adopt makes st the stream of this runner, tells the older one, and stops
-// every conversation until the driver resumes it. It only takes the lease, and
-// returns false, when the driver has opened a newer stream since.
-func (s *Endpoint) adopt(st *stream, lease time.Duration) bool {
-	s.owner.Attached(lease)
+// every conversation until the driver resumes it. It returns false when the
+// driver has opened a newer stream since.
+func (s *Endpoint) adopt(st *stream) bool {
 	s.mu.Lock()
 	old := s.current
 	if old != nil && old.order > st.order {
@@ -170,8 +171,9 @@ func (s *Endpoint) request(st *stream, id uint64, payload []byte) error {
 	window, err := windowOf(m.Window, defaultWindow)
 	inputWindow, inputErr := windowOf(m.InputWindow, InputWindow)
 	decodeErr = cmp.Or(decodeErr, err, inputErr)
-	c := newConversation(s.ctx, id, window, inputWindow)
+	c := newConversation(s.ctx, id, window, inputWindow, s.memory)
 	c.stream = st
+	c.memory.Force(int64(len(m.Params)))
 	s.seen.add(id)
 	s.conversations[id] = c
 	s.mu.Unlock()
@@ -198,7 +200,7 @@ func (s *Endpoint) refuse(st *stream, id uint64, why *wire.Error) error {
 	if s.current != st || s.seen.has(id) {
 		return nil
 	}
-	c := newConversation(s.ctx, id, defaultWindow, InputWindow)
+	c := newConversation(s.ctx, id, defaultWindow, InputWindow, s.memory)
 	c.stream = st
 	s.seen.add(id)
 	s.conversations[id] = c

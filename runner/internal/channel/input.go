@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -15,6 +16,7 @@ const InputWindow = 512 << 10
 // input is what the driver sends in a conversation: channel 0 until END.
 type input struct {
 	window     int64
+	memory     *budget.Account
 	mu         sync.Mutex
 	arrived    sync.Cond
 	chunks     [][]byte
@@ -27,8 +29,8 @@ type input struct {
 	last       bool // what has come is used, what will come is dropped
 }
 
-func (in *input) init(window int64) {
-	in.window = window
+func (in *input) init(window int64, memory *budget.Account) {
+	in.window, in.memory = window, memory
 	in.arrived.L = &in.mu
 }
 
@@ -60,7 +62,9 @@ func (in *input) push(position int64, data []byte) (grant bool, err error) {
 	if len(data) >= pooledFrom {
 		own = chunkBuffers.Get().(*[wire.MaxData]byte)[:0]
 	}
-	in.chunks = append(in.chunks, append(own, data...))
+	own = append(own, data...)
+	in.memory.Force(int64(cap(own)))
+	in.chunks = append(in.chunks, own)
 	in.arrived.Broadcast()
 	return false, nil
 }
@@ -104,6 +108,7 @@ func (in *input) done(piece []byte) (grant bool) {
 	defer in.mu.Unlock()
 	// What was discarded meanwhile counts as consumed already.
 	in.consumed = min(in.consumed+int64(len(piece)), in.received)
+	in.memory.Give(int64(cap(piece)))
 	if cap(piece) == wire.MaxData {
 		chunkBuffers.Put((*[wire.MaxData]byte)(piece[:wire.MaxData]))
 	}
@@ -131,7 +136,7 @@ func (in *input) discard() {
 	defer in.mu.Unlock()
 	in.discarding = true
 	in.consumed = in.received
-	in.chunks = nil
+	in.drop()
 	in.arrived.Broadcast()
 }
 
@@ -147,8 +152,16 @@ func (in *input) close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.closed = true
-	in.chunks = nil
+	in.drop()
 	in.arrived.Broadcast()
+}
+
+// drop is called with the lock.
+func (in *input) drop() {
+	for _, piece := range in.chunks {
+		in.memory.Give(int64(cap(piece)))
+	}
+	in.chunks = nil
 }
 
 // Receive gives every piece of input to use, until END (complete), until use

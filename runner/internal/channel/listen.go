@@ -127,6 +127,7 @@ func (s *Endpoint) Serve(c conn) {
 	hello, err := s.handshake(c, reader)
 	s.dismiss(c) // before the driver knows: who comes next must not close it
 	if err == nil {
+		s.owner.Attached(hello)
 		err = writeJSON(c, wire.Ready, s.owner.Facts())
 	}
 	timer.Stop()
@@ -143,7 +144,7 @@ func (s *Endpoint) Serve(c conn) {
 	reader.Grow()
 	st := newStream(s, c, reader)
 	st.order = order
-	if !s.adopt(st, time.Duration(hello.LeaseS*float64(time.Second))) {
+	if !s.adopt(st) {
 		_, _ = c.Write(goodbyeFrame("replaced", "a newer stream was attached"))
 		_ = c.Close()
 		return

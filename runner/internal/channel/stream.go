@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -48,13 +49,14 @@ type stream struct {
 
 	partial      map[uint64][]byte
 	partialBytes int
+	memory       *budget.Account     // of partial
 	skipping     map[uint64]struct{} // requests that were too large
 }
 
 func newStream(end *Endpoint, c conn, reader *wire.Reader) *stream {
 	return &stream{
 		end: end, conn: c, reader: reader, wakeup: make(chan struct{}, 1), closed: make(chan struct{}),
-		partial: map[uint64][]byte{}, skipping: map[uint64]struct{}{},
+		partial: map[uint64][]byte{}, memory: end.memory.Open(), skipping: map[uint64]struct{}{},
 	}
 }
 
@@ -179,6 +181,7 @@ func (s *stream) fill(batch []byte) (out []byte, last bool) {
 
 // read handles frames until the stream ends, and says why it did.
 func (s *stream) read() error {
+	defer s.memory.Close()
 	for {
 		header, payload, err := s.reader.Next()
 		if err != nil {
@@ -202,7 +205,7 @@ var (
 func (s *stream) frame(h wire.Header, payload []byte) error {
 	switch h.Type {
 	case wire.Keepalive:
-		s.control(wire.AppendFrame(nil, wire.Keepalive, 0, 0, nil))
+		s.control(wire.AppendFrame(nil, wire.Keepalive, 0, 0, s.end.memory.Stats().Encode()))
 		return nil
 	case wire.Request:
 		return s.request(h, payload)
@@ -270,6 +273,7 @@ func (s *stream) request(h wire.Header, payload []byte) error {
 	if earlier, ok := s.partial[h.ID]; ok || h.Flags&wire.More != 0 {
 		if len(earlier)+len(payload) > wire.MaxMessage || s.partialBytes+len(payload) > maxPartial {
 			s.partialBytes -= len(earlier)
+			s.memory.Give(int64(len(earlier)))
 			delete(s.partial, h.ID)
 			if h.Flags&wire.More != 0 {
 				s.skipping[h.ID] = struct{}{}
@@ -279,12 +283,14 @@ func (s *stream) request(h wire.Header, payload []byte) error {
 		}
 		whole = append(earlier, payload...)
 		s.partialBytes += len(payload)
+		s.memory.Force(int64(len(payload)))
 		if h.Flags&wire.More != 0 {
 			s.partial[h.ID] = whole
 			return nil
 		}
 		s.partialBytes -= len(whole)
 		delete(s.partial, h.ID)
+		s.memory.Give(int64(len(whole)))
 	}
 	return s.end.request(s, h.ID, whole)
 }

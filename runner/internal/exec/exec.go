@@ -14,6 +14,7 @@ import (
 	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/session"
 	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/wire"
 )
 
 // live maps a stream to the channel of its live output.
@@ -76,7 +77,7 @@ func (r *Runner) execRun(c *channel.Conversation, params json.RawMessage) (any, 
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if err := p.check(); err != nil {
+	if err := p.check(r.Memory); err != nil {
 		return nil, err
 	}
 	if p.PTY != nil || p.Tag != nil {
@@ -154,8 +155,9 @@ func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p 
 		result, err := r.notStarted(c, p, slot, cmd.spawned)
 		return result, none, err
 	}
-	slot.showStart(c.ID, cmd.spawned.PID, p)
-	collector := output.NewCollector(p.limit(), slot.spills, strconv.FormatUint(c.ID, 10))
+	slot.views.Start(c.ID, cmd.spawned.PID, p.text)
+	collector := output.NewCollector(p.limit(), slot.spills, strconv.FormatUint(c.ID, 10), r.Memory)
+	defer collector.Close()
 	pumps := pumpsOf(cmd, func(stream int) func([]byte) {
 		return sinkFor(c, slot, collector, stream, live[stream], p.Stream)
 	})
@@ -183,7 +185,7 @@ func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p 
 	result.take(exit)
 	result.DiskFull = r.slots.DiskNearlyFull(slot.id)
 	pumps.finish()
-	slot.showEnd(c.ID, result.ExitCode)
+	slot.views.End(c.ID, result.ExitCode)
 	return result, exit, sendKept(c, result, collector.Finish())
 }
 
@@ -191,7 +193,8 @@ func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p 
 // reason is on stderr too, where a shell would have put it.
 func (r *Runner) notStarted(c *channel.Conversation, p *commandParams, slot *Slot,
 	why ipc.Spawned) (*exitResult, error) {
-	collector := output.NewCollector(p.limit(), nil, "")
+	collector := output.NewCollector(p.limit(), nil, "", r.Memory)
+	defer collector.Close()
 	stream := output.Stderr
 	if p.MergeStderr {
 		stream = output.Stdout
@@ -206,12 +209,12 @@ func sinkFor(c *channel.Conversation, slot *Slot, collector *output.Collector, s
 	if !streaming {
 		return func(p []byte) {
 			collector.Write(stream, p)
-			slot.showOutput(c.ID, stream, p)
+			slot.views.Output(c.ID, stream, p)
 		}
 	}
 	return func(p []byte) {
 		collector.Write(stream, p)
-		slot.showOutput(c.ID, stream, p)
+		slot.views.Output(c.ID, stream, p)
 		if c.Fragments() > manyFragments {
 			time.Sleep(fragmentPause)
 		}
@@ -325,13 +328,32 @@ func sendKept(c *channel.Conversation, result *exitResult, kept output.Result) e
 		path := ipc.Bytes(kept.StderrSpill)
 		result.StderrSpill = &path
 	}
-	for channel, parts := range [][][]byte{output.Stdout: kept.StdoutParts, output.Stderr: kept.StderrParts,
-		output.Merged: kept.MergedParts} {
+	for channel, parts := range [][][]byte{output.Stdout: kept.StdoutParts, output.Stderr: kept.StderrParts} {
 		for _, part := range parts {
 			if err := c.Send(uint16(channel), part, true); err != nil {
 				return fmt.Errorf("output: %w", err)
 			}
 		}
 	}
-	return nil
+	if kept.EachMerged == nil {
+		return nil
+	}
+	// The pieces may be as short as a byte.
+	buffer := pipe.Buffers.Get().(*[wire.MaxData]byte)
+	defer pipe.Buffers.Put(buffer)
+	filled := 0
+	var err error
+	kept.EachMerged(func(part []byte) {
+		for len(part) > 0 && err == nil {
+			n := copy(buffer[filled:], part)
+			part, filled = part[n:], filled+n
+			if filled == len(buffer) {
+				err, filled = c.Send(output.Merged, buffer[:], true), 0
+			}
+		}
+	})
+	if err == nil {
+		err = c.Send(output.Merged, buffer[:filled], true)
+	}
+	return err
 }

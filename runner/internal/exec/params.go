@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
@@ -12,7 +13,6 @@ import (
 
 const (
 	defaultOutputLimit = 1 << 20
-	maxOutputLimit     = 256 << 20
 	// maxShortScript is the longest script that goes into an argument list.
 	maxShortScript = 64 << 10
 )
@@ -35,7 +35,7 @@ type commandParams struct {
 	Tag         *string              `json:"tag"`
 }
 
-func (p *commandParams) check() error {
+func (p *commandParams) check(memory *budget.Budget) error {
 	switch {
 	case p.Shell == nil && len(p.Argv) == 0:
 		return channel.BadRequest("neither shell nor argv is given")
@@ -47,8 +47,9 @@ func (p *commandParams) check() error {
 		return channel.BadRequest("argv[0] is empty")
 	case p.Cwd != nil && *p.Cwd == "":
 		return channel.BadRequest("cwd is empty")
-	case p.OutputLimit != nil && (*p.OutputLimit < 0 || *p.OutputLimit > maxOutputLimit):
-		return channel.BadRequest("output_limit_bytes %d is not in 0 … %d", *p.OutputLimit, maxOutputLimit)
+	case p.OutputLimit != nil && (*p.OutputLimit < 0 || *p.OutputLimit > memory.MostOutput()):
+		return channel.BadRequest("output_limit_bytes %d is not in 0 … %d, of a runner that has %d MiB of memory",
+			*p.OutputLimit, memory.MostOutput(), memory.Limit()>>20)
 	case p.PTY != nil && (p.PTY.Rows == 0 || p.PTY.Cols == 0):
 		return channel.BadRequest("a terminal has at least one row and one column")
 	}
@@ -72,6 +73,27 @@ func checkEnv(env map[string]ipc.Bytes) error {
 		}
 	}
 	return nil
+}
+
+// text is the command as it is shown, cut where it is very long.
+func (p *commandParams) text() ipc.Bytes {
+	var text strings.Builder
+	if p.Shell != nil {
+		text.WriteString(string((*p.Shell)[:min(len(*p.Shell), shownCommand+1)]))
+	}
+	for i, argument := range p.Argv {
+		if i > 0 {
+			text.WriteByte(' ')
+		}
+		text.WriteString(string(argument[:min(len(argument), shownCommand+1)]))
+		if text.Len() > shownCommand {
+			break
+		}
+	}
+	if text.Len() > shownCommand {
+		return ipc.Bytes(text.String()[:shownCommand] + " …")
+	}
+	return ipc.Bytes(text.String())
 }
 
 func (p *commandParams) limit() int {

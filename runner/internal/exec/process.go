@@ -3,10 +3,10 @@ package exec
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// maxEnded is how many ended processes of a slot are remembered.
-	maxEnded = 512
+	// shownCommand is how much of its command a process shows.
+	shownCommand = 64 << 10
 	// drainTime bounds how long the news of an exit waits for the last output,
 	// which a follower that does not read can hold up.
 	drainTime = time.Second
@@ -71,7 +71,7 @@ func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if err := p.check(); err != nil {
+	if err := p.check(r.Memory); err != nil {
 		return nil, err
 	}
 	if p.TimeoutS != nil || p.Stream {
@@ -128,12 +128,12 @@ func (r *Runner) adoptProcess(cmd *command, p *commandParams) *process {
 	proc := &process{
 		id: "p" + strconv.FormatUint(cmd.token, 10), slot: cmd.slot, token: cmd.token, pid: cmd.spawned.PID, tag: p.Tag,
 		startedAt: cmd.started,
-		stdin:     cmd.stdin, ended: make(chan struct{}), command: commandText(p),
+		stdin:     cmd.stdin, ended: make(chan struct{}), command: p.text(),
 	}
 	proc.input, proc.endInput = context.WithCancelCause(cmd.slot.ctx)
 	name := strconv.FormatUint(cmd.token, 10)
-	proc.logs[output.Stdout] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stdout")
-	proc.logs[output.Stderr] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stderr")
+	proc.logs[output.Stdout] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stdout", r.Memory)
+	proc.logs[output.Stderr] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stderr", r.Memory)
 	proc.unbind = context.AfterFunc(cmd.slot.ctx, proc.closeLogs)
 	if p.PTY != nil && cmd.spawned.Started {
 		proc.terminal = cmd.stdout.File
@@ -153,49 +153,62 @@ func (r *Runner) adoptProcess(cmd *command, p *commandParams) *process {
 	}
 	r.mu.Lock()
 	r.processes[proc.id] = proc
-	r.forgetOldest(cmd.slot)
 	r.mu.Unlock()
-	if cmd.spawned.Started {
-		cmd.slot.showStart(cmd.token, proc.pid, p)
+	if !cmd.spawned.Started {
+		proc.keep(r)
+	} else {
+		cmd.slot.views.Start(cmd.token, proc.pid, p.text)
 		go r.watch(proc, cmd)
 	}
 	return proc
 }
 
-func commandText(p *commandParams) ipc.Bytes {
-	if p.Shell != nil {
-		return *p.Shell
-	}
-	words := make([]string, len(p.Argv))
-	for i, argument := range p.Argv {
-		words[i] = string(argument)
-	}
-	return ipc.Bytes(strings.Join(words, " "))
-}
-
-// forgetOldest drops the processes that ended first, when there are very many.
-func (r *Runner) forgetOldest(slot *Slot) {
-	var ended []*process
-	for _, p := range r.processes {
-		if p.slot == slot && p.result() != nil {
-			ended = append(ended, p)
-		}
-	}
-	if len(ended) <= maxEnded {
-		return
-	}
-	slices.SortFunc(ended, func(a, b *process) int { return a.endTime().Compare(b.endTime()) })
-	for _, p := range ended[:len(ended)-maxEnded] {
-		delete(r.processes, p.id)
-		if p.unbind() {
-			p.closeLogs()
-		}
-	}
-}
-
 func (p *process) closeLogs() {
 	p.logs[output.Stdout].Close()
 	p.logs[output.Stderr].Close()
+}
+
+// Memory and DropOutput are those of a budget.Entry.
+func (p *process) Memory() int64 {
+	return p.logs[output.Stdout].Memory() + p.logs[output.Stderr].Memory()
+}
+
+// DropOutput gives back the memory of its output.
+func (p *process) DropOutput() int64 {
+	return p.logs[output.Stdout].DropOutput() + p.logs[output.Stderr].DropOutput()
+}
+
+// keep remembers an ended process, and forgets those that ended long before.
+func (p *process) keep(r *Runner) {
+	forgotten := r.history.Add(p.slot, p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, entry := range forgotten {
+		old := entry.(*process)
+		delete(r.processes, old.id)
+		if old.unbind() {
+			old.closeLogs()
+		}
+	}
+	if p.slot.ctx.Err() != nil {
+		r.history.Forget(p.slot)
+	}
+}
+
+// freeMemory makes room in the budget: the output of processes that ended first
+// goes, of any slot, then what living ones have in memory and in a file.
+func (r *Runner) freeMemory(need int64) int64 {
+	freed := r.history.Reclaim(need)
+	if freed >= need {
+		return freed
+	}
+	r.mu.Lock()
+	all := slices.Collect(maps.Values(r.processes))
+	r.mu.Unlock()
+	for _, p := range all {
+		freed += p.logs[output.Stdout].Shrink() + p.logs[output.Stderr].Shrink()
+	}
+	return freed
 }
 
 // watch reads what the process prints and waits for its end.
@@ -231,12 +244,13 @@ func (r *Runner) watch(p *process, cmd *command) {
 		_ = p.stdin.Close()
 	}
 	p.finish(result)
-	p.slot.showEnd(p.token, result.ExitCode)
+	p.keep(r)
+	p.slot.views.End(p.token, result.ExitCode)
 }
 
 func (p *process) sink(stream int) func([]byte) {
 	return func(piece []byte) {
-		p.slot.showOutput(p.token, stream, piece)
+		p.slot.views.Output(p.token, stream, piece)
 		p.logs[stream].Write(piece)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
@@ -47,7 +48,8 @@ func procMethod(do func(p *process, c *channel.Conversation, q *procParams) (any
 		p := r.processes[q.Process]
 		r.mu.Unlock()
 		if p == nil {
-			return nil, &ipc.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process)}
+			return nil, &ipc.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process) +
+				": it has ended and is forgotten, as a slot remembers the last " + strconv.Itoa(budget.MostEnded)}
 		}
 		return do(p, c, &q)
 	}
@@ -117,25 +119,23 @@ func (p *process) read(c *channel.Conversation, q *procParams) (any, error) {
 	if limit < 0 || limit > maxRead {
 		return nil, channel.BadRequest("limit %d is not in 0 … %d", limit, maxRead)
 	}
-	var data []byte
-	from, end := int64(-1), false
-	// One read gives what is in one place; the log may be in two.
-	for next := q.Offset; ; {
-		part, at, last := log.Read(next, int(limit)-len(data))
+	from, next, end := int64(-1), q.Offset, false
+	for {
+		part, at, last := log.Read(next, int(min(limit, followPiece)))
 		if from < 0 {
-			from = at
-		} else if at != from+int64(len(data)) {
-			break
+			from, next = at, at
+		} else if at != next {
+			break // older bytes made room for newer ones meanwhile
 		}
-		data, end = append(data, part...), last
-		if next = at + int64(len(part)); len(part) == 0 || last || int64(len(data)) >= limit {
+		if err := c.Send(1, part, true); err != nil {
+			return nil, err
+		}
+		next, limit, end = next+int64(len(part)), limit-int64(len(part)), last
+		if len(part) == 0 || last || limit <= 0 {
 			break
 		}
 	}
-	if err := c.Send(1, data, true); err != nil {
-		return nil, err
-	}
-	return map[string]any{"offset": from, "next_offset": from + int64(len(data)), "end": end}, nil
+	return map[string]any{"offset": from, "next_offset": next, "end": end}, nil
 }
 
 func (p *process) follow(c *channel.Conversation, q *procParams) (any, error) {

@@ -1,5 +1,5 @@
 // Package exec runs commands and processes of slots for the driver: start,
-// output, input, time limits, sessions, results, and who looks on.
+// output, input, time limits, sessions and results.
 package exec
 
 import (
@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
@@ -23,6 +24,9 @@ type Runner struct {
 	log     *log.Logger
 	slots   *slots.Manager
 	devNull *os.File
+	// Memory is what is kept of output, and under way, of all slots.
+	Memory  *budget.Budget
+	history budget.History
 
 	mu        sync.Mutex
 	states    map[string]*Slot
@@ -35,16 +39,17 @@ type Runner struct {
 
 // New makes a Runner for these slots, and subscribes to the exits of commands
 // and agents.
-func New(ctx context.Context, manager *slots.Manager, log *log.Logger) (*Runner, error) {
+func New(ctx context.Context, manager *slots.Manager, memory *budget.Budget, log *log.Logger) (*Runner, error) {
 	devNull, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, fmt.Errorf("standard input of commands: %w", err)
 	}
 	r := &Runner{
-		ctx: ctx, log: log, slots: manager, devNull: devNull, states: map[string]*Slot{},
+		ctx: ctx, log: log, slots: manager, devNull: devNull, Memory: memory, states: map[string]*Slot{},
 		processes: map[string]*process{},
 		sessions:  map[string]*shellSession{}, exits: map[uint64]chan<- ipc.Exit{},
 	}
+	memory.OnPressure(r.freeMemory)
 	manager.OnExit(func(_ string, e ipc.Exit) { r.exited(e) })
 	manager.OnDeath(func(slot string, why *ipc.Error) { r.EndSlot(slot, channel.AsWire(why)) })
 	return r, nil
@@ -99,6 +104,19 @@ func (r *Runner) namedSlot(c *channel.Conversation, params json.RawMessage) (*Sl
 	return r.Slot(c.Ctx, p.Slot)
 }
 
+// slotView tells what the slot's commands and processes print from now on,
+// until it is called off or the slot is reset.
+func (r *Runner) slotView(c *channel.Conversation, params json.RawMessage) (any, error) {
+	slot, _, err := r.namedSlot(c, params)
+	if err != nil {
+		return nil, err
+	}
+	ctx, leave := slot.Join(c.Ctx)
+	defer leave()
+	slot.views.Show(ctx, c, r.Memory)
+	return nil, context.Cause(ctx)
+}
+
 // EndSlot ends the state of a slot, as at a reset: calls under way fail with why.
 func (r *Runner) EndSlot(id string, why *wire.Error) {
 	r.mu.Lock()
@@ -117,6 +135,7 @@ func (r *Runner) EndSlot(id string, why *wire.Error) {
 	}
 	r.mu.Unlock()
 	if state != nil {
+		r.history.Forget(state)
 		state.end(why)
 	}
 }

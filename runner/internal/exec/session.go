@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/pipe"
@@ -35,9 +36,10 @@ type shellSession struct {
 	mu    sync.Mutex
 	state *session.State
 
-	fifo    *fifo // nil before the first command
-	busy    bool  // a command writes to it
-	entered bool  // a command has run in its directory; of the command that runs
+	fifo    *fifo           // nil before the first command
+	busy    bool            // a command writes to it
+	memory  *budget.Account // of its state
+	entered bool            // a command has run in its directory; of the command that runs
 	ended   bool
 }
 
@@ -159,7 +161,8 @@ func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	saving, works := newSaving(x), false
+	saving, works := newSaving(x, r.Memory), false
+	defer func() { saving.memory.Close() }()
 	defer func() { x.done(works) }()
 	l, call, err := x.prepare(c, p, saving.path)
 	if err != nil {
@@ -184,6 +187,9 @@ func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.
 		x.mu.Lock()
 		kept := x.state.Done(call, saving.kept, string(exit.Cwd))
 		where = ipc.Bytes(x.state.Cwd())
+		if kept && !x.ended {
+			x.memory, saving.memory = saving.memory, x.memory
+		}
 		x.mu.Unlock()
 		works = kept // else the tenant may have removed it
 		if !kept {
@@ -263,6 +269,7 @@ func (x *shellSession) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = true
+	x.memory.Close()
 	if !x.busy {
 		x.closeFIFO()
 	}
@@ -283,20 +290,25 @@ type saving struct {
 	pump *pump
 	kept []byte // nil when it is too much
 	size int
+
+	memory *budget.Account
+	short  bool // of memory
 }
 
-func newSaving(x *shellSession) *saving {
+func newSaving(x *shellSession, memory *budget.Budget) *saving {
 	ch, err := x.open()
 	if err != nil {
 		return &saving{err: err}
 	}
-	v := &saving{path: ch.path}
+	v := &saving{path: ch.path, memory: memory.Open()}
 	v.pump = &pump{slot: x.slot, source: ch.source, sink: v.take, late: true, ours: true}
 	return v
 }
 
 func (v *saving) take(p []byte) {
-	if v.size += len(p); v.size <= maxSaved {
+	v.size += len(p)
+	v.short = v.short || !v.memory.Take(int64(len(p)))
+	if v.size <= maxSaved && !v.short {
 		v.kept = append(v.kept, p...)
 	} else {
 		v.kept = nil
@@ -311,6 +323,8 @@ func (v *saving) whyLost(exit ipc.Exit) string {
 		return "the state of the shell cannot be saved: " + v.err.Error() + before
 	case v.size > maxSaved:
 		return "the state of the shell is larger than " + strconv.Itoa(maxSaved>>20) + " MiB" + before
+	case v.short:
+		return "the runner has no memory left for the state of the shell" + before
 	case exit.Signal != 0:
 		return "the shell was killed by signal " + strconv.Itoa(exit.Signal) + before
 	case v.size == 0:

@@ -13,6 +13,7 @@ import (
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/views"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -23,8 +24,8 @@ type Slot struct {
 	ctx     context.Context // ends with the cause that calls under way report
 	cancel  context.CancelCauseFunc
 	spills  *output.Spills
-	running atomic.Int64            // commands of exec.run
-	views   atomic.Pointer[[]*view] // nil while nobody looks
+	running atomic.Int64 // commands of exec.run
+	views   views.Views
 
 	mu       sync.Mutex
 	agent    *slots.Agent

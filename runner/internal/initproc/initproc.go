@@ -16,10 +16,11 @@ import (
 
 // Options of Init.
 type Options struct {
-	Threads   int  // parked threads to make now; 0 for none
-	Procs     int  // GOMAXPROCS; 0 leaves the runtime's choice
-	GCPercent int  // 0 leaves the runtime's choice
-	Subreaper bool // orphans below this process become its children
+	Threads   int   // parked threads to make now; 0 for none
+	Procs     int   // GOMAXPROCS; 0 leaves the runtime's choice
+	GCPercent int   // 0 leaves the runtime's choice
+	Memory    int64 // bytes from which it collects more often; 0 for no limit
+	Subreaper bool  // orphans below this process become its children
 }
 
 // Init is called first thing in main.
@@ -28,6 +29,9 @@ func Init(o Options) {
 	debug.SetMaxThreads(math.MaxInt32)
 	if o.GCPercent > 0 {
 		debug.SetGCPercent(o.GCPercent)
+	}
+	if o.Memory > 0 {
+		debug.SetMemoryLimit(o.Memory)
 	}
 	if o.Procs > 0 {
 		runtime.GOMAXPROCS(o.Procs)

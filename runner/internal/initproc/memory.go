@@ -3,6 +3,7 @@ package initproc
 import (
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 )
 
@@ -25,6 +26,7 @@ func FreeMemory() {
 // always, the heap the first time and when it has grown much since.
 type Quiet struct {
 	timer *time.Timer
+	mu    sync.Mutex // held while memory is freed
 	least uint64
 }
 
@@ -40,6 +42,10 @@ func NewQuiet() *Quiet {
 func (q *Quiet) Used() { q.timer.Reset(quietTime) }
 
 func (q *Quiet) free() {
+	if !q.mu.TryLock() {
+		return
+	}
+	defer q.mu.Unlock()
 	if held() < q.least+worthwhile {
 		forgetProgram()
 		return

@@ -3,6 +3,8 @@
 // is read by absolute offset.
 package output
 
+import "hermes-exec/runner/internal/budget"
+
 // Kept says how much of a stream there was and how much of it is there:
 // Total - Head - Tail bytes in between were dropped.
 type Kept struct {
@@ -11,59 +13,73 @@ type Kept struct {
 	Tail  int64 `json:"tail"`
 }
 
-// bounded keeps the first 40 % and the last 60 % of limit bytes.
+// bounded keeps the first 40 % and the last 60 % of limit bytes, or less where
+// memory is short.
 type bounded struct {
 	headMax, tailMax int
-	head             []byte
-	tail             []byte // a ring once it is full; start is its oldest byte
-	start            int
+	head, tail       chunked
 	total            int64
 }
 
-func newBounded(limit int) *bounded {
+func newBounded(limit int, account *budget.Account) *bounded {
 	headMax := limit * 2 / 5
-	return &bounded{headMax: headMax, tailMax: limit - headMax}
+	return &bounded{headMax: headMax, tailMax: limit - headMax, head: chunked{account: account},
+		tail: chunked{account: account}}
 }
 
-func (b *bounded) write(p []byte) {
-	b.total += int64(len(p))
-	if room := b.headMax - len(b.head); room > 0 {
-		n := min(room, len(p))
-		b.head = append(b.head, p[:n]...)
-		p = p[n:]
+// reserve says whether n more bytes are kept without a loss. Where memory is
+// short it makes do with what there is.
+func (b *bounded) reserve(n int) bool {
+	if first := min(n, b.headMax-b.head.size); !b.head.reserve(first) {
+		b.headMax = b.head.size + b.head.room()
 	}
-	if len(p) >= b.tailMax {
-		b.tail = append(b.tail[:0], p[len(p)-b.tailMax:]...)
-		b.start = 0
-		return
-	}
-	if room := b.tailMax - len(b.tail); room > 0 {
-		n := min(room, len(p))
-		b.tail = append(b.tail, p[:n]...)
-		p = p[n:]
-	}
-	for len(p) > 0 {
-		n := copy(b.tail[b.start:], p)
-		p = p[n:]
-		if b.start += n; b.start == len(b.tail) {
-			b.start = 0
+	rest := n - min(n, b.headMax-b.head.size)
+	if b.total+int64(n) <= int64(b.headMax+b.tailMax) && !b.tail.reserve(rest) {
+		if b.tail.holds() == 0 { // one chunk cannot be used around and around
+			b.tail.account.Force(chunkSize)
+			b.tail.addSpare()
 		}
+		b.tailMax = b.tail.holds()
 	}
+	return b.total+int64(n) <= int64(b.headMax+b.tailMax)
 }
 
-func (b *bounded) clone() *bounded {
-	c := *b
-	c.head, c.tail = append([]byte(nil), b.head...), append([]byte(nil), b.tail...)
-	return &c
+// write adds p, for which memory was reserved as far as it was to be had, and
+// says how many bytes were dropped.
+func (b *bounded) write(p []byte) (dropped int64) {
+	before := int64(b.head.size + b.tail.size + len(p))
+	b.total += int64(len(p))
+	n := min(len(p), b.headMax-b.head.size)
+	b.head.write(p[:n])
+	if p = p[n:]; len(p) > b.tailMax {
+		p = p[len(p)-b.tailMax:]
+	}
+	b.tail.trim(max(0, b.tail.size+len(p)-b.tailMax))
+	b.tail.write(p)
+	return before - int64(b.head.size+b.tail.size)
+}
+
+// gap is where bytes are missing: those from head to tail were dropped.
+func (b *bounded) gap() (head, tail int64) { return int64(b.head.size), b.total - int64(b.tail.size) }
+
+// pieces visits the length bytes from position at of the stream on, none of
+// which was dropped.
+func (b *bounded) pieces(at, length int64, visit func(part []byte)) {
+	head, tail := b.gap()
+	if first := min(length, head-at); first > 0 {
+		b.head.pieces(at, first, visit)
+		at, length = at+first, length-first
+	}
+	if length > 0 {
+		b.tail.pieces(at-tail, length, visit)
+	}
 }
 
 // parts are the kept bytes in order; they alias the buffer.
-func (b *bounded) parts() [][]byte {
-	return [][]byte{b.head, b.tail[b.start:], b.tail[:b.start]}
-}
+func (b *bounded) parts() [][]byte { return append(b.head.parts(), b.tail.parts()...) }
 
 func (b *bounded) kept() Kept {
-	k := Kept{Total: b.total, Head: int64(len(b.head)), Tail: int64(len(b.tail))}
+	k := Kept{Total: b.total, Head: int64(b.head.size), Tail: int64(b.tail.size)}
 	if k.Head+k.Tail == k.Total {
 		k.Head, k.Tail = k.Total, 0
 	}

@@ -1,12 +1,16 @@
 package output
 
 import (
+	"bytes"
 	"context"
 	"sync"
+
+	"hermes-exec/runner/internal/budget"
 )
 
 const (
-	// inMemory is how much of a log is held in memory when a file has the rest.
+	// inMemory is how much of a log is held in memory while its stream goes on,
+	// and all that is kept where no file can have the rest.
 	inMemory = 256 << 10
 	// leastLog is kept however little was asked for.
 	leastLog = 4 << 10
@@ -19,14 +23,17 @@ const (
 // offset: in memory, and up to MaxSpill in a file that is used as a ring. Write
 // is called by one goroutine.
 type Log struct {
-	limit  int
-	spills *Spills
-	name   string
+	limit   int
+	spills  *Spills
+	name    string
+	account *budget.Account
 
 	mu        sync.Mutex
 	changed   sync.Cond
-	recent    []byte // the last bytes before total
-	first     int64  // oldest offset that can be read
+	recent    chunked // the last bytes before total
+	most      int     // how many of them may be held
+	last      byte
+	first     int64 // oldest offset that can be read
 	total     int64
 	file      *spillFile
 	noFile    bool
@@ -35,10 +42,12 @@ type Log struct {
 	followers map[*Follower]struct{}
 }
 
-// NewLog keeps at least the last limit bytes (at most MaxSpill).
-func NewLog(limit int, spills *Spills, name string) *Log {
+// NewLog keeps at least the last limit bytes (at most MaxSpill), where there is
+// room for a file; else the last 256 KiB.
+func NewLog(limit int, spills *Spills, name string, memory *budget.Budget) *Log {
+	account := memory.Open()
 	l := &Log{limit: min(max(limit, leastLog), MaxSpill), spills: spills, name: name, noFile: spills == nil,
-		followers: map[*Follower]struct{}{}}
+		account: account, recent: chunked{account: account}, followers: map[*Follower]struct{}{}}
 	l.changed.L = &l.mu
 	return l
 }
@@ -46,53 +55,91 @@ func NewLog(limit int, spills *Spills, name string) *Log {
 // Write appends p. While somebody follows the log it waits rather than drop
 // what was not delivered.
 func (l *Log) Write(p []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(p) > 0 && !l.closed {
-		// A piece always fits beside what a follower has not read yet.
-		n := min(len(p), l.memory()/2)
-		l.add(p[:n])
+	for len(p) > 0 {
+		n, roomy := l.reserve(len(p))
+		if !l.add(p[:n], roomy) {
+			return
+		}
 		p = p[n:]
 	}
 }
 
-func (l *Log) add(p []byte) {
-	if l.file == nil && !l.noFile && l.total+int64(len(p)) > inMemory {
+// reserve says how many of n bytes are to be added next, and whether there is
+// memory for them besides what is held. A piece always fits beside what a
+// follower has not read yet. Others may lose some for it, so no lock is held.
+func (l *Log) reserve(n int) (piece int, roomy bool) {
+	l.mu.Lock()
+	n = min(n, l.memory()/2)
+	enough := l.recent.room() >= n
+	l.mu.Unlock()
+	if enough {
+		return n, true
+	}
+	if !l.account.Take(chunkSize) {
+		return min(n, chunkSize/2), false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		l.account.Give(chunkSize)
+	} else {
+		l.recent.addSpare()
+	}
+	return n, true
+}
+
+// add appends a piece. Where memory is short older bytes make room for it.
+func (l *Log) add(p []byte, roomy bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil && !l.noFile && !l.closed && (l.total+int64(len(p)) > inMemory || !roomy) {
 		l.openFile()
+	}
+	if l.most = l.memory(); l.file != nil {
+		l.most += l.most / 2 // fewer reads of the file by who follows
+	}
+	if !roomy {
+		l.most = min(l.most, max(l.recent.holds(), chunkSize))
 	}
 	for !l.closed && l.wouldLose(int64(len(p))) {
 		l.changed.Wait()
 	}
 	if l.closed {
-		return
+		return false
 	}
 	if l.file != nil {
 		l.toFile(p)
 	}
-	l.recent = append(l.recent, p...)
+	if l.closed {
+		return false
+	}
+	l.recent.trim(max(0, l.recent.size+len(p)-l.most))
+	l.recent.write(p)
 	l.total += int64(len(p))
-	if most := l.memory(); len(l.recent) >= 2*most {
-		l.recent = append(l.recent[:0], l.recent[len(l.recent)-most:]...)
-	}
-	if l.file == nil {
-		l.first = max(l.first, l.total-int64(min(len(l.recent), l.memory())))
-	}
+	l.last = p[len(p)-1]
+	l.forgetOlder()
 	l.changed.Broadcast()
+	return true
 }
 
+// forgetOlder is called when bytes may be gone that no file has.
+func (l *Log) forgetOlder() {
+	if l.file == nil {
+		l.first = max(l.first, l.total-int64(l.recent.size))
+	}
+}
+
+// memory is how many bytes are held in memory, if it is not short.
 func (l *Log) memory() int {
-	if l.file != nil {
+	if l.noFile || l.file != nil {
 		return min(inMemory, l.limit)
 	}
-	if !l.noFile {
-		return inMemory
-	}
-	return l.limit
+	return inMemory
 }
 
 // wouldLose says whether n more bytes push out some that a follower waits for.
 func (l *Log) wouldLose(n int64) bool {
-	room := int64(l.memory())
+	room := int64(l.most)
 	if l.file != nil {
 		room = MaxSpill
 	}
@@ -106,12 +153,16 @@ func (l *Log) wouldLose(n int64) bool {
 
 // openFile is called while everything is still in memory.
 func (l *Log) openFile() {
-	all := l.recent
+	all := l.recent.parts()
 	l.mu.Unlock()
 	file := l.spills.create(l.name)
-	ok := file.writeRing(0, all)
+	ok, at := true, int64(0)
+	for _, part := range all {
+		ok = ok && file.writeRing(at, part)
+		at += int64(len(part))
+	}
 	l.mu.Lock()
-	if !ok {
+	if !ok || !file.opened() {
 		l.noFile = true
 		return
 	}
@@ -126,9 +177,45 @@ func (l *Log) toFile(p []byte) {
 	l.mu.Unlock()
 	ok := file.writeRing(at, p)
 	l.mu.Lock()
-	if !ok {
+	if !ok && l.file == file {
 		l.file, l.noFile = nil, true
+		l.forgetOlder()
 	}
+}
+
+// Shrink gives back the memory of what a file has too, and says how much it was.
+func (l *Log) Shrink() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return 0
+	}
+	return l.empty()
+}
+
+func (l *Log) empty() int64 {
+	before := l.account.Held()
+	l.recent.clear()
+	return before - l.account.Held()
+}
+
+// Memory is how much memory it takes.
+func (l *Log) Memory() int64 { return l.account.Held() }
+
+// DropOutput gives back all memory of a stream that is over, and says how much it
+// was. What no file has is lost.
+func (l *Log) DropOutput() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		return 0
+	}
+	if l.file == nil {
+		l.account.Drop(int64(l.recent.size))
+	}
+	freed := l.empty()
+	l.forgetOlder()
+	return freed
 }
 
 // End says that the stream is over.
@@ -136,6 +223,10 @@ func (l *Log) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
+	if l.file != nil {
+		l.file.end()
+		l.empty()
+	}
 	l.changed.Broadcast()
 }
 
@@ -148,6 +239,8 @@ func (l *Log) Close() {
 	if l.file != nil {
 		l.file.finish()
 	}
+	l.recent, l.first = chunked{account: l.account}, l.total
+	l.account.Close()
 }
 
 // Total is how many bytes there were so far, Kept how many can be read.
@@ -173,11 +266,14 @@ func (l *Log) Read(offset int64, limit int) (data []byte, from int64, end bool) 
 func (l *Log) read(offset int64, limit int) (data []byte, from int64) {
 	for {
 		from = min(max(offset, l.first), l.total)
-		oldest := l.total - int64(len(l.recent))
+		oldest := l.total - int64(l.recent.size)
 		if from >= oldest || l.file == nil {
 			from = max(from, oldest)
-			part := l.recent[from-oldest:]
-			return append([]byte(nil), part[:min(limit, len(part))]...), from
+			var parts [][]byte
+			l.recent.pieces(from-oldest, min(int64(limit), l.total-from), func(part []byte) {
+				parts = append(parts, part)
+			})
+			return bytes.Join(parts, nil), from
 		}
 		file := l.file
 		buffer := make([]byte, min(int64(limit), oldest-from))
@@ -187,7 +283,7 @@ func (l *Log) read(offset int64, limit int) (data []byte, from int64) {
 		if !ok {
 			// The tenant has cut its own file short, or it made room for another.
 			l.file, l.noFile = nil, true
-			l.first = max(l.first, l.total-int64(len(l.recent)))
+			l.forgetOlder()
 			continue
 		}
 		if from >= l.first {
@@ -248,7 +344,7 @@ func (f *Follower) Next(ctx context.Context, limit int) (data []byte, ok bool) {
 func (f *Follower) due() bool {
 	l := f.log
 	n := l.total - f.offset
-	return n > 0 && (f.delimiter == nil || n >= longMessage || l.recent[len(l.recent)-1] == *f.delimiter)
+	return n > 0 && (f.delimiter == nil || n >= longMessage || l.last == *f.delimiter)
 }
 
 // Delivered moves on by n bytes.

@@ -14,6 +14,12 @@ import (
 
 func join(parts [][]byte) string { return string(bytes.Join(parts, nil)) }
 
+func merged(r Result) string {
+	var out []byte
+	r.EachMerged(func(part []byte) { out = append(out, part...) })
+	return string(out)
+}
+
 // model is what a bounded stream has to keep.
 func model(all []byte, limit int) string {
 	if len(all) <= limit {
@@ -39,7 +45,7 @@ func TestCollectorAgainstAModel(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		limit := []int{0, 1, 2, 5, 10, 100, 1000}[random.IntN(7)]
 		spills, _ := diskSpills(t)
-		c := NewCollector(limit, spills, "x")
+		c := NewCollector(limit, spills, "x", nil)
 		var all [4][]byte
 		streams := 1 + random.IntN(2)
 		for range random.IntN(40) {
@@ -83,7 +89,7 @@ func TestCollectorAgainstAModel(t *testing.T) {
 // assemble does what a driver does.
 func assemble(t *testing.T, r Result) string {
 	if r.Segments == nil {
-		return join(r.MergedParts)
+		return merged(r)
 	}
 	rest := map[int64]string{Stdout: join(r.StdoutParts), Stderr: join(r.StderrParts)}
 	out := ""
@@ -98,7 +104,7 @@ func assemble(t *testing.T, r Result) string {
 }
 
 func TestManySegmentsAreSentAsBytes(t *testing.T) {
-	c := NewCollector(1<<20, nil, "")
+	c := NewCollector(1<<20, nil, "", nil)
 	want := ""
 	for i := range 3 * maxSegments {
 		p := fmt.Sprint(i)
@@ -106,8 +112,8 @@ func TestManySegmentsAreSentAsBytes(t *testing.T) {
 		want += p
 	}
 	r := c.Finish()
-	if r.Segments != nil || join(r.MergedParts) != want {
-		t.Fatalf("%d segments, %d bytes", len(r.Segments), len(join(r.MergedParts)))
+	if r.Segments != nil || merged(r) != want {
+		t.Fatalf("%d segments, %d bytes", len(r.Segments), len(merged(r)))
 	}
 }
 
@@ -116,7 +122,7 @@ func TestSpillsOfASlotAreBounded(t *testing.T) {
 	block := make([]byte, 1<<20)
 	var paths []string
 	for i := range 6 {
-		c := NewCollector(10, spills, fmt.Sprint(i))
+		c := NewCollector(10, spills, fmt.Sprint(i), nil)
 		for range 70 {
 			c.Write(Stdout, block)
 		}
@@ -159,7 +165,7 @@ func TestSpillWithoutRoom(t *testing.T) {
 	}
 	for name, spills := range cases {
 		t.Run(name, func(t *testing.T) {
-			c := NewCollector(10, spills, "x")
+			c := NewCollector(10, spills, "x", nil)
 			for range 5 {
 				c.Write(Stdout, []byte("0123456789"))
 			}
@@ -181,7 +187,7 @@ func TestLogAgainstAModel(t *testing.T) {
 				spills, _ = diskSpills(t)
 			}
 			const limit = 100 << 10
-			l := NewLog(limit, spills, "log")
+			l := NewLog(limit, spills, "log", nil)
 			random := rand.New(rand.NewPCG(7, 7))
 			var all []byte
 			for range 300 {
@@ -218,7 +224,7 @@ func TestLogAgainstAModel(t *testing.T) {
 
 func TestLogSurvivesATruncatedFile(t *testing.T) {
 	spills, dir := diskSpills(t)
-	l := NewLog(1<<20, spills, "log")
+	l := NewLog(1<<20, spills, "log", nil)
 	for range 100 {
 		l.Write(make([]byte, 10<<10))
 	}
@@ -232,7 +238,7 @@ func TestLogSurvivesATruncatedFile(t *testing.T) {
 }
 
 func TestFollowerHoldsTheWriter(t *testing.T) {
-	l := NewLog(leastLog, nil, "")
+	l := NewLog(leastLog, nil, "", nil)
 	l.Write([]byte("early"))
 	f := l.Follow(2, nil)
 	written := make(chan struct{})
@@ -271,7 +277,7 @@ func TestFollowerHoldsTheWriter(t *testing.T) {
 }
 
 func TestFollowerEndsWithItsContextAndWithTheLog(t *testing.T) {
-	l := NewLog(leastLog, nil, "")
+	l := NewLog(leastLog, nil, "", nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	f := l.Follow(0, nil)
 	time.AfterFunc(10*time.Millisecond, cancel)
@@ -286,7 +292,7 @@ func TestFollowerEndsWithItsContextAndWithTheLog(t *testing.T) {
 }
 
 func TestFollowerGivesShortMessagesWhole(t *testing.T) {
-	l, end := NewLog(leastLog, nil, ""), byte(0)
+	l, end := NewLog(leastLog, nil, "", nil), byte(0)
 	f := l.Follow(0, &end)
 	next := func(ctx context.Context) string {
 		data, _ := f.Next(ctx, 1<<20)
@@ -317,7 +323,7 @@ func TestFollowerGivesShortMessagesWhole(t *testing.T) {
 }
 
 func TestOrderOverTheBordersOfChunks(t *testing.T) {
-	c := NewCollector(1<<20, nil, "x")
+	c := NewCollector(1<<20, nil, "x", nil)
 	var want [3][]byte
 	streams := []int{Stdout, Stderr, Stdout, Stdout, Stderr}
 	for i, size := range []int{chunkSize - 1, 2, 3 * chunkSize, 1, chunkSize} {

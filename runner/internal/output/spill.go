@@ -33,6 +33,7 @@ type spillFile struct {
 	file *os.File // nil when there is none, or no more
 	size int64
 	gone bool
+	over bool // its stream has ended
 }
 
 // create opens a file; where that fails the result takes writes and keeps nothing.
@@ -52,22 +53,27 @@ func (s *Spills) create(name string) *spillFile {
 	return f
 }
 
-// shrink drops the oldest files, except keep, while the slot has too many bytes.
+// shrink drops files, except keep, while the slot has too many bytes: first the
+// oldest of streams that have ended, then the oldest.
 func (s *Spills) shrink(keep *spillFile) {
 	s.mu.Lock()
 	total := int64(0)
 	for _, f := range s.files {
-		total += f.claimed()
+		size, _ := f.claimed()
+		total += size
 	}
 	var victims []*spillFile
-	for i := 0; total > MaxSlotSpill && i < len(s.files); {
-		if s.files[i] == keep {
-			i++
-			continue
+	for _, living := range []bool{false, true} {
+		for i := 0; total > MaxSlotSpill && i < len(s.files); {
+			size, over := s.files[i].claimed()
+			if s.files[i] == keep || !over && !living {
+				i++
+				continue
+			}
+			total -= size
+			victims = append(victims, s.files[i])
+			s.files = append(s.files[:i], s.files[i+1:]...)
 		}
-		total -= s.files[i].claimed()
-		victims = append(victims, s.files[i])
-		s.files = append(s.files[:i], s.files[i+1:]...)
 	}
 	s.mu.Unlock()
 	for _, victim := range victims {
@@ -87,10 +93,23 @@ func (s *Spills) forget(f *spillFile) {
 	}
 }
 
-func (f *spillFile) claimed() int64 {
+func (f *spillFile) claimed() (size int64, over bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.size
+	return f.size, f.over
+}
+
+func (f *spillFile) opened() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.file != nil
+}
+
+// end says that the stream has ended: the file goes before those of others.
+func (f *spillFile) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.over = true
 }
 
 func (f *spillFile) drop() {
@@ -143,6 +162,7 @@ func (f *spillFile) finish() string {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.over = true
 	if f.file != nil {
 		_ = f.file.Close()
 		f.file = nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"hermes-exec/runner/internal/bounded"
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
 )
 
@@ -29,8 +30,9 @@ type boxFacts struct {
 }
 
 type memoryFacts struct {
-	OOMKills   int64  `json:"oom_kills"`
-	LimitBytes *int64 `json:"limit_bytes"`
+	OOMKills   int64      `json:"oom_kills"`
+	LimitBytes *int64     `json:"limit_bytes"`
+	Runner     budget.Use `json:"runner"`
 }
 
 // Facts are those of READY and box.info.
@@ -42,6 +44,7 @@ func (s *Server) Facts() any {
 		Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}
 	f.Runner.Version, f.Runner.PID = s.config.Version, os.Getpid()
+	f.Memory.Runner = s.memory.Stats()
 	f.Hostname, _ = os.Hostname()
 	return f
 }

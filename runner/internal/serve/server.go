@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -15,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/exec"
 	"hermes-exec/runner/internal/initproc"
@@ -32,8 +34,6 @@ const (
 	closeTime    = 10 * time.Second
 	// flattenTime bounds the search for what the engine of a container could not remove.
 	flattenTime = 5 * time.Second
-	// quietTime without a request is when memory is given back to the system.
-	quietTime = 3 * time.Second
 )
 
 // Config of a Server.
@@ -54,6 +54,8 @@ type Server struct {
 	exec   *exec.Runner
 	log    *log.Logger
 	began  time.Time
+	memory *budget.Budget
+	quiet  *initproc.Quiet
 	ctx    context.Context // ends with the server
 	cancel context.CancelCauseFunc
 	// Endpoint is where the streams of the driver arrive.
@@ -63,10 +65,8 @@ type Server struct {
 
 	lease  atomic.Int64 // nanoseconds
 	spoken atomic.Bool  // something was heard since the last tick
-	// requests since the last tick
-	requests atomic.Int64
-	once     sync.Once
-	reason   goodbyeReason
+	once   sync.Once
+	reason goodbyeReason
 }
 
 type goodbyeReason struct{ reason, message string }
@@ -88,10 +88,12 @@ func New(config Config) (*Server, error) {
 		began: time.Now(),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.Endpoint = channel.NewEndpoint(s.ctx, s, config.Base, s.bootID, s.log)
+	s.memory, s.quiet = budget.New(budget.Default, initproc.FreeMemory), initproc.NewQuiet()
+	allow(s.memory, budget.Default)
+	s.Endpoint = channel.NewEndpoint(s.ctx, s, config.Base, s.bootID, s.memory, s.log)
 	s.lease.Store(int64(config.Lease))
 	var err error
-	s.exec, err = exec.New(s.ctx, s.slots, s.log)
+	s.exec, err = exec.New(s.ctx, s.slots, s.memory, s.log)
 	return s, err
 }
 
@@ -141,14 +143,28 @@ func (s *Server) shutDown() {
 // Heard notes that something came from the driver.
 func (s *Server) Heard() { s.spoken.Store(true) }
 
-// Attached takes the lease of a driver that has a new stream.
-func (s *Server) Attached(lease time.Duration) {
-	s.lease.Store(int64(lease))
+// Attached takes lease and budget of a driver that has a new stream.
+func (s *Server) Attached(hello wire.HelloMessage) {
+	s.lease.Store(int64(hello.LeaseS * float64(time.Second)))
+	allow(s.memory, cmp.Or(hello.MemoryBytes, budget.Default))
 	s.Heard()
 }
 
+// baseMemory is what the runner takes besides its budget.
+const baseMemory = 48 << 20
+
+// allow gives a budget so many bytes, within what the sandbox has.
+func allow(b *budget.Budget, bytes int64) {
+	sandbox := int64(0)
+	if limit := memory().LimitBytes; limit != nil {
+		sandbox = *limit
+	}
+	b.Resize(bytes, sandbox)
+	debug.SetMemoryLimit(b.Limit() + baseMemory)
+}
+
 func (s *Server) keepLease() {
-	silence, quiet := time.Duration(0), time.Duration(0)
+	silence := time.Duration(0)
 	last := time.Now()
 	for {
 		lease := time.Duration(s.lease.Load())
@@ -161,13 +177,6 @@ func (s *Server) keepLease() {
 		}
 		now := time.Now()
 		silence += min(now.Sub(last), longestTick)
-		if busy := s.requests.Swap(0) > 0; busy {
-			quiet = 0
-		} else if before := quiet; before <= quietTime {
-			if quiet += now.Sub(last); quiet > quietTime {
-				initproc.FreeMemory()
-			}
-		}
 		last = now
 		if s.spoken.Swap(false) {
 			silence = 0
@@ -181,7 +190,7 @@ func (s *Server) keepLease() {
 
 // Begin carries out a request.
 func (s *Server) Begin(c *channel.Conversation, m wire.RequestMessage) {
-	s.requests.Add(1)
+	s.quiet.Used()
 	result, err := s.guarded(c, m)
 	if s.ctx.Err() != nil {
 		return // GOODBYE says what happened; a half-ended answer would mislead

@@ -16,6 +16,7 @@ const (
 	PositionSize = 8
 	MaxData      = MaxPayload - PositionSize
 	MaxMessage   = 32 << 20
+	MemoryUse    = 32
 )
 
 // Type of a frame.
@@ -79,7 +80,7 @@ var shapes = map[Type]shape{
 	Cancel:    {},
 	Resume:    {min: PositionSize, max: PositionSize},
 	Resumed:   {min: PositionSize + 1, max: PositionSize + 1},
-	Keepalive: {connection: true},
+	Keepalive: {max: MemoryUse, connection: true},
 	Goodbye:   {min: 2, max: MaxPayload, connection: true},
 }
 

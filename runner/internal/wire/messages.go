@@ -27,6 +27,8 @@ type HelloMessage struct {
 	BootID   string  `json:"boot_id,omitempty"`
 	LeaseS   float64 `json:"lease_s"`
 	Client   string  `json:"client,omitempty"`
+	// MemoryBytes is the budget of the runner; 0 for its own default.
+	MemoryBytes int64 `json:"memory_bytes,omitempty"`
 }
 
 // WelcomeMessage answers HELLO.
@@ -90,6 +92,9 @@ func DecodeHello(payload []byte) (m HelloMessage, nonce, claim []byte, err error
 	}
 	if math.IsNaN(m.LeaseS) || m.LeaseS <= 0 || m.LeaseS > 1e7 {
 		return m, nil, nil, fmt.Errorf("%w: lease_s %v", ErrProtocol, m.LeaseS)
+	}
+	if m.MemoryBytes < 0 {
+		return m, nil, nil, fmt.Errorf("%w: memory_bytes %d", ErrProtocol, m.MemoryBytes)
 	}
 	return m, nonce, claim, nil
 }

@@ -89,7 +89,7 @@ def test_errors_of_the_runner_become_those_of_callers() -> None:
     kinds = {
         "too_large": OutputLimitExceeded,
         "slot_closed": SlotClosed,
-        "no_process": SlotClosed,
+        "no_process": ProcessLookupError,
         "bad_request": ConfigError,
         "user": ConfigError,
         "isolation": IsolationError,

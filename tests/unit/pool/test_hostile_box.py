@@ -119,7 +119,7 @@ async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_
 
         scope = SlotScope("s0", channel, explain_loss, lambda _: None)
         with pytest.raises(OutcomeUnknown, match="its result did not come"):
-            await run.execute(scope, command_params("s0", "true"), timeout_s=0.1)
+            await run.execute(scope, command_params(scope, "true"), timeout_s=0.1)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -1,0 +1,171 @@
+package output
+
+import (
+	"math/bits"
+
+	"hermes-exec/runner/internal/budget"
+)
+
+// leastOrder is how many bytes' order is kept where memory is short.
+const leastOrder = 64 << 10
+
+// order is the order in which the bytes of two streams came: a bit for each of
+// the first 40 % and the last 60 % of them, which is 1 for Stderr.
+type order struct {
+	headMax, tailMax int64
+	bits             []uint64
+	total            int64
+}
+
+func newOrder(limit int, account *budget.Account) *order {
+	size := int64(limit+63) / 64 * 8
+	if !account.Take(size) {
+		limit = min(limit, leastOrder)
+		size = int64(limit+63) / 64 * 8
+		account.Force(size)
+	}
+	headMax := int64(limit) * 2 / 5
+	return &order{headMax: headMax, tailMax: int64(limit) - headMax, bits: make([]uint64, size/8)}
+}
+
+// write notes that the next n bytes are of a stream.
+func (o *order) write(stream int, n int64) {
+	if first := min(n, o.headMax-o.total); first > 0 {
+		o.fill(stream, o.total, first)
+		o.total, n = o.total+first, n-first
+	}
+	if skip := n - o.tailMax; skip > 0 {
+		o.total, n = o.total+skip, n-skip
+	}
+	for n > 0 {
+		at := o.place(o.total)
+		some := min(n, o.headMax+o.tailMax-at)
+		o.fill(stream, at, some)
+		o.total, n = o.total+some, n-some
+	}
+}
+
+// place is the bit for a position.
+func (o *order) place(position int64) int64 {
+	if position < o.headMax {
+		return position
+	}
+	return o.headMax + (position-o.headMax)%o.tailMax
+}
+
+func (o *order) fill(stream int, at, n int64) {
+	for n > 0 {
+		offset := at % 64
+		some := min(n, 64-offset)
+		mask := ^uint64(0) >> (64 - some) << offset
+		if stream == Stderr {
+			o.bits[at/64] |= mask
+		} else {
+			o.bits[at/64] &^= mask
+		}
+		at, n = at+some, n-some
+	}
+}
+
+// run is how many bytes from a position on, at most n, are of one stream.
+func (o *order) run(position, n int64) (stream int, length int64) {
+	at := o.place(position)
+	end := o.headMax
+	if position >= o.headMax {
+		end += o.tailMax
+	}
+	n = min(n, end-at)
+	stream = Stdout + int(o.bits[at/64]>>(at%64)&1)
+	for length < n {
+		word := o.bits[at/64] >> (at % 64)
+		if stream == Stderr {
+			word = ^word
+		}
+		same := min(int64(bits.TrailingZeros64(word)), 64-at%64, n-length)
+		length, at = length+same, at+same
+		if at%64 != 0 && length < n {
+			break
+		}
+		if length < n && Stdout+int(o.bits[at/64]&1) != stream {
+			break
+		}
+	}
+	return stream, length
+}
+
+// runs visits the runs of the n bytes from a position on.
+func (o *order) runs(position, n int64, visit func(stream int, length int64)) {
+	for n > 0 {
+		stream, length := o.run(position, n)
+		visit(stream, length)
+		position, n = position+length, n-length
+	}
+}
+
+// view is what of the merged output can be put together: the first bytes and
+// the last ones, for which the streams have kept theirs.
+type view struct {
+	order      *order
+	streams    [3]*bounded
+	head, tail int64 // how many
+	at         [3]int64
+}
+
+func (o *order) view(streams [3]*bounded) view {
+	v := view{order: o, streams: streams, head: min(o.total, o.headMax)}
+	v.tail = min(o.total-v.head, o.tailMax)
+	var at [3]int64
+	short := false
+	o.runs(0, v.head, func(stream int, length int64) {
+		if short {
+			return
+		}
+		if gap, tail := streams[stream].gap(); at[stream]+length > gap && gap < tail {
+			short = true
+			length = max(0, gap-at[stream])
+			v.head = length + at[Stdout] + at[Stderr]
+			return
+		}
+		at[stream] += length
+	})
+	var counts [3]int64
+	o.runs(o.total-v.tail, v.tail, func(stream int, length int64) { counts[stream] += length })
+	for stream := Stdout; stream <= Stderr; stream++ {
+		at[stream] = streams[stream].total - counts[stream]
+	}
+	v.at = at
+	passed := int64(0)
+	cut, cutAt := int64(0), at
+	o.runs(o.total-v.tail, v.tail, func(stream int, length int64) {
+		from := at[stream]
+		at[stream] += length
+		passed += length
+		if gap, tail := streams[stream].gap(); gap < tail && at[stream] > gap && from < tail {
+			missing := min(at[stream], tail) // the first byte after the last missing one
+			cut, cutAt = passed-(at[stream]-missing), at
+			cutAt[stream] = missing
+		}
+	})
+	v.tail, v.at = v.tail-cut, cutAt
+	return v
+}
+
+func (v view) kept() Kept {
+	k := Kept{Total: v.order.total, Head: v.head, Tail: v.tail}
+	if k.Head+k.Tail == k.Total {
+		k.Head, k.Tail = k.Total, 0
+	}
+	return k
+}
+
+// pieces visits the bytes in order.
+func (v view) pieces(visit func(part []byte)) {
+	at := [3]int64{}
+	some := func(stream int, length int64) {
+		v.streams[stream].pieces(at[stream], length, visit)
+		at[stream] += length
+	}
+	v.order.runs(0, v.head, some)
+	at = v.at
+	v.order.runs(v.order.total-v.tail, v.tail, some)
+}

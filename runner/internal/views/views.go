@@ -1,0 +1,179 @@
+// Package views shows what the commands of a slot print to whoever looks on.
+// The commands never wait for a viewer.
+package views
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"hermes-exec/runner/internal/budget"
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/ipc"
+)
+
+const (
+	// queueSize is how many bytes wait for somebody who looks on; what comes
+	// while it is full is not shown.
+	queueSize = 256 << 10
+	pieceSize = 16 << 10
+	eventCost = 128 // of an event besides its bytes
+)
+
+// Views are those who look at one slot.
+type Views struct {
+	mu  sync.Mutex
+	all atomic.Pointer[[]*view] // nil while nobody looks
+}
+
+// view is one of them.
+type view struct {
+	news   chan struct{}
+	memory *budget.Account
+
+	mu      sync.Mutex
+	queue   []event
+	size    int
+	dropped int64
+}
+
+// event is an EVENT of slot.view; Data goes as base64.
+type event struct {
+	Event    string     `json:"event"`
+	ID       uint64     `json:"id,omitempty"`
+	PID      int        `json:"pid,omitempty"`
+	Command  *ipc.Bytes `json:"command,omitempty"`
+	Stream   int        `json:"stream,omitempty"`
+	Data     []byte     `json:"data,omitempty"`
+	ExitCode *int       `json:"exit_code,omitempty"`
+	Bytes    int64      `json:"bytes,omitempty"`
+}
+
+func (v *view) add(e event) {
+	cost := eventCost + len(e.Data)
+	if e.Command != nil {
+		cost += len(*e.Command)
+	}
+	v.mu.Lock()
+	if v.size+cost > queueSize || !v.memory.Take(int64(cost)) {
+		v.dropped += int64(len(e.Data))
+	} else {
+		v.queue, v.size = append(v.queue, e), v.size+cost
+	}
+	v.mu.Unlock()
+	select {
+	case v.news <- struct{}{}:
+	default:
+	}
+}
+
+// take gives the queued events; what was dropped came after them.
+func (v *view) take() []event {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	events := v.queue
+	if v.dropped > 0 {
+		events = append(events, event{Event: "dropped", Bytes: v.dropped})
+	}
+	v.queue, v.size, v.dropped = nil, 0, 0
+	v.memory.Close()
+	return events
+}
+
+// Show tells a conversation what the slot's commands and processes print from
+// now on, until ctx ends.
+func (vs *Views) Show(ctx context.Context, c *channel.Conversation, memory *budget.Budget) {
+	v := &view{news: make(chan struct{}, 1), memory: memory.Open()}
+	vs.add(v)
+	defer v.memory.Close()
+	defer vs.remove(v)
+	c.Event([]byte(`{"event":"viewing"}`), false)
+	for {
+		select {
+		case <-v.news:
+		case <-ctx.Done():
+		}
+		events := v.take()
+		for i := range events {
+			// The last output before a reset is small enough to go without
+			// credit.
+			if !c.RoomWithin(ctx) {
+				tellAll(c, append(events[i:], v.take()...))
+				break
+			}
+			tellAll(c, events[i:i+1])
+		}
+		c.Flush()
+		if ctx.Err() != nil {
+			tellAll(c, v.take())
+			return
+		}
+	}
+}
+
+func tellAll(c *channel.Conversation, events []event) {
+	for _, e := range events {
+		if encoded, err := json.Marshal(e); err == nil {
+			c.Event(encoded, true)
+		}
+	}
+}
+
+func (vs *Views) add(v *view) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	var views []*view
+	if now := vs.all.Load(); now != nil {
+		views = slices.Clone(*now)
+	}
+	views = append(views, v)
+	vs.all.Store(&views)
+}
+
+func (vs *Views) remove(v *view) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	views := slices.DeleteFunc(slices.Clone(*vs.all.Load()), func(other *view) bool { return other == v })
+	if len(views) == 0 {
+		vs.all.Store(nil)
+		return
+	}
+	vs.all.Store(&views)
+}
+
+func (vs *Views) tell(e event) {
+	if views := vs.all.Load(); views != nil {
+		for _, v := range *views {
+			v.add(e)
+		}
+	}
+}
+
+// Output, Start and End cost next to nothing while nobody looks.
+func (vs *Views) Output(id uint64, stream int, p []byte) {
+	if vs.all.Load() == nil {
+		return
+	}
+	for piece := range slices.Chunk(p, pieceSize) {
+		vs.tell(event{Event: "output", ID: id, Stream: stream, Data: slices.Clone(piece)})
+	}
+}
+
+// Start tells that a command has started.
+func (vs *Views) Start(id uint64, pid int, command func() ipc.Bytes) {
+	if vs.all.Load() == nil {
+		return
+	}
+	text := command()
+	text = text[:min(len(text), pieceSize)]
+	vs.tell(event{Event: "started", ID: id, PID: pid, Command: &text})
+}
+
+// End tells that it has ended.
+func (vs *Views) End(id uint64, exitCode int) {
+	if vs.all.Load() != nil {
+		vs.tell(event{Event: "ended", ID: id, ExitCode: &exitCode})
+	}
+}
