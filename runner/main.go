@@ -6,11 +6,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -22,6 +24,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/leftover"
+	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wipe"
@@ -30,7 +33,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE] [--shared DIR]…
+const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--hide DIR]… [--shared DIR]…
                     [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
                     [--filter] [--until-stdin-ends]
        runner attach --base DIR
@@ -153,7 +156,11 @@ func runServe(args []string) int {
 	untilEOF := flags.Bool("until-stdin-ends", false, "end with the process that holds the other end of standard input")
 	filter := flags.Bool("filter", false, "keep a whole box from system calls, as its engine does not")
 	remove := flags.String("remove", "", "directory to remove after an orderly end")
-	logFile := flags.String("log", "", "file for the log instead of standard error")
+	var hidden []string
+	flags.Func("hide", "directory of the engine's that tenants are not to reach", func(path string) error {
+		hidden = append(hidden, path)
+		return nil
+	})
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
@@ -161,16 +168,12 @@ func runServe(args []string) int {
 	unsetVariables(unset)
 	terminations := initproc.Terminations()
 	initproc.ReapOrphans()
-	var out io.Writer = os.Stderr
-	if *logFile != "" {
-		file, err := os.OpenFile(*logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "runner serve:", err)
-			return 1
+	logger := log.New(os.Stderr, "runner: ", log.LstdFlags|log.Lmicroseconds)
+	for _, dir := range hidden {
+		if err := private.Hide(dir); err != nil {
+			logger.Printf("tenants may reach a directory of the engine's: %v", err)
 		}
-		out = file
 	}
-	logger := log.New(out, "runner: ", log.LstdFlags|log.Lmicroseconds)
 	server, err := newServer(*base, shared, *network, *filter, time.Duration(*lease*float64(time.Second)), logger)
 	if err != nil {
 		logger.Print(err)
@@ -197,7 +200,7 @@ func runServe(args []string) int {
 		logger.Print(err)
 		return 1
 	}
-	if *remove != "" {
+	if *remove != "" && private.Check(filepath.Dir(*remove)) == nil {
 		wipe.Tree(*remove)
 	}
 	return 0
@@ -312,7 +315,11 @@ func runAttach(args []string) int {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	if err := channel.Attach(*base, os.Stdin, os.Stdout); err != nil {
+	err := private.Check(filepath.Dir(*base))
+	if err == nil || errors.Is(err, os.ErrNotExist) { // a runner that is starting has not made it yet
+		err = channel.Attach(*base, os.Stdin, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "runner", err)
 		return 1
 	}

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import from_json, own_labels, process_start, to_json
+from hermes_exec.backends.strict_path import make_directories, why_not_strict
 from hermes_exec.errors import ConfigError, LaunchError
 
 logger = logging.getLogger(__name__)
@@ -185,13 +186,15 @@ def parent_directory(base_dir: str | None) -> Path:
 
 
 def check_parent(base_dir: str | None, prefix: str) -> None:
-    """Raise ConfigError when this user cannot make directories there."""
+    """Raise ConfigError when this user cannot make directories there, or others could exchange them."""
     parent = parent_directory(base_dir)
     existing = next(path for path in (parent, *parent.parents) if os.path.exists(path))
     if not existing.is_dir():
         why = f"{existing} is not a directory"
     elif not os.access(existing, os.W_OK | os.X_OK):
         why = f"this user cannot write to {existing}"
+    elif (unsafe := why_not_strict(existing)) is not None:
+        why = unsafe
     elif (refused := _try_directory(parent, prefix)) is not None:
         why = f"{existing} takes no directory with a file ({refused.strerror})"
     else:
@@ -205,7 +208,7 @@ def _try_directory(parent: Path, prefix: str) -> OSError | None:
     """
     tried: str | None = None
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        make_directories(parent)
         tried = tempfile.mkdtemp(prefix=prefix + _name_of(own_labels("")), dir=parent)
         (Path(tried) / OWNER_FILE).touch()
     except OSError as error:
@@ -218,7 +221,7 @@ def _try_directory(parent: Path, prefix: str) -> OSError | None:
     return None
 
 
-def make_directory(base_dir: str | None, prefix: str, labels: Labels) -> BoxDirectory:
+def make_directory(base_dir: str | None, prefix: str, labels: Labels, *, mode: int = 0o700) -> BoxDirectory:
     """A new private directory with its owner file.
 
     Raises:
@@ -227,12 +230,10 @@ def make_directory(base_dir: str | None, prefix: str, labels: Labels) -> BoxDire
     parent = parent_directory(base_dir)
     directory: BoxDirectory | None = None
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        make_directories(parent)
         directory = BoxDirectory(Path(tempfile.mkdtemp(prefix=prefix + _name_of(labels), dir=parent)))
         (directory.path / OWNER_FILE).write_text(to_json(labels), "utf-8")
-        if os.geteuid() == 0:
-            # Slots of their own uid pass through it; they cannot list it.
-            directory.path.chmod(0o711)
+        directory.path.chmod(mode)
     except OSError as error:
         if directory is not None:
             directory.remove()

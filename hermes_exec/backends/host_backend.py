@@ -6,8 +6,10 @@ import anyio
 import anyio.to_thread
 
 from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo
-from hermes_exec.backends.box_directory import BoxDirectory, find_directories
+from hermes_exec.backends.box_directory import BoxDirectory, find_directories, parent_directory
 from hermes_exec.backends.owner import owner_state, reap_reason
+from hermes_exec.backends.strict_path import why_not_strict
+from hermes_exec.errors import ConfigError
 
 MAX_CALLS = 32
 """Calls that may be under way at once; each occupies a thread."""
@@ -28,7 +30,9 @@ class HostBackend:
         return await anyio.to_thread.run_sync(self._reap, which, limiter=self._limiter)
 
     def _reap(self, which: ReapFilter) -> list[Reaped]:
-        ended = []
+        ended, parent = [], parent_directory(self.base_dir)
+        if parent.exists() and (why := why_not_strict(parent)):
+            raise ConfigError(f"what is left in {parent} is not removed: {why}")
         for directory, info in self._found():
             reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
             if reason is not None:

@@ -14,7 +14,7 @@ import anyio
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, why_not_ended
 from hermes_exec.backends.docker.config import DockerConfig
-from hermes_exec.backends.docker.container import check_options, check_own_roots, image_of, plan_container
+from hermes_exec.backends.docker.container import base_of, check_options, check_own_roots, image_of, plan_container
 from hermes_exec.backends.docker.delivery import Delivery, NotShared
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
@@ -120,8 +120,8 @@ class DockerBackend:
                 if isinstance(error, APIError) and self._delivery.refuted(error, way, runner):
                     raise NotShared from error
                 raise
-        user = None if self._config.user else image.user
-        made = CreatedContainer(container, name, user, image.workdir, plan.limits, spec.whole_box)
+        user, base = None if self._config.user else image.user, base_of(self._config)
+        made = CreatedContainer(container, name, user, image.workdir, plan.limits, spec.whole_box, base)
         return DockerSandbox(self._engine, made, stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:

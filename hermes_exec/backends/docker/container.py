@@ -71,6 +71,11 @@ def check_own_roots(config: DockerConfig, engine_options: list[str]) -> None:
         )
 
 
+def base_of(config: DockerConfig) -> str:
+    """Return the runner's own directory."""
+    return f"{BASE_DIR}/own" if config.user else BASE_DIR
+
+
 def image_of(config: DockerConfig, spec: LaunchSpec) -> str:
     """The image's name; empty when none is given."""
     return spec.image or config.image or ""
@@ -95,7 +100,7 @@ def plan_container(
     """Everything that the container is created with; ``mounts`` are those that bring the runner, which calls us by
     ``dial_socket`` if there is one.
     """
-    command = ["serve", "--base", BASE_DIR, "--lease-s", str(spec.lease_s)]
+    command = ["serve", "--base", base_of(config), "--lease-s", str(spec.lease_s)]
     if dial_socket is not None:
         command += ["--dial", f"{DIAL_DIR}/{SOCKET}"]
         mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.folder), "Target": DIAL_DIR, "ReadOnly": True}]

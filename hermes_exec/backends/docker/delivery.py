@@ -20,7 +20,7 @@ from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import BASE_DIR, RUNNER, STATE_DIR
 from hermes_exec.backends.docker.dial_socket import DialSocket
 from hermes_exec.backends.runner_binary import RunnerBinary
-from hermes_exec.errors import LaunchError
+from hermes_exec.errors import ConfigError, LaunchError
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -77,7 +77,7 @@ class Delivery:
     def _dial_socket(self) -> DialSocket | None:
         try:
             return DialSocket()
-        except OSError as error:
+        except (OSError, ConfigError) as error:
             self._give_up(f"no socket can be made: {error}")
             return None
 
@@ -89,7 +89,7 @@ class Delivery:
         """Put what is missing into the volume of the created container, before it starts."""
         entries = []
         if self._config.user:
-            # A new volume belongs to root: the runner of another user gets a directory in which it may write.
+            # A new volume belongs to root: the runner of another user makes its own directory in this one.
             entries.append(Entry(BASE_DIR.removeprefix(f"{STATE_DIR}/"), 0o1777, None))
         if not way.mounts:
             entries.append(Entry(RUNNER.removeprefix(f"{STATE_DIR}/"), 0o755, runner.path.read_bytes()))

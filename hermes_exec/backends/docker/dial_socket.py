@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hermes_exec.aio.peers import peer
 from hermes_exec.backends.owner import process_start
+from hermes_exec.backends.strict_path import make_private_directory
 
 FOLDER_PREFIX = "hermes-exec-dial-"
 SOCKET = "socket"
@@ -26,8 +27,7 @@ class DialSocket:
 
     def __init__(self) -> None:
         _sweep()
-        pid = os.getpid()
-        self._private = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{pid}-{process_start(pid)}-"))
+        self._private = make_private_directory(f"{FOLDER_PREFIX}{os.getpid()}-{process_start(os.getpid())}-")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # The runner may have any uid in its container; no other user of this host can pass the directory above.

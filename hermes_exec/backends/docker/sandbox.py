@@ -13,7 +13,7 @@ import anyio
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import BY_ITSELF, SandboxStatus, not_opened
-from hermes_exec.backends.docker.container import BASE_DIR, RUNNER
+from hermes_exec.backends.docker.container import RUNNER
 from hermes_exec.backends.docker.deadline import deadline
 from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.docker.leftovers import remove
@@ -37,6 +37,7 @@ class CreatedContainer(NamedTuple):
     workdir: str
     limits: Mapping[str, str]
     whole_box: bool
+    base: str
 
 
 class DockerSandbox:
@@ -58,7 +59,7 @@ class DockerSandbox:
             return FdStream(stream.detach())
 
         def work(client: DockerClient) -> DockerStream:
-            command = [RUNNER, *argv, "--base", BASE_DIR]
+            command = [RUNNER, *argv, "--base", self._made.base]
             made = client.api.exec_create(self.id, command, stdin=True, stdout=True, stderr=False)
             return DockerStream(_hijack(client.api.exec_start(made["Id"], socket=True)))
 

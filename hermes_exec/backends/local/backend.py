@@ -68,7 +68,9 @@ class LocalBackend(HostBackend):
         return await launch_in_thread(partial(self._launch, spec, labels, program), LocalBox.destroy_now, self._limiter)
 
     def _launch(self, spec: LaunchSpec, labels: Labels, program: Path) -> LocalBox:
-        directory = make_directory(self._config.base_dir, PREFIX, labels)
+        # As root, slots of their own uid pass through it; they cannot list it.
+        mode = 0o711 if os.geteuid() == 0 else 0o700
+        directory = make_directory(self._config.base_dir, PREFIX, labels, mode=mode)
         env = {"PATH": f"{os.path.dirname(sys.executable)}:{SYSTEM_PATH}", "LANG": "C.UTF-8"}
         command = [str(program), "serve", "--base", str(directory.box), "--lease-s", str(spec.lease_s)]
         command += ["--parent", str(os.getpid())]

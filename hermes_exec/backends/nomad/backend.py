@@ -16,7 +16,16 @@ import anyio.to_thread
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, why_not_ended
 from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
-from hermes_exec.backends.nomad.job import IMAGE, check_options, check_own_roots, how_enforced, image_of, job, taking
+from hermes_exec.backends.nomad.job import (
+    IMAGE,
+    check_options,
+    check_own_roots,
+    hides,
+    how_enforced,
+    image_of,
+    job,
+    taking,
+)
 from hermes_exec.backends.nomad.refusals import failed, unplaced
 from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, send_signal, state_of
 from hermes_exec.backends.owner import from_strings, owner_state, reap_each
@@ -33,6 +42,10 @@ POLL_S, MOST_POLL_S = 0.02, 0.25
 OPEN = (
     "this cluster has no ACLs: each task in it can do everything in it, as the root of its nodes too. Turn them on "
     "(acl { enabled = true }), or say allow_open_api=True"
+)
+REACHABLE = (
+    "with this docker runtime a tenant that is root of a whole sandbox reaches the node's directories of its task: see "
+    "that other users of the nodes cannot pass Nomad's data_dir (mode 0700)"
 )
 STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
@@ -61,7 +74,8 @@ class NomadBackend:
 
     async def remarks(self) -> list[str]:
         """See ``Remarkable.remarks``."""
-        return [OPEN] if await self._is_open() else []
+        reachable = [REACHABLE] if self._config.driver == "docker" and not hides(self._config) else []
+        return [OPEN] * await self._is_open() + reachable
 
     async def _is_open(self) -> bool:
         if self._open_api is None:

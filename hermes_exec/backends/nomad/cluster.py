@@ -33,7 +33,9 @@ MAX_CALLS = 16
 PREFIX = "hermes-exec-"
 """With which the names of our jobs begin."""
 TASK = "box"
-LOG, LOG_BYTES = "alloc/hermes-exec.log", 8192
+PLACE = "hermes-exec"
+"""What is ours in the directory of a task."""
+LOG, LOG_BYTES = f"{TASK}/{PLACE}/log", 8192
 OLDEST = (1, 8)
 RIGHTS = ("submit-job", "alloc-exec", "alloc-lifecycle")
 """What a token may have to do in its namespace; for programs on the nodes themselves one more."""

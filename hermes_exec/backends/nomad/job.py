@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot
-from hermes_exec.backends.nomad.cluster import LOG, TASK
+from hermes_exec.backends.nomad.cluster import PLACE, TASK
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.backends.runner_binary import RunnerBinary
@@ -18,10 +18,15 @@ from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import OLDEST, Engine, Place, Start, command, limited
 from hermes_exec.errors import ConfigError
 
-HOME = "/local/hermes-exec"
-"""Where the runner is in a container: on the disk of the node. To the node's own shell it is `$NOMAD_TASK_DIR/…`."""
-BOUND = "/hermes-exec/runner"
-BASE = f"{HOME}/box"
+STATE = "/hermes-exec/state"
+BOUND, FETCHED = "/hermes-exec/runner", "/hermes-exec/artifact"
+HIDDEN = "/sys/firmware"
+"""Where a container has the node's directories of its task, which take set-uid programs and device nodes: the engine
+mounts an empty file system over it after all others, so that nobody in the container reaches them."""
+DIRECTORIES = {"ALLOC": HIDDEN, "TASK": f"{HIDDEN}/data", "SECRETS": f"{HIDDEN}/tmp"}
+AS_USUAL = ("/alloc", "/local", "/secrets")
+"""The same where a runtime may have no such file system."""
+ROOT = (None, "0", "0:0", "root", "root:root")
 IMAGE = f"{PREFIX}image"
 LEAST_MEMORY_MB, MEMORY_MB = 1024, 256
 """What a box reserves, and may use, where nothing is said: so much for each slot, and no less. Nomad has no task
@@ -32,12 +37,19 @@ ARRIVAL_S = 30.0
 """How long a box waits for its runner, or for its lease if that is longer, before it ends by itself."""
 HERE = "@here@"
 """Stands for the folder of a box until the node's shell knows it."""
-IN_HOME = 'umask 022; mkdir -p "$NOMAD_TASK_DIR/hermes-exec" && cd "$NOMAD_TASK_DIR/hermes-exec" || exit; '
-TAKE = f"""w=$PWD; {IN_HOME}echo "for $(uname -m)"; read n && head -c "$n" >part.$$ && chmod 755 part.$$ \\
-&& mv part.$$ runner && r=$PWD/runner && {{up}}cd "$w" && exec "$r" here"""
+ON_NODE = '"$(dirname "$NOMAD_TASK_DIR")"'
+IN_PLACE = "umask 066; mkdir -p {place} && cd {place} || exit; umask 022; "
+CLOSED = f"""umask 077; cd {ON_NODE} && chown 0:0 . && chmod 700 . && mkdir -p {PLACE} && [ ! -L {PLACE} ] \\
+&& [ -O {PLACE} ] && cd {PLACE} || exit; umask 022; """
+"""Nomad lets each user of the node write to the directory of a task: it is closed, and what others have put there is
+not used."""
+TAKE = """w=$PWD; {there}echo "for $(uname -m)"; read n && head -c "$n" >part.$$ && chmod 755 part.$$ \\
+&& mv part.$$ runner && r=$PWD/runner && {up}cd "$w" && exec "$r" here"""
 """Takes the runner from standard input, after its size: what is not whole is never in its place."""
+COPY = """cp {source} part && echo '{sha256}  part' | sha256sum -c >&2 && chmod 755 part && mv part runner || exit; """
+"""Takes it from where others may have exchanged it."""
 UP = """until [ -S state/box/run/socket ]; do
-[ -e runner ] && ! grep -qs FATAL "$NOMAD_ALLOC_DIR/hermes-exec.log" || exit 1; sleep 0.02; done; """
+[ -e runner ] && ! grep -qs FATAL log || exit 1; sleep 0.02; done; """
 """Waits on a node for what Apptainer has started, unless it says why not or the box is given up."""
 WAIT = """sleep {limit_s} & limit=$!; until [ -x runner ]; do
 kill -0 $limit 2>/dev/null || exit 1; sleep {poll_s} 2>/dev/null || sleep 1; done
@@ -71,17 +83,32 @@ def program(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
     """What starts the runner in a task where it has arrived, in the one case with the base of that which serves."""
     if config.driver == "singularity":
         start = 'exec ./runner "$@" --base state/box' if base else f'{UP}exec ./runner "$@"'
-        script = f'cd "$NOMAD_TASK_DIR/hermes-exec" || exit; {start}'
+        script = f"cd {ON_NODE}/{PLACE} || exit; {start}"
         return ["/bin/sh", "-c", script, "sh", *argv]
-    path = BOUND if config.runner_delivery == "bind" else f"{HOME}/runner"
-    return [path, *argv, *(["--base", BASE] * base)]
+    place = place_of(config)
+    path = BOUND if config.runner_delivery == "bind" else f"{place}/runner"
+    return [path, *argv, *(["--base", f"{place}/box"] * base)]
+
+
+def place_of(config: NomadConfig) -> str:
+    """Return the directory of the runner in a container, which nobody else there can exchange."""
+    return STATE if config.user in ROOT else "/tmp/hermes-exec"
+
+
+def hides(config: NomadConfig) -> bool:
+    """Tell whether the runtime of a container is known to hide HIDDEN."""
+    return config.docker.get("runtime", "runc") in {"runc", "crun"}
 
 
 def taking(config: NomadConfig) -> list[str]:
     """What takes the runner in a task, unless it comes by itself, and says that it is there."""
     if config.runner_delivery != "exec":
         return program(config, "here")
-    return ["/bin/sh", "-c", TAKE.format(up=UP if config.driver == "singularity" else "")]
+    return ["/bin/sh", "-c", TAKE.format(there=_there(config), up=UP if config.driver == "singularity" else "")]
+
+
+def _there(config: NomadConfig) -> str:
+    return CLOSED if config.driver == "singularity" else IN_PLACE.format(place=place_of(config))
 
 
 def image_of(config: NomadConfig, spec: LaunchSpec) -> str:
@@ -158,9 +185,20 @@ def asked_for(job: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: int | None) -> dict[str, Any]:
-    serve = ["serve", "--base", BASE, "--lease-s", str(spec.lease_s), "--log", f"/{LOG}", "--unset", "NOMAD_*"]
-    start = ["/bin/sh", "-c", f'{_arrival(config, spec)}cd / && exec {HOME}/runner "$@"', "sh", *serve]
+    place, hidden = place_of(config), hides(config)
+    serve = ["serve", "--base", f"{place}/box", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
+    serve += [word for directory in ((HIDDEN,) if hidden else AS_USUAL) for word in ("--hide", directory)]
+    start = ["/bin/sh", "-c", f'{_arrival(config, spec, runner)}cd / && exec {place}/runner "$@"', "sh", *serve]
     options, volumes = dict(config.docker), list(config.volumes)
+    if config.docker.get("privileged"):
+        volumes.append(f"{PLACE}:{STATE}")  # of the task's directory: overlays cannot lie on an overlay
+    elif config.docker.get("readonly_rootfs"):
+        target = STATE if place == STATE else "/tmp"
+        options["mount"] = [*options.get("mount", ()), {"type": "volume", "target": target}]
+    if "mknod" not in (name.lower() for name in options.get("cap_add", ())):
+        options["cap_drop"] = [*options.get("cap_drop", ()), "mknod"]
+    if config.runner_delivery == "artifact":
+        volumes.append(f"local/{PLACE}:{FETCHED}:ro")
     if isinstance(login := options.get("auth"), dict) and "password" in login:
         options["auth"] = {**login, "password": login["password"].get_secret_value()}
     if config.runner_delivery == "bind":
@@ -174,7 +212,8 @@ def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: in
         options["pids_limit"] = spec.box_pids
     options |= {"image": image_of(config, spec), "image_pull_timeout": f"{round(spec.pull_timeout_s)}s"}
     options |= {"entrypoint": start[:1], "args": start[1:], "volumes": volumes}
-    return {"Driver": "docker", "User": config.user or "0:0", "Env": config.env, "Config": options}
+    directories = {f"NOMAD_{name}_DIR": path for name, path in DIRECTORIES.items() if hidden}
+    return {"Driver": "docker", "User": config.user or "0:0", "Env": config.env | directories, "Config": options}
 
 
 def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> dict[str, Any]:
@@ -200,19 +239,20 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
         else:
             lines[-1] = f'[ ! -e {optional[1]} ] || set -- "$@" --mount {shlex.quote(word)}'
     hosts = "cp /etc/hosts hosts" if spec.network else "echo 127.0.0.1 localhost >hosts"
-    source = config.runner_source or str(runner.path.resolve())
-    bound = f"ln -sf {shlex.quote(source)} runner && " * (config.runner_delivery == "bind")
-    script = f"{_arrival(config, spec)}{bound}mkdir -p {' '.join(made)} && {hosts} || exit\n"
-    script += "\n".join(lines).replace(HERE, '"$PWD"') + '\nexec "$@" 2>"$NOMAD_ALLOC_DIR/hermes-exec.log"'
+    script = f"{_arrival(config, spec, runner)}mkdir -p {' '.join(made)} && {hosts} || exit\n"
+    script += "\n".join(lines).replace(HERE, '"$PWD"') + '\nexec "$@" 2>log'
     env = {f"APPTAINERENV_{name}": value for name, value in config.env.items()}
     return {"Driver": "raw_exec", "Env": env, "Config": {"command": "/bin/sh", "args": ["-c", script]}}
 
 
-def _arrival(config: NomadConfig, spec: LaunchSpec) -> str:
+def _arrival(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> str:
     """What a shell does until the runner is there."""
     if config.runner_delivery == "exec":
-        return IN_HOME + WAIT.format(limit_s=math.ceil(max(spec.lease_s, ARRIVAL_S)), poll_s=POLL_S)
-    return IN_HOME + "chmod 755 runner; " * (config.runner_delivery == "artifact")
+        return _there(config) + WAIT.format(limit_s=math.ceil(max(spec.lease_s, ARRIVAL_S)), poll_s=POLL_S)
+    source = config.runner_source or str(runner.path.resolve())
+    if config.runner_delivery == "artifact":
+        source = f"../local/{PLACE}/runner" if config.driver == "singularity" else f"{FETCHED}/runner"
+    return _there(config) + COPY.format(source=shlex.quote(source), sha256=runner.sha256)
 
 
 def _artifacts(config: NomadConfig, runner: RunnerBinary) -> list[dict[str, Any]]:
@@ -220,4 +260,4 @@ def _artifacts(config: NomadConfig, runner: RunnerBinary) -> list[dict[str, Any]
         return []
     options = {"checksum": f"sha256:{runner.sha256}"}
     source = {"GetterSource": config.runner_source, "GetterMode": "file", "GetterOptions": options}
-    return [{**source, "RelativeDest": "local/hermes-exec/runner"}]
+    return [{**source, "RelativeDest": f"local/{PLACE}/runner"}]

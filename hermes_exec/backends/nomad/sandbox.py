@@ -111,10 +111,12 @@ def purge(client: Nomad, name: str, *, remove: bool = True) -> None:
 def state_of(allocation: Mapping[str, Any], *, whole_box: bool) -> SandboxStatus:
     """What the cluster says of a box."""
     state = str(allocation.get("ClientStatus"))
+    events = events_of(allocation)
     if state not in {"complete", "failed", "lost"}:
+        if [each.get("Type") for each in events].count("Started") > 1:
+            return SandboxStatus("dead", PostMortem("its task was started anew", suspect="outside"))
         # `unknown`: its node is away, and may come back.
         return SandboxStatus("unknown" if state == "unknown" else "alive", detail=f"Nomad says {state}")
-    events = events_of(allocation)
     ended: Mapping[str, Any] = next((each for each in reversed(events) if each.get("Type") == "Terminated"), {})
     details: Mapping[str, Any] = ended.get("Details") or {}
     oom, code = details.get("oom_killed") == "true", details.get("exit_code")

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -42,6 +41,7 @@ from hermes_exec.backends.singularity.engine import (
 from hermes_exec.backends.singularity.failures import Refused, RefusedError, explain
 from hermes_exec.backends.singularity.images import Images
 from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
+from hermes_exec.backends.strict_path import make_private_directory
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.errors import ExecError, LaunchError
 
@@ -110,13 +110,13 @@ class SingularityBackend(HostBackend):
     @asynccontextmanager
     async def trial_image(self) -> AsyncIterator[tuple[str, list[str]]]:
         """See ``TrialImage.trial_image``: a folder."""
-        folder = await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="hermes-exec-image-"))
+        folder = await anyio.to_thread.run_sync(make_private_directory, "hermes-exec-image-")
         try:
-            await anyio.to_thread.run_sync(_fill, Path(folder))
-            yield folder, ["/runner", "version"]
+            await anyio.to_thread.run_sync(_fill, folder)
+            yield str(folder), ["/runner", "version"]
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_tree, Path(folder))
+                await anyio.to_thread.run_sync(remove_tree, folder)
 
     def _launch(
         self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path, given_up: threading.Event
@@ -166,7 +166,7 @@ class SingularityBackend(HostBackend):
 
     def _remove_as_fakeroot(self, path: Path) -> None:
         """Remove what belongs to the further users that `fakeroot` has given to a box."""
-        folder = Path(tempfile.mkdtemp(prefix="hermes-exec-image-"))
+        folder = make_private_directory("hermes-exec-image-")
         try:
             _fill(folder)
             engine = self._engine or find_engine(self._config.binary)

@@ -79,11 +79,12 @@ class Host:
         if told.get("system") != "Linux":
             said = told.get("system") or (done.stdout + done.stderr).decode("utf-8", "replace")[-500:]
             raise BackendUnavailable(f"ssh {self.name}: boxes need Linux, and its shell says {said!r}")
+        why = told.get("unsafe", "set base_dir")
         if "base" not in told:
             where = self._config.base_dir or "$TMPDIR, /tmp, /var/tmp and /dev/shm"
-            raise ConfigError(f"ssh {self.name}: no program can be put and run in {where}: set base_dir")
+            raise ConfigError(f"ssh {self.name}: no program can be put and run in {where}: {why}")
         if "cache" not in told:
-            raise ConfigError(f"ssh {self.name}: no private directory can be made there in which a program runs")
+            raise ConfigError(f"ssh {self.name}: no private directory can be made there in which a program runs: {why}")
         try:
             runner = find_runner("linux", told.get("arch"))
         except BackendUnavailable as error:

@@ -16,6 +16,7 @@ from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.process import open_child, with_us
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
 from hermes_exec.backends.ssh.transport import CLOSED, Attempts, Completed, unavailable
+from hermes_exec.backends.strict_path import make_private_directory
 
 LONGEST_TMPDIR = 52
 """Characters: the path of the client's socket below it has up to 51 more, and the system allows 103 (107 on Linux)."""
@@ -109,9 +110,8 @@ class OpenSSH:
 
     def _private(self) -> Path:
         if self._folder is None:
-            usual = tempfile.gettempdir()
-            parent = "/tmp" if len(usual) > LONGEST_TMPDIR and os.access("/tmp", os.W_OK | os.X_OK) else None
-            self._folder = Path(tempfile.mkdtemp(prefix="hermes-exec-ssh-", dir=parent))
+            too_long = len(tempfile.gettempdir()) > LONGEST_TMPDIR and os.access("/tmp", os.W_OK | os.X_OK)
+            self._folder = make_private_directory("hermes-exec-ssh-", "/tmp" if too_long else None)
         return self._folder
 
     def _socket(self) -> Path:

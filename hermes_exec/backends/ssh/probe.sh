@@ -1,14 +1,32 @@
 # What kind of host this is, and where a program can be kept (cache) and boxes can be (base). $1 is the base directory that
-# is asked for, or empty. Needs a POSIX shell alone.
+# is asked for, or empty. Needs a POSIX shell, and mktemp.
 umask 077
 user=$(id -u)
 
+# Whether nobody but root and this user decides what is at a path without links: they own each directory on the way, and others
+# may write to none of them unless it is sticky. Else it says why.
+strict() (
+  at=$1
+  while :; do
+    set -- $(ls -ldn "$at/")
+    case $3 in
+      0 | "$user") ;;
+      *) echo "unsafe $at belongs to another user ($3)" && return 1 ;;
+    esac
+    case $1 in
+      ?????w???[!tT]* | ????????w[!tT]*) echo "unsafe others may write to $at ($1, not sticky): chmod go-w, or +t" && return 1 ;;
+    esac
+    [ "$at" ] || return 0
+    at=${at%/*}
+  done
+)
+
 # Whether a program that is put into a directory runs there.
 works() {
-  try=$1/.hermes-exec-try-$$
-  printf '#!/bin/sh\nexit 7\n' >"$try" && chmod 700 "$try" && "$try"
+  try=$(mktemp -d "$1/.hermes-exec-try-XXXXXXXXXX") || return
+  printf '#!/bin/sh\nexit 7\n' >"$try/try" && chmod 700 "$try/try" && "$try/try"
   code=$?
-  rm -f "$try"
+  rm -rf "$try"
   [ $code = 7 ]
 }
 
@@ -17,13 +35,18 @@ private() {
   mkdir -p "$1" && [ ! -L "$1" ] && [ -O "$1" ] && chmod 700 "$1" && works "$1"
 }
 
-# first WORD TEST DIRECTORY...: tells the first absolute one that passes.
+# first WORD TEST DIRECTORY...: tells the first absolute one that passes, without links.
 first() {
   word=$1 test=$2
   shift 2
   for directory; do
     case $directory in
-      /*) "$test" "$directory" 2>/dev/null && echo "$word $directory" && return ;;
+      /*)
+        there=$directory
+        until [ -d "$there/" ]; do there=${there%/*}; done
+        there=$(cd -P "$there/" && pwd -P) && strict "${there%/}" && "$test" "$directory" >/dev/null 2>&1 &&
+          echo "$word $(cd -P "$directory" && pwd -P)" && return
+        ;;
     esac
   done
 }

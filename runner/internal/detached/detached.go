@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/bounded"
+	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/wipe"
@@ -64,6 +65,9 @@ func Start(base string, owner json.RawMessage, args ...string) (Box, error) {
 		mode = 0o711 // slots of their own uid pass through it
 	}
 	above := filepath.Dir(dir)
+	if err := private.Check(above); err != nil {
+		return Box{}, err
+	}
 	if left, ok := room.At(above, os.Geteuid() == 0); ok && left.NearlyFull() {
 		return Box{}, fmt.Errorf("%s has no space for another sandbox: %d MiB are left", above, left.Bytes>>20)
 	}
@@ -166,6 +170,9 @@ func End(base string) (Box, error) {
 			time.Sleep(pause)
 			box = Read(base)
 		}
+	}
+	if err := private.Check(filepath.Dir(dir)); err != nil {
+		return box, fmt.Errorf("%s is kept: %w", dir, err)
 	}
 	removeGroups(filepath.Join(base, "groups"))
 	mounts, err := proc.Mounts()

@@ -1,6 +1,7 @@
 package slots
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -14,6 +15,7 @@ import (
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/users"
@@ -23,6 +25,7 @@ import (
 // Manager holds the slots of one box.
 type Manager struct {
 	base  string
+	dir   *private.Directory // base, held open
 	facts isolation.Facts
 	exe   string
 	boot  string
@@ -59,34 +62,23 @@ func (m *Manager) home() string {
 // NewManager keeps slots below baseDir, which it makes when it is not there.
 // selfExe is this program, as a path that an agent can be started from.
 func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager, error) {
-	base, err := filepath.Abs(baseDir)
+	mode := os.FileMode(0o700)
+	if facts.Switch {
+		mode = 0o711 // slots with uids of their own pass through it
+	}
+	dir, err := private.Open(baseDir, mode, "slots")
 	if err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(base, "slots"), 0o711); err != nil {
-		return nil, fmt.Errorf("slots: %w", err)
-	}
-	// The view of a slot is made of real paths.
-	if base, err = filepath.EvalSymlinks(base); err != nil {
-		return nil, fmt.Errorf("slots: %w", err)
-	}
-	if facts.Switch {
-		for _, dir := range []string{base, filepath.Join(base, "slots")} {
-			if err := os.Chmod(dir, 0o711); err != nil {
-				return nil, fmt.Errorf("slots: %w", err)
-			}
-		}
-	}
+	base := dir.Path // the view of a slot is made of real paths
 	trash, err := wipe.NewTrash(filepath.Join(base, "trash"))
 	if err != nil {
 		return nil, err
 	}
 	random := make([]byte, 8)
-	if _, err := rand.Read(random); err != nil {
-		return nil, fmt.Errorf("slots: %w", err)
-	}
+	_, _ = rand.Read(random) // it never fails
 	m := &Manager{
-		base: base, facts: facts, exe: selfExe, since: proc.BootTicks(), boot: hex.EncodeToString(random),
+		base: base, dir: dir, facts: facts, exe: selfExe, since: proc.BootTicks(), boot: hex.EncodeToString(random),
 		ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout,
@@ -139,7 +131,7 @@ func (m *Manager) OnDeath(f func(slot string, why *ipc.Error)) { m.onDeath = f }
 
 // Create makes a slot. Its agent is started at first use.
 func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error) {
-	if err := p.check(); err != nil {
+	if err := cmp.Or(p.check(), m.dir.Verify()); err != nil {
 		return SlotFacts{}, err
 	}
 	m.mu.Lock()
@@ -333,9 +325,8 @@ func (m *Manager) Close(ctx context.Context) ipc.Receipt {
 		}()
 	}
 	wg.Wait()
-	w := wipe.New(wipe.Budget)
-	if w.Wipe(m.base); len(w.Problems) > 0 {
-		fmt.Fprintln(os.Stderr, "runner: left behind:", w.Problems[0])
+	for _, problem := range m.dir.Remove() {
+		fmt.Fprintln(os.Stderr, "runner: left behind:", problem)
 	}
 	return total
 }

@@ -172,6 +172,10 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	if result.Killed.Left > 0 {
 		result.Differences = append(result.Differences, fmt.Sprintf("%d processes are left", result.Killed.Left))
 	}
+	if err := s.m.dir.Verify(); err != nil {
+		result.Differences = append(result.Differences, err.Error())
+		return result
+	}
 	result.Differences = append(result.Differences, s.clear()...)
 	result.Differences = append(result.Differences, s.wipeShared()...)
 	if err := s.remakeDirs(); err != nil {
@@ -274,7 +278,9 @@ func (s *slot) removeTraces() error {
 		left = s.wipeShared()
 	}
 	var problems []error
-	if waste, err := s.m.trash.Take(s.dir); err == nil {
+	if err := s.m.dir.Verify(); err != nil {
+		problems = append(problems, err)
+	} else if waste, err := s.m.trash.Take(s.dir); err == nil {
 		_, more := s.m.trash.Settle(append(s.waste, waste))
 		left = append(left, more...)
 	} else {

@@ -23,7 +23,7 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker import delivery
 from hermes_exec.backends.docker.config import DockerConfig
-from hermes_exec.backends.docker.container import RUNNER
+from hermes_exec.backends.docker.container import BASE_DIR, RUNNER
 from hermes_exec.backends.docker.dial_socket import DialSocket
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
@@ -208,7 +208,7 @@ async def test_what_docker_says_of_a_program_that_cannot_start_is_no_frame(
     container = engine.containers.run(docker_image("busybox"), ["sleep", "60"], detach=True, network_mode="none")
     connected = Engine(DockerConfig())
     try:
-        made = CreatedContainer(str(container.id), str(container.name), None, "/", {}, False)
+        made = CreatedContainer(str(container.id), str(container.name), None, "/", {}, False, BASE_DIR)
         sandbox = DockerSandbox(connected, made)
         with pytest.raises(ChannelLost, match="OCI runtime"), anyio.fail_after(20):
             await Channel.open(lambda: sandbox.open(["attach"]), lease_s=10)

@@ -1,0 +1,60 @@
+"""Checks that nobody else decides what a path leads to, as OpenSSH does with the way to its keys (StrictModes)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from hermes_exec.errors import ConfigError
+
+ALL_IDS = ["0", "0", "4294967295"]
+"""The map of a user namespace in which each user has a number."""
+
+
+def why_not_strict(path: Path) -> str | None:
+    """Return why another user could put something else at a path without links; None if nobody but root can.
+
+    This user or root owns each directory on the way, and others may write to none of them unless it is sticky.
+    """
+    for directory in (path, *path.parents):
+        found = directory.lstat()
+        if found.st_uid not in (0, os.geteuid(), _nobody()):
+            return f"{directory} belongs to another user ({found.st_uid})"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+            mode = stat.S_IMODE(found.st_mode)
+            return f"others may write to {directory} (mode {mode:04o}, not sticky): chmod go-w, or +t"
+    return None
+
+
+@cache
+def _nobody() -> int:
+    """Return the uid that stands for all without a number in this user namespace, -1 where each has one."""
+    try:
+        if Path("/proc/self/uid_map").read_text("ascii").split() != ALL_IDS:
+            return int(Path("/proc/sys/kernel/overflowuid").read_text("ascii"))
+    except (OSError, ValueError):
+        pass
+    return -1
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory and the way there, which others may pass and not write to, whatever the umask allows."""
+    for directory in reversed((path, *path.parents)):
+        if not directory.exists():
+            directory.mkdir(0o755, exist_ok=True)
+
+
+def make_private_directory(prefix: str, where: str | None = None) -> Path:
+    """Make a temporary directory that is this user's alone.
+
+    Raises:
+        OSError: it cannot be made.
+        ConfigError: others could put another one in its place.
+    """
+    parent = Path(where or tempfile.gettempdir()).resolve()
+    if why := why_not_strict(parent):
+        raise ConfigError(f"no private directory can be made in {parent}: {why}; set TMPDIR to another one")
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))

@@ -1,0 +1,40 @@
+package private
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+const readOnly = 1 // ST_RDONLY
+
+// Hide keeps tenants from a directory of the engine's: nothing is done where
+// the engine has hidden it by a read-only file system. Else an empty one is
+// mounted over it where this process may, or it is closed to all other users,
+// which does not keep out another process of root's.
+func Hide(dir string) error {
+	file, err := os.OpenFile(dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	var fs syscall.Statfs_t
+	if err := syscall.Fstatfs(int(file.Fd()), &fs); err != nil {
+		return fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	if fs.Flags&readOnly != 0 {
+		return nil
+	}
+	flags := uintptr(syscall.MS_RDONLY | syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC)
+	if syscall.Mount("tmpfs", dir, "tmpfs", flags, "size=0") == nil {
+		return nil
+	}
+	if err := file.Chown(os.Geteuid(), os.Getegid()); err != nil {
+		return err
+	}
+	return file.Chmod(0o700)
+}
