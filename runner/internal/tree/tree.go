@@ -75,8 +75,13 @@ func (r *Remover) entry(dir int, name string) bool {
 		}
 	}
 	err := r.unlink(dir, name)
-	if err == syscall.ENOTEMPTY || err == syscall.EEXIST {
+	switch err {
+	case syscall.ENOTEMPTY, syscall.EEXIST:
 		err = r.directory(dir, name)
+	case syscall.EROFS, syscall.EACCES: // one that itself cannot be removed is emptied, as where something is mounted
+		if inner := r.directory(dir, name); inner != syscall.ENOTDIR {
+			err = inner
+		}
 	}
 	if err != nil && !errors.Is(err, syscall.ENOENT) {
 		r.fail(err)

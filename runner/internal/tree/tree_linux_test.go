@@ -159,3 +159,35 @@ func TestARemoverOpensUpWhatItsUserOwnsOnly(t *testing.T) {
 		t.Error("its own directories are not gone")
 	}
 }
+
+func TestADirectoryThatItselfCannotBeRemovedIsEmptied(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it takes root to be another user")
+	}
+	const other = 54321
+	parent := t.TempDir()
+	for dir := parent; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		_ = os.Chmod(dir, 0o755)
+	}
+	full := filepath.Join(parent, "full")
+	for _, dir := range []string{full, full + "/below"} {
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, other, other)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := openDirectory(t, parent)
+	var failed error
+	done := make(chan bool)
+	go func() {
+		runtime.LockOSThread() // it ends with this goroutine
+		_ = syscall.Setfsuid(other)
+		r := Remover{Force: true, Fail: func(_ string, err error) { failed = err }}
+		done <- r.Remove(dir, "full")
+	}()
+	if <-done || !errors.Is(failed, syscall.EACCES) {
+		t.Error("it is gone", failed)
+	}
+	if entries, err := os.ReadDir(full); err != nil || len(entries) > 0 {
+		t.Error(entries, err)
+	}
+}
