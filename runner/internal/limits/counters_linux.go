@@ -1,6 +1,8 @@
 package limits
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"strconv"
@@ -43,15 +45,15 @@ func asItIs(limit uint64) uint64 { return limit }
 // kernel counts nobody else together with the slot.
 func SetCounters(own bool) error {
 	for _, c := range counters {
-		var now syscall.Rlimit
-		if err := prlimit(0, c.resource, nil, &now); err != nil {
+		now, err := counter(c.resource)
+		if err != nil {
 			return err
 		}
-		most := c.shared
+		most := c.shared(now.Max)
 		if own {
-			most = c.own
+			most = c.own(now.Max)
 		}
-		if err := setRlimit(0, c.resource, most(now.Max)); err != nil {
+		if err := lower(c.resource, syscall.Rlimit{Cur: most, Max: most}); err != nil {
 			return err
 		}
 	}
@@ -67,17 +69,32 @@ func WithCounters(do func() error) error {
 	lowering.Lock()
 	defer lowering.Unlock()
 	for _, c := range counters {
-		var now syscall.Rlimit
-		if err := prlimit(0, c.resource, nil, &now); err != nil {
+		now, err := counter(c.resource)
+		if err != nil {
 			return err
 		}
-		lower := syscall.Rlimit{Cur: min(c.own(now.Max), now.Cur), Max: now.Max}
-		if err := prlimit(0, c.resource, &lower, nil); err != nil {
+		if err := lower(c.resource, syscall.Rlimit{Cur: min(c.own(now.Max), now.Cur), Max: now.Max}); err != nil {
 			return err
 		}
 		defer func() { _ = prlimit(0, c.resource, &now, nil) }()
 	}
 	return do()
+}
+
+func counter(resource int) (now syscall.Rlimit, err error) {
+	if err = prlimit(0, resource, nil, &now); err != nil {
+		err = fmt.Errorf("rlimit %d: %w", resource, err)
+	}
+	return now, err
+}
+
+// lower sets a limit of this process. gVisor refuses those that it does not have:
+// there a sandbox has a kernel, and counters, of its own.
+func lower(resource int, to syscall.Rlimit) error {
+	if err := prlimit(0, resource, &to, nil); err != nil && !errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("rlimit %d: %w", resource, err)
+	}
+	return nil
 }
 
 // namespaceFolder holds the limits of a user namespace: inotify, fanotify, and

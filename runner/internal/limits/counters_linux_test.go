@@ -4,11 +4,13 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"unsafe"
 )
 
 const inChild = "HERMES_EXEC_TEST_COUNTERS"
@@ -99,5 +101,44 @@ func TestNamespaceShare(t *testing.T) {
 		if all, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err != nil || value > max(1, all/4) {
 			t.Errorf("%s: %d of %d, %v", name, value, all, err)
 		}
+	}
+}
+
+// gVisor refuses to set limits that it does not have: a filter stands for it here.
+func TestLimitsThatAKernelDoesNotHave(t *testing.T) {
+	if os.Getenv(inChild) == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestLimitsThatAKernelDoesNotHave$", "-test.count=1")
+		cmd.Env = append(os.Environ(), inChild+"=refused")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	runtime.LockOSThread()
+	const prSetNoNewPrivs, prSetSeccomp, filterMode = 38, 22, 2
+	const load, equal, answer, refuse, allow = 0x20, 0x15, 0x06, 0x00050000 | uint32(syscall.EPERM), 0x7fff0000
+	program := []syscall.SockFilter{
+		{Code: load, K: 0}, {Code: equal, K: syscall.SYS_PRLIMIT64, Jf: 5},
+		{Code: load, K: 16 + 8*2}, {Code: equal, K: 0, Jt: 3}, // only asks
+		{Code: load, K: 16 + 8}, {Code: equal, K: rlimitSigpending, Jf: 1},
+		{Code: answer, K: refuse}, {Code: answer, K: allow},
+	}
+	filter := syscall.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetSeccomp, filterMode,
+		uintptr(unsafe.Pointer(&filter))); errno != 0 {
+		t.Skip(errno)
+	}
+	before, queues := limit(t, rlimitSigpending), limit(t, rlimitMsgqueue)
+	if err := prlimit(0, rlimitSigpending, &before, nil); err != syscall.EPERM {
+		t.Fatalf("the filter does not refuse: %v", err)
+	}
+	if err := errors.Join(WithCounters(func() error { return nil }), SetCounters(false)); err != nil {
+		t.Error(err)
+	}
+	if after := limit(t, rlimitMsgqueue); after.Max != queues.Max/4 {
+		t.Errorf("the others are not lowered: %+v of %+v", after, queues)
 	}
 }
