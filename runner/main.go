@@ -34,7 +34,7 @@ import (
 var version = "dev"
 
 const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--hide DIR]… [--shared DIR]…
-                    [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
+                    [--volume DIR]… [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
                     [--filter] [--until-stdin-ends]
        runner attach --base DIR
        runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
@@ -147,6 +147,11 @@ func runServe(args []string) int {
 		shared = append(shared, path)
 		return nil
 	})
+	var volumes []string
+	flags.Func("volume", "mount of the configuration: what slots leave there stays", func(path string) error {
+		volumes = append(volumes, path)
+		return nil
+	})
 	var unset []string
 	flags.Func("unset", "variable that is not for commands", func(pattern string) error {
 		unset = append(unset, pattern)
@@ -174,7 +179,8 @@ func runServe(args []string) int {
 			logger.Printf("tenants may reach a directory of the engine's: %v", err)
 		}
 	}
-	server, err := newServer(*base, shared, *network, *filter, time.Duration(*lease*float64(time.Second)), logger)
+	leaseTime := time.Duration(*lease * float64(time.Second))
+	server, err := newServer(*base, shared, volumes, *network, *filter, leaseTime, logger)
 	if err != nil {
 		logger.Print(err)
 		return 1
@@ -252,7 +258,7 @@ func runDetached(command string, args []string) int {
 	return code
 }
 
-func newServer(base string, shared []string, network string, filter bool, lease time.Duration,
+func newServer(base string, shared, volumes []string, network string, filter bool, lease time.Duration,
 	logger *log.Logger) (*serve.Server, error) {
 	facts, err := isolation.Probe()
 	if err != nil {
@@ -263,6 +269,7 @@ func newServer(base string, shared []string, network string, filter bool, lease 
 		return nil, err
 	}
 	manager.Share(shared)
+	manager.Mounts(append(volumes, shared...))
 	manager.NetworkOf(network)
 	if filter {
 		manager.Filter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
+from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import (
     BackendUnavailable,
     ChannelLost,
@@ -28,6 +29,14 @@ BY_ITSELF = (0, 1, 128, 255)
 AWAY_S, AWAY_PAUSE_S = 10.0, 0.5
 """How long an engine that is away is asked again to end a box, and how often."""
 SandboxState = Literal["alive", "dead", "unknown"]
+
+
+def volume_arguments(volumes: Iterable[str], shared_volumes: Iterable[str] = ()) -> list[str]:
+    """Return the arguments of a runner for what the configuration mounts: what slots leave there stays, and all slots
+    write to those that are shared.
+    """
+    arguments = [word for volume in volumes for word in ("--volume", volume_parts(volume)[1])]
+    return arguments + [word for volume in shared_volumes for word in ("--shared", volume_parts(volume)[1])]
 
 
 @dataclass(frozen=True, slots=True)

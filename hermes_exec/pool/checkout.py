@@ -259,6 +259,7 @@ class Checkouts:
             )
             if outcome.reusable:
                 try:
+                    checkout.tenancy.facts = await box.create(checkout.place)
                     await box.provision(checkout.place, checkout.tenancy.renew(), box.workdir(checkout.workdir))
                 except ExecError as error:
                     checkout.tenancy.expire(f"the slot could not be prepared after its reset: {error}")

@@ -30,7 +30,7 @@ from hermes_exec.pool.state import SandboxRecord
 from hermes_exec.pool.templates import Template
 from hermes_exec.redact import masked
 from hermes_exec.results import KillReceipt
-from hermes_exec.slot.answers import SlotFacts, items, receipt, remote_failure
+from hermes_exec.slot.answers import SlotFacts, integer, items, receipt, remote_failure
 from hermes_exec.slot.run import execute
 from hermes_exec.slot.scope import SlotScope, raise_seen
 from hermes_exec.slot.transfer.transfer import moving, upload
@@ -293,6 +293,8 @@ class PooledSandbox:
         except RemoteError as error:
             raise ExecError(f"the slot cannot be reset: {error.message}", sandbox=self.id) from error
         killed = receipt(answer.get("killed"))
+        if place.facts is not None:
+            place.facts = replace(place.facts, uid=integer(answer, "uid"), gid=integer(answer, "gid"))
         if answer.get("clean") is not True or killed.left:
             differences = answer.get("differences")
             told = "; ".join(map(readable, differences[:5])) if isinstance(differences, list) else ""

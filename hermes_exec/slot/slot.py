@@ -111,7 +111,7 @@ class Slot:
 
     @property
     def uid(self) -> int:
-        """The number of the user that commands run as."""
+        """The number of the user that commands run as. At `uid` and `namespaces` as root each holder has another."""
         return self._tenancy.facts.uid
 
     @property

@@ -23,7 +23,7 @@ from tests.fuzz.seeds import EXIT, FILE, FOUND, LISTED, PROCESS, READY, RECEIPT,
 
 BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 TREE = tree(tarfile.PAX_FORMAT)
-RESET = {"clean": True, "killed": RECEIPT, "differences": [], "changed": []}
+RESET = {"clean": True, "killed": RECEIPT, "differences": [], "uid": 1000, "gid": 1000}
 Said = list[tuple[FrameType, int, bytes]]
 """Kind, channel and content of what comes before a response."""
 STARTED: Said = [(FrameType.EVENT, 0, b'{"event":"started","pid":5}')]

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, away_for_now
+from hermes_exec.backends.base import (
+    Labels,
+    LaunchSpec,
+    Reaped,
+    ReapFilter,
+    SandboxInfo,
+    away_for_now,
+    volume_arguments,
+)
 from hermes_exec.backends.dockerfile import folder_of
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
@@ -193,9 +201,7 @@ def check_options(config: ModalConfig, spec: LaunchSpec) -> str:
 def command(config: ModalConfig, spec: LaunchSpec) -> list[str]:
     """The main process. What Modal adds to the image's variables is for its own programs."""
     argv = [RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s), "--unset", "MODAL_*"]
-    for volume in config.shared_volumes:
-        argv += ["--shared", volume_parts(volume)[1]]
-    return argv
+    return argv + volume_arguments(config.volumes, config.shared_volumes)
 
 
 def to_tags(labels: Labels) -> dict[str, str]:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot
+from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot, volume_arguments
 from hermes_exec.backends.nomad.cluster import PLACE, TASK
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.owner import PREFIX, to_strings
@@ -188,6 +188,7 @@ def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: in
     place, hidden = place_of(config), hides(config)
     serve = ["serve", "--base", f"{place}/box", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
     serve += [word for directory in ((HIDDEN,) if hidden else AS_USUAL) for word in ("--hide", directory)]
+    serve += volume_arguments(config.volumes)
     start = ["/bin/sh", "-c", f'{_arrival(config, spec, runner)}cd / && exec {place}/runner "$@"', "sh", *serve]
     options, volumes = dict(config.docker), list(config.volumes)
     if config.docker.get("privileged"):

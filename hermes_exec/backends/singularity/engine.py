@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hermes_exec.backends.base import LaunchSpec, away_for_now
+from hermes_exec.backends.base import LaunchSpec, away_for_now, volume_arguments
 from hermes_exec.backends.box_directory import BoxDirectory
 from hermes_exec.backends.process import SYSTEM_PATH
 from hermes_exec.backends.singularity.config import SingularityConfig
@@ -167,9 +167,7 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Pl
         argv += ["--network-of", "host"]
     for name in LEFT_OUT:
         argv += ["--unset", name]
-    for volume in config.shared_volumes:
-        argv += ["--shared", volume_parts(volume)[1]]
-    return argv
+    return argv + volume_arguments(config.volumes, config.shared_volumes)
 
 
 def fakeroot(engine: Engine) -> list[str]:

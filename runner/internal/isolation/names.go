@@ -145,15 +145,15 @@ func parseEntries(data []byte, fields int) [][]string {
 	return out
 }
 
-// NumberTaken says whether the box has a user or a group of that number.
-func NumberTaken(number uint32) bool {
-	text := strconv.FormatUint(uint64(number), 10)
+// TakenNumbers returns the numbers that users and groups of the sandbox have.
+func TakenNumbers() map[uint32]bool {
+	taken := map[uint32]bool{}
 	for _, path := range []string{"/etc/passwd", "/etc/group"} {
 		for _, f := range entries(path, 3) {
-			if f[2] == text {
-				return true
+			if number, err := id(f[2]); err == nil {
+				taken[number] = true
 			}
 		}
 	}
-	return false
+	return taken
 }

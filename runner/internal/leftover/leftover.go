@@ -27,7 +27,10 @@ func Remove(dirs ...string) (problems []string) {
 			continue
 		}
 		w := &wipe.Wiper{}
-		tree.EachName(dir, func(name string) bool { return w.WipeIn(dir, name) })
+		err = tree.EachName(dir, func(name string) (removed, more bool) { return w.WipeIn(dir, name), true })
+		if err != nil {
+			problems = append(problems, err.Error())
+		}
 		dir.Close()
 		problems = append(problems, w.Problems...)
 		if err := os.Remove(path); err != nil && len(w.Problems) == 0 && !isMountPoint(err) {

@@ -32,8 +32,9 @@ type Agent struct {
 
 	workdir atomic.Pointer[string]
 
-	slot *slot
-	conn *ipc.Conn
+	slot     *slot
+	uid, gid int // of the holder
+	conn     *ipc.Conn
 
 	spawning lanes // lead to the threads that commands are forked from
 	filing   lanes // lead to those that have the slot's file system rights

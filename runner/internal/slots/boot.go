@@ -134,7 +134,7 @@ func (s *slot) launch() (*Agent, error) {
 		return nil, err
 	}
 	h := &Agent{
-		slot: s, conn: conn, Env: s.env, Shells: s.facts.Shells,
+		slot: s, uid: int(s.setup.UID), gid: int(s.setup.GID), conn: conn, Env: s.env, Shells: s.facts.Shells,
 		process: process, oomKills: oomKills(), ended: make(chan struct{}),
 	}
 	workspace := string(s.facts.Workspace)

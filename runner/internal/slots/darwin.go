@@ -20,10 +20,6 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 
 func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do() }
 
-func (s *slot) wipeShared() []string { return nil }
-
 func oomKills() int64 { return 0 }
 
 func boxFull() bool { return false }
-
-func findOpenPlaces(string) []string { return nil }

@@ -26,9 +26,8 @@ func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err err
 		return -1, "", nil, err
 	}
 	remove = func() { _ = os.Remove(path) }
-	setup := h.slot.setup
-	if setup.Switch {
-		err = os.Lchown(path, int(setup.UID), int(setup.GID))
+	if h.slot.setup.Switch {
+		err = os.Lchown(path, h.uid, h.gid)
 	}
 	if err == nil {
 		// For writing too: without a writer it would be at its end.

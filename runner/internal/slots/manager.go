@@ -18,6 +18,7 @@ import (
 	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/room"
+	"hermes-exec/runner/internal/shared"
 	"hermes-exec/runner/internal/users"
 	"hermes-exec/runner/internal/wipe"
 )
@@ -39,11 +40,11 @@ type Manager struct {
 	onExit  func(slot string, e ipc.Exit)
 	onDeath func(slot string, why *ipc.Error)
 
-	openPlaces func() []string // of a container: where anybody may leave files
-	roots      roots
-	shared     []string // folders of the box to which all slots write
-	network    string   // whose the network of the box is
-	filter     bool     // the engine does not keep a box from system calls
+	places  *shared.Places
+	roots   roots
+	shared  []string // folders of the box to which all slots write
+	network string   // whose the network of the box is
+	filter  bool     // the engine does not keep a box from system calls
 
 	whole        atomic.Bool
 	disk         room.Mark
@@ -85,7 +86,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 	}
 	m.ground.Store(&room.Ground{})
 	m.ground.Load().Survey(os.Geteuid() == 0, base)
-	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
+	m.places = shared.New(m.ids, m.home(), nil)
 	if err := m.tellGroups(); err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}
@@ -95,6 +96,10 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 // Share names folders of the box to which slots with roots of their own write
 // too. It is called before the first slot is made.
 func (m *Manager) Share(folders []string) { m.shared = folders }
+
+// Mounts names directories that the configuration mounts. What slots leave there
+// stays. It is called before the first slot is made.
+func (m *Manager) Mounts(dirs []string) { m.places = shared.New(m.ids, m.home(), dirs) }
 
 // NetworkOf says whose the network of the box is, where it is not its own. It
 // is called before the first slot is made.
@@ -178,12 +183,14 @@ func (m *Manager) slot(id string) (*slot, error) {
 // Whole says whether a slot has, or had, the whole sandbox.
 func (m *Manager) Whole() bool { return m.whole.Load() }
 
-// Facts of a slot, as Create returned them.
+// Facts of a slot, as Create returned them; its uid is that of its holder.
 func (m *Manager) Facts(id string) (SlotFacts, error) {
 	s, err := m.slot(id)
 	if err != nil {
 		return SlotFacts{}, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.facts, nil
 }
 
@@ -325,6 +332,7 @@ func (m *Manager) Close(ctx context.Context) ipc.Receipt {
 		}()
 	}
 	wg.Wait()
+	m.places.Finish()
 	for _, problem := range m.dir.Remove() {
 		fmt.Fprintln(os.Stderr, "runner: left behind:", problem)
 	}

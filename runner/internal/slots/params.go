@@ -54,6 +54,8 @@ type ResetResult struct {
 	Clean       bool        `json:"clean"`
 	Killed      ipc.Receipt `json:"killed"`
 	Differences []string    `json:"differences"`
+	UID         int         `json:"uid"` // of the next holder
+	GID         int         `json:"gid"`
 }
 
 func failure(kind, format string, args ...any) error {

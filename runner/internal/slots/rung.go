@@ -132,6 +132,29 @@ func (s *rung) chooseUser(p CreateParams) error {
 	return nil
 }
 
+// renewUser gives the slot's next holder a uid that nobody had before, where
+// the slot has one of its own: files that a holder has left anywhere are not the
+// next one's.
+func (s *rung) renewUser() error {
+	if !s.ownUID {
+		return nil
+	}
+	uid, err := s.m.ids.Take()
+	if err != nil {
+		return err
+	}
+	before, u, shell := s.user(), &s.setup, s.shellPath()
+	u.UID, u.GID, u.CountedAs = uid, uid, uid
+	s.facts.UID, s.facts.GID = int(uid), int(uid)
+	v := &u.View
+	v.Passwd = strings.Replace(v.Passwd, isolation.PasswdLine(before, shell), isolation.PasswdLine(s.user(), shell), 1)
+	v.Group = strings.Replace(v.Group, isolation.GroupLine(before), isolation.GroupLine(s.user()), 1)
+	if s.name {
+		return users.ChangeName(s.user(), shell)
+	}
+	return nil
+}
+
 // homeOf is the user's home, or what the image says with HOME: of itself an
 // engine sets there that of the user whom it starts the runner as.
 func homeOf(user isolation.User) string {

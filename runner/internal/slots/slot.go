@@ -15,6 +15,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/room"
+	"hermes-exec/runner/internal/shared"
 	"hermes-exec/runner/internal/users"
 	"hermes-exec/runner/internal/wipe"
 )
@@ -56,7 +57,7 @@ func (s *slot) create(p CreateParams) error {
 	}
 	s.container = !p.PrivateRoot
 	if s.container && s.leavesWithOthers() {
-		s.m.openPlaces() // as long as they are nobody's yet
+		s.m.places.Find() // as long as they are nobody's yet
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
@@ -171,6 +172,8 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	result := ResetResult{Killed: s.end(ctx), Differences: []string{}}
 	if result.Killed.Left > 0 {
 		result.Differences = append(result.Differences, fmt.Sprintf("%d processes are left", result.Killed.Left))
+	} else if s.ownUID {
+		s.m.ids.End(s.setup.UID)
 	}
 	if err := s.m.dir.Verify(); err != nil {
 		result.Differences = append(result.Differences, err.Error())
@@ -178,6 +181,10 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	}
 	result.Differences = append(result.Differences, s.clear()...)
 	result.Differences = append(result.Differences, s.wipeShared()...)
+	if err := s.renewUser(); err != nil {
+		result.Differences = append(result.Differences, err.Error())
+	}
+	result.UID, result.GID = s.facts.UID, s.facts.GID
 	if err := s.remakeDirs(); err != nil {
 		result.Differences = append(result.Differences, err.Error())
 	}
@@ -194,6 +201,17 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	s.died = nil
 	s.liveMu.Unlock()
 	return result
+}
+
+// wipeShared removes what the slot's holder, who is gone, has left in places
+// that it shares with others.
+func (s *slot) wipeShared() []string {
+	u := s.setup
+	if !s.leavesWithOthers() {
+		return nil
+	}
+	return s.m.places.Remove(shared.Holder{UID: u.UID, GID: u.GID, Own: s.ownUID, Image: s.container,
+		Files: !u.View.Pids || s.container, Objects: !u.View.Pids})
 }
 
 // clear takes the slot's directories away, at once and whatever they hold.
@@ -274,6 +292,9 @@ func (s *slot) stop(ctx context.Context, h *Agent) ipc.Receipt {
 // the tenant of a whole box left elsewhere in it stays in the box.
 func (s *slot) removeTraces() error {
 	var left []string
+	if s.ownUID {
+		s.m.ids.End(s.setup.UID)
+	}
 	if s.setup.Level != isolation.Box {
 		left = s.wipeShared()
 	}

@@ -501,7 +501,7 @@ func TestResetEmptiesTheSlot(t *testing.T) {
 			t.Fatalf("%+v %v", r, err)
 		}
 		t.Logf("reset of 1,000 files: %v, %+v", took, r.Killed)
-		if got := b.sh("a", "ls -A . $HOME $TMPDIR | grep -v :$ | grep -v '^$' | wc -l; id -u"); got != fmt.Sprintf("0\n%d", facts.UID) {
+		if got := b.sh("a", "ls -A . $HOME $TMPDIR | grep -v :$ | grep -v '^$' | wc -l; id -u"); got != fmt.Sprintf("0\n%d", r.UID) {
 			t.Errorf("after reset: %q", got)
 		}
 		if b.count(0) > 0 {

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -140,10 +141,14 @@ func (r *Remover) empty(fd int, name string) {
 	if len(r.names) == 1 {
 		r.top = fd
 	}
-	EachName(file, func(name string) bool {
+	err := EachName(file, func(name string) (removed, more bool) {
 		moved := r.moved
-		return r.entry(fd, name) || r.moved != moved
+		removed = r.entry(fd, name)
+		return removed || r.moved != moved, !r.ended
 	})
+	if err != nil {
+		r.fail(err)
+	}
 }
 
 // moveUp makes a deep directory an entry of the top directory, which is read
@@ -179,24 +184,31 @@ func (r *Remover) fail(err error) {
 	r.Fail(path, err)
 }
 
-// EachName reads a directory a part at a time, since it may be huge, and again
-// as long as do returns that it took an entry away: others can be skipped then.
-func EachName(dir *os.File, do func(name string) (removed bool)) {
+// EachName reads an open directory a part at a time, since it may be huge, until
+// more is false. It reads it again as long as do returns that it took an entry
+// away: others can be skipped then.
+func EachName(dir *os.File, do func(name string) (removed, more bool)) error {
 	for again := true; again; {
 		again = false
 		for {
 			names, err := dir.Readdirnames(namesAtOnce)
 			for _, name := range names {
-				if do(name) {
-					again = true
+				removed, more := do(name)
+				if !more {
+					return nil
 				}
+				again = again || removed
 			}
-			if len(names) == 0 || err != nil {
+			if err == io.EOF {
 				break
 			}
+			if err != nil {
+				return err
+			}
 		}
-		if _, err := dir.Seek(0, 0); err != nil {
-			return
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
+			return err
 		}
 	}
+	return nil
 }

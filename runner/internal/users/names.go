@@ -42,40 +42,64 @@ func appendLine(path, line string) error {
 	return err
 }
 
+// ChangeName gives the name a user of another number.
+func ChangeName(user isolation.User, shell string) error {
+	namesMu.Lock()
+	defer namesMu.Unlock()
+	if err := changeLine("/etc/passwd", user.Name, isolation.PasswdLine(user, shell)); err != nil {
+		return err
+	}
+	_ = changeLine("/etc/group", user.Name, isolation.GroupLine(user))
+	return nil
+}
+
 // RemoveName takes it away.
 func RemoveName(name string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
 	for _, path := range []string{"/etc/passwd", "/etc/group"} {
-		if err := removeLine(path, name+":x:"); err != nil {
+		if err := changeLine(path, name, ""); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// removeLine writes in place: the file may be a mount, and keeps its owner.
-func removeLine(path, prefix string) error {
+// changeLine writes in place, and no more than it has to: the file may be a
+// mount, keeps its owner, and others read it meanwhile.
+func changeLine(path, name, line string) error {
 	data, err := bounded.ReadWhole(path, bounded.Table)
 	if err != nil {
 		return err
 	}
-	var kept strings.Builder
-	for _, line := range strings.SplitAfter(string(data), "\n") {
-		if !strings.HasPrefix(line, prefix) {
-			kept.WriteString(line)
+	var text strings.Builder
+	for one := range strings.Lines(string(data)) {
+		if strings.HasPrefix(one, name+":x:") {
+			one = line
+		}
+		text.WriteString(one)
+	}
+	changed := text.String()
+	from := 0
+	for from < min(len(data), len(changed)) && data[from] == changed[from] {
+		from++
+	}
+	to := len(changed)
+	if to == len(data) {
+		for to > from && data[to-1] == changed[to-1] {
+			to--
 		}
 	}
-	if kept.Len() == len(data) {
+	if from == to && len(changed) == len(data) {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt([]byte(kept.String()), 0)
-	if err == nil {
-		err = f.Truncate(int64(kept.Len()))
+	_, err = f.WriteAt([]byte(changed[from:to]), int64(from))
+	if err == nil && len(changed) < len(data) {
+		err = f.Truncate(int64(len(changed)))
 	}
 	if closing := f.Close(); err == nil {
 		err = closing

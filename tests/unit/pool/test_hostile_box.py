@@ -27,7 +27,12 @@ pytestmark = pytest.mark.anyio
 ISOLATION = dict.fromkeys(("filesystem", "processes", "users", "network"), "as it says")
 FACTS = {"workspace": "/w", "home": "/h", "tmp": "/t", "uid": 1, "gid": 1, "user_name": "u", "shell": "sh"}
 CREATED = {**FACTS, "shells": {}, "isolation": {**ISOLATION, "level": "none", "limits": {}, "price_ms": 0.0}}
-RESET = {"clean": True, "killed": {"found": 0, "killed": 0, "left": 0, "rounds": 1, "handles": [], "duration_s": 0.0}}
+RESET = {
+    "clean": True,
+    "uid": 1000,
+    "gid": 1000,
+    "killed": {"found": 0, "killed": 0, "left": 0, "rounds": 1, "handles": [], "duration_s": 0.0},
+}
 ATTACKS: dict[str, Callable[[int], bytes]] = {
     "garbage": lambda _: os.urandom(4096) + b"\xff" * 32,
     "endless frame": lambda n: HEADER.pack(1 << 31, FrameType.DATA, 0, 0, n),

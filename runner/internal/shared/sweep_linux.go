@@ -1,0 +1,208 @@
+package shared
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/tree"
+	"hermes-exec/runner/internal/users"
+)
+
+const (
+	// deepest is how many directories that are open to all, one in another, are
+	// searched.
+	deepest = 32
+	// stepsAtOnce is how many entries are looked at between two looks at the time.
+	stepsAtOnce = 256
+	// pause is how long a slow sweep does nothing after so many.
+	pause = 5 * time.Millisecond
+)
+
+var (
+	errLate   = errors.New("out of time")
+	errOthers = errors.New("not of a holder who is gone")
+)
+
+// sweep is one search for what holders have left, who are gone. Tenants move
+// things about meanwhile, so that each step is relative to an open directory,
+// and no link is followed. It never enters directories of living holders: what
+// others left in them goes when they do. What it removes from a directory it
+// removes with the rights of that directory's owner, who is gone, so that the
+// kernel keeps it from a neighbour's files wherever a name leads meanwhile.
+type sweep struct {
+	ids    *users.Allocator
+	holder Holder
+	all    bool // remove what other holders left too
+	looks  int  // how many entries of others it may look at, 0 for all
+	until  time.Time
+	slow   bool
+
+	left   bool // it did not see everything, or something could not be removed
+	over   bool
+	steps  int
+	looked int
+	user   uint32 // whose rights the thread has
+}
+
+// run searches some directories, on a thread of its own.
+func (s *sweep) run(places []string) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Never unlocked: the thread ends with this goroutine.
+		runtime.LockOSThread()
+		for _, place := range places {
+			if dir, err := openDirAt(atCwd, place); err == nil {
+				s.search(dir, 0)
+				dir.Close()
+			} else if !errors.Is(err, syscall.ENOENT) {
+				s.left = true
+			}
+		}
+	}()
+	<-done
+}
+
+// search goes through an open directory in which anybody may leave files, and
+// those below it that are no holder's.
+func (s *sweep) search(dir *os.File, depth int) {
+	var own syscall.Stat_t
+	if syscall.Fstat(int(dir.Fd()), &own) != nil {
+		s.left = true
+		return
+	}
+	err := tree.EachName(dir, func(name string) (removed, more bool) {
+		if s.step() != nil {
+			return false, false
+		}
+		st, err := statAt(dir, name)
+		if err != nil || st.Dev != own.Dev {
+			return false, true
+		}
+		given, _ := s.ids.Given(st.Uid)
+		switch gone := s.isGone(st.Uid); {
+		case gone && (s.all || st.Uid == s.holder.UID):
+			return s.remove(dir, name, st.Uid), !s.over
+		case gone:
+			s.left = true
+		case given || !isOpen(&st):
+		case depth >= deepest:
+			s.left = true
+		default:
+			s.searchIn(dir, name, depth)
+		}
+		s.looked++
+		s.over = s.over || s.looked == s.looks
+		return false, !s.over
+	})
+	s.left = s.left || s.over || err != nil
+}
+
+// isGone tells whether a uid is that of a holder whose processes are gone.
+func (s *sweep) isGone(uid uint32) bool {
+	given, living := s.ids.Given(uid)
+	return uid != 0 && (uid == s.holder.UID || given && !living)
+}
+
+func (s *sweep) searchIn(dir *os.File, name string, depth int) {
+	if below, err := openDirAt(int(dir.Fd()), name); err == nil {
+		s.search(below, depth+1)
+		below.Close()
+	}
+}
+
+// remove removes an entry of a holder who is gone.
+func (s *sweep) remove(dir *os.File, name string, owner uint32) bool {
+	defer func() {
+		if s.become(0) != nil {
+			s.left = true
+			runtime.Goexit() // a thread that cannot come back must not go on
+		}
+	}()
+	if s.become(owner) != nil {
+		s.left = true
+		return false
+	}
+	parent := int(dir.Fd())
+	r := tree.Remover{Force: true, Step: s.step, Fail: func(string, error) { s.left = true }}
+	r.Enter = func(fd int) error {
+		if fd == parent {
+			return s.become(owner)
+		}
+		return s.enter(fd)
+	}
+	return r.Remove(parent, name)
+}
+
+// enter takes the rights of a directory's owner, if that is one who is gone.
+func (s *sweep) enter(dir int) error {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(dir, &st); err != nil {
+		return err
+	}
+	if !s.isGone(st.Uid) {
+		return errOthers
+	}
+	return s.become(st.Uid)
+}
+
+// become gives the thread the file system rights of a user; 0 is the runner.
+func (s *sweep) become(uid uint32) error {
+	if uid == s.user {
+		return nil
+	}
+	gid := uid
+	if uid == s.holder.UID {
+		gid = s.holder.GID
+	}
+	if uid == 0 {
+		gid = 0
+	}
+	if err := rights.ThreadFS(uid, gid, nil); err != nil {
+		return err
+	}
+	s.user = uid
+	return nil
+}
+
+// step fails when the time is over.
+func (s *sweep) step() error {
+	if s.steps++; s.steps%stepsAtOnce == 0 {
+		if s.slow {
+			time.Sleep(pause)
+		}
+		s.over = s.over || !s.until.IsZero() && time.Now().After(s.until)
+	}
+	if s.over {
+		return errLate
+	}
+	return nil
+}
+
+const (
+	atCwd = -100
+	oPath = 0x200000
+)
+
+func openDirAt(dir int, name string) (*os.File, error) {
+	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	fd, err := syscall.Openat(dir, name, flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// statAt is lstat of an entry of an open directory.
+func statAt(dir *os.File, name string) (st syscall.Stat_t, err error) {
+	fd, err := syscall.Openat(int(dir.Fd()), name, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return st, err
+	}
+	defer syscall.Close(fd)
+	return st, syscall.Fstat(fd, &st)
+}
