@@ -134,8 +134,8 @@ class DevToolsPipe:
             async for piece in self._process.stdout:
                 if admitted := self.guard.admit(piece):
                     client.send_nowait(admitted)
-                    if client.pending_bytes:
-                        await client.drain()
+                if client.pending_bytes:
+                    await client.drain()
                 if pause_s := self.guard.pause_s:
                     await anyio.sleep(pause_s)
         except BadMessage as error:
@@ -154,11 +154,12 @@ class DevToolsPipe:
         assert self._over is not None
         if self.ended.is_set():
             return
-        if self._client.pending_bytes:
-            self._release_later(RETRY_S)
-            return
         try:
-            self._client.send_nowait(self.guard.release())
+            self._client.send_nowait(b"")
+            if self._client.pending_bytes:
+                self._release_later(RETRY_S)
+            else:
+                self._client.send_nowait(self.guard.release())
         except BadMessage as error:
             self.fault = str(error)
             self._over.cancel()

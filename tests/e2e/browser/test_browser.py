@@ -14,7 +14,7 @@ import pytest
 from hermes_exec import ExecError, Limits, SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
-from hermes_exec.tools.browser import browser, navigation, results, tools
+from hermes_exec.tools.browser import browser, navigation, results, snapshot, tools
 from hermes_exec.tools.browser.slot_browser import of_slot
 from tests.conftest import require_engine
 from tests.e2e.backends.boxes import until
@@ -359,6 +359,14 @@ async def test_a_huge_page_is_cut_with_the_rest_in_a_file(surf: Surfer, slot: Sl
     offset = int(opened["snapshot"].partition("offset=")[2].rstrip(")]"))
     read = await surf.toolbox.call("read_file", {"path": path, "offset": offset, "limit": 1})
     assert str(read.data["content"]).partition("|")[2] not in opened["snapshot"]
+
+
+async def test_page_too_large_for_a_snapshot_is_told(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MOST_ELEMENTS", 10_000)
+    told = await surf.fails("navigate", url=f"{HOME}/huge")
+    assert (told.error_kind, told.data["not_loaded"]) == ("too_large", f"{HOME}/huge")
+    assert "browser_console" in told.content
+    assert await surf.value("document.querySelectorAll('button').length") == 20_000
 
 
 async def test_pages_that_never_load(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
