@@ -100,6 +100,12 @@ func (c *chunked) trim(n int) {
 	c.chunks = append(c.chunks[:0], c.chunks[gone:]...)
 }
 
+// giveSpares gives the memory of empty chunks back.
+func (c *chunked) giveSpares() {
+	c.account.Give(int64(len(c.spares) * chunkSize))
+	c.spares = nil
+}
+
 // clear takes everything away and gives the memory back.
 func (c *chunked) clear() {
 	for _, all := range [][][]byte{c.chunks, c.spares} {

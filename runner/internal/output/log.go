@@ -227,6 +227,7 @@ func (l *Log) End() {
 		l.file.end()
 		l.empty()
 	}
+	l.recent.giveSpares()
 	l.changed.Broadcast()
 }
 

@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_exec import ConfigError, RunnerMemory, SandboxPool, Slot
+from hermes_exec import ConfigError, RunnerMemory, RunResult, SandboxPool, Slot
+from tests.conftest import BackendCase
 from tests.e2e.pool.outside import runner_pid
 
 pytestmark = pytest.mark.anyio
@@ -183,6 +184,29 @@ async def test_stats_tell_the_use_of_each_runner() -> None:
         with anyio.fail_after(30):
             while pool.stats().runners[slot.sandbox].used_bytes > 100_000:  # noqa: ASYNC110 - as above
                 await anyio.sleep(0.05)
+
+
+async def test_floods_stay_within_the_budget_on_every_backend(backend: BackendCase) -> None:
+    command = "head -c 24000000 /dev/zero; head -c 24000000 /dev/zero >&2"
+    async with (
+        SandboxPool(backend.backend, runner_memory_mb=16, lease_s=6, **backend.options) as pool,
+        pool.slot() as slot,
+    ):
+        results: list[RunResult] = []
+
+        async def run() -> None:
+            results.append(await slot.run(command, output_limit_bytes=4 * MIB, timeout_s=120))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(run)
+        for result in results:
+            assert (result.ok, result.stdout_total_bytes, result.stderr_total_bytes) == (True, 24_000_000, 24_000_000)
+            assert MIB // 16 < len(result.stdout_bytes) <= 4 * MIB
+        with anyio.fail_after(60):
+            while (memory := pool.stats().runners[slot.sandbox]).dropped_bytes == 0:  # noqa: ASYNC110 - as above
+                await anyio.sleep(0.1)
+        assert memory.peak_bytes < memory.limit_bytes + 4 * MIB
 
 
 @pytest.mark.docker
