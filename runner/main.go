@@ -34,7 +34,7 @@ import (
 var version = "dev"
 
 const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--hide DIR]… [--shared DIR]…
-                    [--volume DIR]… [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
+                    [--volume DIR]… [--own DIR]… [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
                     [--filter] [--until-stdin-ends]
        runner attach --base DIR
        runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
@@ -147,6 +147,11 @@ func runServe(args []string) int {
 		shared = append(shared, path)
 		return nil
 	})
+	var own []string
+	flags.Func("own", "mounted directory of the box that ends with it", func(path string) error {
+		own = append(own, path)
+		return nil
+	})
 	var volumes []string
 	flags.Func("volume", "mount of the configuration: what slots leave there stays", func(path string) error {
 		volumes = append(volumes, path)
@@ -180,7 +185,7 @@ func runServe(args []string) int {
 		}
 	}
 	leaseTime := time.Duration(*lease * float64(time.Second))
-	server, err := newServer(*base, shared, volumes, *network, *filter, leaseTime, logger)
+	server, err := newServer(*base, shared, volumes, own, *network, *filter, leaseTime, logger)
 	if err != nil {
 		logger.Print(err)
 		return 1
@@ -258,7 +263,7 @@ func runDetached(command string, args []string) int {
 	return code
 }
 
-func newServer(base string, shared, volumes []string, network string, filter bool, lease time.Duration,
+func newServer(base string, shared, volumes, own []string, network string, filter bool, lease time.Duration,
 	logger *log.Logger) (*serve.Server, error) {
 	facts, err := isolation.Probe()
 	if err != nil {
@@ -274,8 +279,8 @@ func newServer(base string, shared, volumes []string, network string, filter boo
 	if filter {
 		manager.Filter()
 	}
-	return serve.New(serve.Config{Base: base, Lease: lease, Slots: manager, Isolation: facts, Version: version,
-		Log: logger})
+	return serve.New(serve.Config{Base: base, Own: own, Lease: lease, Slots: manager, Isolation: facts,
+		Version: version, Log: logger})
 }
 
 // selfExe is a path of this program that stays right when its file is moved.

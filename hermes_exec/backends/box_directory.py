@@ -18,10 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import from_json, own_labels, process_start, to_json
 from hermes_exec.backends.strict_path import make_directories, why_not_strict
-from hermes_exec.errors import ConfigError, LaunchError
+from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
 
 logger = logging.getLogger(__name__)
 CGROUP_NAME = "hermes-exec-"
@@ -157,9 +158,9 @@ def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -
     """Remove a folder with all that is in it, what this user cannot by `otherwise`; what stays is logged."""
     # These go deeper than Python can: a tenant may have nested folders without end.
     _run("rm", "-rf", path)
-    if os.path.lexists(path):  # a folder without write permission keeps its entries
-        _run("chmod", "-R", "u+rwx", path)
-        _run("rm", "-rf", path)
+    if os.path.lexists(path):  # a folder without write permission keeps its entries, and not each `rm` knows any depth
+        with contextlib.suppress(BackendUnavailable):
+            _run(str(runner_binary.path()), "wipe", path)
     if otherwise is not None and os.path.lexists(path):
         otherwise(path)
         _run("rm", "-rf", path)

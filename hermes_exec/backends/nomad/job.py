@@ -33,6 +33,8 @@ LEAST_MEMORY_MB, MEMORY_MB = 1024, 256
 without a limit."""
 NS_PER_S = 10**9
 POLL_S = 0.02
+KILL_S = 25
+"""How long the runner of a job that is ended may take to remove what its tenants have left, as Nomad could not."""
 ARRIVAL_S = 30.0
 """How long a box waits for its runner, or for its lease if that is longer, before it ends by itself."""
 HERE = "@here@"
@@ -51,7 +53,7 @@ COPY = """cp {source} part && echo '{sha256}  part' | sha256sum -c >&2 && chmod 
 UP = """until [ -S state/box/run/socket ]; do
 [ -e runner ] && ! grep -qs FATAL log || exit 1; sleep 0.02; done; """
 """Waits on a node for what Apptainer has started, unless it says why not or the box is given up."""
-WAIT = """sleep {limit_s} & limit=$!; until [ -x runner ]; do
+WAIT = """trap 'exit 1' TERM; sleep {limit_s} & limit=$!; until [ -x runner ]; do
 kill -0 $limit 2>/dev/null || exit 1; sleep {poll_s} 2>/dev/null || sleep 1; done
 kill $limit; wait $limit 2>/dev/null; """
 """What the main process does first where the runner is yet to come: it becomes the runner."""
@@ -133,7 +135,8 @@ def job(
     """What is registered, once: a job that is there is not changed. `mhz` is what ``limits.cpus`` comes to."""
     task = {
         "Name": TASK,
-        "KillSignal": "SIGKILL",
+        "KillSignal": "SIGTERM",
+        "KillTimeout": KILL_S * NS_PER_S,
         "LogConfig": {"Disabled": True},
         "Resources": _resources(config, spec, mhz),
         "Artifacts": _artifacts(config, runner),

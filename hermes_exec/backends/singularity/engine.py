@@ -163,6 +163,8 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Pl
         argv += ["--mount", mount]
     argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s)]
     argv += ["--filter", "--until-stdin-ends"]
+    for path in ("/tmp", "/var/tmp", *([home] if home else [])):
+        argv += ["--own", path]
     if spec.network:
         argv += ["--network-of", "host"]
     for name in LEFT_OUT:

@@ -33,12 +33,13 @@ const (
 	firstContact = 60 * time.Second
 	closeTime    = 10 * time.Second
 	// flattenTime bounds the search for what the engine of a container could not remove.
-	flattenTime = 5 * time.Second
+	flattenTime = 10 * time.Second
 )
 
 // Config of a Server.
 type Config struct {
 	Base      string        // directory of this runner; the socket is below it
+	Own       []string      // mounted directories of a container that end with it
 	Lease     time.Duration // before the first HELLO says otherwise; 0: 60 s
 	Slots     *slots.Manager
 	Isolation any // facts of the probe, for READY
@@ -133,8 +134,11 @@ func (s *Server) shutDown() {
 		s.log.Printf("%d processes are left", receipt.Left)
 	}
 	if os.Getpid() == 1 { // else the root is that of a machine, which is not ours
-		for _, problem := range leftover.Flatten("/", s.began, flattenTime) {
-			s.log.Print("left behind: ", problem)
+		until := time.Now().Add(flattenTime)
+		for _, root := range append([]string{"/"}, s.config.Own...) {
+			for _, problem := range leftover.Flatten(root, s.began, time.Until(until)) {
+				s.log.Print("left behind: ", problem)
+			}
 		}
 	}
 	s.Endpoint.Close(ctx, s.reason.reason, s.reason.message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import anyio
 import pytest
 
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
-from hermes_exec.backends.box_directory import OWNER_FILE, make_directory
+from hermes_exec.backends.box_directory import OWNER_FILE, make_directory, remove_tree
 from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import own_labels, process_start
@@ -222,3 +223,20 @@ async def test_a_launch_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         assert left(tmp_path) == ["full"]
     finally:
         await anyio.run_process(["umount", str(tmp_path)])
+
+
+def test_removal_reaches_any_depth_with_any_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `rm` of busybox ends where paths are too long, without a word."""
+    (tmp_path / "rm").symlink_to(shutil.which("true") or "/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    left = tmp_path / "left"
+    left.mkdir()
+    fd = os.open(left, os.O_RDONLY)
+    for _ in range(1000):
+        os.mkdir("d" * 200, 0o700, dir_fd=fd)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    remove_tree(left)
+    assert not left.exists()
