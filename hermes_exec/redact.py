@@ -61,6 +61,7 @@ def masked(text: str, secrets: list[str]) -> str:
     """
     for secret in secrets:
         text = text.replace(secret, MASK)
+    for secret in secrets:  # not before: one spelling begins as another that is there as a whole
         half = len(secret) // 2 if len(secret) >= PIECE_CHARS else 0
         if half and secret[:half] in text:
             text = _mask_beginnings(text, secret, half)

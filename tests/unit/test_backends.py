@@ -243,7 +243,9 @@ def test_every_option_reaches_the_container() -> None:
     assert arguments["environment"] == {"A": "b"}
     assert arguments["labels"]["x"] == "y"
     assert arguments["labels"]["hermes-exec.run-id"] == "r"
-    assert arguments["command"][-1] == "9"
+    command = arguments["command"]
+    assert command[command.index("--lease-s") + 1] == "9"
+    assert [command[i + 1] for i, word in enumerate(command) if word == "--volume"] == ["/b", "/d", "/e"]
     expected = {
         "Memory": 10 << 20, "MemorySwap": 20 << 20, "NanoCpus": 500_000_000, "PidsLimit": 65, "ShmSize": 3 << 20,
         "CpusetCpus": "0", "ReadonlyRootfs": True, "Runtime": "runsc", "CgroupnsMode": "private", "Privileged": True,

@@ -51,3 +51,10 @@ def test_redact_masks_what_a_cut_left_of_a_secret() -> None:
     assert masked(f"[OUTPUT TRUNCATED] ...\n{token[20:]}b {token}", secrets) == "[OUTPUT TRUNCATED] ...\n***b ***"
     assert masked(f"{token[:40]}|{token[-40:]}|{token[:40]}", secrets) == "***|***|***"
     assert masked(f"{token[:20]} short shortke", secrets) == f"{token[:20]} short shortke"
+
+
+def test_spelling_that_begins_as_another_does_not_mask_it_in_part() -> None:
+    secret = 'p"w\\q é-x9'
+    spelled = spellings([secret])
+    for text in spelled:
+        assert masked(f"<{text}>", spelled) == "<***>"

@@ -15,7 +15,7 @@ import (
 // What the handler of restrictSignal passes to capset. The memory is not Go's to
 // move: it is referred to from here.
 var (
-	restriction        [2]unsafe.Pointer
+	restriction        [2]unsafe.Pointer //lint:ignore U1000 read by onRestriction
 	restrictionHandler uintptr
 	restricting        sync.Mutex
 )

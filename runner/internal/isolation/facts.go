@@ -70,6 +70,3 @@ func (f Facts) Has(rung string) bool {
 
 // IDRange is a run of user and group ids.
 type IDRange struct{ First, Count uint32 }
-
-// middle is an id for trials.
-func (r IDRange) middle() uint32 { return r.First + r.Count/2 }

@@ -281,3 +281,6 @@ func tryMounts() error {
 	}
 	return nil
 }
+
+// middle is an id for trials.
+func (r IDRange) middle() uint32 { return r.First + r.Count/2 }

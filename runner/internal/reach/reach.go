@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-
-	"hermes-exec/runner/internal/ipc"
 )
 
 // runner is the process that serves, beside this one.
@@ -61,12 +59,3 @@ func CheckParent(path string) error {
 	}
 	return checkDir(dir, path)
 }
-
-func refusal(path, why string) error {
-	return &ipc.Error{Kind: "os", Errno: "EACCES", Path: ipc.Bytes(path), Message: path + ": " + why}
-}
-
-const (
-	ours     = "belongs to the sandbox's own programs; a command sees itself in /proc/self"
-	throughs = "leads through a link of /proc to what a process has open, which file operations do not follow"
-)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"unsafe"
+
+	"hermes-exec/runner/internal/ipc"
 )
 
 const (
@@ -124,3 +126,12 @@ func checkDir(dir, path string) error {
 	defer syscall.Close(fd)
 	return check(fd, path)
 }
+
+func refusal(path, why string) error {
+	return &ipc.Error{Kind: "os", Errno: "EACCES", Path: ipc.Bytes(path), Message: path + ": " + why}
+}
+
+const (
+	ours     = "belongs to the sandbox's own programs; a command sees itself in /proc/self"
+	throughs = "leads through a link of /proc to what a process has open, which file operations do not follow"
+)

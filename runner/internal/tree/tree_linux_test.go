@@ -135,7 +135,7 @@ func TestARemoverOpensUpWhatItsUserOwnsOnly(t *testing.T) {
 		_ = os.WriteFile(parent+"/top/closed/own/file", nil, 0o600)
 		_ = os.Chmod(parent+"/top/closed/own", 0)
 	})
-	if err := os.MkdirAll(theirs, 0o700); err == nil {
+	if err = os.MkdirAll(theirs, 0o700); err == nil {
 		err = os.WriteFile(theirs+"/file", nil, 0o666)
 	}
 	if err != nil {
