@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.errors import ExecError
@@ -34,9 +34,8 @@ def _command(value: object) -> str:
         raise ValueError(str(error)) from None
 
 
-def _is_base64(value: object) -> object:
-    base64.b64decode(_text(value))
-    return value
+def _from_base64(value: object) -> bytes:
+    return base64.b64decode(_text(value))
 
 
 Text = Annotated[Any, PlainValidator(_text)]
@@ -92,7 +91,7 @@ class ViewEvent(PoolAnswer):
     event: Text
     id: Count | Text | None = None
     stream: Count | None = None
-    data: Annotated[str, BeforeValidator(_is_base64)] = ""
+    data: Annotated[Any, PlainValidator(_from_base64)] = b""
     command: Annotated[Any, PlainValidator(_command)] = ""
     exit_code: Annotated[int, Field(ge=-(1 << 31), lt=1 << 32)] | None = None
     bytes: Count = 0

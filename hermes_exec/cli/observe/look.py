@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
 import sys
 import time
@@ -87,7 +86,7 @@ class Screen:
         who = event.id
         match event.event:
             case "output":
-                return self._output(who, event.stream, base64.b64decode(event.data))
+                return self._output(who, event.stream, event.data)
             case "started":
                 return self._line(f"{who} $ {event.command}", who)
             case "ended":
