@@ -27,18 +27,25 @@ class HelpedConfig(BackendConfig):
     """Base of the configuration classes of backends that start programs on this host."""
 
     helper_env: tuple[EnvName, ...] = ()
-    """Names of variables of this process that helper programs (the SSH client and its ``ProxyCommand``, a build's
-    credential helper) get, besides those of a login, of its agents and of proxies."""
+    """Names of variables of this process that helper programs (the SSH client and its ``ProxyCommand``, credential
+    helpers) get, besides those of a login, of its agents and of proxies."""
 
     def helper_environment(self, *more: str) -> dict[str, str]:
         """Return the environment of helper programs. `more` are patterns of further names."""
         return helper_environment(*self.helper_env, *more)
 
 
-def helper_environment(*more: str) -> dict[str, str]:
-    """Return what every helper program gets. `more` are patterns of further names."""
+def helper_environment(*more: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what every helper program gets, of this process's environment or another. `more` are patterns of further
+    names.
+    """
     needed = re.compile("|".join((_NEEDED, *more)), re.IGNORECASE)
-    return {name: value for name, value in os.environ.items() if needed.fullmatch(name)}
+    return {name: value for name, value in (os.environ if env is None else env).items() if needed.fullmatch(name)}
+
+
+def without_others(env: Mapping[str, str]) -> dict[str, str]:
+    """Return what leaves nothing but `env`, for who adds it to the whole environment: the other variables, empty."""
+    return {name: "" for name in os.environ if name not in env}
 
 
 def unset_others(env: Mapping[str, str]) -> list[str]:

@@ -18,6 +18,7 @@ from docker.utils import kwargs_from_env
 from hermes_exec.backends.docker.answer import ANSWER
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL
+from hermes_exec.backends.helpers import without_others
 from hermes_exec.errors import BackendUnavailable
 
 LEAST_S = 0.1
@@ -75,7 +76,10 @@ def connect(config: DockerConfig, connections: int) -> HurriedClient:
             )
         timeout_s = max(1, round(config.api_timeout_s))
         _reach(base_url, timeout_s)
-        client = HurriedClient(base_url=base_url, timeout=timeout_s, version="auto", max_pool_size=connections)
+        client = HurriedClient(
+            base_url=base_url, timeout=timeout_s, version="auto", max_pool_size=connections,
+            credstore_env=without_others(config.helper_environment("DOCKER_.*")),
+        )  # fmt: skip
         if config.docker_config is not None:
             client.api.reload_config(config.docker_config)
         return client

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from hermes_exec.config.backend import BackendConfig
+from hermes_exec.backends.helpers import HelpedConfig
 from hermes_exec.config.model import Volume, check_text
 
 Megabytes = Annotated[int, Field(gt=0, le=2**43)]
@@ -14,7 +14,7 @@ Seconds = Annotated[float, Field(gt=0)]
 T = TypeVar("T")
 
 
-class DockerConfig(BackendConfig):
+class DockerConfig(HelpedConfig):
     """Boxes that are containers of a Docker engine (or of Podman's Docker-compatible socket)."""
 
     backend: ClassVar[str] = "docker"

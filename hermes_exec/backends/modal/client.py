@@ -7,6 +7,7 @@ what has to be finished when a caller is cancelled.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
@@ -84,6 +85,9 @@ class Client:
                     value = str(modal.config.config.get(name) or "")
                     if not value.isascii() or not value.isprintable() or value != value.strip():
                         raise ConfigError(f"the {name} of Modal has a line break, or letters that none has: {TOKEN}")
+                # At DEBUG the client's HTTP/2 logs all headers, Modal's token among them. Who sets this level has them.
+                if (headers := logging.getLogger("hpack")).level == logging.NOTSET:
+                    headers.setLevel(logging.INFO)
                 self._open = start_blocking_portal("asyncio", name="hermes-exec-modal")
                 self._portal = self._open.__enter__()
             return self._portal

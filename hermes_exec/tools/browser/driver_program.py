@@ -1,4 +1,6 @@
-"""Playwright's driver as a program that goes on when it cannot take a message of one browser: it serves others, too."""
+"""Playwright's driver as a program that goes on when it cannot take a message of one browser, for it serves others, and
+that has no keys of this process.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,23 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from hermes_exec.backends.helpers import helper_environment
+
 _FOLDER: ContextVar[str | None] = ContextVar("_FOLDER", default=None)
 """Where the program of a driver is written that starts now."""
 _PROGRAM = "process.on('uncaughtException', () => {{}});\nrequire({});\n"
 """A message that is well formed and makes no sense has a handler of the driver fail, which ends it by default."""
+_VARIABLES = "NODE_(OPTIONS|EXTRA_CA_CERTS)|PW_.*|DEBUG(_.*)?"
+"""Names of the variables that a driver gets besides those of every helper program."""
 
 
 @contextmanager
 def lasting() -> Iterator[None]:
-    """Have a driver that is started meanwhile, by this task, go on after exceptions. Others are as they were."""
+    """Have a driver that is started meanwhile, by this task, go on after exceptions, with the environment of a helper
+    program. Others are as they were.
+    """
     transport: Any = importlib.import_module("playwright._impl.transport")
-    usual = transport.compute_driver_executable
+    usual, usual_env = transport.compute_driver_executable, transport.get_driver_env
     if getattr(usual, "__module__", "") != __name__:
 
         def compute_driver_executable() -> tuple[str, str]:
@@ -32,7 +40,11 @@ def lasting() -> Iterator[None]:
             script.write_text(_PROGRAM.format(json.dumps(program)))
             return node, str(script)
 
-        transport.compute_driver_executable = compute_driver_executable
+        def get_driver_env() -> dict[str, str]:
+            env: dict[str, str] = usual_env()
+            return env if _FOLDER.get() is None else helper_environment(_VARIABLES, env=env)
+
+        transport.compute_driver_executable, transport.get_driver_env = compute_driver_executable, get_driver_env
     with tempfile.TemporaryDirectory(prefix="hermes-playwright-") as folder:
         token = _FOLDER.set(folder)
         try:

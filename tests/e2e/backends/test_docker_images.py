@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socketserver
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -99,25 +100,56 @@ class Registry(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-async def test_credentials_of_the_docker_configuration_reach_the_registry(
-    tmp_path: Path, docker_image: Image, engine: DockerClient
-) -> None:
+@pytest.fixture
+def registry() -> Iterator[tuple[str, list[str]]]:
+    """The name of one, and what it is shown as credentials."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
     seen: list[str] = []
     cast("Any", server).seen = seen
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    host = f"127.0.0.1:{server.server_port}"
-    secret = b64encode(b"me:hush").decode()
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": secret}}}))
-    docker_backend = backend(docker_config=str(tmp_path / "config.json"))
+    yield f"127.0.0.1:{server.server_port}", seen
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+CREDENTIAL_HELPER = """#!/bin/sh
+env >"${0%/*}/told"
+echo '{"Username": "me", "Secret": "hush"}'
+"""
+BASIC = f"Basic {b64encode(b'me:hush').decode()}"
+
+
+@pytest.mark.parametrize("helper", [False, True], ids=["file", "helper"])
+async def test_credentials_of_the_docker_configuration_reach_the_registry(
+    *,
+    helper: bool,
+    registry: tuple[str, list[str]],
+    tmp_path: Path,
+    docker_image: Image,
+    engine: DockerClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host, seen = registry
+    config: dict[str, Any] = {"auths": {host: {"auth": b64encode(b"me:hush").decode()}}}
+    if helper:
+        (tmp_path / "docker-credential-told").write_text(CREDENTIAL_HELPER)
+        (tmp_path / "docker-credential-told").chmod(0o755)
+        config = {"credHelpers": {host: "told"}}
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        for name in ("OPENAI_API_KEY", "AWS_SESSION_TOKEN", "WANTED_TOKEN"):
+            monkeypatch.setenv(name, f"value-of-{name}")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    docker_backend = backend(docker_config=str(tmp_path / "config.json"), helper_env=["WANTED_TOKEN"])
     try:
         with pytest.raises(ImageError, match=host) as caught:
             await docker_backend.launch(LaunchSpec(image=f"{host}/absent:1"), own_labels("t"))
         assert (caught.value.cause, caught.value.retryable) == (ErrorCause.CONFIG, False)
-        assert f"Basic {secret}" in seen
+        assert BASIC in seen
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
         await docker_backend.aclose()
+    if helper:
+        told = (tmp_path / "told").read_text()
+        assert "value-of-WANTED_TOKEN" in told
+        assert told.count("value-of") == 1, "credential helpers do not get the driver's keys"

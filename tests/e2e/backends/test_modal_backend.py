@@ -5,6 +5,7 @@ told.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -78,6 +79,15 @@ async def test_everything_is_gone_afterwards(options: dict[str, Any], modal_serv
         assert (info.sandbox, info.owner, info.state, info.ended) == (slot.sandbox, "alive", "running", False)
     assert slot.sandbox not in modal_server.running()
     assert modal_server.switch("state")["faults"]["unknown"] == []
+
+
+async def test_logs_have_no_secrets(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with SandboxPool("modal", **options, secrets={"KEY": "value-of-the-key"}) as pool, pool.slot() as slot:
+        assert (await slot.run("echo $KEY | wc -c")).stdout == "17\n"
+    assert caplog.text
+    for secret in (os.environ["MODAL_TOKEN_SECRET"], "Bearer", "x-modal-auth-token", "value-of-the-key"):
+        assert secret not in caplog.text
 
 
 def test_the_blocking_form(options: dict[str, Any]) -> None:
