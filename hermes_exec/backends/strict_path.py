@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import os
+import pwd
 import stat
 import tempfile
 from functools import cache
@@ -17,16 +20,44 @@ ALL_IDS = ["0", "0", "4294967295"]
 def why_not_strict(path: Path) -> str | None:
     """Return why another user could put something else at a path without links; None if nobody but root can.
 
-    This user or root owns each directory on the way, and others may write to none of them unless it is sticky.
+    This user or root owns each directory on the way, and others may write to none of them unless it is sticky, or lies
+    below a directory of this user's that nobody else can enter. For root that is no reason: its slots have users of
+    their own, and their working directories are below it.
     """
+    why: str | None = None
     for directory in (path, *path.parents):
         found = directory.lstat()
         if found.st_uid not in (0, os.geteuid(), _nobody()):
             return f"{directory} belongs to another user ({found.st_uid})"
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+        if found.st_uid == os.geteuid() != 0 and not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+            why = None
+        elif why is None and _others_write(directory, found) and not found.st_mode & stat.S_ISVTX:
             mode = stat.S_IMODE(found.st_mode)
-            return f"others may write to {directory} (mode {mode:04o}, not sticky): chmod go-w, or +t"
-    return None
+            why = f"others may write to {directory} (mode {mode:04o}, not sticky): chmod go-w, or +t"
+    return why
+
+
+def _others_write(directory: Path, found: os.stat_result) -> bool:
+    """Return whether its mode lets others write to a directory."""
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_private(directory, found.st_gid)
+
+
+def _is_private(directory: Path, group: int) -> bool:
+    """Return whether only root and this user have the rights that a directory gives to its group: many systems make
+    such a group for each user. With an ACL these rights are those of whomever that names.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.getxattr(directory, "system.posix_acl_access")
+        return False
+    ours, accounts = {0, os.geteuid()}, pwd.getpwall()
+    names = {account.pw_name for account in accounts if account.pw_uid in ours}
+    users = {account.pw_uid for account in accounts if account.pw_gid == group}
+    try:
+        return bool(users) and users <= ours and names.issuperset(grp.getgrgid(group).gr_mem)
+    except KeyError:
+        return False
 
 
 @cache

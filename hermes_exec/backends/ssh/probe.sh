@@ -3,22 +3,47 @@
 umask 077
 user=$(id -u)
 
+# Whether only root and this user are in a group, as in the one that many systems make for each user.
+is_private() (
+  names=' ' first= known=
+  while IFS=: read -r name rest uid gid rest || [ "$name" ]; do
+    case $uid:$gid in
+      0:* | "$user":*) names="$names$name " && if [ "$gid" = "$1" ]; then first=1; fi ;;
+      *:"$1") return 1 ;;
+    esac
+  done </etc/passwd
+  while IFS=: read -r name rest gid members || [ "$name" ]; do
+    [ "$gid" = "$1" ] || continue
+    known=1 IFS=,
+    for member in $members; do
+      case $names in *" $member "*) ;; *) return 1 ;; esac
+    done
+  done </etc/group
+  [ "$first$known" = 11 ]
+)
+
 # Whether nobody but root and this user decides what is at a path without links: they own each directory on the way, and others
-# may write to none of them unless it is sticky. Else it says why.
+# may write to none of them unless it is sticky, or lies below one of this user's that nobody else can enter. (For root that is
+# no reason: its slots have users of their own, and their working directories are below it.) Else it says why.
 strict() (
-  at=$1
+  at=$1 why=
   while :; do
     set -- $(ls -ldn "$at/")
     case $3 in
       0 | "$user") ;;
       *) echo "unsafe $at belongs to another user ($3)" && return 1 ;;
     esac
-    case $1 in
-      ?????w???[!tT]* | ????????w[!tT]*) echo "unsafe others may write to $at ($1, not sticky): chmod go-w, or +t" && return 1 ;;
+    open=
+    case $3:$1 in
+      [1-9]*:??????[-S]??[-T]*) why= ;;
+      *:????????w[!tT]* | *:?????w???[!tT]+*) open=1 ;; # with an ACL the group is whomever that names
+      *:?????w???[!tT]*) is_private "$4" || open=1 ;;
     esac
-    [ "$at" ] || return 0
+    [ "$open" ] && : "${why:=unsafe others may write to $at ($1, not sticky): chmod go-w, or +t}"
+    [ "$at" ] || break
     at=${at%/*}
   done
+  [ ! "$why" ] || { echo "$why" && return 1; }
 )
 
 # Whether a program that is put into a directory runs there.

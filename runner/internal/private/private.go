@@ -16,7 +16,9 @@ import (
 
 const (
 	groupWrites = 0o020
+	groupEnters = 0o010
 	otherWrites = 0o002
+	otherEnters = 0o001
 )
 
 // Directory is an open directory of this user's own.
@@ -92,32 +94,35 @@ func (d *Directory) Verify() error {
 
 // Check says whether nobody but root and this user decides what a path without
 // links leads to: they own each directory on the way, and others may write to
-// none of them unless it is sticky. The root of an image may be another user's,
-// and writable to a group, for that is who made the image.
+// none of them unless it is sticky, or lies below a directory of this user's that
+// nobody else can enter. For root that is no reason: its slots have users of
+// their own, and their working directories are below it. The root of an image
+// may be another user's, and writable to a group, for that is who made the image.
 func Check(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
+	var open error // the first that others may write to
 	for dir := path; ; dir = filepath.Dir(dir) {
 		info, err := os.Lstat(dir)
 		if err != nil {
 			return err
 		}
-		others := os.FileMode(groupWrites | otherWrites)
-		if dir == "/" {
-			others = otherWrites
-		} else if uid := owner(info); uid != 0 && uid != os.Geteuid() && !hasNoNumber(uid) {
+		mode, uid := info.Mode(), owner(info)
+		switch {
+		case dir != "/" && uid != 0 && uid != os.Geteuid() && !hasNoNumber(uid):
 			return fmt.Errorf("%s belongs to another user (%d), who could exchange what is in it", dir, uid)
-		}
-		switch mode := info.Mode(); {
 		case !info.IsDir():
 			return fmt.Errorf("%s is not a directory", dir)
-		case mode&others != 0 && mode&os.ModeSticky == 0:
-			return fmt.Errorf("others may write to %s (mode %04o, not sticky): chmod go-w, or +t", dir, mode.Perm())
+		case uid == os.Geteuid() && uid != 0 && mode&(groupEnters|otherEnters) == 0:
+			open = nil
+		case open == nil && mode&os.ModeSticky == 0 && (mode&otherWrites != 0 ||
+			dir != "/" && mode&groupWrites != 0 && !isPrivate(dir, info)):
+			open = fmt.Errorf("others may write to %s (mode %04o, not sticky): chmod go-w, or +t", dir, mode.Perm())
 		}
 		if dir == "/" {
-			return nil
+			return open
 		}
 	}
 }

@@ -1,0 +1,62 @@
+package private
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/bounded"
+)
+
+// isPrivate says whether only root and this user have the rights that a
+// directory gives to its group: many systems make such a group for each user.
+// With an ACL these rights are those of whomever that names. Accounts that are
+// not in the files of the system are not known, so that their groups are not
+// private.
+func isPrivate(dir string, info os.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if _, err := syscall.Getxattr(dir, "system.posix_acl_access", nil); !ok || err == nil {
+		return false
+	}
+	root, own, group := "0", fmt.Sprint(os.Geteuid()), fmt.Sprint(st.Gid)
+	var names []string
+	first := 0 // whose first group it is
+	for _, user := range table("/etc/passwd") {
+		isOurs := user[2] == root || user[2] == own
+		if isOurs {
+			names = append(names, user[0])
+		}
+		if user[3] == group && !isOurs {
+			return false
+		}
+		if user[3] == group {
+			first++
+		}
+	}
+	known := false
+	for _, entry := range table("/etc/group") {
+		if entry[2] != group {
+			continue
+		}
+		known = true
+		for member := range strings.SplitSeq(entry[3], ",") {
+			if member != "" && !slices.Contains(names, member) {
+				return false
+			}
+		}
+	}
+	return first > 0 && known
+}
+
+// table reads lines of at least four fields.
+func table(path string) (entries [][]string) {
+	text, _ := bounded.ReadWhole(path, bounded.Table)
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Split(strings.TrimSpace(line), ":"); len(fields) >= 4 {
+			entries = append(entries, fields)
+		}
+	}
+	return entries
+}
