@@ -5,22 +5,32 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 )
 
+// mostInBlock is how many ids a runner claims at a time.
+const mostInBlock = 1 << 16
+
 // Allocator gives every holder of a slot a uid that nobody had before in this
-// boot, so that what one holder leaves anywhere is not the next one's. Where all
-// ids exist it starts somewhere at random, so that two runners on one host do
-// not meet; where few do (a user namespace), near the upper end of them.
+// boot, so that what one holder leaves anywhere is not the next one's. Runners
+// that share a network namespace, as those of a host do, have no id in common:
+// each claims blocks of them. The first id is a random one, so that two runners
+// which cannot see each other's claims, because they have network namespaces of
+// their own or one has ended, hardly meet: of 1.6e9 ids, two that give 10,000
+// each have one in common once in 80,000 times. In a user namespace there are
+// few ids (16,383 of 65,536), and runners in several of them may have the same.
 type Allocator struct {
 	mu     sync.Mutex
-	first  uint32
-	count  uint32
-	start  uint32 // the first that is given, counted from first
-	next   uint32 // how many were given
+	first  uint32   // of all ids
+	size   uint32   // of a block
+	count  uint32   // of blocks
+	blocks []uint32 // the first id of each that is this runner's, in their order
+	start  uint32   // the id of each block that is given first, counted from its own first
+	next   uint32   // how many were given, counting those that were passed over
 	living map[uint32]bool
 	taken  map[uint32]bool   // what users of the sandbox have, read once: it is then made ready
 	Track  isolation.IDRange // for the group ids of commands
@@ -28,21 +38,29 @@ type Allocator struct {
 
 // NewAllocator of a boot.
 func NewAllocator(f isolation.Facts) *Allocator {
-	ids, living := f.IDs, map[uint32]bool{}
-	if ids.First == 0 && ids.Count >= 1<<32-2 {
-		var raw [4]byte
-		_, _ = rand.Read(raw[:])
-		// 0x10000000 … 0x6fffffff for uids, above 2^31 for the group ids of commands.
-		return &Allocator{first: 0x10000000, count: 0x60000000, start: binary.NativeEndian.Uint32(raw[:]) % 0x60000000,
-			living: living, Track: isolation.IDRange{First: 0x80000000, Count: 0x70000000}}
+	if ids := f.IDs; ids.First != 0 || ids.Count < 1<<32-2 {
+		quarter := ids.Count / 4
+		track := isolation.IDRange{First: ids.First + 3*quarter, Count: quarter - 600}
+		if quarter < 1024 {
+			track.Count = 0
+		}
+		return newAllocator(isolation.IDRange{First: ids.First + 2*quarter, Count: quarter - 1}, track)
 	}
-	quarter := ids.Count / 4
-	a := &Allocator{first: ids.First + 2*quarter, count: quarter - 1, living: living,
-		Track: isolation.IDRange{First: ids.First + 3*quarter, Count: quarter - 600}}
-	if quarter < 1024 {
-		a.Track.Count = 0
-	}
-	return a
+	// 0x10000000 … 0x6fffffff for uids, above 2^31 for the group ids of commands.
+	return newAllocator(isolation.IDRange{First: 0x10000000, Count: 0x60000000},
+		isolation.IDRange{First: 0x80000000, Count: 0x70000000})
+}
+
+func newAllocator(uids, track isolation.IDRange) *Allocator {
+	size := max(1, min(mostInBlock, uids.Count/16))
+	return &Allocator{first: uids.First, size: size, count: uids.Count / size, start: random(size),
+		living: map[uint32]bool{}, Track: track}
+}
+
+func random(below uint32) uint32 {
+	var raw [8]byte
+	_, _ = rand.Read(raw[:])
+	return uint32(binary.NativeEndian.Uint64(raw[:]) % uint64(below))
 }
 
 // Take returns a uid that was not given before in this boot.
@@ -52,8 +70,8 @@ func (a *Allocator) Take() (uint32, error) {
 	if a.taken == nil {
 		a.taken = isolation.TakenNumbers()
 	}
-	for a.next < a.count {
-		uid := a.first + (a.start+a.next)%a.count
+	for uint64(a.next) < uint64(len(a.blocks))*uint64(a.size) || a.addBlock() {
+		uid := a.blocks[a.next/a.size] + (a.start+a.next)%a.size
 		a.next++
 		if uid != 0 && uid != 65534 && !a.taken[uid] {
 			a.living[uid] = true
@@ -61,7 +79,28 @@ func (a *Allocator) Take() (uint32, error) {
 		}
 	}
 	return 0, &ipc.Error{Kind: "isolation", Message: fmt.Sprintf(
-		"all %d uids of this runner have been used, one for each holder of a slot: it takes a new sandbox", a.count)}
+		"all %d uids of this runner have been used, one for each holder of a slot: it takes a new sandbox", a.next)}
+}
+
+// addBlock takes a further block, one that no other runner has if there is one:
+// a tenant may claim many for nothing.
+func (a *Allocator) addBlock() bool {
+	if uint32(len(a.blocks)) == a.count {
+		return false
+	}
+	var block uint32
+	from := random(a.count)
+	for n := range a.count {
+		at := a.first + (from+n)%a.count*a.size
+		if slices.Contains(a.blocks, at) {
+			continue
+		}
+		if block = at; claim(block) {
+			break
+		}
+	}
+	a.blocks = append(a.blocks, block)
+	return true
 }
 
 // End notes that a holder and all its processes are gone.
@@ -71,15 +110,28 @@ func (a *Allocator) End(uid uint32) {
 	delete(a.living, uid)
 }
 
-// Index is how many were given before.
-func (a *Allocator) Index(uid uint32) uint32 { return (uid - a.first + a.count - a.start) % a.count }
+// Index is how many were given before a uid that was given.
+func (a *Allocator) Index(uid uint32) uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	index, _ := a.index(uid)
+	return index
+}
+
+func (a *Allocator) index(uid uint32) (index uint32, given bool) {
+	for n, block := range a.blocks {
+		if at := uid - block; at < a.size {
+			index = uint32(n)*a.size + (at+a.size-a.start)%a.size
+			return index, index < a.next
+		}
+	}
+	return 0, false
+}
 
 // Given tells whether a uid is or was that of a holder, and whether it still is.
 func (a *Allocator) Given(uid uint32) (given, living bool) {
-	if uid-a.first >= a.count {
-		return false, false
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.Index(uid) < a.next, a.living[uid]
+	_, given = a.index(uid)
+	return given, a.living[uid]
 }

@@ -2,19 +2,18 @@ package users
 
 import (
 	"os"
+	"runtime"
 	"testing"
 
 	"hermes-exec/runner/internal/isolation"
 )
 
 func TestEachHolderHasAUIDThatNobodyHadBefore(t *testing.T) {
-	for name, ids := range map[string]isolation.IDRange{"all": {Count: 1<<32 - 1}, "some": {Count: 65536}} {
-		a := NewAllocator(isolation.Facts{IDs: ids})
-		if a.count > 20_000 {
-			a.count, a.start = 10_000, 9_990 // it goes on at the beginning of its range
-		}
+	few := NewAllocator(isolation.Facts{IDs: isolation.IDRange{Count: 65536}})
+	many := NewAllocator(isolation.Facts{IDs: isolation.IDRange{Count: 1<<32 - 1}})
+	for name, a := range map[string]*Allocator{"many": many, "few": few} {
 		seen := map[uint32]bool{}
-		for n := uint32(0); ; n++ {
+		for n := uint32(0); n < 2*mostInBlock; n++ {
 			uid, err := a.Take()
 			if err != nil {
 				break
@@ -22,8 +21,10 @@ func TestEachHolderHasAUIDThatNobodyHadBefore(t *testing.T) {
 			if given, living := a.Given(uid); seen[uid] || !given || !living || a.Index(uid) < n {
 				t.Fatalf("%s: %d %v %v %d", name, uid, given, living, a.Index(uid))
 			}
-			if _, later := a.Given(a.first + (a.start+a.next)%a.count); later {
-				t.Fatalf("%s: %d lives before it is given", name, uid)
+			if later := a.blocks[len(a.blocks)-1] + (a.start+a.next)%a.size; a.next%a.size != 0 {
+				if given, _ := a.Given(later); given {
+					t.Fatalf("%s: %d lives before it is given", name, later)
+				}
 			}
 			seen[uid] = true
 			a.End(uid)
@@ -31,14 +32,42 @@ func TestEachHolderHasAUIDThatNobodyHadBefore(t *testing.T) {
 				t.Fatalf("%s: %d %v %v at its end", name, uid, given, living)
 			}
 		}
-		if len(seen) < 9_000 {
+		if want := map[string]int{"many": 2 * mostInBlock, "few": 16_368}[name]; len(seen) != want {
 			t.Errorf("%s: %d", name, len(seen))
 		}
-		for _, uid := range []uint32{0, 1000, a.first - 1, a.first + a.count} {
+		for _, uid := range []uint32{0, 1000, a.first - 1, a.first + a.count*a.size} {
 			if given, _ := a.Given(uid); given {
 				t.Errorf("%s: %d was never given", name, uid)
 			}
 		}
+	}
+}
+
+// One removes what holders have left by their uids, and takes nothing of
+// another's holders.
+func TestRunnersOfAHostHaveNoUIDInCommon(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("slots have no uids of their own")
+	}
+	var all []*Allocator
+	for range 8 {
+		a := newAllocator(isolation.IDRange{First: 1 << 30, Count: 16 * 64}, isolation.IDRange{})
+		for range 65 { // a block, and the first of another one
+			uid, err := a.Take()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, other := range all {
+				if given, _ := other.Given(uid); given {
+					t.Fatalf("%d is also another runner's", uid)
+				}
+			}
+		}
+		all = append(all, a)
+	}
+	// All blocks are claimed: another runner works all the same.
+	if _, err := newAllocator(isolation.IDRange{First: 1 << 30, Count: 16 * 64}, isolation.IDRange{}).Take(); err != nil {
+		t.Error(err)
 	}
 }
 
