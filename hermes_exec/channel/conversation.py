@@ -80,6 +80,7 @@ class Conversation:
     deadline = inf
     """On the clock of time.monotonic: the channel interrupts then, with Overdue."""
     _signal: Any = None
+    _arrived: Callable[[], None] | None = None
     _finished: anyio.Event | None = None
     _room: anyio.Event | None = None
     _interruption: Exception | None = None
@@ -187,6 +188,38 @@ class Conversation:
             self._consume(size)
         return item
 
+    async def deliver(self, sink: Callable[[bytes], bool]) -> None:
+        """Have the event loop pass the data that come to `sink`, without waking a task for each, until it returns False
+        or only `receive` tells what has come. What `sink` raises is raised here.
+        """
+        over, failure = anyio.Event(), None
+
+        def arrived() -> None:
+            nonlocal failure
+            more = bool(self._items)
+            try:
+                while more and self._items:
+                    item = self._items[0][0]
+                    more = type(item) is Data
+                    if type(item) is Data:
+                        self.receive_nowait()
+                        more = sink(item.data)
+            except Exception as error:  # noqa: BLE001 -- raised below: whoever calls this is the channel
+                failure, more = error, False
+            if not more:
+                self._arrived = None
+                over.set()
+
+        self._arrived = arrived
+        try:
+            if self._items or self.finished:
+                arrived()
+            await over.wait()
+        finally:
+            self._arrived = None
+        if failure is not None:
+            raise failure
+
     async def response(self) -> dict[str, Any]:
         """The result; data that nobody received is dropped. RemoteError when the runner answered with an error."""
         while await self.receive() is not None:
@@ -265,6 +298,8 @@ class Conversation:
         if self._finished is not None:
             self._finished.set()
             self._finished = None
+        if self._arrived is not None:
+            self._arrived()
 
     def _give_room(self) -> None:
         if self._room is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import anyio
@@ -330,6 +330,14 @@ class ProcessOutput(ByteReceiveStream):
             self._busy = False
         piece, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
         return piece
+
+    async def deliver(self, sink: Callable[[bytes], bool]) -> None:
+        """After a first `receive`: have the event loop pass what comes to `sink`, which spares the waking of a task for
+        each piece, until it returns False or only `receive` tells what has happened. What `sink` raises is raised here.
+        """
+        if self._conversation is not None and not self._rest and not self._ended:
+            with self._scope.cancel_scope():
+                await self._conversation.deliver(sink)
 
     async def _next(self) -> bytes:
         if self._ended:

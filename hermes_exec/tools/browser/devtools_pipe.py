@@ -129,15 +129,20 @@ class DevToolsPipe:
         over.cancel()
 
     async def _to_client(self, client: FdStream, over: anyio.CancelScope) -> None:
-        self._process.stdout.delimiter = END
+        output = self._process.stdout
+        output.delimiter = END
+
+        def take(piece: bytes) -> bool:
+            if admitted := self.guard.admit(piece):
+                client.send_nowait(admitted)
+            return not client.pending_bytes and not self.guard.pause_s
+
         try:
-            async for piece in self._process.stdout:
-                if admitted := self.guard.admit(piece):
-                    client.send_nowait(admitted)
-                if client.pending_bytes:
+            async for piece in output:
+                if not take(piece):
                     await client.drain()
-                if pause_s := self.guard.pause_s:
-                    await anyio.sleep(pause_s)
+                    await anyio.sleep(self.guard.pause_s)
+                await output.deliver(take)
         except BadMessage as error:
             self.fault = str(error)
         except GONE as error:

@@ -64,6 +64,8 @@ class Allowance:
     @property
     def missing_s(self) -> float:
         """How long it takes until what was spent is there again."""
+        if self._left >= 0:
+            return 0.0
         self._refill()
         return max(0.0, -self._left / self._per_s)
 

@@ -76,6 +76,43 @@ async def test_messages_of_a_process_come_whole(slot: Slot) -> None:
     assert b"".join(pieces) == b"x" * 100_000 + b"\0last"
 
 
+async def test_output_is_delivered_without_a_task(slot: Slot) -> None:
+    """Until the sink has enough, fails, or the stream ends or is closed; nothing is lost between these."""
+    numbers = [b"%d\0" % number for number in range(40)]
+    process = await slot.spawn("for n in $(seq 0 39); do printf '%d\\0' $n; sleep 0.002; done; read line", stdin=True)
+    assert process.stdin is not None
+    process.stdout.delimiter = b"\0"
+    said = [await process.stdout.receive()]
+
+    def take(piece: bytes) -> bool:
+        said.append(piece)
+        if len(said) == 20:
+            raise ValueError("enough")
+        return len(said) not in (10, 40)
+
+    await process.stdout.deliver(take)
+    assert said == numbers[:10]
+    said.append(await process.stdout.receive())
+    with pytest.raises(ValueError, match="enough"):
+        await process.stdout.deliver(take)
+    await process.stdout.deliver(take)
+    assert said == numbers
+    with anyio.move_on_after(0.05) as scope:
+        await process.stdout.deliver(take)
+    assert scope.cancelled_caught
+    await process.stdin.aclose()
+    await process.stdout.deliver(take)
+    with pytest.raises(anyio.EndOfStream):
+        await process.stdout.receive()
+    await process.stdout.deliver(take)
+    endless = await slot.spawn(["sh", "-c", "echo; exec sleep 1000"])
+    await endless.stdout.receive()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(endless.kill)
+        await endless.stdout.deliver(take)
+    assert said == numbers
+
+
 async def test_streams_of_a_process(slot: Slot) -> None:
     process = await slot.spawn("while read line; do echo got $line; done; echo end >&2", stdin=True)
     assert process.stdin is not None
