@@ -27,7 +27,6 @@ import (
 	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
-	"hermes-exec/runner/internal/wipe"
 )
 
 // version is set by the linker.
@@ -212,7 +211,7 @@ func runServe(args []string) int {
 		return 1
 	}
 	if *remove != "" && private.Check(filepath.Dir(*remove)) == nil {
-		wipe.Tree(*remove)
+		detached.Remove(*remove)
 	}
 	return 0
 }

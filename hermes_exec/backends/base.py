@@ -131,7 +131,8 @@ class Reaped:
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
     """A box that this library started, whoever owns it; ``owner`` says whether the owner still lives, ``ended`` that
-    its runner does not. ``host`` is where it is, for backends that have several hosts.
+    its runner does not. ``host`` is where it is, for backends that have several hosts. ``left`` says why something of
+    it could not be removed, which nobody tries again unless asked to.
     """
 
     sandbox: str
@@ -143,6 +144,7 @@ class SandboxInfo:
     created_at: float | None = None
     ended: bool = False
     host: str | None = None
+    left: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,16 @@ class Leaves(Protocol):
         Raises:
             BackendUnavailable: the engine cannot be asked.
         """
+
+
+def advice(backend: str, what: str) -> str:
+    """Say what to do about something that a backend could not remove."""
+    return f"{backend} cannot remove {what}; `hermes-exec reap --orphans -b {backend}` tries it again"
+
+
+def advise(sandboxes: Iterable[SandboxInfo]) -> list[str]:
+    """Return a line for each sandbox of which something could not be removed."""
+    return [f"{advice(each.backend, each.sandbox)}: {each.left}" for each in sandboxes if each.left is not None]
 
 
 def away_for_now(error: BackendUnavailable) -> BackendUnavailable:

@@ -30,6 +30,9 @@ OWNER_FILE = "owner.json"
 RUNNER_FILE = "runner.json"
 LOG_FILE = "runner.log"
 GROUPS_FILE = "groups"
+LEFT_FILE = "left.json"
+"""What could not be removed of the directory, as the runner writes it too; it is then left alone."""
+MAX_LEFT_BYTES = 64 * 1024
 LOG_TAIL_BYTES = 8192
 MAX_LOG_BYTES = 1 << 20
 NEVER = (errno.EACCES, errno.EINVAL, errno.ENOENT, errno.ENOTSUP, errno.EPERM, errno.EROFS)
@@ -114,15 +117,29 @@ class BoxDirectory:
             while self.runner_pid() is not None and time.monotonic() < deadline:
                 time.sleep(0.01)
 
+    def left(self) -> str | None:
+        """Return why it could not be removed before; None if that was not tried."""
+        try:
+            with (self.path / LEFT_FILE).open("rb") as file:
+                return "; ".join(map(str, json.loads(file.read(MAX_LEFT_BYTES))))
+        except (OSError, TypeError, ValueError):
+            return None
+
     def remove(self, otherwise: Callable[[Path], object] | None = None) -> None:
-        """Remove everything, what this user cannot by `otherwise`. Refuses while something is mounted below, since that
-        would empty what is mounted.
+        """Remove everything, what this user cannot by `otherwise`. If something stays, the directory keeps its owner,
+        and says why. What is mounted below stays, since a removal would empty it.
         """
-        mounted = [mount for mount in _mounts() if mount.startswith(f"{self.path}/")]
-        if mounted:
-            logger.warning("%s is kept: %s is mounted", self.path, mounted[0])
+        owner = self.owner()
+        left = [f"{mount} is mounted" for mount in _mounts() if mount.startswith(f"{self.path}/")]
+        if left:
+            logger.warning("%s is kept: %s", self.path, left[0])
         else:
-            remove_tree(self.path, otherwise)
+            left = remove_tree(self.path, otherwise)
+        if left:
+            with contextlib.suppress(OSError):
+                (self.path / LEFT_FILE).write_text(json.dumps(left), "utf-8")
+                if owner is not None:
+                    (self.path / OWNER_FILE).write_text(to_json(owner), "utf-8")
 
 
 def remove_groups(directory: BoxDirectory, patience_s: float = 5.0) -> None:
@@ -154,23 +171,39 @@ def _remove_group(group: Path, deadline: float) -> None:
         return
 
 
-def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> None:
-    """Remove a folder with all that is in it, what this user cannot by `otherwise`; what stays is logged."""
+def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> list[str]:
+    """Remove a folder with all that is in it, what this user cannot by `otherwise`; return why something stays, which
+    is logged too.
+    """
     # These go deeper than Python can: a tenant may have nested folders without end.
     _run("rm", "-rf", path)
-    if os.path.lexists(path):  # a folder without write permission keeps its entries, and not each `rm` knows any depth
-        with contextlib.suppress(BackendUnavailable):
-            _run(str(runner_binary.path()), "wipe", path)
-    if otherwise is not None and os.path.lexists(path):
+    problems = _wipe(path)
+    if problems and otherwise is not None:
         otherwise(path)
-        _run("rm", "-rf", path)
-    if os.path.lexists(path):
+        problems = _wipe(path)
+    if problems:
         logger.warning("%s could not be removed", path)
+    return problems
 
 
-def _run(program: str, option: str, *words: str | Path) -> None:
+def _wipe(path: Path) -> list[str]:
+    """Remove what `rm` did not: a folder without write permission keeps its entries, and not each `rm` knows any
+    depth. Return why something stays.
+    """
+    said = b""
+    if os.path.lexists(path):
+        with contextlib.suppress(BackendUnavailable):
+            said = _run(str(runner_binary.path()), "wipe", path, errors=subprocess.PIPE)
+    if not os.path.lexists(path):
+        return []
+    lines = said.decode("utf-8", "replace").splitlines()
+    return [line.removeprefix("runner wipe: ") for line in lines] or ["it could not be removed"]
+
+
+def _run(program: str, option: str, path: Path, errors: int = subprocess.DEVNULL) -> bytes:
     nowhere, found = subprocess.DEVNULL, shutil.which(program) or f"/bin/{program}"
-    subprocess.run([found, option, *words], stdin=nowhere, stdout=nowhere, stderr=nowhere, check=False)
+    done = subprocess.run([found, option, path], stdin=nowhere, stdout=nowhere, stderr=errors, check=False)
+    return done.stderr or b""
 
 
 def _mounts() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo, advise
 from hermes_exec.backends.box_directory import BoxDirectory, find_directories, parent_directory
 from hermes_exec.backends.owner import owner_state, reap_reason
 from hermes_exec.backends.strict_path import why_not_strict
@@ -34,12 +34,17 @@ class HostBackend:
         if parent.exists() and (why := why_not_strict(parent)):
             raise ConfigError(f"what is left in {parent} is not removed: {why}")
         for directory, info in self._found():
-            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
+            reason = reap_reason(which, info.labels, info.owner, ended=info.ended, left=info.left is not None)
             if reason is not None:
                 directory.end_runner()
                 self._remove(directory)
-                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+                if directory.left() is None:
+                    ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
         return ended
+
+    async def leftovers(self) -> list[str]:
+        """See ``Leaves.leftovers``."""
+        return advise(await self.sandboxes())
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``."""
@@ -55,7 +60,8 @@ class HostBackend:
             state = "ended" if pid is None else "running"
             owner = owner_state(labels, shared_engine=False)
             name, created = self._name_of(directory, pid), directory.created_at()
-            found.append((directory, SandboxInfo(name, self.name, labels, owner, state, created_at=created)))
+            info = SandboxInfo(name, self.name, labels, owner, state, created_at=created, left=directory.left())
+            found.append((directory, info))
         return found
 
     def _name_of(self, directory: BoxDirectory, pid: int | None) -> str:

@@ -103,15 +103,20 @@ def owner_state(labels: Labels, *, shared_engine: bool) -> OwnerState:
         return "unknown"
 
 
-def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: bool) -> str | None:
+def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: bool, left: bool = False) -> str | None:
     """Why the filter names a box with these labels, None when it does not. `ended` says that its runner has ended: then
-    it is an orphan unless its owner is known to live.
+    it is an orphan unless its owner is known to live. `left` says that it could not be removed before: it is an orphan
+    in any case, for those who try again.
     """
+    if left and not which.retry:
+        return None
     if which.all:
         return "all boxes of this library"
     if which.run_id not in {None, labels.run_id}:
         return None
     if which.orphans:
+        if left:
+            return "it could not be removed before"
         if owner == "gone":
             return f"its owner, process {labels.pid}, is gone"
         return "it has ended" if ended and owner == "unknown" else None

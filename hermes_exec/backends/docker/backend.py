@@ -18,7 +18,7 @@ from hermes_exec.backends.docker.container import base_of, check_options, check_
 from hermes_exec.backends.docker.delivery import Delivery, NotShared
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
-from hermes_exec.backends.docker.leftovers import advice, left_alone, remove, remove_volumes
+from hermes_exec.backends.docker.leftovers import advice_on, left_alone, remove, remove_volumes
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.docker.trial_image import trial_image
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_each, reap_reason
@@ -164,7 +164,7 @@ class DockerBackend:
     async def leftovers(self) -> list[str]:
         """See ``Leaves.leftovers``."""
         alone = await self._engine.call(partial(left_alone, retry=False))
-        return [f"{advice(what)}: {why}" for what, why in alone.items()]
+        return [f"{advice_on(what)}: {why}" for what, why in alone.items()]
 
     def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
         """See ``TrialImage.trial_image``."""

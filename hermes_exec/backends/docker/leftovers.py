@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hermes_exec.backends.base import advice
 from hermes_exec.backends.docker.container import NAME_LABEL
 from hermes_exec.backends.docker.trial_image import make_image, remove_image
 from hermes_exec.backends.owner import PREFIX
@@ -86,7 +87,7 @@ def _remove_or_wipe(client: DockerClient, what: str, mount: dict[str, Any], end:
         if failure is not None:
             _create(client, what, mount)
     if failure is not None:
-        logger.warning("%s: %s", advice(what), failure)
+        logger.warning("%s: %s", advice_on(what), failure)
 
 
 def _failure(end: Callable[[], object]) -> str | None:
@@ -160,7 +161,7 @@ def left_alone(client: DockerClient, *, retry: bool) -> dict[str, str]:
     return found
 
 
-def advice(what: str) -> str:
-    """What to do about something that could not be removed."""
+def advice_on(what: str) -> str:
+    """Say what to do about something that could not be removed."""
     kind, _, name = what.partition("-")
-    return f"Docker cannot remove the {kind} {name[:24]}; `hermes-exec reap --orphans -b docker` tries it again"
+    return advice("docker", f"the {kind} {name[:24]}")

@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, check_host_box
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, advise, check_host_box
 from hermes_exec.backends.owner import from_values, owner_state, reap_reason
 from hermes_exec.backends.ssh.config import SSHConfig
 from hermes_exec.backends.ssh.host import Host
@@ -57,16 +57,15 @@ class SSHBackend:
 
         async def end(host: Host, base: str, info: SandboxInfo, reason: str) -> None:
             try:
-                await in_thread(partial(host.end, base), host.limiter)
+                if await in_thread(partial(host.end, base), host.limiter):
+                    ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
             except (ExecError, OSError) as error:
                 logger.warning("%s could not be ended: %s", info.sandbox, error)
-            else:
-                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
 
         found = await self._found()
         async with anyio.create_task_group() as tasks:
             for host, base, info in found:
-                reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
+                reason = reap_reason(which, info.labels, info.owner, ended=info.ended, left=info.left is not None)
                 if reason is not None:
                     tasks.start_soon(end, host, base, info, reason)
         return ended
@@ -75,6 +74,10 @@ class SSHBackend:
         """See ``Backend.sandboxes``."""
         return [info for _, _, info in await self._found()]
 
+    async def leftovers(self) -> list[str]:
+        """See ``Leaves.leftovers``."""
+        return advise(await self.sandboxes())
+
     async def _found(self) -> list[tuple[Host, str, SandboxInfo]]:
         found = []
         for host, boxes in (await self._hosts.ask(Host.boxes, self._patience_s)).items():
@@ -82,16 +85,14 @@ class SSHBackend:
                 labels = from_values(box.get("owner"))
                 if labels is not None:
                     base, state = str(box["base"]), str(box["state"])
-                    info = SandboxInfo(
-                        host.box_name(base),
-                        self.name,
-                        labels,
+                    owner, created, ended = (
                         owner_state(labels, shared_engine=True),
-                        state,
-                        created_at=box.get("created_at"),
-                        ended=state == "ended",
-                        host=host.name,
+                        box.get("created_at"),
+                        state == "ended",
                     )
+                    left = "; ".join(map(str, box.get("left") or ())) or None
+                    name = host.box_name(base)
+                    info = SandboxInfo(name, self.name, labels, owner, state, None, created, ended, host.name, left)
                     found.append((host, base, info))
         return found
 

@@ -120,11 +120,12 @@ class Host:
         """What the runner's program says of a box. Raises as `ready`."""
         return dict(self._ask("status", "--base", base))
 
-    def end(self, base: str) -> None:
-        """End a box and remove its directory. Raises as `ready`."""
+    def end(self, base: str) -> bool:
+        """End a box and remove its directory; whether nothing is left. Raises as `ready`."""
         left = self._ask("end", "--base", base).get("left")
         if left:
-            logger.warning("ssh %s: of %s something is left: %s", self.name, base, left)
+            logger.warning("ssh %s: %s could not be removed", self.name, base)
+        return not left
 
     def signal(self, base: str, number: int) -> None:
         """Send a signal to the runner of a box."""

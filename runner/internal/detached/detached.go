@@ -29,6 +29,7 @@ const (
 	ownerFile  = "owner.json"
 	runnerFile = "runner.json"
 	logFile    = "runner.log"
+	leftFile   = "left.json"
 	logTail    = 8 << 10
 	startTime  = 10 * time.Second
 	endTime    = 5 * time.Second
@@ -44,7 +45,7 @@ type Box struct {
 	Owner     json.RawMessage `json:"owner,omitempty"`
 	CreatedAt float64         `json:"created_at,omitempty"` // seconds since the epoch
 	Log       string          `json:"log,omitempty"`        // its end
-	Left      []string        `json:"left,omitempty"`       // of an end: what could not be removed
+	Left      []string        `json:"left,omitempty"`       // what could not be removed
 }
 
 type process struct {
@@ -137,6 +138,9 @@ func Read(base string) Box {
 	if info, err := os.Stat(filepath.Join(dir, ownerFile)); err == nil {
 		box.CreatedAt = float64(info.ModTime().UnixMilli()) / 1000
 	}
+	if left, err := bounded.ReadWhole(filepath.Join(dir, leftFile), bounded.Setting); err == nil {
+		_ = json.Unmarshal(left, &box.Left)
+	}
 	if p := recorded(dir); p.PID != 0 {
 		if state, start := startOf(p.PID); start == p.Start && start != 0 {
 			box.State, box.PID = "alive", p.PID
@@ -149,7 +153,7 @@ func Read(base string) Box {
 }
 
 // End ends the runner of base: told to, it ends what it started; then by force.
-// Its directory is removed.
+// Its directory is removed, or keeps what cannot be (Left).
 func End(base string) (Box, error) {
 	dir := filepath.Dir(base)
 	if !strings.HasPrefix(filepath.Base(dir), prefix) {
@@ -175,17 +179,35 @@ func End(base string) (Box, error) {
 		return box, fmt.Errorf("%s is kept: %w", dir, err)
 	}
 	removeGroups(filepath.Join(base, "groups"))
+	box.Left = Remove(dir)
+	return box, nil
+}
+
+// Remove removes the directory of a runner that has ended. If something stays,
+// the directory keeps its owner, and says why, so that everybody can read it and
+// nobody has to try it again.
+func Remove(dir string) (left []string) {
+	owner, _ := bounded.ReadWhole(filepath.Join(dir, ownerFile), bounded.Setting)
 	mounts, err := proc.Mounts()
 	if err != nil {
-		return box, err
+		left = append(left, err.Error())
 	}
 	for _, m := range mounts {
 		if strings.HasPrefix(m.Path, dir+"/") {
-			return box, fmt.Errorf("%s is kept: %s is mounted", dir, m.Path)
+			left = append(left, m.Path+" is mounted")
 		}
 	}
-	box.Left = wipe.Tree(dir)
-	return box, nil
+	if len(left) == 0 {
+		left = wipe.Tree(dir)
+	}
+	if len(left) > 0 {
+		text, _ := json.Marshal(left)
+		if len(owner) > 0 {
+			_ = os.WriteFile(filepath.Join(dir, ownerFile), owner, 0o600)
+		}
+		_ = os.WriteFile(filepath.Join(dir, leftFile), text, 0o600)
+	}
+	return left
 }
 
 // List finds the runners of this user whose directories are in folder.

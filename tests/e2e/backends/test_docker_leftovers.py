@@ -144,7 +144,7 @@ async def test_a_removal_that_fails_is_reported_and_not_tried_again(
     assert caplog.text.count(f"cannot remove the volume {stubborn[:24]}") == 1
     for command in (("ps",), ("doctor",)):
         told = await _command(*command, "-b", "docker", "-o", f"base_url={daemon.url}")
-        assert f"Docker cannot remove the volume {stubborn[:24]}; `hermes-exec reap --orphans -b docker` tries" in told
+        assert f"docker cannot remove the volume {stubborn[:24]}; `hermes-exec reap --orphans -b docker` tries" in told
         assert "kept: operation not permitted" in told
     kept = Path(engine.api.inspect_volume(stubborn)["Mountpoint"]) / "kept"
     await anyio.run_process(["chattr", "-i", str(kept)])
