@@ -93,7 +93,7 @@ class MessageGuard:
         self.left_out: dict[str, int] = {}
         """How many events of each kind were left out."""
         self._all_bytes = Allowance(16 * MIB, 64 * MIB)
-        self._events, self._event_bytes = Allowance(500, 20_000), Allowance(MIB, 32 * MIB)
+        self._events, self._event_bytes = Allowance(500, 10_000), Allowance(MIB, 16 * MIB)
         self._optional, self._optional_bytes = Allowance(100, 1000), Allowance(MIB // 4, 2 * MIB)
 
     # commands
