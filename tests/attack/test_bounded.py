@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hermes_exec import SandboxPool, Slot
-from hermes_exec.testing.conformance import outside
 from tests.attack.arena import FOLDER, PROGRAMS
+from tests.attack.ours import our_programs, peak_mib, status
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_of(3)]
 MIB, GIB = 1 << 20, 1 << 30
@@ -27,36 +25,12 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def words(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-
-
-def status(pid: int) -> dict[str, str]:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
-
-
-async def our_programs(slot: Slot) -> list[int]:
-    """The slot's agent and its runner, as this host counts them: the ancestors of what runs in the slot."""
-    mark = secrets.token_hex(8)
-    process = await slot.spawn(["sh", "-c", "read line", mark], stdin=True)
-    pid = (await outside.seen(mark, 1))[0]
-    found = []
-    while pid > 1:
-        pid = int(status(pid)["PPid"])
-        if pid and words(pid)[1:2] in ([b"agent"], [b"serve"]):
-            found.append(pid)
-    await process.kill()
-    assert found
-    return found
-
-
 @asynccontextmanager
 async def within_bounds(slot: Slot) -> AsyncIterator[None]:
     """Check that agent and runner have stayed small; the kernel remembers their largest size."""
     pids = await our_programs(slot)
     yield
-    peaks = {pid: int(status(pid)["VmHWM"].split()[0]) // 1024 for pid in pids}
+    peaks = {pid: peak_mib(pid) for pid in pids}
     assert max(peaks.values()) < MOST_MIB, peaks
 
 

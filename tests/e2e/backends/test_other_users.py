@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hermes_exec import SandboxPool
+from hermes_exec.backends.nomad import backend, job
 from hermes_exec.backends.ssh import host as probed
 from hermes_exec.blocking import Slot
 from hermes_exec.errors import ConfigError
@@ -104,6 +105,22 @@ def test_nomad_with_docker(slots: int, open_node: Agent, docker_image: Image) ->
         assert slot.run("ls -A /alloc /local /secrets /sys/firmware/*").stdout == ""
         assert slot.run("find / -name api.sock 2>/dev/null").stdout == ""
         assert slot.run("echo on").stdout == "on\n"
+
+
+@pytest.mark.nomad
+@pytest.mark.whole
+def test_nomad_with_a_runtime_that_hides_nothing(
+    open_node: Agent, docker_image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual one in its place: the directories are where Nomad has them, and the runner closes them."""
+    require_root()
+    for module in (backend, job):
+        monkeypatch.setattr(module, "hides", lambda _: False)
+    options = open_node.options(image=docker_image("debian"), slots_per_sandbox=4, slot_root="shared")
+    with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
+        told = slot.run("stat -c %n:%a /alloc /local /secrets; ls /alloc || ls /local || echo >/alloc/data/file")
+        assert (told.stdout, told.ok) == ("/alloc:700\n/local:700\n/secrets:700\n", False)
+        assert not slot.run("echo >/alloc/logs/file || echo >/local/file || mv /local /away || mknod d b 8 0").ok
 
 
 def test_local(folder: Path) -> None:
