@@ -153,7 +153,7 @@ async def beside() -> Figures:
             running = of_slot(slot).running
             assert running is not None
             # By Playwright's client alone, through the slot's pipe and on the host; then by the tool, which asks more.
-            piped = running.page.get_by_role("button", name="button 7", exact=True)
+            piped = running.tabs.page.get_by_role("button", name="button 7", exact=True)
             compared(PIPED, await in_turn(ours=piped.click, host=clicked.click), "ms")
             compared(
                 ACTION,

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,22 +17,20 @@ from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser import chromium
 from hermes_exec.tools.browser.background import Background
 from hermes_exec.tools.browser.devtools_pipe import DevToolsPipe
+from hermes_exec.tools.browser.dialogs import Dialogs
 from hermes_exec.tools.browser.downloads import Downloads
 from hermes_exec.tools.browser.driver import LOST, Driver, DriverLost, quietly
-from hermes_exec.tools.browser.explained import CRASHED
 from hermes_exec.tools.browser.name_check import NameCheck
 from hermes_exec.tools.browser.navigation import Navigation
-from hermes_exec.tools.browser.page_log import LONGEST_TEXT, PageLog
+from hermes_exec.tools.browser.page_log import PageLog
 from hermes_exec.tools.browser.sessions import new_session
+from hermes_exec.tools.browser.tabs import Tabs
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
     from playwright.async_api import (
         Browser,
         BrowserContext,
-        Dialog,
-        FileChooser,
-        Frame,
         Page,
         Playwright,
     )
@@ -55,30 +50,6 @@ ERROR_PAGE_S = 1.0
 VIEWPORT = (1280, 720)
 
 
-@dataclass
-class OpenDialog:
-    """A dialog of a page (alert, confirm, prompt, beforeunload)."""
-
-    dialog: Dialog
-    id: str = field(default_factory=lambda: "dialog_" + secrets.token_hex(4))
-    opened_at: float = field(default_factory=time.time)
-    answer: str | None = None
-
-    def told(self) -> dict[str, object]:
-        """As a model sees it."""
-        told: dict[str, object] = {
-            "id": self.id,
-            "type": self.dialog.type,
-            "message": self.dialog.message[:LONGEST_TEXT],
-        }
-        if self.dialog.default_value:
-            told["default_prompt"] = self.dialog.default_value[:LONGEST_TEXT]
-        told["opened_at"] = round(self.opened_at, 3)
-        if self.answer is not None:
-            told["answer"] = self.answer
-        return told
-
-
 class RunningBrowser:
     """A browser that was started: its process, its connection, its context and its tabs."""
 
@@ -87,21 +58,17 @@ class RunningBrowser:
         self.folder = f"{slot.tmp.rstrip('/')}/hermes-browser-{secrets.token_hex(6)}"
         self.used_at = anyio.current_time()
         self.log = PageLog()
-        self.dialogs: list[OpenDialog] = []
-        self.past_dialogs: deque[OpenDialog] = deque(maxlen=20)
-        self.crashed = False
-        self.chooser: FileChooser | None = None
-        """Opened by the page, and waits for the files that it is to have."""
-        self._chooser_told = False
         self.calls = 0
         self.screenshots = 0
         self.last_tree = ""
         self.passwords: set[str] = set()
         """What was typed into fields for passwords: no result shows it."""
-        self._dialog_came = asyncio.Event()
         self._news = asyncio.Event()
         """Set by what is waited for: the end of a navigation or of the connection, a dialog, a download."""
+        self._left = Background()
+        self.dialogs = Dialogs(self.rules, self._left, self._news.set)
         self.navigation = Navigation(slot, self._news.set)
+        self.tabs = Tabs(self.navigation)
         self.downloads = Downloads(slot, self._news.set)
         self._names = NameCheck(slot, self.navigation.refuse)
         self._tasks: DetachedTaskGroup | None = None
@@ -110,8 +77,6 @@ class RunningBrowser:
         self._pipe: DevToolsPipe | None = None
         self._browser: Browser | None = None
         self._context: BrowserContext | None = None
-        self._pages: list[Page] = []
-        self._left = Background()
 
     # its life
 
@@ -160,8 +125,8 @@ class RunningBrowser:
         width, height = VIEWPORT
         self._context = context = await browser.new_context(viewport={"width": width, "height": height})
         self.navigation.watch(context)
-        context.on("page", self._on_page)
-        context.on("dialog", self._on_dialog)
+        self.tabs.watch(context)
+        self.dialogs.watch(context)
         self.log.watch(context)
         page = await context.new_page()
         session, opened = await asyncio.gather(browser.new_browser_cdp_session(), context.new_cdp_session(page))
@@ -225,90 +190,29 @@ class RunningBrowser:
                 driver, self._driver = self._driver, None
                 driver.leave()
 
-    # what happens in it
-
-    @property
-    def page(self) -> Page:
-        """The tab that the tools work in, the one opened last. Raises ToolFailure when there is none, or it crashed."""
-        if self.crashed:
-            raise ToolFailure("page_crashed", CRASHED, success=False)
-        if not self._pages:
-            raise ToolFailure("no_page", "All tabs are closed. Open a page with browser_navigate.", success=False)
-        page = self._pages[-1]
-        if (forbidden := self.navigation.forbidden(page)) is not None:
-            raise forbidden
-        return page
-
-    @property
-    def pages(self) -> list[Page]:
-        """All tabs, the current one last."""
-        return list(self._pages)
+    # its tabs
 
     async def usable_page(self) -> Page:
         """The current tab, or a new one when it has crashed or hangs, or all are closed. It goes nowhere else."""
         if self.navigation.waiting is not None:  # until then it would answer nothing
             with anyio.move_on_after(ANSWER_S):
                 await self.stop_loading()
-        kept = self._pages and not self.crashed and self.navigation.forbidden(self._pages[-1]) is None
-        if not kept or (self.calls > 1 and not self.dialogs and await self.hangs(self._pages[-1])):
-            lost = self._pages.pop() if self._pages else None
+        tabs = self.tabs
+        kept = tabs.pages and not tabs.crashed and self.navigation.forbidden(tabs.pages[-1]) is None
+        if not kept or (self.calls > 1 and not self.dialogs.open and await self.hangs(tabs.pages[-1])):
+            lost = tabs.take_current()
             assert self._context is not None
             await self._context.new_page()
-            self.crashed = False
+            tabs.crashed = False
             if lost is not None:
                 self._left.start(lost.close)
-        return self.page
+        return tabs.page
 
     async def hangs(self, page: Page) -> bool:
         """Whether a page does not answer; one that a dialog holds does."""
         with anyio.move_on_after(ANSWER_S) as answering:
             await self.act(partial(quietly, partial(page.evaluate, "1")))
         return answering.cancelled_caught
-
-    def _on_page(self, page: Page) -> None:
-        self._pages.append(page)
-        page.on("close", self._on_close)
-        page.on("crash", self._on_crash)
-        page.on("filechooser", self._on_chooser)
-        page.on("framenavigated", self._on_navigated)
-        self.navigation.watch_page(page)
-
-    def _on_close(self, page: Page) -> None:
-        if page in self._pages:
-            self._pages.remove(page)
-
-    def _on_crash(self, page: Page) -> None:
-        if self._pages and page is self._pages[-1]:
-            self.crashed = True
-
-    def _on_chooser(self, chooser: FileChooser) -> None:
-        self.chooser, self._chooser_told = chooser, False
-
-    def take_chooser(self) -> bool:
-        """Whether one has come that was not told."""
-        told, self._chooser_told = self._chooser_told, True
-        return self.chooser is not None and not told
-
-    def _on_navigated(self, frame: Frame) -> None:
-        if frame.parent_frame is None:
-            self.chooser = None
-
-    def _on_dialog(self, dialog: Dialog) -> None:
-        opened = OpenDialog(dialog)
-        self.dialogs.append(opened)
-        self._dialog_came.set()
-        self._news.set()
-        if self.rules.dialogs != "must_respond":
-            self._left.start(partial(self.answer, opened, accept=self.rules.dialogs == "auto_accept"))
-
-    async def answer(self, opened: OpenDialog, *, accept: bool, text: str | None = None) -> None:
-        """Answer a dialog; `text` is what a prompt is given."""
-        if opened in self.dialogs:
-            self.dialogs.remove(opened)
-            opened.answer = "accepted" if accept else "dismissed"
-            self.past_dialogs.append(opened)
-        work = (lambda: opened.dialog.accept(text)) if accept else opened.dialog.dismiss
-        await quietly(work)
 
     def begin(self) -> None:
         """Begin a call: count what begins from now on as begun by it."""
@@ -321,7 +225,7 @@ class RunningBrowser:
         navigation = self.navigation
 
         def leads_elsewhere() -> bool:
-            return bool(self.dialogs) or self.ended or page.is_closed() or navigation.waiting is not None
+            return bool(self.dialogs.open) or self.ended or page.is_closed() or navigation.waiting is not None
 
         with anyio.move_on_after(SETTLE_S):
             while not leads_elsewhere():
@@ -343,7 +247,7 @@ class RunningBrowser:
             await self._until(lambda: self.navigation.tabs_to_come == 0 or self.navigation.waiting is not None)
         self.navigation.tabs_to_come = 0
         with anyio.move_on_after(ARRIVE_S) as waiting:
-            await self._until(lambda: self.navigation.waiting is None or bool(self.dialogs) or self.ended)
+            await self._until(lambda: self.navigation.waiting is None or bool(self.dialogs.open) or self.ended)
         if waiting.cancelled_caught:
             url = self.navigation.waiting
             await self.stop_loading()
@@ -364,13 +268,8 @@ class RunningBrowser:
     async def stop_loading(self) -> None:
         """Leave all tabs where they are."""
         self.navigation.forget()
-        for page in self.pages:
-            await quietly(partial(self._stop_loading, page))
-
-    async def _stop_loading(self, page: Page) -> None:
-        session = await new_session(page)
-        await session.send("Page.stopLoading")
-        await session.detach()
+        for page in self.tabs.pages:
+            await quietly(partial(_stop_loading, page))
 
     async def _until(self, true: Callable[[], bool]) -> None:
         while not true():
@@ -385,9 +284,9 @@ class RunningBrowser:
 
         Raises what Playwright raises.
         """
-        self._dialog_came.clear()
+        self.dialogs.came.clear()
         doing = asyncio.ensure_future(work())
-        waiting = asyncio.ensure_future(self._dialog_came.wait())
+        waiting = asyncio.ensure_future(self.dialogs.came.wait())
         try:
             await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -396,23 +295,17 @@ class RunningBrowser:
         finally:
             waiting.cancel()
         if not doing.done():
-            if self.dialogs:
+            if self.dialogs.open:
                 self._left.keep(doing)
                 return None
             return await doing  # the dialog was answered at once
         return doing.result()
 
-    async def tab(self, target: str | None) -> Page:
-        """The current tab, or the one with this id of DevTools."""
-        if target is None:
-            return self.page
-        for page in self._pages:
-            session = await new_session(page)
-            info = await session.send("Target.getTargetInfo")
-            await quietly(session.detach)
-            if info["targetInfo"]["targetId"] == target:
-                return page
-        raise ToolFailure("not_found", f"There is no tab with the target_id {target!r}.", success=False)
+
+async def _stop_loading(page: Page) -> None:
+    session = await new_session(page)
+    await session.send("Page.stopLoading")
+    await session.detach()
 
 
 def _first_line(error: Exception) -> str:

@@ -50,11 +50,11 @@ async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text
     facts = await locator.evaluate(FIELD)
     kind: str = facts["kind"]
     field = await locator.element_handle() if kind == "file" else None
-    if kind == "other" and running.chooser is not None:
-        field = running.chooser.element
+    if kind == "other" and running.tabs.chooser is not None:
+        field = running.tabs.chooser.element
     if field is not None:
         await _give_files(running, state, field, text)
-        running.chooser = None
+        running.tabs.chooser = None
     elif kind == "select":
         options = facts["options"]
         wanted = text.splitlines() if facts["several"] else [text]
@@ -86,7 +86,7 @@ async def _give_files(running: RunningBrowser, state: ToolState, field: ElementH
         raise ToolFailure("bad_value", "This field takes one file.", success=False)
     mark = "data-hermes-upload"
     await field.evaluate(_MARK, mark)
-    session = await session_of(field, running.page)
+    session = await session_of(field, running.tabs.page)
     try:
         tree = await session.send("DOM.getDocument", {"depth": -1, "pierce": True})
         (node,) = _nodes_with(mark, tree["root"])

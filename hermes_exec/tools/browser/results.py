@@ -38,12 +38,12 @@ def failure(kind: str, message: str, running: RunningBrowser) -> ToolFailure:
 def happened(running: RunningBrowser) -> JsonObject:
     """What the model is told beside any result: open dialogs, finished downloads, several tabs."""
     told: JsonObject = {}
-    if running.dialogs:
-        told["pending_dialogs"] = [dialog.told() for dialog in running.dialogs]
+    if running.dialogs.open:
+        told["pending_dialogs"] = [dialog.told() for dialog in running.dialogs.open]
         told["hint"] = "A dialog holds the page: answer it with browser_dialog."
-    if running.past_dialogs:
-        told["recent_dialogs"] = [dialog.told() for dialog in running.past_dialogs]
-        running.past_dialogs.clear()
+    if running.dialogs.past:
+        told["recent_dialogs"] = [dialog.told() for dialog in running.dialogs.past]
+        running.dialogs.past.clear()
     downloads = running.downloads.untold()
     if downloads:
         told["downloads"] = [
@@ -57,8 +57,8 @@ def happened(running: RunningBrowser) -> JsonObject:
         ]
         for download in downloads:
             download.told = not download.under_way
-    if len(running.pages) > 1:
-        told["tabs"] = [short(page.url) for page in running.pages[-TABS_TOLD:]]
+    if len(running.tabs.pages) > 1:
+        told["tabs"] = [short(page.url) for page in running.tabs.pages[-TABS_TOLD:]]
     return told
 
 
@@ -89,7 +89,7 @@ async def _looked(
         try:
             async with leaving(running, told) as left:
                 tree = await _tree(running, page)
-            named = {"title": "" if running.dialogs else short(await page.title())} if title else {}
+            named = {"title": "" if running.dialogs.open else short(await page.title())} if title else {}
         except Error as error:
             if not more or "context was destroyed" not in str(error):
                 raise
@@ -107,7 +107,7 @@ async def _looked(
 async def _tree(running: RunningBrowser, page: Page) -> str | None:
     """The tree of a page; None when a dialog holds it."""
     top = None
-    while top is None and not running.dialogs:
+    while top is None and not running.dialogs.open:
         with anyio.move_on_after(ACTION_S) as answering:
             top = await running.act(partial(snapshots.top_of, page))
         if answering.cancelled_caught and running.navigation.waiting is None:
@@ -149,8 +149,8 @@ async def arrived(running: RunningBrowser) -> JsonObject:
     if (url := await running.arrive()) is not None:
         return {"not_loaded": url, "note": f"{url[:200]} did not answer in time, so the page stays the one before."}
     with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
-        if running.pages and not running.dialogs:
-            page = running.pages[-1]
+        if running.tabs.pages and not running.dialogs.open:
+            page = running.tabs.pages[-1]
             await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
     return {}
 
@@ -159,18 +159,18 @@ async def after(running: RunningBrowser, state: ToolState, before: str, page: Pa
     """What an action changed: the address, the tab, the snapshot when it was asked for."""
     await running.settle(page)
     told = await arrived(running)
-    if running.crashed or not running.pages:
+    if running.tabs.crashed or not running.tabs.pages:
         return told
-    if running.take_chooser():
+    if running.tabs.take_chooser():
         told["file_chooser"] = "The page asks for a file: give its path by browser_type with the same ref."
-    now = running.page
+    now = running.tabs.page
     if now is not page:
         told["new_tab"] = short(now.url)
     if now.url != before:
         told["url"] = short(now.url)
         if (refused := running.navigation.take_refused()) is not None:
             told["blocked_by_policy"] = "{} may not be opened: {}".format(*refused)
-    if state.options.browser_changes and not running.dialogs:
+    if state.options.browser_changes and not running.dialogs.open:
         old = running.last_tree
         await _looked(running, now, told)
         changes = snapshots.changes(snapshots.compact(old), snapshots.compact(running.last_tree))

@@ -69,7 +69,7 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
         async with owner.in_use() as running:
             running.begin()
             await _check_withdrawn(running, tell=not opens)
-            if running.dialogs and not held:
+            if running.dialogs.open and not held:
                 raise failure("dialog_open", "A dialog holds the page.", running)
             data: JsonObject | None = None
             try:
@@ -125,7 +125,7 @@ async def _check_withdrawn(running: RunningBrowser, *, tell: bool = True) -> Non
 
 
 def _locator(running: RunningBrowser, ref: str) -> Locator:
-    return running.page.locator(f"aria-ref={ref.strip().removeprefix('@').removeprefix('ref=')}")
+    return running.tabs.page.locator(f"aria-ref={ref.strip().removeprefix('@').removeprefix('ref=')}")
 
 
 async def _found(running: RunningBrowser, ref: str) -> tuple[Locator, bool]:
@@ -194,7 +194,7 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
             if running.downloads.began:
                 return {"url": url, "title": "", "snapshot": "(the URL is a download)", "element_count": 0}
         raise
-    if not running.dialogs:
+    if not running.dialogs.open:
         with anyio.move_on_after(LOAD_S):
             await running.act(lambda: page.wait_for_load_state("load", timeout=0))
     await running.settle(page)
@@ -207,11 +207,11 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
 @partial(tool, held=True)
 async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """The accessibility tree of the page."""
-    page = running.page
+    page = running.tabs.page
     data = await snapshot_of(running, state, page, full=arguments["full"])
     if len(page.frames) > 1:
         # A page that a dialog holds takes no new session.
-        frames = None if running.dialogs else await running.act(partial(frame_tree, page))
+        frames = None if running.dialogs.open else await running.act(partial(frame_tree, page))
         data["frame_tree"] = frames or [{"url": frame.url, "name": frame.name} for frame in page.frames]
     return data
 
@@ -221,7 +221,7 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
     """Click an element."""
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-    page, before = running.page, running.page.url
+    page, before = running.tabs.page, running.tabs.page.url
     locator, downloads = await _found(running, arguments["ref"])
     begun = running.navigation.begun
     try:
@@ -237,7 +237,7 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
 @tool
 async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Put text into a field in place of what is there; choose in a list; give a file field a file of the slot."""
-    page, before, text = running.page, running.page.url, arguments["text"]
+    page, before, text = running.tabs.page, running.tabs.page.url, arguments["text"]
     locator, _ = await _found(running, arguments["ref"])
     await fields.fill(running, state, locator, text, ACTION_S)
     told = {"typed": f"*** ({len(text)} characters)", "element": _with_at(arguments["ref"])}
@@ -247,7 +247,7 @@ async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonOb
 @tool
 async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Turn the wheel over the middle of the page."""
-    page = running.page
+    page = running.tabs.page
     width, height = VIEWPORT
     await page.mouse.move(width / 2, height / 2)
     distance = SCROLL_PX if arguments["direction"] == "down" else -SCROLL_PX
@@ -259,16 +259,16 @@ async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObjec
 @tool
 async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """Go back in the history of the tab; a tab without one is closed."""
-    page = running.page
+    page = running.tabs.page
     session = await new_session(page)
     history = await session.send("Page.getNavigationHistory")
     await quietly(session.detach)
     before = [entry["url"] for entry in history["entries"][: history["currentIndex"]]]
     if before in ([], ["about:blank"]):  # where every tab begins
-        if len(running.pages) == 1:
+        if len(running.tabs.pages) == 1:
             raise ToolFailure("not_found", "There is no page before this one.", success=False)
         await page.close()
-        return await snapshot_of(running, state, running.page)
+        return await snapshot_of(running, state, running.tabs.page)
     await running.act(lambda: page.go_back(wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
     return await snapshot_of(running, state, page)
 
@@ -276,7 +276,7 @@ async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject)
 @tool
 async def press(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Press a key, such as Enter or Control+a."""
-    page, before = running.page, running.page.url
+    page, before = running.tabs.page, running.tabs.page.url
     await running.act(lambda: page.keyboard.press(arguments["key"]))
     return {"pressed": arguments["key"], **await after(running, state, before, page)}
 
@@ -287,7 +287,7 @@ async def get_images(running: RunningBrowser, state: ToolState, arguments: JsonO
     script = """() => [...document.images].filter(i => i.src && !i.src.startsWith('data:')).map(
         i => ({src: i.src, alt: i.alt, width: i.naturalWidth, height: i.naturalHeight}))"""
     images: list[JsonObject] = []
-    for frame in running.page.frames:
+    for frame in running.tabs.page.frames:
         images += await running.act(lambda frame=frame: frame.evaluate(script)) or []  # type: ignore[misc]
     return {"images": images, "count": len(images)}
 
@@ -296,7 +296,7 @@ async def get_images(running: RunningBrowser, state: ToolState, arguments: JsonO
 async def console(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """What the page logged and which errors it had; or the value of an expression."""
     if (expression := arguments.get("expression")) is not None:
-        page = running.page
+        page = running.tabs.page
         try:
             value = await running.act(lambda: page.evaluate(expression))
         except ValueError as error:
@@ -319,13 +319,13 @@ async def console(running: RunningBrowser, state: ToolState, arguments: JsonObje
 async def dialog(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Answer a dialog."""
     wanted = arguments.get("dialog_id")
-    found = [opened for opened in running.dialogs if wanted in (None, opened.id)]
+    found = [opened for opened in running.dialogs.open if wanted in (None, opened.id)]
     if not found:
         told = f"There is no open dialog{'' if wanted is None else f' {wanted!r}'}."
         raise ToolFailure("not_found", told, success=False)
     accept = arguments["action"] == "accept"
-    await running.answer(found[0], accept=accept, text=arguments.get("prompt_text"))
-    page, before = running.page, running.page.url
+    await running.dialogs.answer(found[0], accept=accept, text=arguments.get("prompt_text"))
+    page, before = running.tabs.page, running.tabs.page.url
     return {"handled": arguments["action"], "dialog_id": found[0].id, **await after(running, state, before, page)}
 
 
@@ -339,8 +339,8 @@ async def cdp(running: RunningBrowser, state: ToolState, arguments: JsonObject) 
     timeout_s = min(float(arguments.get("timeout") or 30), LONGEST_CDP_S)
     if timeout_s <= 0:
         raise ToolFailure("bad_value", "'timeout' must be above 0.", success=False)
-    page, frame = await running.tab(arguments.get("target_id")), arguments.get("frame_id")
-    if running.dialogs and frame is not None:  # none of its processes takes a new session
+    page, frame = await running.tabs.find(arguments.get("target_id")), arguments.get("frame_id")
+    if running.dialogs.open and frame is not None:  # none of its processes takes a new session
         raise failure("dialog_open", "A dialog holds the page and its frames.", running)
     session = await new_session(page, frame)
     try:

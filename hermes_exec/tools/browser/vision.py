@@ -21,7 +21,7 @@ IMAGES = "images of the result"
 
 async def screenshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """A screenshot, as an image for models that see, and as a file in the slot."""
-    page = running.page
+    page = running.tabs.page
     async with annotated(page) if arguments["annotate"] else nullcontext() as annotations:
         image = await running.act(lambda: page.screenshot(timeout=SCREENSHOT_S * 1000))
     if image is None:

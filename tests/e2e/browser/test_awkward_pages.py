@@ -69,7 +69,7 @@ async def leaving(slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> 
     await surf.goto("/alone")
     monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
     running = await of_slot(slot).started()
-    await running.page.evaluate("void setTimeout(() => location = '/slow')")
+    await running.tabs.page.evaluate("void setTimeout(() => location = '/slow')")
     await running.leave()
     return surf
 

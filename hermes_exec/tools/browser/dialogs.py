@@ -1,0 +1,80 @@
+"""The dialogs of a browser's pages: those that wait for an answer, and those that had one."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.page_log import LONGEST_TEXT
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Dialog
+
+    from hermes_exec.config.browser import BrowserConfig
+    from hermes_exec.tools.browser.background import Background
+
+KEPT = 20
+
+
+@dataclass
+class OpenDialog:
+    """A dialog of a page (alert, confirm, prompt, beforeunload)."""
+
+    dialog: Dialog
+    id: str = field(default_factory=lambda: "dialog_" + secrets.token_hex(4))
+    opened_at: float = field(default_factory=time.time)
+    answer: str | None = None
+
+    def told(self) -> dict[str, object]:
+        """As a model sees it."""
+        told: dict[str, object] = {
+            "id": self.id,
+            "type": self.dialog.type,
+            "message": self.dialog.message[:LONGEST_TEXT],
+        }
+        if self.dialog.default_value:
+            told["default_prompt"] = self.dialog.default_value[:LONGEST_TEXT]
+        told["opened_at"] = round(self.opened_at, 3)
+        if self.answer is not None:
+            told["answer"] = self.answer
+        return told
+
+
+class Dialogs:
+    """All of one browser. `news` is called when one has opened; `left` does what nobody waits for."""
+
+    def __init__(self, rules: BrowserConfig, left: Background, news: Callable[[], object]) -> None:
+        self.open: list[OpenDialog] = []
+        """Each holds its page until it is answered."""
+        self.past: deque[OpenDialog] = deque(maxlen=KEPT)
+        self._rules, self._left, self._news = rules, left, news
+        self.came = asyncio.Event()
+        """Set when one opens."""
+
+    def watch(self, context: BrowserContext) -> None:
+        """Note each that opens from now on."""
+        context.on("dialog", self._on_dialog)
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        opened = OpenDialog(dialog)
+        self.open.append(opened)
+        self.came.set()
+        self._news()
+        if self._rules.dialogs != "must_respond":
+            self._left.start(partial(self.answer, opened, accept=self._rules.dialogs == "auto_accept"))
+
+    async def answer(self, opened: OpenDialog, *, accept: bool, text: str | None = None) -> None:
+        """Answer a dialog; `text` is what a prompt is given."""
+        if opened in self.open:
+            self.open.remove(opened)
+            opened.answer = "accepted" if accept else "dismissed"
+            self.past.append(opened)
+        work = (lambda: opened.dialog.accept(text)) if accept else opened.dialog.dismiss
+        await quietly(work)

@@ -1,0 +1,93 @@
+"""The tabs of a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.explained import CRASHED
+from hermes_exec.tools.browser.sessions import new_session
+from hermes_exec.tools.call.failure import ToolFailure
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, FileChooser, Frame, Page
+
+    from hermes_exec.tools.browser.navigation import Navigation
+
+
+class Tabs:
+    """All of one browser, the one opened last is the current one."""
+
+    def __init__(self, navigation: Navigation) -> None:
+        self.crashed = False
+        """Whether the current one has."""
+        self.chooser: FileChooser | None = None
+        """Opened by the page, and waits for the files that it is to have."""
+        self._chooser_told = False
+        self._navigation = navigation
+        self._pages: list[Page] = []
+
+    def watch(self, context: BrowserContext) -> None:
+        """Note each that opens from now on."""
+        context.on("page", self._on_page)
+
+    @property
+    def page(self) -> Page:
+        """The tab that the tools work in, the one opened last. Raises ToolFailure when there is none, or it crashed."""
+        if self.crashed:
+            raise ToolFailure("page_crashed", CRASHED, success=False)
+        if not self._pages:
+            raise ToolFailure("no_page", "All tabs are closed. Open a page with browser_navigate.", success=False)
+        page = self._pages[-1]
+        if (forbidden := self._navigation.forbidden(page)) is not None:
+            raise forbidden
+        return page
+
+    @property
+    def pages(self) -> list[Page]:
+        """All tabs, the current one last."""
+        return list(self._pages)
+
+    def take_current(self) -> Page | None:
+        """Take the current one out, if there is one: the one before it is current then."""
+        return self._pages.pop() if self._pages else None
+
+    def _on_page(self, page: Page) -> None:
+        self._pages.append(page)
+        page.on("close", self._on_close)
+        page.on("crash", self._on_crash)
+        page.on("filechooser", self._on_chooser)
+        page.on("framenavigated", self._on_navigated)
+        self._navigation.watch_page(page)
+
+    def _on_close(self, page: Page) -> None:
+        if page in self._pages:
+            self._pages.remove(page)
+
+    def _on_crash(self, page: Page) -> None:
+        if self._pages and page is self._pages[-1]:
+            self.crashed = True
+
+    def _on_chooser(self, chooser: FileChooser) -> None:
+        self.chooser, self._chooser_told = chooser, False
+
+    def take_chooser(self) -> bool:
+        """Whether one has come that was not told."""
+        told, self._chooser_told = self._chooser_told, True
+        return self.chooser is not None and not told
+
+    def _on_navigated(self, frame: Frame) -> None:
+        if frame.parent_frame is None:
+            self.chooser = None
+
+    async def find(self, target: str | None) -> Page:
+        """The current tab, or the one with this id of DevTools."""
+        if target is None:
+            return self.page
+        for page in self._pages:
+            session = await new_session(page)
+            info = await session.send("Target.getTargetInfo")
+            await quietly(session.detach)
+            if info["targetInfo"]["targetId"] == target:
+                return page
+        raise ToolFailure("not_found", f"There is no tab with the target_id {target!r}.", success=False)
