@@ -16,24 +16,25 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
-from docker import from_env
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tests.e2e.pool.outside import marked
 from tests.faults.workload import nap
-from tests.images.build import ensure
 from tests.soak import load
-from tests.soak.gauges import LABEL
+from tests.soak.backends import DEFAULT, SANDBOXES, Backend, start
+from tests.soak.gauges import LABEL, containers, docker
 from tests.soak.verdict import LATENCY_GROWTH, latencies, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 30.0
 PAUSE_S = 2.5
+PATIENCE_S = 30.0
 MEASURED_CALLS = 100_000
 
 
@@ -41,7 +42,9 @@ def main() -> int:
     """Work, look, judge."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=MINUTES)
-    parser.add_argument("--slots", type=int, default=128, help="half of them local, half in Docker")
+    parser.add_argument("--slots", type=int, default=128, help="divided among the backends")
+    parser.add_argument("--backend", action="append", choices=SANDBOXES, help=f"default: {' and '.join(DEFAULT)}")
+    parser.add_argument("--hostile", type=int, default=0, help="further slots whose tenants use up what they can")
     parser.add_argument("--pause-s", type=float, default=PAUSE_S, help="rest of a worker between two things to do")
     parser.add_argument(
         "--any-latency", action="store_true", help="others use this machine: nothing is judged by how long it took"
@@ -49,14 +52,14 @@ def main() -> int:
     parser.add_argument("--html", type=Path, help="write the tables here, too")
     asked = parser.parse_args()
     console = Console(stderr=True, record=True, width=100)
-    image = ensure(from_env(), "debian")
     run_id, seed = f"soak-{secrets.token_hex(4)}", secrets.randbelow(10**6)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as engines:
+        backends = [engines.enter_context(start(name, run_id, scratch)) for name in asked.backend or DEFAULT]
         os.environ["TMPDIR"] = tempfile.tempdir = scratch
         os.chdir(scratch)
-        work = load.Progress(asked.slots)
-        samples = run(image, run_id, seed, asked.minutes * 60, asked.pause_s, work, console)
-        wrong = [*work.wrong, *left(run_id, seed, Path(scratch), work.slots)]
+        work = load.Progress(asked.slots, asked.hostile)
+        samples = run(backends, run_id, seed, asked.minutes * 60, asked.pause_s, work, console)
+        wrong = [*work.wrong, *left(backends, run_id, seed, Path(scratch), work.slots)]
         os.chdir(ROOT)
     wrong += report(console, work, samples, asked.minutes, judge_latency=not asked.any_latency)
     for problem in wrong:
@@ -67,7 +70,13 @@ def main() -> int:
 
 
 def run(
-    image: str, run_id: str, seed: int, seconds: float, pause_s: float, work: load.Progress, console: Console
+    backends: list[Backend],
+    run_id: str,
+    seed: int,
+    seconds: float,
+    pause_s: float,
+    work: load.Progress,
+    console: Console,
 ) -> list[dict[str, float]]:
     """The work, looked at by another process; what that saw."""
     command = [sys.executable, "-m", "tests.soak.gauges", str(os.getpid()), run_id, os.getcwd()]
@@ -85,7 +94,7 @@ def run(
         async def everything() -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(show)
-                await load.work(image, run_id, seed, seconds, pause_s, work, begun)
+                await load.work(backends, run_id, seed, seconds, pause_s, work, begun)
                 tasks.cancel_scope.cancel()
 
         async def show() -> None:
@@ -105,17 +114,27 @@ def run(
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def left(run_id: str, seed: int, scratch: Path, slots: int) -> list[str]:
-    """What is left when both pools are closed."""
-    deadline = time.monotonic() + 20
+def left(backends: list[Backend], run_id: str, seed: int, scratch: Path, slots: int) -> list[str]:
+    """What is left when all pools are closed, and after a while."""
+    deadline = time.monotonic() + PATIENCE_S
     naps = [nap(seed, number) for number in range(slots)]
-    while any(map(marked, naps)) and time.monotonic() < deadline:
+    while found := find_left(backends, run_id, naps, scratch):
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.5)
-    wrong = [f"a process sleeps for {word}" for word in naps if marked(word)]
-    containers = from_env().api.containers(all=True, filters={"label": f"{LABEL}={run_id}"})
-    wrong += [f"container {c['Id'][:12]} is left" for c in containers]
-    wrong += [f"{path} is left" for path in scratch.rglob("*/*") if path.suffix != ".pace"]
-    return wrong
+    return found
+
+
+def find_left(backends: list[Backend], run_id: str, naps: list[str], scratch: Path) -> list[str]:
+    """What is there now of what is not to be there."""
+    client = docker()
+    found = [f"a process sleeps for {word}" for word in naps if marked(word)]
+    found += [f"container {container[:12]} is left" for container in containers(client, run_id, ended=True)]
+    if client is not None:
+        volumes = client.api.volumes(filters={"label": f"{LABEL}={run_id}"})["Volumes"] or ()
+        found += [f"volume {volume['Name']} is left" for volume in volumes]
+    found += [f"{path} is left" for path in scratch.rglob("*/*") if path.suffix != ".pace"]
+    return found + [problem for backend in backends for problem in backend.find_left()]
 
 
 def report(
@@ -138,6 +157,8 @@ def report(
         if last > first * LATENCY_GROWTH:
             wrong.append(f"the p99 of a no-op rose from {first:.1f} to {last:.1f} ms")
     console.print(table)
+    for what, count in work.attacks.most_common():
+        console.print(f"hostile: {count:,} times {what}", markup=False, soft_wrap=True)
     if minutes >= MINUTES and work.calls < MEASURED_CALLS:
         wrong.append(f"only {work.calls:,} calls were made: lower --pause-s")
     return wrong

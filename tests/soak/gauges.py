@@ -13,6 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from docker import DockerClient, from_env
+from docker.errors import DockerException, NotFound
 
 EVERY_S = 5.0
 LABEL = "hermes-exec.run-id"
@@ -52,6 +53,30 @@ def words(pid: int) -> list[str]:
         return []
 
 
+def docker() -> DockerClient | None:
+    """The client of the engine of this machine; None where there is none."""
+    client = from_env()
+    try:
+        client.ping()
+    except DockerException:
+        return None
+    return client
+
+
+def containers(client: DockerClient | None, run_id: str, *, ended: bool = False) -> list[str]:
+    """The ids of the containers of a run."""
+    filters = {"label": f"{LABEL}={run_id}"}
+    return [] if client is None else [c["Id"] for c in client.api.containers(all=ended, filters=filters)]
+
+
+def main_process(client: DockerClient | None, container: str) -> int:
+    """The first process of a container; 0 when it has ended."""
+    try:
+        return 0 if client is None else int(client.api.inspect_container(container)["State"]["Pid"])
+    except NotFound:
+        return 0
+
+
 def held(pid: int) -> tuple[int, int, float]:
     """Descriptors, threads, and MiB of memory of its own of a process; pages of its program, which come in as they are
     used, are none.
@@ -64,8 +89,14 @@ def held(pid: int) -> tuple[int, int, float]:
         return 0, 0, 0.0
 
 
+def groups_in(folder: Path) -> list[str]:
+    """How the names of cgroups begin that runners in this folder have made."""
+    files = [*folder.glob("*/groups"), *folder.glob("*/box/groups")]
+    return [beginning for file in files for beginning in file.read_text().splitlines()]
+
+
 def cgroups(ids: list[str]) -> int:
-    """How many cgroups there are of these containers, their own and those in them."""
+    """How many cgroups have these in their paths: those of containers, and those in them."""
     count = 0
     for root, folders, _ in os.walk("/sys/fs/cgroup"):
         if any(i in root for i in ids):
@@ -75,14 +106,15 @@ def cgroups(ids: list[str]) -> int:
     return count
 
 
-def sample(client: DockerClient, driver: int, run_id: str, folder: Path) -> dict[str, float]:
-    """One line."""
+def sample(client: DockerClient | None, driver: int, run_id: str, folder: Path) -> dict[str, float]:
+    """One line. Ours is what is below the driver and in its containers, and what works in its folder."""
     look = Look()
-    containers = client.api.containers(filters={"label": f"{LABEL}={run_id}"})
-    boxes = [client.api.inspect_container(c["Id"])["State"]["Pid"] for c in containers]
-    ours = [pid for root in (driver, *boxes) for pid in look.below(root)]
+    ids = containers(client, run_id)
+    mains = [main_process(client, container) for container in ids]
+    there = [pid for pid in look.state if any(word.startswith(f"{folder}/") for word in words(pid))]
+    ours = {pid for root in (driver, *mains, *there) if root for pid in look.below(root)}
     runners = [pid for pid in ours if words(pid)[1:2] == ["serve"]]
-    agents = [pid for pid in ours if words(pid)[1:2] == ["agent"]]
+    agents = [pid for pid in ours if words(pid)[:2] == ["runner", "agent"]]
     totals = [
         [sum(values) for values in zip((0, 0, 0.0), *map(held, group), strict=True)] for group in (runners, agents)
     ]
@@ -91,6 +123,8 @@ def sample(client: DockerClient, driver: int, run_id: str, folder: Path) -> dict
         "driver descriptors": fds,
         "driver threads": threads,
         "driver MiB": rss,
+        "driver children": len(look.children[driver]),
+        "runners": len(runners),
         "runner descriptors": totals[0][0],
         "runner threads": totals[0][1],
         "runner MiB": totals[0][2],
@@ -99,15 +133,15 @@ def sample(client: DockerClient, driver: int, run_id: str, folder: Path) -> dict
         "agent MiB": totals[1][2],
         "zombies": sum(look.state.get(pid) == "Z" for pid in ours),
         "folders": sum(len(folders) for root, folders, _ in os.walk(folder) if root.count("/") < 8),
-        "containers": len(containers),
-        "cgroups": cgroups([c["Id"] for c in containers]),
+        "containers": len(ids),
+        "cgroups": cgroups([*ids, *groups_in(folder)]),
     }
 
 
 def main() -> None:
     """Look until ended."""
     driver, run_id, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    client = from_env()
+    client = docker()
     begin = time.monotonic()
     while True:
         print(json.dumps({"s": time.monotonic() - begin, **sample(client, driver, run_id, folder)}), flush=True)

@@ -1,21 +1,23 @@
-"""The work: half of the slots on 4 Docker boxes, half of them local, each with a worker that checks its answers."""
+"""The work: slots on some backends, each with a worker that checks its answers, and hostile tenants beside them."""
 
 from __future__ import annotations
 
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 
-from hermes_exec import OutcomeUnknown, SandboxPool
+from hermes_exec import ExecError, OutcomeUnknown, SandboxPool
 from tests.faults.workload import Record, Worker
+from tests.soak.backends import Backend
+from tests.soak.hostile import attack
 
-BOXES = 4
 LONGEST_S = 120.0
 """For a slot to be lent, and for a call to be over."""
 
@@ -25,49 +27,49 @@ class Progress:
     """What was done so far, on so many slots."""
 
     slots: int
+    hostile: int = 0
+    """Further slots, of tenants that use up what they can."""
     calls: int = 0
     probes: list[tuple[float, float]] = field(default_factory=list)
     """Of each no-op: seconds since the begin of the work, and seconds that it took."""
     wrong: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Calls whose result came too late: nothing broke, so that only a machine that is far too busy can be the cause."""
-
-
-def pools(image: str, run_id: str, slots: int) -> tuple[SandboxPool, SandboxPool]:
-    """The two pools under test, each with half of the slots."""
-    return (
-        SandboxPool("local", slots_per_sandbox=slots // 2, max_sandboxes=1, run_id=run_id),
-        SandboxPool(
-            "docker",
-            image=image,
-            network=False,
-            slots_per_sandbox=slots // 2 // BOXES,
-            max_sandboxes=BOXES,
-            run_id=run_id,
-        ),
-    )
+    attacks: Counter[str] = field(default_factory=Counter)
+    """What hostile tenants did, and which errors they got."""
 
 
 async def work(
-    image: str, run_id: str, seed: int, seconds: float, pause_s: float, progress: Progress, begun: Callable[[], None]
+    backends: Sequence[Backend],
+    run_id: str,
+    seed: int,
+    seconds: float,
+    pause_s: float,
+    progress: Progress,
+    begun: Callable[[], None],
 ) -> None:
     """Have all workers work for so long; `pause_s` is what each rests between two things to do, about.
 
-    `begun` is called when all boxes are there.
+    `begun` is called when all sandboxes are there.
     """
+    each = -(-progress.slots // len(backends)) + -(-progress.hostile // len(backends))
     async with AsyncExitStack() as stack:
-        both = [await stack.enter_async_context(pool) for pool in pools(image, run_id, progress.slots)]
-        await both[0].prewarm(1)
-        await both[1].prewarm(BOXES)
+        pools = [SandboxPool(**backend.pool_options(each, run_id)) for backend in backends]
+        for pool, backend in zip(pools, backends, strict=True):
+            await stack.enter_async_context(pool)
+            await pool.prewarm(backend.sandboxes)
         start = time.monotonic()
+        end = start + seconds
         begun()
         async with anyio.create_task_group() as tasks:
             for number in range(progress.slots):
-                worker = Worker(both[number % 2], Record(), lambda _: ":", number, seed)
-                tasks.start_soon(_worker, worker, start, start + seconds, pause_s, progress)
-            while time.monotonic() < start + seconds:
+                worker = Worker(pools[number % len(pools)], Record(), lambda _: ":", number, seed)
+                tasks.start_soon(_worker, worker, start, end, pause_s, progress)
+            for number in range(progress.hostile):
+                tasks.start_soon(attack, pools[number % len(pools)], seed, number, end, progress.attacks)
+            while time.monotonic() < end:
                 await anyio.sleep(1.0)
-                progress.calls = sum(pool.stats().calls for pool in both)
+                progress.calls = sum(pool.stats().calls for pool in pools)
 
 
 async def _worker(worker: Worker, start: float, end: float, pause_s: float, progress: Progress) -> None:
@@ -90,5 +92,7 @@ async def _worker(worker: Worker, start: float, end: float, pause_s: float, prog
                             break
         except OutcomeUnknown as error:
             progress.unknown.append(f"worker {worker.number}: {error}")
+        except ExecError as error:
+            progress.wrong.append(f"worker {worker.number}: {type(error).__name__}: {error}")
         progress.wrong += worker.record.wrong
         worker.record = Record()
