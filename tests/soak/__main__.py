@@ -145,7 +145,7 @@ def report(
     table = Table(title=f"{work.calls:,} calls in {minutes:g} minutes on {work.slots} slots")
     for column in ("held", "at the beginning", "at the end", "may be"):
         table.add_column(column, justify="left" if column == "held" else "right")
-    for row in rows(samples):
+    for row in rows(samples, work.hostile):
         color = "green" if row.flat else "red"
         table.add_row(row.name, f"{row.first:,.0f}", f"[{color}]{row.last:,.0f}[/]", f"{row.limit:,.0f}")
         if not row.flat:

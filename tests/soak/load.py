@@ -18,6 +18,8 @@ from tests.faults.workload import Record, Worker
 from tests.soak.backends import Backend
 from tests.soak.hostile import attack
 
+SLOW = "it took too long: the box may have too little of the processors"
+"""What the runner says of a slot that was not ready in time."""
 LONGEST_S = 120.0
 """For a slot to be lent, and for a call to be over."""
 
@@ -93,6 +95,7 @@ async def _worker(worker: Worker, start: float, end: float, pause_s: float, prog
         except OutcomeUnknown as error:
             progress.unknown.append(f"worker {worker.number}: {error}")
         except ExecError as error:
-            progress.wrong.append(f"worker {worker.number}: {type(error).__name__}: {error}")
+            late = progress.unknown if SLOW in str(error) else progress.wrong
+            late.append(f"worker {worker.number}: {type(error).__name__}: {error}")
         progress.wrong += worker.record.wrong
         worker.record = Record()

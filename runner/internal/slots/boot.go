@@ -47,7 +47,7 @@ func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 	if h, err = s.launch(); err != nil {
 		return nil, false, failure(refusal(err), "the slot's init cannot be started: %v", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.m.setupTimeout, errSlowSetup)
+	ctx, cancel := context.WithTimeout(ctx, s.m.setupTimeout)
 	defer cancel()
 	if err := s.setUp(ctx, h); err != nil {
 		h.expectEnd()
@@ -61,8 +61,8 @@ func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 			return nil, true, failure("exhausted",
 				"the slot's init did not get ready: its runtime gave up, as without memory or threads (%s)", h.how)
 		}
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
+		if ctx.Err() != nil { // also where the driver has given up a command whose time was over meanwhile
+			err = errSlowSetup
 		}
 		// The time that it took and the signal that ended it say nothing about what the box allows.
 		return nil, false, failure("exhausted", "the slot's init did not get ready: %v (%s)", err, h.how)

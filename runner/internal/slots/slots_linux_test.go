@@ -42,16 +42,23 @@ func stillFile(pid int) string { return fmt.Sprintf("/tmp/slots-test-still-%d", 
 func TestAgentThatDoesNotGetReadyIsGivenUp(t *testing.T) {
 	b := newBox(t, probed())
 	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
-	if err := os.WriteFile(stillFile(os.Getpid()), nil, 0o600); err != nil {
-		t.Fatal(err)
+	tooSlow := func(ctx context.Context) {
+		t.Helper()
+		if err := os.WriteFile(stillFile(os.Getpid()), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.Agent(ctx, "a")
+		if err == nil || kind(err) != "exhausted " || !strings.Contains(err.Error(), "it took too long") {
+			t.Error(err)
+		}
+		_ = os.Remove(stillFile(os.Getpid())) // a slow agent has not come as far
 	}
 	b.setupTimeout = 200 * time.Millisecond
-	_, err := b.Agent(context.Background(), "a")
-	if kind(err) != "exhausted " || !strings.Contains(err.Error(), "it took too long") {
-		t.Error(kind(err), err)
-	}
-	_ = os.Remove(stillFile(os.Getpid())) // a slow agent has not come as far
+	tooSlow(context.Background())
 	b.setupTimeout = setupTimeout
+	ctx, cancel := context.WithCancelCause(context.Background())
+	time.AfterFunc(200*time.Millisecond, func() { cancel(errors.New("the time of the command is over")) })
+	tooSlow(ctx)
 	if out := b.sh("a", "echo on"); out != "on" {
 		t.Errorf("%q", out)
 	}
