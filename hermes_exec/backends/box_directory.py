@@ -32,7 +32,8 @@ LOG_FILE = "runner.log"
 GROUPS_FILE = "groups"
 LEFT_FILE = "left.json"
 """What could not be removed of the directory, as the runner writes it too; it is then left alone."""
-MAX_LEFT_BYTES = 64 * 1024
+MAX_LEFT_BYTES = 256 * 1024
+NOT_REMOVED = "it could not be removed"
 LOG_TAIL_BYTES = 8192
 MAX_LOG_BYTES = 1 << 20
 NEVER = (errno.EACCES, errno.EINVAL, errno.ENOENT, errno.ENOTSUP, errno.EPERM, errno.EROFS)
@@ -122,8 +123,10 @@ class BoxDirectory:
         try:
             with (self.path / LEFT_FILE).open("rb") as file:
                 return "; ".join(map(str, json.loads(file.read(MAX_LEFT_BYTES))))
-        except (OSError, TypeError, ValueError):
+        except FileNotFoundError:
             return None
+        except (OSError, TypeError, ValueError):
+            return NOT_REMOVED
 
     def remove(self, otherwise: Callable[[Path], object] | None = None) -> None:
         """Remove everything, what this user cannot by `otherwise`. If something stays, the directory keeps its owner,
@@ -197,7 +200,7 @@ def _wipe(path: Path) -> list[str]:
     if not os.path.lexists(path):
         return []
     lines = said.decode("utf-8", "replace").splitlines()
-    return [line.removeprefix("runner wipe: ") for line in lines] or ["it could not be removed"]
+    return [line.removeprefix("runner wipe: ") for line in lines] or [NOT_REMOVED]
 
 
 def _run(program: str, option: str, path: Path, errors: int = subprocess.DEVNULL) -> bytes:

@@ -38,7 +38,7 @@ class HostBackend:
             if reason is not None:
                 directory.end_runner()
                 self._remove(directory)
-                if directory.left() is None:
+                if not directory.path.exists():
                     ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
         return ended
 

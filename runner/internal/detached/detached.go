@@ -138,8 +138,9 @@ func Read(base string) Box {
 	if info, err := os.Stat(filepath.Join(dir, ownerFile)); err == nil {
 		box.CreatedAt = float64(info.ModTime().UnixMilli()) / 1000
 	}
-	if left, err := bounded.ReadWhole(filepath.Join(dir, leftFile), bounded.Setting); err == nil {
-		_ = json.Unmarshal(left, &box.Left)
+	left, err := bounded.ReadWhole(filepath.Join(dir, leftFile), bounded.Table)
+	if !errors.Is(err, fs.ErrNotExist) && (err != nil || json.Unmarshal(left, &box.Left) != nil) {
+		box.Left = []string{"it could not be removed"}
 	}
 	if p := recorded(dir); p.PID != 0 {
 		if state, start := startOf(p.PID); start == p.Start && start != 0 {

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from hermes_exec.backends.base import Leaves, ReapFilter
-from hermes_exec.backends.box_directory import BoxDirectory, make_directory
+from hermes_exec.backends.box_directory import LEFT_FILE, BoxDirectory, make_directory
 from hermes_exec.backends.local.backend import PREFIX
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import own_labels
@@ -100,6 +100,8 @@ async def test_ps_and_doctor_report_what_a_driver_that_lives_could_not_remove(
     directory.remove()
     for command in ("ps", "doctor"):
         assert KEPT in await _command(command, tmp_path)
+    (directory.path / LEFT_FILE).write_text("[")  # cut, as by a full disk
+    assert "it could not be removed" in await _command("ps", tmp_path)
     chattr("-i", directory.path / "box" / "slots" / "kept")
     assert "could not be removed before" in await _command("reap", tmp_path, "--orphans")
     assert left(tmp_path) == []
