@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"hermes-exec/runner/internal/sysv"
 	"hermes-exec/runner/internal/users"
 )
 
@@ -55,9 +54,9 @@ type Holder struct {
 	Objects  bool // and System V objects
 }
 
-// Remove removes what a holder has left, and returns what it cannot. Files of a
-// uid of its own are not among that: the next holder cannot reach them, and they
-// are tried again.
+// Remove removes what a holder has left, and returns what it cannot. Files and
+// objects of a uid of its own are not among that: the next holder cannot reach
+// them, and they are tried again.
 func (p *Places) Remove(h Holder) (problems []string) {
 	if h.Own {
 		problems = clearKeys(h.UID, h.GID)
@@ -75,8 +74,7 @@ func (p *Places) Remove(h Holder) (problems []string) {
 		}
 	}
 	if h.Objects {
-		as := func(do func() error) error { return asThreadOf(h.UID, h.GID, do) }
-		problems = append(problems, sysv.Remove(h.UID, as)...)
+		problems = append(problems, p.removeObjects(h)...)
 	}
 	return problems
 }

@@ -84,7 +84,7 @@ func (s *sweep) search(dir *os.File, depth int) {
 			return false, true
 		}
 		given, _ := s.ids.Given(st.Uid)
-		switch gone := s.isGone(st.Uid); {
+		switch gone := isGone(s.ids, s.holder, st.Uid); {
 		case gone && (s.all || st.Uid == s.holder.UID):
 			return s.remove(dir, name, st.Uid), !s.over
 		case gone:
@@ -100,12 +100,6 @@ func (s *sweep) search(dir *os.File, depth int) {
 		return false, !s.over
 	})
 	s.left = s.left || s.over || err != nil
-}
-
-// isGone tells whether a uid is that of a holder whose processes are gone.
-func (s *sweep) isGone(uid uint32) bool {
-	given, living := s.ids.Given(uid)
-	return uid != 0 && (uid == s.holder.UID || given && !living)
 }
 
 func (s *sweep) searchIn(dir *os.File, name string, depth int) {
@@ -144,7 +138,7 @@ func (s *sweep) enter(dir int) error {
 	if err := syscall.Fstat(dir, &st); err != nil {
 		return err
 	}
-	if !s.isGone(st.Uid) {
+	if !isGone(s.ids, s.holder, st.Uid) {
 		return errOthers
 	}
 	return s.become(st.Uid)

@@ -1,5 +1,5 @@
-// Package sysv removes System V objects: shared memory, semaphores and message
-// queues outlive the processes that made them.
+// Package sysv lists and removes System V objects: shared memory, semaphores and
+// message queues outlive the processes that made them.
 package sysv
 
 import (
@@ -14,37 +14,49 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// Remove removes the objects of a uid. It does so with the rights that as gives,
-// since root in a container may have no right to. The problems are what is left.
-func Remove(uid uint32, as func(do func() error) error) (problems []string) {
-	err := as(func() error {
-		return each(uid, func(kind kind, id int) { kind.remove(uintptr(id)) })
-	})
-	unread := each(uid, func(kind kind, id int) {
-		problems = append(problems, fmt.Sprintf("System V object %s %d cannot be removed (%v)", kind.name, id, err))
-	})
-	if unread != nil {
-		problems = append(problems, unread.Error())
+// Object is one as the kernel lists it.
+type Object struct {
+	kind         kind
+	id           int
+	Owner, Maker uint32 // who makes one may give it to any other user
+	// Removed is shared memory that was removed, and goes when those who have it
+	// attached end.
+	Removed bool
+}
+
+func (o Object) String() string { return fmt.Sprintf("System V object %s %d", o.kind.name, o.id) }
+
+// Remove removes it, which its owner and its maker may do.
+func (o Object) Remove() error {
+	if errno := o.kind.remove(uintptr(o.id)); errno != 0 && errno != syscall.EINVAL && errno != syscall.EIDRM {
+		return errno
 	}
-	return problems
+	return nil
 }
 
 type kind struct {
 	name   string
-	remove func(id uintptr)
+	remove func(id uintptr) syscall.Errno
 }
 
-const ipcRmid = 0
+const (
+	ipcRmid = 0
+	shmDest = 0o1000 // of a mode: removed, and attached
+)
 
 var kinds = []kind{
-	{"shm", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_SHMCTL, id, ipcRmid, 0) }},
-	{"sem", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_SEMCTL, id, 0, ipcRmid) }},
-	{"msg", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_MSGCTL, id, ipcRmid, 0) }},
+	{"shm", func(id uintptr) syscall.Errno { return control(syscall.SYS_SHMCTL, id, ipcRmid, 0) }},
+	{"sem", func(id uintptr) syscall.Errno { return control(syscall.SYS_SEMCTL, id, 0, ipcRmid) }},
+	{"msg", func(id uintptr) syscall.Errno { return control(syscall.SYS_MSGCTL, id, ipcRmid, 0) }},
 }
 
-// each visits the objects that a uid has made or owns.
-func each(uid uint32, do func(kind kind, id int)) error {
-	want := strconv.FormatUint(uint64(uid), 10)
+func control(call, id, second, third uintptr) syscall.Errno {
+	_, _, errno := syscall.RawSyscall(call, id, second, third)
+	return errno
+}
+
+// Each visits all objects.
+func Each(do func(Object)) error {
 	for _, kind := range kinds {
 		text, err := bounded.ReadWhole("/proc/sysvipc/"+kind.name, bounded.Table)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -54,17 +66,23 @@ func each(uid uint32, do func(kind kind, id int)) error {
 			return err
 		}
 		head, rest, _ := strings.Cut(string(text), "\n")
-		// The first two columns are key and id.
 		names := strings.Fields(head)
-		owner, maker := slices.Index(names, "uid"), slices.Index(names, "cuid")
+		const id = 1
+		mode, owner, maker := slices.Index(names, "perms"), slices.Index(names, "uid"), slices.Index(names, "cuid")
+		if min(mode, owner, maker) < 0 {
+			return fmt.Errorf("/proc/sysvipc/%s has other columns than expected: %q", kind.name, names)
+		}
 		for line := range strings.Lines(rest) {
 			f := strings.Fields(line)
-			if owner < 0 || maker < 0 || len(f) <= max(1, owner, maker) || f[owner] != want && f[maker] != want {
+			if len(f) <= max(id, mode, owner, maker) {
 				continue
 			}
-			if id, err := strconv.Atoi(f[1]); err == nil {
-				do(kind, id)
+			number := func(column, base int) uint64 {
+				n, _ := strconv.ParseUint(f[column], base, 32)
+				return n
 			}
+			do(Object{kind: kind, id: int(number(id, 10)), Owner: uint32(number(owner, 10)),
+				Maker: uint32(number(maker, 10)), Removed: kind.name == "shm" && number(mode, 8)&shmDest != 0})
 		}
 	}
 	return nil
