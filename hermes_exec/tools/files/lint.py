@@ -10,22 +10,41 @@ import warnings
 from collections.abc import Callable
 from types import MappingProxyType
 
-_MAX_CHARS = 128 * 1024
+import anyio.to_thread
+
+from hermes_exec.tools.files.textfile import decode
+
+_MAX_CHARS = 64 * 1024
 _MAX_BRACKETS = 150
+_MAX_KEY_STEPS = 200_000
 
 
-def lint(path: str, text: str) -> dict[str, object] | None:
+async def lint(path: str, text: str) -> dict[str, object] | None:
+    """As `note`, beside the event loop."""
+    return await anyio.to_thread.run_sync(note, path, text) if _check(path) else None
+
+
+def note_of_bytes(path: str, data: bytes) -> dict[str, object] | None:
+    """As `note`, of a file's bytes. No more of them are decoded than tell that the text is too long."""
+    file = decode(data[: 4 * _MAX_CHARS + 8]) if _check(path) else None
+    return None if file is None else note(path, file.display())
+
+
+def note(path: str, text: str) -> dict[str, object] | None:
     """Return `{"status": "ok" | "error" | "skipped", "output" or "message": …}` for JSON, TOML, YAML and Python by
     the file's name, None for others.
+
+    The parsers can be neither stopped nor left while they run, so what they get is bounded.
     """
-    suffix = posixpath.splitext(path)[1].removeprefix(".").lower()
-    check = _CHECKS.get(suffix)
+    check = _check(path)
     if check is None:
         return None
     if len(text) > _MAX_CHARS:
         return {"status": "skipped", "message": f"longer than {_MAX_CHARS} characters"}
     if _depth(text) > _MAX_BRACKETS:
         return {"status": "skipped", "message": "brackets nested too deeply"}
+    if check is _toml and _key_steps(text) > _MAX_KEY_STEPS:
+        return {"status": "skipped", "message": "too many dotted keys"}
     try:
         trouble = check(text.removeprefix("\ufeff"))
     except (RecursionError, MemoryError):
@@ -33,6 +52,17 @@ def lint(path: str, text: str) -> dict[str, object] | None:
     if trouble is None:
         return {"status": "ok", "output": ""}
     return {"status": "error", "output": trouble, "message": "The file was written as given; this is only a note."}
+
+
+def _check(path: str) -> Callable[[str], str | None] | None:
+    return _CHECKS.get(posixpath.splitext(path)[1].removeprefix(".").lower())
+
+
+def _key_steps(text: str) -> int:
+    """At most how many parts of keys `tomllib` looks at: those of its table, and of the key so far, for each part."""
+    lines = text.split("\n")
+    table = max((line.count(".") for line in lines if line.lstrip()[:1] == "["), default=0)
+    return sum((table + dots) * (dots + 1) for dots in (line.count(".") for line in lines))
 
 
 def _depth(text: str) -> int:

@@ -23,6 +23,7 @@ from hermes_exec.tools.state.tool_state import ToolState
 _CHUNK_BYTES = 4 << 20
 _MAX_BYTES = 1 << 30
 _MAX_LISTED = 5_000
+_MAX_COMPARED = 1_000_000
 _SNIFF_BYTES = 8 << 10
 _LARGE_BYTES = 512 << 10
 _IMAGES = {"png", "jpg", "jpeg", "gif", "bmp", "webp", "ico", "tif", "tiff", "heic", "avif"}
@@ -119,8 +120,31 @@ async def similar_files(state: ToolState, path: str) -> list[str]:
             raise
         return []
     names = {entry.name.lower(): entry.name for entry in entries if entry.type in ("file", "link")}
-    near = difflib.get_close_matches(name.lower(), names, n=5, cutoff=0.5)
+    near = await anyio.to_thread.run_sync(near_names, name.lower(), list(names))
     return [posixpath.join(folder, names[match]) for match in near]
+
+
+def near_names(name: str, others: list[str]) -> list[str]:
+    """As `difflib.get_close_matches` with n=5 and cutoff=0.5. The likeliest are compared first, those that cannot be
+    among the five are not compared at all, and no more than `_MAX_COMPARED` pairs of characters are.
+    """
+    matcher = difflib.SequenceMatcher()
+    matcher.set_seq2(name)
+    likely: list[tuple[float, str]] = []
+    for other in others:
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() >= 0.5 and (most := matcher.quick_ratio()) >= 0.5:
+            likely.append((most, other))
+    near: list[tuple[float, str]] = []
+    left = _MAX_COMPARED
+    for most, other in sorted(likely, reverse=True):
+        left -= len(name) * len(other)
+        if left < 0 or (len(near) == 5 and most < near[-1][0]):
+            break
+        matcher.set_seq1(other)
+        if (ratio := matcher.ratio()) >= 0.5:
+            near = sorted([*near, (ratio, other)], reverse=True)[:5]
+    return [other for _, other in near]
 
 
 async def _read_text(state: ToolState, path: str, size: int, reader: PageReader) -> Outcome | None:

@@ -33,7 +33,7 @@ async def write_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     stale = old is not None and len(old) < _HEAD_BYTES and state.views.changed(path, digest(old))
     state.views.saw(path, digest(data))
     result: dict[str, object] = {"bytes_written": len(data), "dirs_created": bool(written.dirs_created)}
-    note = lint(path, content)
+    note = await lint(path, content)
     if note is not None:
         result["lint"] = note
     result |= {"resolved_path": path, "files_modified": [path]}

@@ -10,8 +10,7 @@ import anyio.to_thread
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import explained
 from hermes_exec.tools.call.results import Outcome
-from hermes_exec.tools.files.lint import lint
-from hermes_exec.tools.files.textfile import decode
+from hermes_exec.tools.files.lint import note_of_bytes
 from hermes_exec.tools.patch import edits
 from hermes_exec.tools.patch.commit import Change, Plan, commit
 from hermes_exec.tools.patch.diff import unified
@@ -82,13 +81,13 @@ async def _replace(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     state.views.saw(path, digest(after))
     data: dict[str, object] = {
         "success": True,
-        "diff": unified(shown, before, after),
+        "diff": await anyio.to_thread.run_sync(unified, shown, before, after),
         "files_modified": [path],
         "strategy": strategy,
     }
     if count > 1:
         data["replacements"] = count
-    note = _lint(path, after)
+    note = await anyio.to_thread.run_sync(note_of_bytes, path, after)
     if note is not None:
         data["lint"] = note
     data["resolved_path"] = path
@@ -107,14 +106,13 @@ async def _patch(state: ToolState, text: str) -> Outcome:
             if change.before is not None and state.views.changed(change.path, digest(change.before))
         ]
         await commit(state.slot, plan)
-    return Outcome(_report(state, plan, stale))
+    return Outcome(await _report(state, plan, stale))
 
 
-def _report(state: ToolState, plan: Plan, stale: list[str]) -> dict[str, object]:
+async def _report(state: ToolState, plan: Plan, stale: list[str]) -> dict[str, object]:
     modified: list[str] = []
     created: list[str] = []
     deleted: list[str] = []
-    notes: dict[str, object] = {}
     for change in plan.changes:
         if change.after is None:
             deleted.append(change.path)
@@ -122,13 +120,8 @@ def _report(state: ToolState, plan: Plan, stale: list[str]) -> dict[str, object]
             continue
         (created if change.before is None else modified).append(change.path)
         state.views.saw(change.path, digest(change.after))
-        note = _lint(change.path, change.after) if change.after != change.moved_content else None
-        if note is not None:
-            notes[change.shown] = note
-    data: dict[str, object] = {
-        "success": True,
-        "diff": "".join(_diff(change) for change in plan.changes),
-    }
+    diff, notes = await anyio.to_thread.run_sync(_look_at, plan)
+    data: dict[str, object] = {"success": True, "diff": diff}
     paths = {"files_modified": modified, "files_created": created, "files_deleted": deleted}
     data |= {name: listed for name, listed in paths.items() if listed}
     if plan.strategies:
@@ -140,6 +133,18 @@ def _report(state: ToolState, plan: Plan, stale: list[str]) -> dict[str, object]
     return data
 
 
+def _look_at(plan: Plan) -> tuple[str, dict[str, object]]:
+    """The diff of all changes, and the notes on the syntax of what they wrote."""
+    notes: dict[str, object] = {}
+    for change in plan.changes:
+        if change.after is None or change.after == change.moved_content:
+            continue
+        note = note_of_bytes(change.path, change.after)
+        if note is not None:
+            notes[change.shown] = note
+    return "".join(_diff(change) for change in plan.changes), notes
+
+
 def _diff(change: Change) -> str:
     if change.moved_from is not None:
         moved = f"rename from {change.moved_from}\nrename to {change.shown}\n"
@@ -147,8 +152,3 @@ def _diff(change: Change) -> str:
     if change.moved_away and change.after is None:
         return ""
     return unified(change.shown, change.before, change.after)
-
-
-def _lint(path: str, data: bytes) -> dict[str, object] | None:
-    file = decode(data)
-    return None if file is None else lint(path, file.display())

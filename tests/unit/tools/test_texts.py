@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools.call.budget import file_name, persisted_block, readable
 from hermes_exec.tools.catalog.host import HostTool, tool
-from hermes_exec.tools.files.lint import lint
+from hermes_exec.tools.files.lint import note as syntax_note
+from hermes_exec.tools.files.lint import note_of_bytes
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.patch.diff import unified
 from hermes_exec.tools.state.seen import FileViews, Page, Repetition
@@ -88,18 +89,24 @@ def test_other_exit_codes_are_not(command: str, code: int) -> None:
         ("a.py", "(" * 5_000 + ")" * 5_000, "skipped"),
         ("a.json", "[" * 100_000, "skipped"),
         ("a.json", '"' + "x" * 200_000 + '"', "skipped"),
-        ("a.py", "-" * 100_000 + "1", "skipped"),
+        ("a.py", "-" * 60_000 + "1", "skipped"),
+        ("a.py", "x\n" * 60_000, "skipped"),
+        ("a.toml", "a" + ".a" * 17_000 + "=1", "skipped"),
+        ("a.toml", "[a" + ".a" * 1_000 + "]\n" + "".join(f"b{number}.c=1\n" for number in range(1_000)), "skipped"),
+        ("a.toml", "a = [" + "0.5, " * 400 + "]", "ok"),
+        ("a.toml", "".join(f"[tool.a{number}.b]\nc.d = 'x.y'\n" for number in range(1_000)), "ok"),
     ],
 )
 def test_syntax_is_noted(name: str, text: str, status: str) -> None:
-    note = lint(name, text)
-    assert note is not None
-    assert note["status"] == status
+    for note in (syntax_note(name, text), note_of_bytes(name, text.encode())):
+        assert note is not None
+        assert note["status"] == status
 
 
 def test_other_files_have_no_note() -> None:
-    assert lint("a.txt", "{") is None
-    assert lint("Makefile", "{") is None
+    assert syntax_note("a.txt", "{") is None
+    assert syntax_note("Makefile", "{") is None
+    assert note_of_bytes("a.py", b"\0") is None
 
 
 lines = st.lists(st.text(alphabet="ab", max_size=2), max_size=25)
