@@ -25,6 +25,7 @@ const (
 var (
 	errLate   = errors.New("out of time")
 	errOthers = errors.New("not of a holder who is gone")
+	errLiving = errors.New("of a holder who is not gone")
 )
 
 // sweep is one search for what holders have left, who are gone. Tenants move
@@ -79,7 +80,7 @@ func (s *sweep) search(dir *os.File, depth int) {
 		if s.step() != nil {
 			return false, false
 		}
-		st, err := statAt(dir, name)
+		st, err := statAt(int(dir.Fd()), name)
 		if err != nil || st.Dev != own.Dev {
 			return false, true
 		}
@@ -123,6 +124,7 @@ func (s *sweep) remove(dir *os.File, name string, owner uint32) bool {
 	}
 	parent := int(dir.Fd())
 	r := tree.Remover{Force: true, Step: s.step, Fail: func(string, error) { s.left = true }}
+	r.Keep = s.keep
 	r.Enter = func(fd int) error {
 		if fd == parent {
 			return s.become(owner)
@@ -130,6 +132,19 @@ func (s *sweep) remove(dir *os.File, name string, owner uint32) bool {
 		return s.enter(fd)
 	}
 	return r.Remove(parent, name)
+}
+
+// keep leaves the entries of living holders where they are, in the directories of
+// those who are gone.
+func (s *sweep) keep(dir int, name string) error {
+	st, err := statAt(dir, name)
+	if err != nil {
+		return nil // it is removed with the rights of the directory's owner, or stays
+	}
+	if _, living := s.ids.Given(st.Uid); living && st.Uid != s.holder.UID {
+		return errLiving
+	}
+	return nil
 }
 
 // enter takes the rights of a directory's owner, if that is one who is gone.
@@ -192,8 +207,8 @@ func openDirAt(dir int, name string) (*os.File, error) {
 }
 
 // statAt is lstat of an entry of an open directory.
-func statAt(dir *os.File, name string) (st syscall.Stat_t, err error) {
-	fd, err := syscall.Openat(int(dir.Fd()), name, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+func statAt(dir int, name string) (st syscall.Stat_t, err error) {
+	fd, err := syscall.Openat(dir, name, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return st, err
 	}

@@ -170,11 +170,13 @@ func TestAResetKeepsWhatANeighbourHasInTheSlotsDirectories(t *testing.T) {
 	b, folder := sharedBox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})
 	b.sh("a", "umask 0; mkdir -p "+folder+"/open/more; echo >"+folder+"/open/file")
-	b.sh("c", "umask 077; mkdir "+folder+"/open/more/kept; echo kept >"+folder+"/open/more/kept/file")
+	b.sh("c", "umask 077; mkdir "+folder+"/open/more/kept; echo kept >"+folder+"/open/more/kept/file; "+
+		"echo kept >"+folder+"/open/theirs; echo kept >"+folder+"/open/more/theirs")
 	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
 		t.Fatalf("%+v %v", r, err)
 	}
-	if out := b.sh("c", "cat "+folder+"/open/more/kept/file; ls "+folder+"/open"); out != "kept\nmore" {
+	if out := b.sh("c", "cat "+folder+"/open/more/kept/file; cd "+folder+"/open; ls . more; cat theirs"); out !=
+		"kept\n.:\nmore\ntheirs\n\nmore:\nkept\ntheirs\nkept" {
 		t.Errorf("%q", out)
 	}
 	if r, err := b.Reset(context.Background(), "c"); err != nil || !r.Clean {

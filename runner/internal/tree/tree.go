@@ -22,6 +22,10 @@ const (
 	MaxOpen = 64
 	// namesAtOnce bounds what is held of each open directory.
 	namesAtOnce = 64
+	// mostPasses is how often a directory is read again, because entries that
+	// were removed may have made others be skipped, or because somebody makes new
+	// ones meanwhile.
+	mostPasses = 16
 	// maxPath cuts the paths of problems.
 	maxPath = 1000
 )
@@ -43,9 +47,14 @@ type Remover struct {
 	// the name that was given to Remove, and why. An entry may be reported more
 	// than once.
 	Fail func(path string, err error)
+	// Keep tells which entries are left as they are.
+	Keep func(dir int, name string) error
 	// Force opens up directories of the thread's user that forbid it to remove
 	// what is in them.
 	Force bool
+	// Shut takes directories from others before they are emptied: a process that
+	// has one open makes no new entries in it. What is another user's takes root.
+	Shut bool
 
 	names []string // from the top of the tree to the present entry
 	top   int      // the open top directory
@@ -71,6 +80,12 @@ func (r *Remover) entry(dir int, name string) bool {
 	if r.Step != nil {
 		if err := r.Step(); err != nil {
 			r.ended = true
+			r.fail(err)
+			return false
+		}
+	}
+	if r.Keep != nil {
+		if err := r.Keep(dir, name); err != nil {
 			r.fail(err)
 			return false
 		}
@@ -115,11 +130,28 @@ func (r *Remover) directory(dir int, name string) error {
 	if err != nil {
 		return err
 	}
+	if r.Shut {
+		shut(fd)
+	}
 	r.empty(fd, name)
 	if err := r.back(dir, nil); err != nil || r.ended {
 		return err
 	}
 	return unlink(dir, name, atRemoveDir)
+}
+
+// shut gives an open directory to the thread's user, with rights for nobody else.
+func shut(dir int) {
+	var st syscall.Stat_t
+	const othersWrite = 0o022
+	me := os.Geteuid()
+	if syscall.Fstat(dir, &st) != nil || st.Mode&othersWrite == 0 && int(st.Uid) == me {
+		return
+	}
+	if int(st.Uid) != me {
+		_ = syscall.Fchown(dir, me, -1)
+	}
+	_ = syscall.Fchmod(dir, 0o700)
 }
 
 // back enters a directory again, and returns err. Without it nothing more can be done.
@@ -141,13 +173,13 @@ func (r *Remover) empty(fd int, name string) {
 	if len(r.names) == 1 {
 		r.top = fd
 	}
-	err := EachName(file, func(name string) (removed, more bool) {
+	for again := true; again; {
 		moved := r.moved
-		removed = r.entry(fd, name)
-		return removed || r.moved != moved, !r.ended
-	})
-	if err != nil {
-		r.fail(err)
+		err := EachName(file, func(name string) (removed, more bool) { return r.entry(fd, name), !r.ended })
+		if err != nil {
+			r.fail(err)
+		}
+		again = len(r.names) == 1 && r.moved != moved && !r.ended && err == nil
 	}
 }
 
@@ -185,10 +217,11 @@ func (r *Remover) fail(err error) {
 }
 
 // EachName reads an open directory a part at a time, since it may be huge, until
-// more is false. It reads it again as long as do returns that it took an entry
-// away: others can be skipped then.
+// more is false. It reads it again where do returns that it took an entry away,
+// for others can be skipped then, but not without end.
 func EachName(dir *os.File, do func(name string) (removed, more bool)) error {
-	for again := true; again; {
+	again := true
+	for pass := 0; again && pass < mostPasses; pass++ {
 		again = false
 		for {
 			names, err := dir.Readdirnames(namesAtOnce)

@@ -191,3 +191,58 @@ func TestADirectoryThatItselfCannotBeRemovedIsEmptied(t *testing.T) {
 		t.Error(entries, err)
 	}
 }
+
+// Somebody else has an open descriptor of a directory that its owner had opened
+// to all.
+func TestADirectoryIsShutToOthersBeforeItIsEmptied(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("takes root")
+	}
+	parent := t.TempDir()
+	for _, dir := range []string{"/top", "/top/below"} {
+		err := errors.Join(os.Mkdir(parent+dir, 0o700), os.Chmod(parent+dir, 0o777), os.Chown(parent+dir, 65534, 65534),
+			os.WriteFile(parent+dir+"/file", nil, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := openDirectory(t, parent+"/top")
+	var made []error // by one try before each entry
+	r := Remover{
+		Shut: true,
+		Step: func() error {
+			asNobody(func() { made = append(made, syscall.Mkdirat(held, strconv.Itoa(len(made)), 0o777)) })
+			return nil
+		},
+		Fail: func(path string, err error) { t.Errorf("%s: %v", path, err) },
+	}
+	if !r.Remove(openDirectory(t, parent), "top") || len(made) < 4 || made[0] != nil {
+		t.Error("it is not removed", made)
+	}
+	for _, err := range made[1:] {
+		if err != syscall.EACCES {
+			t.Error("an entry after it was shut:", err)
+		}
+	}
+}
+
+func TestADirectoryIsNotReadWithoutEnd(t *testing.T) {
+	path := t.TempDir()
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	n := 0
+	exchange := func(name string) (removed, more bool) {
+		n++
+		err := errors.Join(os.Remove(filepath.Join(path, name)), os.WriteFile(path+"/new-"+strconv.Itoa(n), nil, 0o600))
+		return err == nil, n < 50_000
+	}
+	if err := os.WriteFile(path+"/first", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := EachName(dir, exchange); err != nil || n >= 50_000 {
+		t.Error(n, err)
+	}
+}

@@ -30,7 +30,7 @@ const (
 )
 
 // Wiper removes trees with the runner's rights. Directories that forbid it are
-// opened up.
+// opened up for it, and shut to others.
 type Wiper struct {
 	until    time.Time // zero: as long as it takes
 	trash    *Trash    // takes one of its turns for some steps at a time; nil: no need to
@@ -62,7 +62,7 @@ func (w *Wiper) WipeIn(parent *os.File, name string) bool {
 		w.trash.Turns <- struct{}{}
 		defer func() { <-w.trash.Turns }()
 	}
-	remover := tree.Remover{Force: true, Step: w.step, Fail: func(below string, err error) {
+	remover := tree.Remover{Force: true, Shut: true, Step: w.step, Fail: func(below string, err error) {
 		w.problem(filepath.Join(parent.Name(), below), err)
 	}}
 	return remover.Remove(int(parent.Fd()), name)
