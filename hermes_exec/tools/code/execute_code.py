@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 PNG = b"\x89PNG\r\n\x1a\n"
+LOST = "What the code printed is lost: the slot's processes printed more than is kept, or cut its log."
 FIGURES_SHOWN, FIGURE_BYTES = 4, 4 << 20
 
 
@@ -125,6 +126,8 @@ def _outcome(
     text, error, kind = out.text, None, None
     if exit_code is None:
         status, error, kind = "timeout", f"The code was ended after {limit_s:g} s.", "timeout"
+    elif exit_code == 0 and out.lost:
+        status, error, kind = "error", LOST, "output_lost"
     elif exit_code == 0:
         status = "success"
     else:

@@ -20,11 +20,14 @@ MARK_S = 5.0
 
 @dataclass(frozen=True)
 class Printed:
-    """The text of a stream, cut to its head and tail where it is too long, how many bytes there were, and are shown."""
+    """The text of a stream, cut to its head and tail where it is too long, how many bytes there were, and are shown.
+    `lost`: the slot has not kept its end.
+    """
 
     text: str
     total_bytes: int
     shown_bytes: int
+    lost: bool = False
 
     @property
     def omitted_bytes(self) -> int:
@@ -48,7 +51,7 @@ async def printed(
     tail = await _between(process, stream, end - (limit - head_bytes), end)
     shown = len(head) + len(tail)
     notice = f"\n\n... [OUTPUT TRUNCATED - {total - shown} of {total} bytes omitted] ...\n\n"
-    return Printed(_text(head) + notice + _text(tail), total, shown)
+    return Printed(_text(head) + notice + _text(tail), total, shown, lost=not tail)
 
 
 async def _between(process: Process, stream: Literal["stdout", "stderr"], start: int, end: int) -> bytes:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from hermes_exec.slot.session import Session
 
 _CLEANUP_S = 5.0
+_HALF_BYTES = 1 << 19
+"""How much of the head and of the tail is read."""
 
 
 async def run_in_pty(
@@ -33,11 +35,13 @@ async def run_in_pty(
         with anyio.CancelScope(shield=True), anyio.move_on_after(_CLEANUP_S):
             await process.kill()
         raise
-    data, _ = await process.output(0)
+    head, after = await process.output(0, limit_bytes=_HALF_BYTES)
+    tail, end = await process.output(max(after, process.stdout_bytes - _HALF_BYTES))
+    shown = head.replace(b"\r\n", b"\n")
     return replace(
         result,
-        output_bytes=data.replace(b"\r\n", b"\n"),
-        output_cut_at=0,
-        output_dropped_bytes=0,
+        output_bytes=shown + tail.replace(b"\r\n", b"\n"),
+        output_cut_at=len(shown) if len(head) == after else 0,
+        output_dropped_bytes=end - len(head) - len(tail),
         timed_out=timed_out or result.timed_out,
     )

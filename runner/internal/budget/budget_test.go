@@ -143,7 +143,42 @@ func TestHistoryForgetsTheOldestOfASlot(t *testing.T) {
 		}
 	}
 	h.Forget("a")
-	if freed := h.Reclaim(1 << 40); freed != MostEndedBytes {
-		t.Fatal(freed)
+	use := map[any]int64{"b": MostEndedBytes}
+	if freed := h.Reclaim(1<<40, use, 0); freed != MostEndedBytes-1<<20 || use["b"] != 1<<20 {
+		t.Fatal(freed, use)
+	}
+}
+
+func TestReclaimTakesFromWhoUsesTheMost(t *testing.T) {
+	const share = 1 << 20
+	for _, c := range []struct {
+		name string
+		need int64
+		use  map[any]int64
+		want map[any][]int64
+	}{
+		{"the oldest, of the larger slot", 1, map[any]int64{"a": 3 << 20, "b": 2 << 20},
+			map[any][]int64{"a": {0, 1 << 19, 1 << 19}, "b": {1 << 19, 1 << 19, 1 << 19}}},
+		{"no share and nothing that ended last", 1 << 40, map[any]int64{"a": 3 << 20, "b": share},
+			map[any][]int64{"a": {0, 0, 1 << 19}, "b": {1 << 19, 1 << 19, 1 << 19}}},
+		{"down to the share", 1 << 40, map[any]int64{"a": 3 << 19, "b": 2 << 20},
+			map[any][]int64{"a": {0, 1 << 19, 1 << 19}, "b": {0, 0, 1 << 19}}},
+	} {
+		var h History
+		all := map[any][]*ended{}
+		for range 3 {
+			for _, slot := range []any{"b", "a"} {
+				all[slot] = append(all[slot], &ended{1 << 19})
+				h.Add(slot, all[slot][len(all[slot])-1])
+			}
+		}
+		h.Reclaim(c.need, c.use, share)
+		for slot, want := range c.want {
+			for i, e := range all[slot] {
+				if e.size != want[i] {
+					t.Errorf("%s: entry %d of slot %v has %d", c.name, i, slot, e.size)
+				}
+			}
+		}
 	}
 }

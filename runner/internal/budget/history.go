@@ -78,13 +78,28 @@ func (h *History) Forget(slot any) {
 	h.remove(func(r remembered) bool { return r.slot == slot })
 }
 
-// Reclaim drops the output of the oldest, of whatever slot, until need bytes
-// were freed.
-func (h *History) Reclaim(need int64) (freed int64) {
+// Reclaim drops output until need bytes were freed: always the oldest of the
+// slot that uses the most. What ended last in a slot stays, and all of a slot
+// that uses no more than share; use is brought up to date.
+func (h *History) Reclaim(need int64, use map[any]int64, share int64) (freed int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i := 0; i < len(h.all) && freed < need; i++ {
-		freed += h.all[i].entry.DropOutput()
+	own := map[any][]Entry{}
+	for _, r := range h.all {
+		own[r.slot] = append(own[r.slot], r.entry)
+	}
+	for freed < need {
+		var most any
+		for slot, entries := range own {
+			if len(entries) > 1 && use[slot] > max(share, use[most]) {
+				most = slot
+			}
+		}
+		if most == nil {
+			break
+		}
+		n := own[most][0].DropOutput()
+		own[most], use[most], freed = own[most][1:], use[most]-n, freed+n
 	}
 	return freed
 }

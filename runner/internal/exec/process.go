@@ -195,20 +195,21 @@ func (p *process) keep(r *Runner) {
 	}
 }
 
-// freeMemory makes room in the budget: the output of processes that ended first
-// goes, of any slot, then what living ones have in memory and in a file.
-func (r *Runner) freeMemory(need int64) int64 {
-	freed := r.history.Reclaim(need)
-	if freed >= need {
-		return freed
-	}
+// freeMemory makes room in the budget: first the memory of what files have, too,
+// then the output of ended processes, as History.Reclaim says. A quarter of the
+// budget is what all slots may keep, whatever their neighbours print.
+func (r *Runner) freeMemory(need int64) (freed int64) {
 	r.mu.Lock()
-	all := slices.Collect(maps.Values(r.processes))
+	all, share := slices.Collect(maps.Values(r.processes)), r.Memory.Limit()/4/int64(max(1, len(r.states)))
 	r.mu.Unlock()
+	use := map[any]int64{}
 	for _, p := range all {
-		freed += p.logs[output.Stdout].Shrink() + p.logs[output.Stderr].Shrink()
+		if freed < need {
+			freed += p.logs[output.Stdout].Shrink() + p.logs[output.Stderr].Shrink()
+		}
+		use[p.slot] += p.Memory()
 	}
-	return freed
+	return freed + r.history.Reclaim(need-freed, use, share)
 }
 
 // watch reads what the process prints and waits for its end.

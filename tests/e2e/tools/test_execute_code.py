@@ -174,6 +174,17 @@ async def test_long_output_is_cut_to_its_head_and_tail(call: Caller) -> None:
     assert done["stdout_bytes_total"] == 10_000_104
 
 
+async def test_output_that_is_not_kept_is_no_success(call: Caller) -> None:
+    code = """
+import glob, os, tempfile
+print('x' * 400_000)
+for path in glob.glob(f"{tempfile.gettempdir()}/**/*-stdout*", recursive=True): os.truncate(path, 0)
+"""
+    lost = await call.fails("execute_code", code=code)
+    assert (lost.error_kind, lost.data["exit_code"]) == ("output_lost", 0)
+    assert "is lost" in str(lost.data["error"])
+
+
 async def test_calls_are_limited(slot: Slot) -> None:
     async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_max_calls=3)) as toolbox:
         code = "from hermes_tools import terminal\nfor i in range(5): print(terminal('echo hi').get('error'))"

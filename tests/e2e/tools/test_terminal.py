@@ -99,6 +99,13 @@ async def test_a_terminal_can_be_had(call: Caller) -> None:
     assert result.data["exit_code"] == 124
 
 
+async def test_long_output_of_a_terminal_has_its_end(call: Caller) -> None:
+    output = (await call("terminal", command="echo first; yes | head -c 3000000; echo last", pty=True))["output"]
+    assert output.startswith("first\ny\n")
+    assert output.endswith("y\nlast\n")
+    assert "TRUNCATED" in output
+
+
 async def test_a_background_terminal_can_be_talked_to(call: Caller) -> None:
     started = await call("terminal", command='read -r line; echo "got $line"; cat; echo end', background=True, pty=True)
     one = started["session_id"]
