@@ -204,9 +204,7 @@ func (r *Runner) freeMemory(need int64) (freed int64) {
 	r.mu.Unlock()
 	use := map[any]int64{}
 	for _, p := range all {
-		if freed < need {
-			freed += p.logs[output.Stdout].Shrink() + p.logs[output.Stderr].Shrink()
-		}
+		freed += p.logs[output.Stdout].Shrink() + p.logs[output.Stderr].Shrink()
 		use[p.slot] += p.Memory()
 	}
 	return freed + r.history.Reclaim(need-freed, use, share)
