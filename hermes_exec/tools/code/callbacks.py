@@ -22,7 +22,12 @@ from hermes_exec.tools.state.tool_state import CallTool
 
 R = TypeVar("R")
 
-LONGEST_REQUEST = 32 << 20
+LONGEST_REQUEST = 4 << 20
+LONGEST_TOKEN = 64
+MOST_STRUCTURE = 256 << 10
+"""How many bytes of a request may stand outside of its strings: each three of them can be an object in memory."""
+KERNEL = b"kernel"
+"""What a program sends after the token that is a kernel."""
 REQUEST_S = 30.0
 AT_ONCE = 8
 
@@ -40,8 +45,8 @@ class CallMade:
 class Callbacks:
     """Serves the calls of the programs of one execute_code: at most `max_calls`, of `tools` alone, with the token.
 
-    `failure` is an error of the slot or the box that a call met: the program is ended for it. `kernel` is the
-    connection of a program that said it is a kernel.
+    A connection begins with a line that is the token. `failure` is an error of the slot or the box that a call met: the
+    program is ended for it. `kernel` is the connection of a program that said it is a kernel.
     """
 
     call: CallTool
@@ -49,6 +54,7 @@ class Callbacks:
     max_calls: int
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     made: list[CallMade] = field(default_factory=list)
+    asked: int = 0
     begun: int = 0
     over_limit: int = 0
     failure: Exception | None = None
@@ -57,7 +63,7 @@ class Callbacks:
 
     def begin(self) -> None:
         """Count anew: other code runs from now on."""
-        self.begun = self.over_limit = 0
+        self.asked = self.begun = self.over_limit = 0
         self.made.clear()
 
     async def serving(self, listener: SlotListener, work: Callable[[], Awaitable[R]]) -> R:
@@ -112,31 +118,35 @@ class Callbacks:
     async def _answer(self, connection: Connection) -> None:
         line, lines = b"", BufferedByteReceiveStream(connection)
         with anyio.move_on_after(REQUEST_S), suppress(anyio.IncompleteRead, anyio.DelimiterNotFound):
+            if not hmac.compare_digest(await lines.receive_until(b"\n", LONGEST_TOKEN), self.token.encode()):
+                return
             line = await lines.receive_until(b"\n", LONGEST_REQUEST)
-        request = _parsed(line)
-        if request is None or not hmac.compare_digest(
-            str(request.get("token")).encode("utf-8", "replace"), self.token.encode()
-        ):
+        if not line:
             return
-        if request.get("kernel") is True:
+        if line == KERNEL:
             if self.kernel is None:
                 self.kernel = (connection, lines)
                 self.kernel_came.set()
             return
-        answer = await self._carried(str(request.get("tool")), request.get("arguments"))
-        await connection.send(to_json(answer).encode() + b"\n")
+        await connection.send(to_json(await self._carried(line)).encode() + b"\n")
 
-    async def _carried(self, tool: str, arguments: object) -> dict[str, object]:
-        if tool not in self.tools:
-            there = ", ".join(sorted(self.tools)) or "none"
-            return {"refused": f"a program cannot call the tool {tool[:100]!r}; there are: {there}"}
-        if not isinstance(arguments, dict):
-            return {"refused": "the arguments are not an object"}
-        if self.begun >= self.max_calls:
+    async def _carried(self, line: bytes) -> dict[str, object]:
+        if self.asked >= self.max_calls:
             self.over_limit += 1
             return {
                 "result": {"error": f"Tool call limit reached ({self.max_calls}). No more tool calls in this program."}
             }
+        self.asked += 1
+        try:
+            request = parsed(line)
+        except ValueError as error:
+            return {"refused": str(error)}
+        tool, arguments = request.get("tool"), request.get("arguments")
+        if not isinstance(tool, str) or not isinstance(arguments, dict):
+            return {"refused": "the arguments are not an object" if isinstance(tool, str) else "the tool has no name"}
+        if tool not in self.tools:
+            there = ", ".join(sorted(self.tools)) or "none"
+            return {"refused": f"a program cannot call the tool {tool[:100]!r}; there are: {there}"}
         self.begun += 1
         started = time.monotonic()
         result = await self.call(tool, arguments)
@@ -144,9 +154,15 @@ class Callbacks:
         return {"result": result.data}
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed(line: bytes) -> dict[str, Any]:
+    """The object that a program wrote as a line of JSON; ValueError for anything else, before much memory is taken."""
+    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if bare.count(b'"') > MOST_STRUCTURE or sum(map(len, bare.split(b'"')[::2])) > MOST_STRUCTURE:
+        raise ValueError(f"a request has at most {MOST_STRUCTURE} bytes outside of its strings: pass data in a file")
     try:
-        request = json.loads(line)
+        request = json.loads(str(line, "utf-8"))
     except (ValueError, RecursionError):
-        return None
-    return request if isinstance(request, dict) else None
+        request = None
+    if not isinstance(request, dict):
+        raise ValueError("a request is one line of JSON, an object")
+    return request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,12 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from hermes_exec.errors import ExecError
+from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.network import Connection
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.code import output, stubs
-from hermes_exec.tools.code.callbacks import LONGEST_REQUEST
+from hermes_exec.tools.code.callbacks import parsed
 from hermes_exec.tools.code.program import Program
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 START_S = 30.0
 INTERRUPT_S = 3.0
+LONGEST_ANSWER = 1 << 20
 
 
 @dataclass
@@ -119,23 +122,23 @@ class Kernel:
 
         answer = await self.callbacks.serving(self.program.listener, answered)
         starts = dict(self._read)
-        if answer is None:
-            why = (
-                "it did not let itself be interrupted"
-                if timed_out
-                else await self.why_ended(10) or "Python closed its socket"
-            )
+        if answer is None or not isinstance(answer.get("ok"), bool):
+            if answer is not None:
+                why = "the code wrote to the socket of its Python"
+            elif timed_out:
+                why = "it did not let itself be interrupted"
+            else:
+                why = await self.why_ended(10) or "Python closed its socket"
             return Piece((starts["stdout"], None), (starts["stderr"], None), timed_out=timed_out, state_lost=why)
         ends = {}
         for name in ("stdout", "stderr"):
             ends[name], self._read[name] = await output.end_of_piece(self.process, name, mark.encode())
-        images = [str(path) for path in answer.get("images") or ()]
         return Piece(
             (starts["stdout"], ends["stdout"]),
             (starts["stderr"], ends["stderr"]),
-            ok=answer.get("ok") is True,
+            ok=answer["ok"],
             timed_out=timed_out,
-            images=images,
+            images=_paths(answer.get("images")),
         )
 
     async def _interrupt(self) -> None:
@@ -145,19 +148,21 @@ class Kernel:
             return
 
     async def _ask(self, line: bytes) -> dict[str, Any] | None:
+        """The answer; None where the socket was closed, and empty where it is none that a kernel gives."""
         assert self._connection is not None
         assert self._lines is not None
         try:
             if line:
                 await self._connection.send(line)
-            answer = json.loads(await self._lines.receive_until(b"\n", LONGEST_REQUEST))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.IncompleteRead, anyio.DelimiterNotFound):
+            answer = await self._lines.receive_until(b"\n", LONGEST_ANSWER)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.IncompleteRead):
             return None
-        except ValueError as error:
-            if isinstance(error, ExecError):
-                raise
-            return None
-        return answer if isinstance(answer, dict) else None
+        except anyio.DelimiterNotFound:
+            return {}
+        try:
+            return parsed(answer)
+        except ValueError:
+            return {}
 
     async def aclose(self) -> None:
         """End it and everything that it left running; `program.killed` is the receipt."""
@@ -165,3 +170,14 @@ class Kernel:
             with anyio.CancelScope(shield=True), anyio.move_on_after(5):
                 await self._connection.aclose()
         await self.program.aclose()
+
+
+def _paths(images: object) -> list[str]:
+    """Those that can be paths."""
+    found = []
+    for path in images if isinstance(images, list) else ():
+        if isinstance(path, str):
+            with suppress(ConfigError, OSError):
+                checked_path(path, "path")
+                found.append(path)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from hermes_exec import ConfigError, SandboxPool, SlotClosed
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions, ToolResult, tool
+from hermes_exec.tools.code import callbacks
 from tests.conftest import require_engine
 from tests.e2e.tools.conftest import Caller
 
@@ -178,7 +180,10 @@ async def test_output_that_is_not_kept_is_no_success(call: Caller) -> None:
     code = """
 import glob, os, tempfile
 print('x' * 400_000)
-for path in glob.glob(f"{tempfile.gettempdir()}/**/*-stdout*", recursive=True): os.truncate(path, 0)
+logs = []
+while not logs or os.stat(logs[0]).st_size < 400_001:
+    logs = glob.glob(f"{tempfile.gettempdir()}/**/*-stdout*", recursive=True)
+os.truncate(logs[0], 0)
 """
     lost = await call.fails("execute_code", code=code)
     assert (lost.error_kind, lost.data["exit_code"]) == ("output_lost", 0)
@@ -234,8 +239,8 @@ async def test_hostile_use_of_the_socket_ends_nothing_else(call: Caller) -> None
         + CLIENT
         + r"""
 s.sendall(b"\xff\xfe not json\n"); print(s.recv(100)); s.close()
-bad = json.dumps({"token": stolen, "tool": "terminal", "arguments": {"command": "touch bad"}})
-for text in ("[]", "{}", bad, "[" * 100_000):
+bad = json.dumps({"tool": "terminal", "arguments": {"command": "touch bad"}})
+for text in ("[]", bad, stolen + "\n" + bad, "[" * 100_000):
     s = socket.socket(socket.AF_UNIX); s.connect(os.environ["HERMES_TOOLS_SOCKET"])
     s.sendall(text.encode() + b"\n"); print(s.recv(100)); s.close()
 idle = []
@@ -263,6 +268,78 @@ print(hermes_tools.terminal("ls")["exit_code"])
     assert lines[5:8] == ["terminal: the arguments are not an object"] * 3
     assert lines[9:] == ["refused", "0"]
     assert not (await call.toolbox.call("read_file", {"path": "bad"})).ok
+
+
+async def test_requests_without_the_token_or_with_much_structure_are_not_parsed(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest, loads = [0], json.loads
+
+    def counting(text: str, **more: Any) -> object:
+        longest[0] = max(longest[0], len(text))
+        return loads(text, **more)
+
+    monkeypatch.setattr(callbacks.json, "loads", counting)
+    code = (
+        CLIENT
+        + r"""
+token = os.environ["HERMES_TOOLS_TOKEN"].encode()
+lists = b"[" + b"[]," * (1 << 20) + b"1]\n"
+def answer(data):
+    s = socket.socket(socket.AF_UNIX); s.connect(os.environ["HERMES_TOOLS_SOCKET"])
+    try:
+        s.sendall(data)
+        return s.makefile().readline()
+    except OSError:
+        return ""
+print([answer(data) for data in (lists, token + lists, token + b"0\n" + lists)] == ["", "", ""])
+print("at most 262144 bytes outside" in answer(token + b"\n" + lists))
+print("at most 262144 bytes outside" in answer(token + b"\n" + b'["\\\\",' + lists[:-1] + b'"]\n'))
+print("at most 262144 bytes outside" in answer(token + b"\n[" + b'"",' * (1 << 20) + b'""]\n'))
+wide = ('["\u2200",' + "[]," * 400_000 + "1]").encode("utf-16")
+print("one line of JSON" in answer(token + b"\n" + wide + b"\n"))
+import hermes_tools
+text = "[[],\"\\" * 300_000
+print(hermes_tools.write_file("long", text)["bytes_written"], open("long").read() == text)
+try:
+    hermes_tools.write_file("longer", "x" * (4 << 20))
+except hermes_tools.ToolError as error:
+    print("pass data in a file" in str(error))
+"""
+    )
+    done = await call("execute_code", code=code)
+    assert str(done["output"]).splitlines() == [*["True"] * 5, "1800000 True", "True"]
+    assert longest[0] < 3 << 20
+
+
+async def test_calls_that_are_refused_count(slot: Slot) -> None:
+    async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_max_calls=3)) as toolbox:
+        code = """
+import hermes_tools
+for i in range(5):
+    try:
+        print(hermes_tools._call("none", {})["error"])
+    except hermes_tools.ToolError as error:
+        print(error)
+"""
+        done = (await toolbox.call("execute_code", {"code": code})).data
+    assert (done["tool_calls_made"], done["tool_calls_refused"]) == (0, "2, over the limit of 3: not made")
+    assert ["limit reached" in line for line in str(done["output"]).splitlines()] == [False] * 3 + [True] * 2
+
+
+async def test_arguments_of_any_depth_end_nothing(call: Caller) -> None:
+    code = """
+import hermes_tools
+for name in ("terminal", "write_file", "patch", "search_files", "web_search"):
+    for depth in (*range(100, 1000, 60), 5000):
+        deep = "[" * depth + "]" * depth
+        s = hermes_tools.socket.socket(hermes_tools.socket.AF_UNIX)
+        s.connect(hermes_tools.os.environ["HERMES_TOOLS_SOCKET"])
+        line = '{"tool": "%s", "arguments": {"query": %s, "path": %s, "command": %s}}\\n' % (name, deep, deep, deep)
+        s.sendall((hermes_tools.os.environ["HERMES_TOOLS_TOKEN"] + "\\n" + line).encode())
+        assert s.makefile().readline().endswith("\\n")
+"""
+    await call("execute_code", code=code)
 
 
 async def test_threads_and_children_of_a_program_call_too(call: Caller) -> None:
@@ -346,6 +423,59 @@ async def test_a_kernel_that_is_lost_says_so(kernel: Caller, slot: Slot) -> None
     assert "name 'x' is not defined" in str((await kernel.fails("execute_code", code="x")).data["error"])
     await kernel.toolbox.aclose()
     assert await leftovers(slot) == []
+
+
+WRITES_TO_ITS_SOCKET = """
+import os, socket, time
+for number in range(3, 60):
+    try:
+        own = socket.socket(fileno=os.dup(number))
+    except OSError:
+        continue
+    if own.family == socket.AF_UNIX:
+        own.sendall(({}).encode() + b"\\n")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "'[' * 200_000",
+        """'{"ok": true, "images": ' + '[' * 200_000""",
+        """'["ok"]'""",
+        """'{"ok": 1}'""",
+        "'[' + '[],' * 200_000",
+        "'x' * (5 << 20)",
+    ],
+)
+async def test_a_kernel_whose_code_answers_for_it_is_lost(kernel: Caller, answer: str) -> None:
+    lost = await kernel.fails("execute_code", code="print(7)" + WRITES_TO_ITS_SOCKET.format(answer))
+    assert lost.data["warning"] == "All variables are lost: the code wrote to the socket of its Python."
+    assert lost.data["output"] == "7\n"
+    assert (await kernel("execute_code", code="1"))["output"] == "1\n"
+
+
+async def test_images_that_a_kernel_cannot_have_are_left_out(slot: Slot) -> None:
+    await slot.run("mkfifo fifo; ln -s /dev/zero zero")
+    no_paths = [5, None, [], "", "a\0b", "\ud800", "x" * 300_000]
+    paths = ["\udcff", "fifo", "zero", "/dev/zero", "/", "/proc/self/mem"]
+    options = ToolOptions(code_mode="kernel", native_images=True)
+    async with Toolbox(slot, ["code_execution"], options=options) as toolbox:
+        for told, left in (
+            (no_paths + paths[:3], paths[:3]),
+            (no_paths + paths[3:], paths[3:]),
+            (5, None),
+            ({}, None),
+            ("text", None),
+        ):
+            code = f"""
+import gc
+kernel = next(one for one in gc.get_objects() if type(one).__name__ == "Kernel")
+kernel.save_figures = lambda: {told!r}
+"""
+            shown = await toolbox.call("execute_code", {"code": code})
+            assert (shown.ok, shown.images, shown.data.get("images")) == (True, (), left)
 
 
 async def test_figures_of_a_kernel_are_images_in_the_slot(kernel: Caller, slot: Slot) -> None:

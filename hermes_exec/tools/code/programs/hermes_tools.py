@@ -11,18 +11,23 @@ import socket
 import time
 from typing import Any, Callable, Dict
 
+LONGEST_CALL = 4 << 20
+
 
 class ToolError(Exception):
     """The call could not be made, or was ended before its result came."""
 
 
 def _call(tool: str, arguments: Dict[str, Any]) -> Any:
-    request = {"token": os.environ["HERMES_TOOLS_TOKEN"], "tool": tool, "arguments": arguments}
-    line = json.dumps(request).encode("ascii") + b"\n"
+    line = json.dumps({"tool": tool, "arguments": arguments}).encode("ascii") + b"\n"
+    if len(line) > LONGEST_CALL:
+        raise ToolError(
+            f"{tool}: the arguments are {len(line)} bytes as JSON, above {LONGEST_CALL}: pass data in a file"
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(os.environ["HERMES_TOOLS_SOCKET"])
-            connection.sendall(line)
+            connection.sendall(os.environ["HERMES_TOOLS_TOKEN"].encode("ascii") + b"\n" + line)
             with connection.makefile("rb") as lines:
                 answer = lines.readline()
         except OSError as error:

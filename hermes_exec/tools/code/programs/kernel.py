@@ -70,7 +70,7 @@ def main() -> None:
     """Serve until the toolbox closes its end."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.environ["HERMES_TOOLS_SOCKET"])
-    connection.sendall(json.dumps({"token": os.environ["HERMES_TOOLS_TOKEN"], "kernel": True}).encode("ascii") + b"\n")
+    connection.sendall(os.environ["HERMES_TOOLS_TOKEN"].encode("ascii") + b"\nkernel\n")
     kernel, own_pid = Kernel(), os.getpid()
     with connection.makefile("rb") as lines:
         for line in lines:
