@@ -15,7 +15,6 @@ import pytest
 from hermes_exec import ConfigError, SandboxPool, SlotClosed
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions, ToolResult, tool
-from hermes_exec.tools.code import callbacks
 from tests.conftest import require_engine
 from tests.e2e.tools.conftest import Caller
 
@@ -279,7 +278,7 @@ async def test_requests_without_the_token_or_with_much_structure_are_not_parsed(
         longest[0] = max(longest[0], len(text))
         return loads(text, **more)
 
-    monkeypatch.setattr(callbacks.json, "loads", counting)
+    monkeypatch.setattr(json, "loads", counting)
     code = (
         CLIENT
         + r"""
@@ -458,7 +457,7 @@ async def test_a_kernel_whose_code_answers_for_it_is_lost(kernel: Caller, answer
 
 async def test_images_that_a_kernel_cannot_have_are_left_out(slot: Slot) -> None:
     await slot.run("mkfifo fifo; ln -s /dev/zero zero")
-    no_paths = [5, None, [], "", "a\0b", "\ud800", "x" * 300_000]
+    no_paths: list[Any] = [5, None, [], "", "a\0b", "\ud800", "x" * 300_000]
     paths = ["\udcff", "fifo", "zero", "/dev/zero", "/", "/proc/self/mem"]
     options = ToolOptions(code_mode="kernel", native_images=True)
     async with Toolbox(slot, ["code_execution"], options=options) as toolbox:
