@@ -117,7 +117,11 @@ class ToolTurns:
                 await self._calls(history)
             if isinstance(self._tools, Toolbox):
                 await self._tools.check_disk()
-            notices = [await self._told(str(notice.text)) for notice in await self._tools.notices()]
+            if left_s is not None:
+                left_s -= anyio.current_time() - started
+            notices: list[str] = []
+            with anyio.move_on_after(left_s):
+                notices += [await self._told(str(notice.text)) for notice in await self._tools.notices()]
         except _Failed as failure:
             return failure.cause
         except Exception as error:  # noqa: BLE001 - whatever a toolbox raises ends its episode only

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 from collections import deque
 from dataclasses import dataclass, field
+
+from hermes_exec.tools.terminal.ansi import strip_ansi
 
 COOLDOWN_S = 15.0
 """At most one notice of a match in this time, a process."""
@@ -15,6 +18,7 @@ end of the process."""
 GLOBAL_LIMIT, GLOBAL_WINDOW_S = 15, 10.0
 """At most so many notices of matches in this time, over all processes of a Toolbox."""
 
+_UTF_8 = codecs.getincrementaldecoder("utf-8")
 _MAX_LINES = 20
 _MAX_LINE_CHARS = 500
 
@@ -33,14 +37,21 @@ class Notice:
 
 @dataclass
 class Watch:
-    """What is wanted of one process, and what was told so far. `offset` is how far its output was searched."""
+    """What is wanted of one process, and what was told so far. `offset` is how far its output was searched, `matched`
+    how many lines matched that were not told, `found` the beginnings of the first of them.
+    """
 
     session_id: str
     command: str
     notify_on_complete: bool
     patterns: tuple[str, ...]
     offset: int = 0
+    matched: int = 0
+    found: list[str] = field(default_factory=list)
     _rest: str = ""
+    _decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
     _last_notice_at: float | None = None
     _dropped_in_window: bool = False
     _strikes: int = 0
@@ -50,18 +61,25 @@ class Watch:
         """True when nothing is wanted any more."""
         return not self.notify_on_complete and not self.patterns
 
-    def matches(self, text: str, *, ended: bool) -> list[str]:
-        """The lines of newly arrived output that hold a pattern. A line that is not whole yet is kept for the next
-        time.
-        """
-        whole = self._rest + text
-        body, newline, rest = whole.rpartition("\n")
-        if ended:
-            body, rest = whole, ""
-        elif not newline:
-            body, rest = "", whole
+    def search(self, data: bytes, *, ended: bool) -> None:
+        """Look for the patterns in more of the output: whole lines only, an unfinished last one waits for its rest."""
+        whole = self._rest + self._decoder.decode(data, final=ended)
+        body, _, rest = (whole, "", "") if ended else whole.rpartition("\n")
         self._rest = rest[-64 * 1024 :]
-        return [line for line in body.split("\n") if any(pattern in line for pattern in self.patterns)]
+        body = strip_ansi(body)
+        if not any(pattern in body for pattern in self.patterns):
+            return
+        for line in body.split("\n"):
+            if any(pattern in line for pattern in self.patterns):
+                self.matched += 1
+                if self.matched <= _MAX_LINES:
+                    self.found.append(line[:_MAX_LINE_CHARS])
+
+    def take(self) -> tuple[list[str], int]:
+        """What matched since the last time: the beginnings of the first lines, and how many lines there were."""
+        taken = self.found, self.matched
+        self.found, self.matched = [], 0
+        return taken
 
     def admit(self, now: float) -> bool:
         """True when a match found at `now` (seconds) may be told; otherwise it counts as dropped."""
@@ -104,16 +122,15 @@ class Rate:
         return True
 
 
-def match_notice(watch: Watch, lines: list[str]) -> Notice:
-    """The notice of matching lines."""
-    shown = [line[:_MAX_LINE_CHARS] for line in lines[:_MAX_LINES]]
-    more = f"\n… and {len(lines) - _MAX_LINES} more lines" if len(lines) > _MAX_LINES else ""
+def match_notice(watch: Watch, shown: list[str], matched: int) -> Notice:
+    """The notice of matching lines: those that are shown, of so many."""
+    more = f"\n… and {matched - len(shown)} more lines" if matched > len(shown) else ""
     text = (
         f"[Background process {watch.session_id} printed what was watched for]\nCommand: {watch.command}\n"
         + "\n".join(shown)
         + more
     )
-    return Notice(watch.session_id, "matched", text, {"lines": shown, "matched_lines": len(lines)})
+    return Notice(watch.session_id, "matched", text, {"lines": shown, "matched_lines": matched})
 
 
 def disabled_notice(watch: Watch) -> Notice:

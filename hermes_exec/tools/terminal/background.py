@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 _BYTES_A_CHAR = 4
-_READ_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
+"""How much of a log is searched, or counted, at a time."""
 
 
 async def processes(slot: Slot) -> dict[str, Process]:
@@ -30,20 +31,6 @@ async def tail(process: Process, chars: int) -> str:
     """The last `chars` characters of the output, without control sequences."""
     data, _ = await process.output(-chars * _BYTES_A_CHAR * 2)
     return strip_ansi(data.decode("utf-8", "replace"))[-chars:]
-
-
-async def whole_log(process: Process) -> tuple[str, int]:
-    """All output that is still kept, without control sequences, and how many bytes before it are gone."""
-    pieces: list[bytes] = []
-    first, position = None, 0
-    while True:
-        data, following = await process.output(position)
-        first = following - len(data) if first is None else first
-        if not data:
-            break
-        pieces.append(data)
-        position = following
-    return strip_ansi(b"".join(pieces).decode("utf-8", "replace")), first or 0
 
 
 def uptime_s(process: Process) -> int:

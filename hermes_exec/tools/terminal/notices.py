@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hermes_exec.tools.state.tool_state import ToolState
-from hermes_exec.tools.state.watch import Notice, Watch, completed_notice, disabled_notice, match_notice
+from hermes_exec.tools.state.watch import Notice, Rate, Watch, completed_notice, disabled_notice, match_notice
 from hermes_exec.tools.terminal import background
-from hermes_exec.tools.terminal.ansi import strip_ansi
 
 if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
@@ -33,28 +31,28 @@ async def collect(state: ToolState, now: Callable[[], float]) -> list[Notice]:
             continue
         ended = one.ended_at is not None
         if watch.patterns:
-            notices += await _matches(state, watch, one, ended, now())
+            notices += await _matches(watch, one, state.rate, now())
         if ended:
-            state.watches.pop(session_id, None)
             if watch.notify_on_complete:
                 result = await one.wait(_ENDED_S)
                 notices.append(completed_notice(watch, result.exit_code, await background.tail(one, _TAIL_CHARS)))
+            state.watches.pop(session_id, None)
     return notices
 
 
-async def _matches(state: ToolState, watch: Watch, one: Process, ended: bool, now: float) -> list[Notice]:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    lines: list[str] = []
-    while True:
-        data, following = await one.output(watch.offset)
+async def _matches(watch: Watch, one: Process, rate: Rate, now: float) -> list[Notice]:
+    """Search what there was of the output when the process was listed, however much it prints meanwhile."""
+    while watch.offset < one.stdout_bytes:
+        data, following = await one.output(watch.offset, limit_bytes=background.PIECE_BYTES)
         if not data:
             break
         watch.offset = following
-        lines += watch.matches(strip_ansi(decoder.decode(data)), ended=False)
-    if ended:
-        lines += watch.matches("", ended=True)
-    if not lines:
+        watch.search(data, ended=False)
+    if one.ended_at is not None:
+        watch.search(b"", ended=True)
+    lines, matched = watch.take()
+    if not matched:
         return []
-    if watch.admit(now) and state.rate.admit(now):
-        return [match_notice(watch, lines)]
+    if watch.admit(now) and rate.admit(now):
+        return [match_notice(watch, lines, matched)]
     return [disabled_notice(watch)] if watch.overfull() else []

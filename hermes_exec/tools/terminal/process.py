@@ -15,6 +15,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.terminal import background
+from hermes_exec.tools.terminal.log import SHOWN_BYTES, log_part
 
 if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
@@ -99,29 +100,27 @@ async def _poll(call: _Call) -> Outcome:
 
 async def _log(call: _Call) -> Outcome:
     state, session_id, one, arguments = call
-    text, lost = await background.whole_log(one)
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
     limit, offset = arguments.get("limit") or _LOG_LINES, arguments.get("offset")
-    if offset is None or offset < 0:
-        first = max(0, len(lines) - limit) if offset is None else max(0, len(lines) + offset)
-    else:
-        first = min(offset, len(lines))
-    selected = lines[first : first + limit]
+    part = await log_part(one, -limit if offset is None else offset, limit)
     data: dict[str, object] = {
         "session_id": one.tag,
         "command": one.command,
         "status": "running" if one.ended_at is None else "exited",
-        "output": "\n".join(selected),
-        "total_lines": len(lines),
-        "showing": f"{len(selected)} lines",
+        "output": part.text,
+        "total_lines": part.total,
+        "showing": f"{part.count} lines",
     }
-    if selected:
-        data["showing"] = f"{len(selected)} lines ({first}-{first + len(selected) - 1})"
-    if lost:
-        data["_warning"] = f"The first {lost:,} bytes of the output are no longer kept; lines are counted after them."
-    if one.ended_at is not None and first + len(selected) == len(lines):
+    if part.count:
+        data["showing"] = f"{part.count} lines ({part.first}-{part.first + part.count - 1})"
+    warnings = []
+    if part.lost_bytes:
+        lost = f"The first {part.lost_bytes:,} bytes of the output are no longer kept; lines are counted after them."
+        warnings.append(lost)
+    if part.cut:
+        warnings.append(f"Not all of these lines are shown: only {SHOWN_BYTES:,} bytes of them.")
+    if warnings:
+        data["_warning"] = " ".join(warnings)
+    if one.ended_at is not None and part.first + part.count == part.total:
         state.watches.pop(session_id, None)
     return Outcome(data)
 

@@ -139,6 +139,17 @@ async def test_background_results_have_the_known_shape(call: Caller) -> None:
     assert (await call.fails("process", action="submit", session_id=one, data="x")).error_kind == "process_exited"
 
 
+async def test_a_process_that_prints_without_end_is_looked_at_as_it_stood(call: Caller, toolbox: Toolbox) -> None:
+    flood = await call("terminal", command="yes $(seq 1 20)", background=True, watch_patterns=["20"])
+    notices = []
+    while not notices:
+        notices = await toolbox.notices()
+    assert (notices[0].kind, len(notices[0].data["lines"])) == ("matched", 20)  # type: ignore[arg-type]
+    logged = await call("process", action="log", session_id=flood["session_id"])
+    assert (logged["status"], logged["showing"][:9]) == ("running", "200 lines")
+    await call("process", action="kill", session_id=flood["session_id"])
+
+
 async def test_a_wait_is_clamped(slot: Slot) -> None:
     call = Caller(Toolbox(slot, options=ToolOptions(process_wait_max_s=1)))
     started = await call("terminal", command="sleep 60", background=True)

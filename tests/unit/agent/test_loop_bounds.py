@@ -12,6 +12,7 @@ from hermes_agent import AgentLoop, Completion, ContextExceeded, Episode, Messag
 from hermes_agent.messages import FinishReason, TurnTokens
 from hermes_agent.models.scripted import call
 from hermes_exec.errors import ErrorCause
+from hermes_exec.tools import Notice
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
@@ -58,6 +59,16 @@ async def test_tool_seconds_end_a_call_and_the_episode() -> None:
     assert "ended while this call ran" in episode.messages[-1]["content"]
     assert episode.tool_calls[1].duration_s > 0.1
     assert episode.counts == (2, 2, 1, 1)
+
+
+async def test_tool_seconds_end_the_wait_for_notices() -> None:
+    class Endless(FunctionTools):
+        async def notices(self) -> Sequence[Notice]:
+            return await anyio.sleep_forever()
+
+    episode = await AgentLoop(ScriptedModel([WORK] * 9), Endless(echo), max_tool_seconds=0.2).run("x")
+    assert (episode.finish, episode.trainable, episode.turns) == ("budget", True, 1)
+    assert [record.state for record in episode.tool_calls] == ["ended"]
 
 
 @pytest.mark.parametrize("slow", ["model", "tool"])

@@ -6,10 +6,23 @@ from hermes_exec.tools.state.watch import GLOBAL_LIMIT, GLOBAL_WINDOW_S, Rate, W
 
 
 def test_whole_lines_are_searched_whatever_the_chunks() -> None:
-    watch = Watch("proc_1", "serve", False, ("ready",))
-    assert watch.matches("starting\nrea", ended=False) == []
-    assert watch.matches("dy on 80\nnext", ended=False) == ["ready on 80"]
-    assert watch.matches(" is ready", ended=True) == ["next is ready"]
+    watch = Watch("proc_1", "serve", False, ("réady",))
+    watch.search(b"starting\nr\xc3", ended=False)
+    assert watch.take() == ([], 0)
+    watch.search(b"\xa9a\x1b[1mdy on 80\nnext", ended=False)
+    assert watch.take() == (["réady on 80"], 1)
+    watch.search(" is réady".encode(), ended=False)
+    watch.search(b"", ended=True)
+    assert watch.take() == (["next is réady"], 1)
+
+
+def test_of_lines_that_match_the_first_are_held_and_all_counted() -> None:
+    watch = Watch("proc_1", "serve", False, ("x",))
+    for number in range(100):
+        watch.search(b"%d x%s\n" % (number, b"x" * 1_000_000 if number == 7 else b""), ended=False)
+    lines, matched = watch.take()
+    assert (matched, len(lines), lines[19]) == (100, 20, "19 x")
+    assert len(lines[7]) == 500
 
 
 def test_one_notice_a_cooldown_and_an_end_after_three_strikes() -> None:

@@ -1,0 +1,88 @@
+"""Lines out of the log of a background process: all are counted, what is shown is held."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hermes_exec.tools.terminal.ansi import strip_ansi
+from hermes_exec.tools.terminal.background import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.process import Process
+
+SHOWN_BYTES = 1 << 20
+"""At most so much is shown at a time."""
+
+
+class LogPart(NamedTuple):
+    """`count` lines from number `first` on, without control sequences, of `total` that are kept. `lost_bytes` were
+    printed before them; `cut`: not all of the lines that were asked for found room.
+    """
+
+    text: str
+    first: int
+    count: int
+    total: int
+    lost_bytes: int
+    cut: bool
+
+
+async def log_part(process: Process, first: int, most: int) -> LogPart:
+    """At most `most` lines from number `first` on (counted from the end where it is negative), out of what there was
+    when the process was listed.
+    """
+    held = _Held(first)
+    position = 0
+    while position < process.stdout_bytes:
+        data, following = await process.output(position, limit_bytes=PIECE_BYTES)
+        if following - len(data) != position:  # older bytes made room for newer ones: the log begins only now
+            held = _Held(first, following - len(data))
+        if not data:
+            break
+        held.add(data)
+        position = following
+    part = held.part(most)
+    if first < 0 and part.cut and not part.count:  # further from the end than what is held
+        return await log_part(process, max(0, part.total + first), most)
+    return part
+
+
+class _Held:
+    """The end of what is added where `first` is negative, else its beginning from the line `first` on: at most
+    SHOWN_BYTES.
+    """
+
+    def __init__(self, first: int, lost_bytes: int = 0) -> None:
+        self._first, self._lost_bytes = first, lost_bytes
+        self._data = bytearray()
+        self._begins = self._newlines = 0
+        self._open = self._full = False
+
+    def add(self, data: bytes) -> None:
+        """Count the lines of more of the log, and hold what is wanted."""
+        before, self._newlines = self._newlines, self._newlines + data.count(b"\n")
+        self._open = not data.endswith(b"\n")
+        if self._first >= 0 and (self._newlines < self._first or self._full):
+            return
+        if not self._data:
+            self._begins = before
+        self._data += data
+        over = len(self._data) - SHOWN_BYTES
+        if over > 0:
+            self._full = True
+            gone = slice(0, over) if self._first < 0 else slice(SHOWN_BYTES, None)
+            self._begins += self._data[gone].count(b"\n") if self._first < 0 else 0
+            del self._data[gone]
+
+    def part(self, most: int) -> LogPart:
+        """At most `most` of the lines."""
+        total = self._newlines + self._open
+        first = max(0, total + self._first) if self._first < 0 else min(self._first, total)
+        wanted = min(most, total - first)
+        lines = bytes(self._data).split(b"\n")
+        skipped = max(0, first - self._begins)
+        missing = max(0, self._begins - first)
+        shown = lines[skipped : skipped + max(0, wanted - missing)]
+        cut = self._full and (first <= self._begins if self._first < 0 else skipped + wanted >= len(lines))
+        text = strip_ansi(b"\n".join(shown).decode("utf-8", "replace"))
+        return LogPart(text, first + missing, len(shown), total, self._lost_bytes, cut)
