@@ -48,6 +48,7 @@ class Input(SyncFacade[process.ProcessInput]):
     """As `ProcessInput`."""
 
     send = blocking(process.ProcessInput.send)
+    send_within = blocking(process.ProcessInput.send_within)
     aclose = closing(process.ProcessInput.aclose)
     close = aclose
 

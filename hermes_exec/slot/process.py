@@ -244,24 +244,41 @@ class ProcessInput(ByteSendStream):
             self._held = self._scope.channel.begin("proc.write", params, FOLLOW_WINDOW)
 
     async def send(self, item: bytes) -> None:
-        """Write bytes, waiting while the process does not read."""
+        """Write bytes, waiting while the process does not read. When it is cancelled, some of them may be written."""
+        self._check(item)
+        if self._held is not None:
+            await self._scope.send(self._held, item)
+        elif await self.send_within(item) < memoryview(item).nbytes:
+            raise anyio.BrokenResourceError
+
+    async def send_within(self, item: bytes, timeout_s: float | None = None) -> int:
+        """Write bytes for at most `timeout_s` seconds, and return how many of them the process's pipe has taken. The
+        rest is dropped. Not after `hold`.
+
+        Raises:
+            TimeoutError: the runner does not tell how many.
+        """
+        self._check(item)
+        try:
+            with self._scope.cancel_scope():
+                async with self._scope.conversation("proc.write", {"process": self._process}) as conversation:
+                    with anyio.move_on_after(timeout_s):
+                        await conversation.send(item)
+                        await conversation.end()
+                        await conversation.response()
+                    if not conversation.answered:
+                        await conversation.cancel()
+                        with anyio.fail_after(CLOSE_S):
+                            await conversation.response()
+                    return integer(conversation.result(), "written")
+        except (BrokenPipeError, ConfigError) as error:  # it had an input: another handle has closed it
+            raise anyio.BrokenResourceError from error
+
+    def _check(self, item: object) -> None:
         if not isinstance(item, bytes | bytearray | memoryview):
             raise ConfigError(f"the input of a process is bytes, not {type(item).__name__}")
         if self._closed:
             raise anyio.ClosedResourceError
-        if self._held is not None:
-            await self._scope.send(self._held, item)
-            return
-        try:
-            with self._scope.cancel_scope():
-                async with self._scope.conversation("proc.write", {"process": self._process}) as conversation:
-                    await conversation.send(item)
-                    await conversation.end()
-                    answer = await conversation.response()
-        except (BrokenPipeError, ConfigError) as error:  # it had an input: another handle has closed it
-            raise anyio.BrokenResourceError from error
-        if integer(answer, "written") < memoryview(item).nbytes:
-            raise anyio.BrokenResourceError
 
     def send_nowait(self, item: bytes) -> bool:
         """After `hold`: write bytes if that takes no waiting; False, with nothing written, where `send` has to."""

@@ -33,6 +33,8 @@ class ToolOptions:
     """Let `patch` also use the strategies that compare by likeness (block_anchor, context_aware)."""
     search_timeout_s: float = 60.0
     process_wait_max_s: int = 180
+    process_write_max_s: int = 10
+    """How long input for a background process waits for it to read."""
     max_running_processes: int = 64
     process_log_bytes: int = 1 << 20
     code_mode: CodeMode = "project"

@@ -15,13 +15,13 @@ SHOWN_BYTES = 1 << 20
 
 
 class LogPart(NamedTuple):
-    """`count` lines from number `first` on, without control sequences, of `total` that are kept. `lost_bytes` were
+    """`shown` lines from number `first` on, without control sequences, of `total` that are kept. `lost_bytes` were
     printed before them; `cut`: not all of the lines that were asked for found room.
     """
 
     text: str
     first: int
-    count: int
+    shown: int
     total: int
     lost_bytes: int
     cut: bool
@@ -42,7 +42,7 @@ async def log_part(process: Process, first: int, most: int) -> LogPart:
         held.add(data)
         position = following
     part = held.part(most)
-    if first < 0 and part.cut and not part.count:  # further from the end than what is held
+    if first < 0 and part.cut and not part.shown:  # further from the end than what is held
         return await log_part(process, max(0, part.total + first), most)
     return part
 

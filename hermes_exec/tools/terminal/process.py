@@ -108,10 +108,10 @@ async def _log(call: _Call) -> Outcome:
         "status": "running" if one.ended_at is None else "exited",
         "output": part.text,
         "total_lines": part.total,
-        "showing": f"{part.count} lines",
+        "showing": f"{part.shown} lines",
     }
-    if part.count:
-        data["showing"] = f"{part.count} lines ({part.first}-{part.first + part.count - 1})"
+    if part.shown:
+        data["showing"] = f"{part.shown} lines ({part.first}-{part.first + part.shown - 1})"
     warnings = []
     if part.lost_bytes:
         lost = f"The first {part.lost_bytes:,} bytes of the output are no longer kept; lines are counted after them."
@@ -120,7 +120,7 @@ async def _log(call: _Call) -> Outcome:
         warnings.append(f"Not all of these lines are shown: only {SHOWN_BYTES:,} bytes of them.")
     if warnings:
         data["_warning"] = " ".join(warnings)
-    if one.ended_at is not None and part.first + part.count == part.total:
+    if one.ended_at is not None and part.first + part.shown == part.total:
         state.watches.pop(session_id, None)
     return Outcome(data)
 
@@ -183,21 +183,31 @@ async def _kill(call: _Call) -> Outcome:
     return Outcome(data | counts | {"output": output})
 
 
-async def _send(one: Process, data: bytes) -> Outcome:
+async def _send(call: _Call, data: bytes) -> Outcome:
+    one, timeout_s = call.one, call.state.options.process_write_max_s
     ended = ToolFailure("process_exited", "Process has already finished.", status="already_exited")
     if one.ended_at is not None:
         raise ended
     try:
         if one.stdin is None:
             raise anyio.ClosedResourceError
-        await one.stdin.send(data)
+        written = await one.stdin.send_within(data, timeout_s)
     except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConfigError):
         if await _has_ended(one):
             ended.message = "The process finished while it was written to."
             raise ended from None
         message = "The process does not take input any more."
         raise ToolFailure("stdin_closed", message, status="error") from None
-    return Outcome({"status": "ok", "bytes_written": len(data)})
+    if written < len(data):
+        if await _has_ended(one):
+            ended.message = "The process finished while it was written to."
+            raise ended
+        message = (
+            f"The process does not read its input: the first {written} of {len(data)} bytes were written within "
+            f"{timeout_s} s, the others were not and are dropped. Write them again once it reads, or kill it."
+        )
+        raise ToolFailure("not_read", message, status="error", bytes_written=written)
+    return Outcome({"status": "ok", "bytes_written": written})
 
 
 async def _has_ended(one: Process) -> bool:
@@ -209,16 +219,15 @@ async def _has_ended(one: Process) -> bool:
 
 
 async def _write(call: _Call) -> Outcome:
-    one, arguments = call.one, call.arguments
-    if arguments.get("data") is None:
+    data = call.arguments.get("data")
+    if data is None:
         raise ToolFailure("missing_argument", "action='write' needs the argument 'data'.")
-    return await _send(one, arguments["data"].encode())
+    return await _send(call, data.encode())
 
 
 async def _submit(call: _Call) -> Outcome:
-    one, arguments = call.one, call.arguments
-    enter = "\r" if one.pty else "\n"
-    return await _send(one, ((arguments.get("data") or "") + enter).encode())
+    enter = "\r" if call.one.pty else "\n"
+    return await _send(call, ((call.arguments.get("data") or "") + enter).encode())
 
 
 async def _close(call: _Call) -> Outcome:
@@ -230,6 +239,9 @@ async def _close(call: _Call) -> Outcome:
             await one.stdin.aclose()
         except OSError as error:
             if isinstance(error, ExecError) or not await _has_ended(one):
+                if one.pty and isinstance(error, TimeoutError):
+                    message = "The process does not read its input: the end of it could not be sent. Kill the process."
+                    raise ToolFailure("not_read", message, status="error") from None
                 raise
     return Outcome({"status": "ok", "message": "EOF sent" if one.pty else "stdin closed"})
 

@@ -35,9 +35,9 @@ type process struct {
 	command   ipc.Bytes
 	tag       *string
 	startedAt time.Time
-	terminal  *os.File // the master side, nil without one
-	stdin     *os.File // nil: none was asked for
-	writing   sync.Mutex
+	terminal  *os.File        // the master side, nil without one
+	stdin     *os.File        // nil: none was asked for
+	writing   chan struct{}   // held by the one that writes to stdin
 	written   atomic.Uint32   // the last byte of the input so far
 	input     context.Context // ends with stdin, and says why
 	endInput  context.CancelCauseFunc
@@ -128,7 +128,7 @@ func (r *Runner) adoptProcess(cmd *command, p *commandParams) *process {
 	proc := &process{
 		id: "p" + strconv.FormatUint(cmd.token, 10), slot: cmd.slot, token: cmd.token, pid: cmd.spawned.PID, tag: p.Tag,
 		startedAt: cmd.started,
-		stdin:     cmd.stdin, ended: make(chan struct{}), command: p.text(),
+		stdin:     cmd.stdin, writing: make(chan struct{}, 1), ended: make(chan struct{}), command: p.text(),
 	}
 	proc.input, proc.endInput = context.WithCancelCause(cmd.slot.ctx)
 	name := strconv.FormatUint(cmd.token, 10)

@@ -183,39 +183,59 @@ func (p *process) write(c *channel.Conversation, _ *procParams) (any, error) {
 	if p.stdin == nil {
 		return nil, p.withoutStdin()
 	}
-	p.writing.Lock()
-	defer p.writing.Unlock()
-	if p.input.Err() != nil {
-		return nil, context.Cause(p.input)
-	}
-	ctx, leave := join(c.Ctx, p.input)
-	defer leave()
-	stop := context.AfterFunc(ctx, func() { _ = p.stdin.SetWriteDeadline(time.Unix(1, 0)) })
-	defer func() {
-		stop()
-		_ = p.stdin.SetWriteDeadline(time.Time{})
-	}()
 	written := int64(0)
-	_, err := c.Receive(ctx, func(piece []byte) error {
-		n, err := p.stdin.Write(piece)
-		written += int64(n)
-		if n > 0 {
-			p.written.Store(uint32(piece[n-1]))
-		}
-		if errors.Is(err, os.ErrClosed) {
-			return errEnded // a terminal goes with its process
-		}
+	err := p.toStdin(c, func(ctx context.Context) error {
+		_, err := c.Receive(ctx, func(piece []byte) error {
+			n, err := p.stdin.Write(piece)
+			written += int64(n)
+			if n > 0 {
+				p.written.Store(uint32(piece[n-1]))
+			}
+			return err
+		})
 		return err
 	})
-	// A process that ends once it has its input took what was written.
-	ended := err == nil && c.Ctx.Err() == nil && p.slot.ctx.Err() == nil
-	if ctx.Err() != nil && !(ended && written > 0) {
-		return nil, context.Cause(ctx)
+	switch {
+	case p.slot.ctx.Err() != nil:
+		return nil, p.slot.cause()
+	case c.Ctx.Err() != nil: // called off, it tells how far it came
+	case p.input.Err() != nil && !(err == nil && written > 0):
+		// A process that ends once it has its input took what was written.
+		return nil, context.Cause(p.input)
+	case errors.Is(err, os.ErrClosed):
+		return nil, errEnded // a terminal goes with its process
+	case err != nil:
+		return nil, err
 	}
-	return map[string]any{"written": written}, err
+	return map[string]any{"written": written}, nil
 }
 
-func (p *process) closeStdin(_ *channel.Conversation, _ *procParams) (any, error) {
+// toStdin lets one at a time write to the input, until its conversation is
+// called off or the input ends.
+func (p *process) toStdin(c *channel.Conversation, write func(context.Context) error) error {
+	ctx, leave := join(c.Ctx, p.input)
+	defer leave()
+	select {
+	case p.writing <- struct{}{}:
+		defer func() { <-p.writing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	late := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = p.stdin.SetWriteDeadline(time.Unix(1, 0))
+		close(late)
+	})
+	defer func() {
+		if !stop() {
+			<-late // else it could be the next one's
+		}
+		_ = p.stdin.SetWriteDeadline(time.Time{})
+	}()
+	return write(ctx)
+}
+
+func (p *process) closeStdin(c *channel.Conversation, _ *procParams) (any, error) {
 	switch {
 	case p.stdin == nil:
 		return nil, p.withoutStdin()
@@ -227,7 +247,11 @@ func (p *process) closeStdin(_ *channel.Conversation, _ *procParams) (any, error
 		if last := p.written.Load(); last != 0 && last != '\n' && last != '\r' && last != uint32(end[0]) {
 			end = append(end, end[0]) // the first one only ends the line
 		}
-		if _, err := p.stdin.Write(end); err != nil && p.result() == nil {
+		err := p.toStdin(c, func(context.Context) error {
+			_, err := p.stdin.Write(end)
+			return err
+		})
+		if err != nil && p.result() == nil {
 			return nil, err
 		}
 		return nil, nil

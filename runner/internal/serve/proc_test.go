@@ -2,6 +2,8 @@ package serve_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"runtime"
 	"strings"
@@ -258,6 +260,45 @@ func TestTheEndOfInputIsWhatTheTerminalTakesForIt(t *testing.T) {
 	}
 }
 
+func TestAWriteThatIsCalledOffTellsHowFarItCame(t *testing.T) {
+	_, d := open(t)
+	d.slot("s")
+	p := shell("s", "read go < go; cat | sha256sum")
+	p["stdin"] = true
+	d.call("exec.run", shell("s", "mkfifo go"), nil)
+	id, _ := d.spawn(p)
+	data := make([]byte, 1<<20)
+	for i := range data {
+		data[i] = byte(i * i >> 8)
+	}
+	sent, w := data, struct{ Written int }{}
+	for range 3 {
+		k, more := d.begin("proc.write", params{"process": id}, 1<<20), sent
+		go k.send(more, true)
+		k.until("some input", func() bool { return k.sent > 100<<10 })
+		k.cancel()
+		if err := k.finish(&w); err != nil || w.Written >= len(sent) {
+			t.Fatal(err, w)
+		}
+		sent = sent[w.Written:]
+	}
+	if len(sent) == len(data) || w.Written != 0 { // the pipe was full by then
+		t.Fatal(len(sent), w)
+	}
+	d.call("exec.run", shell("s", "echo > go"), nil)
+	k := d.begin("proc.write", params{"process": id}, 1<<20)
+	k.send(sent, true)
+	if err := k.finish(&w); err != nil || w.Written != len(sent) {
+		t.Fatal(err, w)
+	}
+	d.call("proc.close_stdin", params{"process": id}, nil)
+	d.wait(id)
+	sum := sha256.Sum256(data)
+	if out, _ := d.log(id, 1, 0, 100); !strings.HasPrefix(string(out), hex.EncodeToString(sum[:])) {
+		t.Fatalf("%s is not %x", out, sum)
+	}
+}
+
 func TestCloseStdinEndsAWriteThatWaits(t *testing.T) {
 	_, d := open(t)
 	d.slot("s")
@@ -267,12 +308,34 @@ func TestCloseStdinEndsAWriteThatWaits(t *testing.T) {
 	k := d.begin("proc.write", params{"process": id}, 1<<20)
 	go k.send(make([]byte, 1<<20), true)
 	k.until("some input", func() bool { return k.sent > 100<<10 })
-	k.cancel()
-	if err := k.finish(nil); err == nil || err.Kind != "canceled" {
+	d.call("proc.close_stdin", params{"process": id}, nil)
+	if err := k.finish(nil); err == nil || err.Kind != "bad_request" {
 		t.Fatal(err)
 	}
-	d.call("proc.close_stdin", params{"process": id}, nil)
 	d.fails("bad_request", "proc.write", params{"process": id})
+	d.call("proc.kill", params{"process": id}, nil)
+}
+
+func TestNothingWaitsForATerminalThatReadsNothing(t *testing.T) {
+	_, d := open(t)
+	d.slot("s")
+	p := shell("s", "stty raw -echo; echo ready; sleep 1000")
+	p["pty"] = map[string]int{"rows": 33, "cols": 77}
+	id, _ := d.spawn(p)
+	k := d.begin("proc.follow", params{"process": id, "stream": 1, "offset": 0}, 1<<20)
+	k.until("the settings", func() bool { return k.data[1] != nil && strings.Contains(k.data[1].String(), "ready") })
+	w := d.begin("proc.write", params{"process": id}, 1<<20)
+	go w.send(make([]byte, 1<<20), true)
+	w.until("some input", func() bool { return w.sent > 100<<10 })
+	end := d.begin("proc.close_stdin", params{"process": id}, 1<<20)
+	end.cancel()
+	if err := end.finish(nil); err == nil || err.Kind != "canceled" {
+		t.Fatal(err)
+	}
+	w.cancel()
+	if err := w.finish(nil); err != nil {
+		t.Fatal(err)
+	}
 	d.call("proc.kill", params{"process": id}, nil)
 }
 

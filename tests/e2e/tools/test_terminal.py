@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 
 from hermes_exec import ConfigError, Limits, SandboxPool
 from hermes_exec.slot.slot import Slot
-from hermes_exec.tools import Toolbox, ToolOptions
+from hermes_exec.tools import Notice, Toolbox, ToolOptions
 from tests.e2e.tools.conftest import Caller
 
 
@@ -141,13 +142,39 @@ async def test_background_results_have_the_known_shape(call: Caller) -> None:
 
 async def test_a_process_that_prints_without_end_is_looked_at_as_it_stood(call: Caller, toolbox: Toolbox) -> None:
     flood = await call("terminal", command="yes $(seq 1 20)", background=True, watch_patterns=["20"])
-    notices = []
+    notices: list[Notice] = []
     while not notices:
         notices = await toolbox.notices()
     assert (notices[0].kind, len(notices[0].data["lines"])) == ("matched", 20)  # type: ignore[arg-type]
     logged = await call("process", action="log", session_id=flood["session_id"])
     assert (logged["status"], logged["showing"][:9]) == ("running", "200 lines")
     await call("process", action="kill", session_id=flood["session_id"])
+
+
+@pytest.mark.parametrize("pty", [False, True])
+async def test_input_that_is_not_read_is_told_to_the_byte(slot: Slot, pty: bool) -> None:
+    call = Caller(Toolbox(slot, options=ToolOptions(process_write_max_s=1)))
+    await call.sh("mkfifo go")
+    raw = "stty raw -echo; " if pty else ""
+    script = f"{raw}echo ready; read line < go; head -c 600000 | md5sum; exec sleep 60"
+    one = (await call("terminal", command=script, background=True, pty=pty))["session_id"]
+    while "ready" not in (await call("process", action="poll", session_id=one))["output_preview"]:
+        pass
+    text = "".join(f"{number:05} " for number in range(100_000))
+    for _ in range(2):
+        result = await call.fails("process", action="write", session_id=one, data=text)
+        assert (result.error_kind, result.data["status"]) == ("not_read", "error")
+        written = result.data["bytes_written"]
+        assert isinstance(written, int)
+        assert written < len(text)
+        text = text[written:]
+    await call.sh("echo > go")
+    while text:
+        result = await call.toolbox.call("process", {"action": "write", "session_id": one, "data": text})
+        text = text[int(str(result.data["bytes_written"])) :]
+    expected = hashlib.md5("".join(f"{number:05} " for number in range(100_000)).encode()).hexdigest()
+    while expected not in (await call("process", action="poll", session_id=one))["output_preview"]:
+        pass
 
 
 async def test_a_wait_is_clamped(slot: Slot) -> None:

@@ -64,7 +64,8 @@ async def test_tool_seconds_end_a_call_and_the_episode() -> None:
 async def test_tool_seconds_end_the_wait_for_notices() -> None:
     class Endless(FunctionTools):
         async def notices(self) -> Sequence[Notice]:
-            return await anyio.sleep_forever()
+            await anyio.sleep_forever()
+            return ()
 
     episode = await AgentLoop(ScriptedModel([WORK] * 9), Endless(echo), max_tool_seconds=0.2).run("x")
     assert (episode.finish, episode.trainable, episode.turns) == ("budget", True, 1)

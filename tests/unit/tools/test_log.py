@@ -38,7 +38,7 @@ async def test_lines_are_those_of_the_whole_log(end: bytes, first: int, most: in
     shown = lines[first if first >= 0 else max(0, 100_000 + first) :][:most]
     part = await part_of(Log("\n".join(lines).encode() + end), first, most)
     assert part.text.split("\n") == (shown or [""])
-    assert (part.count, part.total, part.lost_bytes, part.cut) == (len(shown), 100_000, 0, False)
+    assert (part.shown, part.total, part.lost_bytes, part.cut) == (len(shown), 100_000, 0, False)
     assert part.first == (first if first >= 0 else max(0, 100_000 + first))
 
 
@@ -53,9 +53,9 @@ async def test_what_is_held_is_bounded_and_said() -> None:
     long = Log(b"first\n" + b"x" * (3 * SHOWN_BYTES) + b"\nlast\n")
     tail = await part_of(long, -2, 2)
     assert tail.text.endswith("xx\nlast")
-    assert (len(tail.text), tail.first, tail.count, tail.cut) == (SHOWN_BYTES - 1, 1, 2, True)
+    assert (len(tail.text), tail.first, tail.shown, tail.cut) == (SHOWN_BYTES - 1, 1, 2, True)
     head = await part_of(long, 1, 2)
-    assert (len(head.text), head.first, head.count, head.cut) == (SHOWN_BYTES - len("first\n"), 1, 1, True)
+    assert (len(head.text), head.first, head.shown, head.cut) == (SHOWN_BYTES - len("first\n"), 1, 1, True)
     assert await part_of(long, 2, 200) == ("last", 2, 1, 3, 0, False)
 
 
@@ -63,7 +63,7 @@ async def test_a_log_that_grows_is_read_to_where_it_stood() -> None:
     log = Log(b"line\n" * 500_000, flood=1 << 20)
     part = await part_of(log, -1, 1)
     assert log.reads < 12
-    assert (part.count, part.lost_bytes) == (1, 0)
+    assert (part.shown, part.lost_bytes) == (1, 0)
 
 
 async def test_a_log_that_loses_what_was_counted_is_counted_anew() -> None:
