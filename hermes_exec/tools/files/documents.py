@@ -5,28 +5,54 @@ from __future__ import annotations
 import io
 import json
 import posixpath
-import struct
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import MappingProxyType
-from typing import IO
 from xml.etree import ElementTree as ET
 
 MAX_DOCUMENT_BYTES = 32 << 20
 """A larger document is not read."""
 
+_MAX_NOTEBOOK_BYTES = 16 << 20
+_MAX_NOTEBOOK_VALUES = 400_000
 _MAX_PART_BYTES = 48 << 20
+_MAX_TOKEN_BYTES = 1 << 20
 _MAX_PARTS = 2_000
+_MAX_EVENTS = 2_000_000
+_MAX_DEPTH = 1_000
+_CHUNK_BYTES = 256 << 10
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _MAX_TEXT_CHARS = 8 << 20
+_MAX_COLUMNS = 16_384
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_PACKAGE = "{http://schemas.openxmlformats.org/package/2006/relationships}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 
 
 class DocumentError(Exception):
     """Raised for a document that is damaged, or too large once unpacked; the message says which."""
+
+
+class _Full(Exception):
+    """There is more than is read: what was read until here is shown."""
+
+
+class _Text:
+    """What is read, bounded as it comes."""
+
+    def __init__(self) -> None:
+        self._text = io.StringIO()
+        self._left = _MAX_TEXT_CHARS
+
+    def add(self, piece: str) -> None:
+        self._text.write(piece[: self._left])
+        self._left -= len(piece)
+        if self._left < 0:
+            raise _Full
+
+    def given(self) -> str:
+        return self._text.getvalue()
 
 
 def is_document(path: str) -> bool:
@@ -35,48 +61,52 @@ def is_document(path: str) -> bool:
 
 
 def extract(path: str, data: bytes) -> str:
-    """Return the readable text of a document, chosen by the file's name. Raises DocumentError."""
+    """Return the readable text of a document, chosen by the file's name. Raises DocumentError, and nothing else: the
+    parsers raise whatever the bytes lead them to.
+    """
+    text = _Text()
     try:
-        text = _READERS[_suffix(path)](data)
-    except (
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-        zlib.error,
-        struct.error,
-        ET.ParseError,
-        KeyError,
-        ValueError,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
-        raise DocumentError(f"not a readable .{_suffix(path)} file: {error}") from None
-    if len(text) > _MAX_TEXT_CHARS:
-        return text[:_MAX_TEXT_CHARS] + "\n[the document goes on; only its beginning is shown]"
-    return text
+        _READERS[_suffix(path)](data, text)
+    except DocumentError:
+        raise
+    except _Full:
+        if not text.given():
+            raise DocumentError(f"the document has more than {_MAX_EVENTS:,} elements") from None
+        return text.given() + "\n[the document goes on; only its beginning is shown]"
+    except Exception as error:  # noqa: BLE001
+        what = str(error)[:500] or type(error).__name__
+        raise DocumentError(f"not a readable .{_suffix(path)} file: {what}") from None
+    return text.given()
 
 
 def _suffix(path: str) -> str:
     return posixpath.splitext(path)[1].removeprefix(".").lower()
 
 
-def _notebook(data: bytes) -> str:
+def _notebook(data: bytes, text: _Text) -> None:
+    if len(data) > _MAX_NOTEBOOK_BYTES:
+        raise DocumentError(f"the notebook is larger than {_MAX_NOTEBOOK_BYTES >> 20} MiB")
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_NOTEBOOK_VALUES:
+        raise DocumentError(f"the notebook has more than {_MAX_NOTEBOOK_VALUES:,} commas and brackets")
     book = json.loads(data.decode("utf-8", "replace"))
     cells = book.get("cells") if isinstance(book, dict) else None
     if not isinstance(cells, list):
         raise ValueError("it has no list of cells")
-    return "\n\n".join(_cell(number, cell) for number, cell in enumerate(cells, 1) if isinstance(cell, dict))
+    between = ""
+    for number, cell in enumerate(cells, 1):
+        if isinstance(cell, dict):
+            text.add(between)
+            _cell(number, cell, text)
+            between = "\n\n"
 
 
-def _cell(number: int, cell: dict[str, object]) -> str:
-    kind = cell.get("cell_type", "cell")
-    parts = [f"# %% [{kind}] cell {number}", _joined(cell.get("source"))]
+def _cell(number: int, cell: dict[str, object], text: _Text) -> None:
+    text.add(f"# %% [{cell.get('cell_type', 'cell')}] cell {number}\n{_joined(cell.get('source'))}")
     outputs = cell.get("outputs")
     for output in outputs if isinstance(outputs, list) else ():
-        text = _output(output) if isinstance(output, dict) else ""
-        if text:
-            parts.append("# output:\n" + text)
-    return "\n".join(parts)
+        shown = _output(output) if isinstance(output, dict) else ""
+        if shown:
+            text.add("\n# output:\n" + shown)
 
 
 def _output(output: dict[str, object]) -> str:
@@ -86,7 +116,7 @@ def _output(output: dict[str, object]) -> str:
         return f"{output.get('ename')}: {output.get('evalue')}"[:20_000]
     data = output.get("data")
     if isinstance(data, dict):
-        return _joined(data["text/plain"])[:20_000] if "text/plain" in data else f"[{', '.join(map(str, data))}]"
+        return _joined(data["text/plain"])[:20_000] if "text/plain" in data else f"[{', '.join(data)[:20_000]}]"
     return ""
 
 
@@ -96,157 +126,246 @@ def _joined(source: object) -> str:
     return "" if source is None else str(source)
 
 
-class _Bounded:
-    """A part as a file for the parser, counted against the bound of its archive."""
+class _Part:
+    """Takes what stands in one part of an archive, in order; nothing of it is kept but what a kind of part keeps."""
 
-    def __init__(self, part: IO[bytes], archive: _Archive) -> None:
-        self._part, self._archive = part, archive
-        self._last = b""
+    def __init__(self, archive: _Archive) -> None:
+        self._archive = archive
+        self._depth = 0
+        self.taking = False
 
-    def read(self, size: int = -1, /) -> bytes:
-        chunk = self._part.read(size)
-        self._archive.left -= len(chunk)
-        if self._archive.left < 0:
-            raise DocumentError(f"the document is larger than {_MAX_PART_BYTES >> 20} MiB once unpacked")
-        if _declares_entities(self._last + chunk):
-            raise DocumentError("the document declares XML entities, which are not read")
-        self._last = chunk[-32:]
-        return chunk
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self.taking = False
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise DocumentError("the document is nested too deeply")
+        self._archive.count()
+        self.begin(tag, attributes)
 
+    def end(self, tag: str) -> None:
+        self.taking = False
+        self._depth -= 1
+        self.finish(tag)
 
-def _declares_entities(data: bytes) -> bool:
-    return b"<!DOCTYPE" in data.replace(b"\0", b"")
+    def data(self, text: str) -> None:
+        self._archive.count()
+        if self.taking:
+            self.take(text)
+
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
+        """An element begins. `taking` says that its own text is wanted, as far as its first child."""
+
+    def finish(self, tag: str) -> None:
+        """An element ends."""
+
+    def take(self, text: str) -> None:
+        """A piece of wanted text."""
 
 
 class _Archive:
-    """A zip whose parts are read under one common bound, whatever their headers claim."""
+    """A zip whose parts are read under common bounds, whatever their headers claim."""
 
     def __init__(self, data: bytes) -> None:
-        self._zip = zipfile.ZipFile(io.BytesIO(data))
-        self.left = _MAX_PART_BYTES
-        if len(self._zip.infolist()) > _MAX_PARTS:
+        if data.count(b"PK\x01\x02") > _MAX_PARTS:
             raise DocumentError("the document has too many parts")
+        self._zip = zipfile.ZipFile(io.BytesIO(data))
+        self._bytes, self._events = _MAX_PART_BYTES, _MAX_EVENTS
         if any(part.compress_type not in _COMPRESSIONS for part in self._zip.infolist()):
             raise DocumentError("the document is compressed in a way that is not read")
 
     def names(self) -> list[str]:
         return self._zip.namelist()
 
-    def elements(self, name: str, tag: str) -> Iterator[ET.Element]:
-        """Yield the finished elements of one tag. They are emptied afterwards, so that memory stays bounded."""
-        with self._zip.open(name) as part:
-            source = _Bounded(part, self)
-            root = None
-            for event, element in ET.iterparse(source, ("start", "end")):
-                if event == "start":
-                    root = element if root is None else root
-                elif element.tag == tag:
-                    yield element
-                    element.clear()
-        if root is None:
-            raise ValueError(f"{name} is empty")
+    def count(self) -> None:
+        """Count an element or a piece of text."""
+        self._events -= 1
+        if self._events < 0:
+            raise _Full
+
+    def read(self, name: str, part: _Part) -> None:
+        """Read a part as UTF-8, whatever encoding it declares: in another one neither declarations of entities nor long
+        tags would be seen.
+        """
+        parser = ET.XMLParser(target=part, encoding="utf-8")
+        last = b""
+        token = 0
+        with self._zip.open(name) as source:
+            while chunk := source.read(_CHUNK_BYTES):
+                self._bytes -= len(chunk)
+                if self._bytes < 0:
+                    raise DocumentError(f"the document is larger than {_MAX_PART_BYTES >> 20} MiB once unpacked")
+                if b"\0" in chunk:
+                    raise DocumentError("the document is not UTF-8 text")
+                if b"<!DOCTYPE" in last + chunk:
+                    raise DocumentError("the document declares XML entities, which are not read")
+                token = len(chunk) - at if (at := chunk.rfind(b"<")) >= 0 else token + len(chunk)
+                if token > _MAX_TOKEN_BYTES:
+                    raise DocumentError(f"a tag or text of the document is larger than {_MAX_TOKEN_BYTES >> 20} MiB")
+                last = chunk[-32:]
+                parser.feed(chunk)
+        parser.close()
 
 
-def _docx(data: bytes) -> str:
-    lines: list[str] = []
-    length = 0
-    for paragraph in _Archive(data).elements("word/document.xml", f"{_WORD}p"):
-        style = paragraph.find(f"{_WORD}pPr/{_WORD}pStyle")
-        name = style.get(f"{_WORD}val", "") if style is not None else ""
-        text = "".join(_run_text(node) for node in paragraph.iter())
-        lines.append(f"{'#' * _heading(name)} {text}" if _heading(name) else text)
-        length += len(text) + 1
-        if length > _MAX_TEXT_CHARS:
-            break
-    return "\n".join(lines)
+def _docx(data: bytes, text: _Text) -> None:
+    archive = _Archive(data)
+    archive.read("word/document.xml", _Paragraphs(archive, text))
 
 
-def _heading(style: str) -> int:
-    digit = style.removeprefix("Heading")
-    return min(int(digit), 6) if style.startswith("Heading") and digit.isdigit() and len(digit) == 1 else 0
+class _Paragraphs(_Part):
+    """The paragraphs of a text, one a line; those of a text box stand in a paragraph."""
+
+    def __init__(self, archive: _Archive, text: _Text) -> None:
+        super().__init__(archive)
+        self._text = text
+        self._within = 0
+        self._between = self._before = ""
+
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == f"{_WORD}p":
+            self._text.add(self._between)
+            self._between, self._before = "\n", ""
+            self._within += 1
+        elif not self._within:
+            return
+        elif tag == f"{_WORD}pStyle" and not self._before:
+            self._before = _heading(attributes.get(f"{_WORD}val", ""))
+        elif tag == f"{_WORD}t":
+            self.taking = True
+        elif tag == f"{_WORD}tab":
+            self.take("\t")
+        elif tag in (f"{_WORD}br", f"{_WORD}cr"):
+            self.take("\n")
+
+    def take(self, text: str) -> None:
+        self._text.add(self._before + text)
+        self._before = ""
+
+    def finish(self, tag: str) -> None:
+        if tag == f"{_WORD}p":
+            self._within -= 1
+            self._before = "\n" if self._within else ""
 
 
-def _run_text(node: ET.Element) -> str:
-    if node.tag == f"{_WORD}t":
-        return node.text or ""
-    if node.tag == f"{_WORD}tab":
-        return "\t"
-    return "\n" if node.tag in (f"{_WORD}br", f"{_WORD}cr") else ""
+def _heading(style: str) -> str:
+    level = style.removeprefix("Heading")
+    return "#" * min(int(level), 6) + " " if level != style and level in set("123456789") else ""
 
 
-def _xlsx(data: bytes) -> str:
+def _xlsx(data: bytes, text: _Text) -> None:
     archive = _Archive(data)
     shared = _shared_strings(archive)
-    files = _sheet_files(archive)
-    sections: list[str] = []
-    length = 0
-    for name, file in files:
-        rows = [f"# sheet: {name}"]
-        for row in archive.elements(file, f"{_SHEET}row"):
-            rows.append("\t".join(_cells(row, shared)))
-            length += len(rows[-1]) + 1
-            if length > _MAX_TEXT_CHARS:
-                return "\n\n".join([*sections, "\n".join(rows)])
-        sections.append("\n".join(rows))
-    return "\n\n".join(sections)
+    between = ""
+    for name, file in _sheet_files(archive):
+        text.add(f"{between}# sheet: {name}")
+        between = "\n\n"
+        archive.read(file, _Rows(archive, shared, text))
+
+
+class _Strings(_Part):
+    """The shared strings of a workbook."""
+
+    def __init__(self, archive: _Archive) -> None:
+        super().__init__(archive)
+        self.strings: list[str] = []
+        self._pieces: list[str] = []
+        self._left = _MAX_TEXT_CHARS
+
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
+        self.taking = tag == f"{_SHEET}t"
+
+    def take(self, text: str) -> None:
+        self._left -= len(text)
+        if self._left < 0:
+            raise DocumentError(f"the workbook has more than {_MAX_TEXT_CHARS >> 20} MiB of strings")
+        self._pieces.append(text)
+
+    def finish(self, tag: str) -> None:
+        if tag == f"{_SHEET}si":
+            self.strings.append("".join(self._pieces))
+            self._pieces = []
 
 
 def _shared_strings(archive: _Archive) -> list[str]:
-    if "xl/sharedStrings.xml" not in archive.names():
-        return []
-    return [
-        "".join(text.text or "" for text in item.iter(f"{_SHEET}t"))
-        for item in archive.elements("xl/sharedStrings.xml", f"{_SHEET}si")
-    ]
+    part = _Strings(archive)
+    if "xl/sharedStrings.xml" in archive.names():
+        archive.read("xl/sharedStrings.xml", part)
+    return part.strings
+
+
+class _Attributes(_Part):
+    """The attributes of all elements of one tag."""
+
+    def __init__(self, archive: _Archive, tag: str) -> None:
+        super().__init__(archive)
+        self._tag = tag
+        self.found: list[dict[str, str]] = []
+
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == self._tag:
+            if len(self.found) == _MAX_PARTS:
+                raise DocumentError("the document has too many parts")
+            self.found.append(attributes)
 
 
 def _sheet_files(archive: _Archive) -> list[tuple[str, str]]:
-    package = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
-    targets = {
-        element.get("Id", ""): element.get("Target", "").removeprefix("/xl/")
-        for element in archive.elements("xl/_rels/workbook.xml.rels", package)
-    }
+    relations = _Attributes(archive, f"{_PACKAGE}Relationship")
+    archive.read("xl/_rels/workbook.xml.rels", relations)
+    targets = {found.get("Id", ""): found.get("Target", "").removeprefix("/xl/") for found in relations.found}
     known = set(archive.names())
-    sheets = [
-        (e.get("name", "?"), f"xl/{targets.get(e.get(_RELATION, ''), '')}")
-        for e in archive.elements("xl/workbook.xml", f"{_SHEET}sheet")
-    ]
-    return [(name, file) for name, file in sheets if file in known]
+    sheets = _Attributes(archive, f"{_SHEET}sheet")
+    archive.read("xl/workbook.xml", sheets)
+    files = [(found.get("name", "?"), f"xl/{targets.get(found.get(_RELATION, ''), '')}") for found in sheets.found]
+    return [(name, file) for name, file in files if file in known]
 
 
-def _cells(row: ET.Element, shared: list[str]) -> list[str]:
-    values: list[str] = []
-    for cell in row.findall(f"{_SHEET}c"):
-        column = _column(cell.get("r", ""))
-        while len(values) < min(column, 16_384):
-            values.append("")
-        values.append(_cell_value(cell, shared))
-    return values
+class _Rows(_Part):
+    """The rows of a sheet, as lines of cells."""
+
+    def __init__(self, archive: _Archive, shared: list[str], text: _Text) -> None:
+        super().__init__(archive)
+        self._shared, self._text = shared, text
+        self._columns = 0
+        self._kind: str | None = None
+        self._value = io.StringIO()
+
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == f"{_SHEET}row":
+            self._text.add("\n")
+            self._columns = 0
+        elif tag == f"{_SHEET}c":
+            empty = max(0, _column(attributes.get("r", "")) - self._columns)
+            self._text.add("\t" * (empty + (1 if self._columns else 0)))
+            self._columns += empty + 1
+            self._kind = attributes.get("t")
+            self._value = io.StringIO()
+        else:
+            self.taking = tag == f"{_SHEET}{'t' if self._kind == 'inlineStr' else 'v'}"
+
+    def take(self, text: str) -> None:
+        if self._value.tell() < _MAX_TOKEN_BYTES:
+            self._value.write(text)
+
+    def finish(self, tag: str) -> None:
+        if tag == f"{_SHEET}c":
+            self._text.add(self._shown(self._value.getvalue()))
+
+    def _shown(self, value: str) -> str:
+        if self._kind == "s" and len(value) < 10 and value.isdecimal() and int(value) < len(self._shared):
+            return self._shared[int(value)]
+        if self._kind == "b":
+            return "TRUE" if value == "1" else "FALSE"
+        return value
 
 
 def _column(reference: str) -> int:
     column = 0
-    for char in reference:
+    for char in reference[:4]:
         if not ("A" <= char <= "Z"):
             break
         column = column * 26 + ord(char) - 64
-        if column > 16_384:
-            return 0
-    return max(0, column - 1)
+    return max(0, column - 1) if column <= _MAX_COLUMNS else 0
 
 
-def _cell_value(cell: ET.Element, shared: list[str]) -> str:
-    value = cell.findtext(f"{_SHEET}v") or ""
-    kind = cell.get("t")
-    if kind == "s" and value.isdigit() and int(value) < len(shared):
-        return shared[int(value)]
-    if kind == "inlineStr":
-        return "".join(text.text or "" for text in cell.iter(f"{_SHEET}t"))
-    if kind == "b":
-        return "TRUE" if value == "1" else "FALSE"
-    return value
-
-
-_READERS: MappingProxyType[str, Callable[[bytes], str]] = MappingProxyType(
+_READERS: MappingProxyType[str, Callable[[bytes, _Text], None]] = MappingProxyType(
     {"ipynb": _notebook, "docx": _docx, "xlsx": _xlsx}
 )

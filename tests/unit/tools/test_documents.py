@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import struct
+import tracemalloc
 import zipfile
 
 import pytest
@@ -51,18 +53,27 @@ def test_a_word_document_is_shown_by_paragraphs() -> None:
     assert extract("dir/A.DOCX", docx(heading + body)) == "## Head\none\ttwo"
 
 
-def test_a_workbook_is_shown_by_sheets_and_columns() -> None:
-    relation = '<Relationship Id="r1" Target="worksheets/sheet1.xml"/>'
-    first = '<row><c r="A1" t="s"><v>0</v></c><c r="C1"><v>3.5</v></c><c r="D1" t="b"><v>1</v></c></row>'
-    second = '<row><c r="A2" t="inlineStr"><is><t>in</t></is></c></row>'
-    data = archive(
+def test_a_paragraph_in_a_text_box_is_a_line() -> None:
+    inner = "<w:p><w:r><w:t>in</w:t></w:r></w:p><w:p><w:r><w:t>the box</w:t></w:r></w:p>"
+    outer = f"<w:p><w:r><w:t>before</w:t></w:r>{inner}<w:r><w:t>after</w:t></w:r></w:p><w:p/>"
+    assert extract("a.docx", docx(outer)) == "before\nin\nthe box\nafter\n"
+
+
+def xlsx(strings: str, rows: str) -> bytes:
+    return archive(
         **{
             "xl/workbook.xml": f'<workbook {S} {R}><sheets><sheet name="First" r:id="r1"/></sheets></workbook>',
-            "xl/_rels/workbook.xml.rels": f"<Relationships {P}>{relation}</Relationships>",
-            "xl/sharedStrings.xml": f"<sst {S}><si><t>name</t></si></sst>",
-            "xl/worksheets/sheet1.xml": f"<worksheet {S}><sheetData>{first}{second}</sheetData></worksheet>",
+            "xl/_rels/workbook.xml.rels": f'<Relationships {P}><Relationship Id="r1" Target="a.xml"/></Relationships>',
+            "xl/sharedStrings.xml": f"<sst {S}>{strings}</sst>",
+            "xl/a.xml": f"<worksheet {S}><sheetData>{rows}</sheetData></worksheet>",
         }
     )
+
+
+def test_a_workbook_is_shown_by_sheets_and_columns() -> None:
+    first = '<row><c r="A1" t="s"><v>0</v></c><c r="C1"><v>3.5</v></c><c r="D1" t="b"><v>1</v></c></row>'
+    second = '<row><c r="A2" t="inlineStr"><is><t>in</t></is></c></row>'
+    data = xlsx("<si><t>name</t></si>", first + second)
     assert extract("b.xlsx", data) == "# sheet: First\nname\t\t3.5\tTRUE\nin"
 
 
@@ -80,6 +91,64 @@ def test_entities_are_refused() -> None:
     wide = (head + f"<w:document {W}/>").encode("utf-16")
     with pytest.raises(DocumentError):
         extract("a.docx", archive(**{"word/document.xml": wide}))
+
+
+GOES_ON = "[the document goes on; only its beginning is shown]"
+
+
+def test_a_string_that_many_cells_name_is_read_only_as_far_as_text_is_shown() -> None:
+    cells = '<c t="s"><v>0</v></c>' * 2_000
+    tracemalloc.start()
+    text = extract("a.xlsx", xlsx(f"<si><t>{'x' * 1_000_000}</t></si>", f"<row>{cells}</row>"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert text.endswith(GOES_ON)
+    assert len(text) < 9_000_000
+    assert most < 100 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("a.docx", docx("<a>" * 5_000 + "</a>" * 5_000), "nested too deeply"),
+        ("a.docx", docx("<a " + "".join(f"a{number}='' " for number in range(200_000)) + "/>"), "a tag or text"),
+        ("a.xlsx", xlsx(("<si><t>" + "x" * 1_000_000 + "</t></si>") * 9, ""), "more than 8 MiB of strings"),
+        ("a.ipynb", b'{"cells":[' + b"[]," * 300_000 + b"1]}", "400,000 commas"),
+        ("a.ipynb", b'{"cells":["' + b"x" * (17 << 20) + b'"]}', "larger than 16 MiB"),
+        ("a.docx", archive(**{f"part{number}": "" for number in range(3_000)}), "too many parts"),
+    ],
+)
+def test_what_would_take_long_or_much_memory_is_refused(name: str, data: bytes, why: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(DocumentError, match=why):
+        extract(name, data)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 100 << 20
+
+
+def test_a_document_of_millions_of_elements_is_refused() -> None:
+    with pytest.raises(DocumentError, match="more than 2,000,000 elements"):
+        extract("a.docx", docx("<w:p>" + "<a/>" * 2_500_000 + "</w:p>"))
+
+
+@pytest.mark.parametrize("encoding", ["foo", "hex", "rot13", "mbcs", "cp037", "utf-16"])
+def test_the_encoding_that_a_part_declares_does_not_matter(encoding: str) -> None:
+    declared = f'<?xml version="1.0" encoding="{encoding}"?>'
+    assert extract("a.docx", docx("<w:p><w:r><w:t>text</w:t></w:r></w:p>", declared)) == "text"
+
+
+@pytest.mark.parametrize("offset", [2**40, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_part_at_an_impossible_offset_is_damage(offset: int) -> None:
+    data = docx("")
+    start, end = data.rfind(b"PK\x01\x02"), data.rfind(b"PK\x05\x06")
+    entry = bytearray(data[start:end])
+    entry[30:32], entry[42:46] = struct.pack("<H", 12), b"\xff" * 4
+    entry += struct.pack("<HHQ", 1, 8, offset)
+    tail = bytearray(data[end:])
+    tail[12:20] = struct.pack("<II", len(entry), start)
+    with pytest.raises(DocumentError):
+        extract("a.docx", data[:start] + bytes(entry) + bytes(tail))
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.xlsx", "a.ipynb"])
