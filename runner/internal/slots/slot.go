@@ -216,7 +216,7 @@ func (s *slot) wipeShared() []string {
 
 // clear takes the slot's directories away, at once and whatever they hold.
 func (s *slot) clear() []string {
-	going, left := s.m.trash.Settle(s.waste)
+	going, left := s.m.trash.SettleOnce(s.waste)
 	s.waste = going
 	if waste, err := s.m.trash.Take(s.dir); err == nil {
 		s.waste = append(s.waste, waste)

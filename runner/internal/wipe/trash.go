@@ -43,6 +43,7 @@ func NewTrash(dir string) (*Trash, error) {
 type Discarded struct {
 	done     chan struct{}
 	problems []string // once done
+	slow     bool     // a reset has waited for it in vain
 }
 
 // Take moves path into the trash and begins to remove it there.
@@ -74,6 +75,25 @@ func (d *Discarded) Wait(within time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
+}
+
+// SettleOnce is Settle that waits a while for each tree no more than once: who
+// has directories of it open, and makes others in them faster than they are
+// removed, holds up one reset.
+func (t *Trash) SettleOnce(trees []*Discarded) (going []*Discarded, problems []string) {
+	var others []*Discarded
+	for _, d := range trees {
+		if d.slow && !d.Wait(0) {
+			going = append(going, d)
+		} else {
+			others = append(others, d)
+		}
+	}
+	others, problems = t.Settle(others)
+	for _, d := range others {
+		d.slow = true
+	}
+	return append(going, others...), problems
 }
 
 // Settle waits a while for trees. It returns those that are still being
