@@ -20,7 +20,7 @@ import (
 
 const (
 	// shownCommand is how much of its command a process shows.
-	shownCommand = 64 << 10
+	shownCommand = 4 << 10
 	// drainTime bounds how long the news of an exit waits for the last output,
 	// which a follower that does not read can hold up.
 	drainTime = time.Second

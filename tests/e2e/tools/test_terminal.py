@@ -151,6 +151,14 @@ async def test_a_process_that_prints_without_end_is_looked_at_as_it_stood(call: 
     await call("process", action="kill", session_id=flood["session_id"])
 
 
+async def test_long_commands_are_listed_by_their_beginnings(call: Caller, slot: Slot) -> None:
+    command = "exec sleep 60 #" + "\x01" * 60_000
+    one = (await call("terminal", command=command, background=True))["session_id"]
+    (listed,) = await slot.spawned()
+    assert listed.command == command[:4096] + " …"
+    assert (await call("process", action="poll", session_id=one))["command"] == listed.command
+
+
 @pytest.mark.parametrize("pty", [False, True])
 async def test_input_that_is_not_read_is_told_to_the_byte(slot: Slot, pty: bool) -> None:
     call = Caller(Toolbox(slot, options=ToolOptions(process_write_max_s=1)))
