@@ -88,8 +88,8 @@ class Scoring:
 
     Then `files` are put in, over whatever is at their paths. Links in the work directory that lead to them or to a
     directory above them, bytecode beside them, and modules that Python prefers to them are removed; so are, of sealed
-    work, links that lead to nothing and settings of git repositories that make git run a program; what takes longer than
-    `seal_timeout_s` to be removed is reward 0, too. Then `check` is
+    work, links that lead to nothing and settings of git repositories that make git run a program; what takes longer
+    than `seal_timeout_s` to be removed is reward 0, too. Then `check` is
     awaited, with `slot.extra_env` set so that neither bytecode of the model is imported nor its git hooks run: a
     `CommandCheck`, or any function of slot and episode that gives a `Verdict`, also where it cannot read what the model
     left: an OSError about a file or a ValueError that it raises is a mistake of its author.

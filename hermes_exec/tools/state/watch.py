@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -69,11 +70,10 @@ class Watch:
         body = strip_ansi(body)
         if not any(pattern in body for pattern in self.patterns):
             return
-        for line in body.split("\n"):
-            if any(pattern in line for pattern in self.patterns):
-                self.matched += 1
-                if self.matched <= _MAX_LINES:
-                    self.found.append(line[:_MAX_LINE_CHARS])
+        matches = re.compile("|".join(map(re.escape, self.patterns))).search
+        lines = [line for line in body.split("\n") if matches(line)]
+        self.matched += len(lines)
+        self.found += [line[:_MAX_LINE_CHARS] for line in lines[: _MAX_LINES - len(self.found)]]
 
     def take(self) -> tuple[list[str], int]:
         """What matched since the last time: the beginnings of the first lines, and how many lines there were."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _TAIL_CHARS = 2_000
 _ENDED_S = 10.0
+SEARCHED_BYTES = 16 << 20
+"""How much output is searched at a time, of all watched processes together: the rest waits for the next time."""
 
 
 async def collect(state: ToolState, now: Callable[[], float]) -> list[Notice]:
@@ -23,16 +25,16 @@ async def collect(state: ToolState, now: Callable[[], float]) -> list[Notice]:
     if not state.watches:
         return []
     known = await background.processes(state.slot)
+    most = SEARCHED_BYTES // len(state.watches)
     notices: list[Notice] = []
     for session_id, watch in list(state.watches.items()):
         one = known.get(session_id)
         if one is None:
             del state.watches[session_id]
             continue
-        ended = one.ended_at is not None
         if watch.patterns:
-            notices += await _matches(watch, one, state.rate, now())
-        if ended:
+            notices += await _matches(watch, one, state.rate, now(), most)
+        if one.ended_at is not None and (not watch.patterns or watch.offset >= one.stdout_bytes):
             if watch.notify_on_complete:
                 result = await one.wait(_ENDED_S)
                 notices.append(completed_notice(watch, result.exit_code, await background.tail(one, _TAIL_CHARS)))
@@ -40,15 +42,15 @@ async def collect(state: ToolState, now: Callable[[], float]) -> list[Notice]:
     return notices
 
 
-async def _matches(watch: Watch, one: Process, rate: Rate, now: float) -> list[Notice]:
+async def _matches(watch: Watch, one: Process, rate: Rate, now: float, most: int) -> list[Notice]:
     """Search what there was of the output when the process was listed, however much it prints meanwhile."""
-    while watch.offset < one.stdout_bytes:
-        data, following = await one.output(watch.offset, limit_bytes=background.PIECE_BYTES)
+    end = min(one.stdout_bytes, watch.offset + most)
+    while watch.offset < end:
+        data, watch.offset = await one.output(watch.offset, limit_bytes=background.PIECE_BYTES)
         if not data:
             break
-        watch.offset = following
         watch.search(data, ended=False)
-    if one.ended_at is not None:
+    if one.ended_at is not None and watch.offset >= one.stdout_bytes:
         watch.search(b"", ended=True)
     lines, matched = watch.take()
     if not matched:

@@ -12,6 +12,7 @@ import pytest
 from hermes_exec import ConfigError, Limits, SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Notice, Toolbox, ToolOptions
+from hermes_exec.tools.terminal import notices
 from tests.e2e.tools.conftest import Caller
 
 
@@ -142,13 +143,33 @@ async def test_background_results_have_the_known_shape(call: Caller) -> None:
 
 async def test_a_process_that_prints_without_end_is_looked_at_as_it_stood(call: Caller, toolbox: Toolbox) -> None:
     flood = await call("terminal", command="yes $(seq 1 20)", background=True, watch_patterns=["20"])
-    notices: list[Notice] = []
-    while not notices:
-        notices = await toolbox.notices()
-    assert (notices[0].kind, len(notices[0].data["lines"])) == ("matched", 20)  # type: ignore[arg-type]
+    told: list[Notice] = []
+    while not told:
+        told = await toolbox.notices()
+    assert told[0].kind == "matched"
     logged = await call("process", action="log", session_id=flood["session_id"])
-    assert (logged["status"], logged["showing"][:9]) == ("running", "200 lines")
+    assert logged["status"] == "running"
+    assert logged["output"].startswith("1 2 3")
     await call("process", action="kill", session_id=flood["session_id"])
+
+
+async def test_notices_search_a_bounded_part_at_a_time_and_nothing_is_lost(
+    call: Caller, toolbox: Toolbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "SEARCHED_BYTES", 1 << 20)
+    command = "echo mark one; yes filler | head -c 4900000; echo mark two; yes filler | head -c 100; echo; echo mark 3"
+    one = (await call("terminal", command=command, background=True, watch_patterns=["mark"]))["session_id"]
+    while "mark 3" not in (await call("process", action="poll", session_id=one))["output_preview"]:
+        pass
+    while (await call("process", action="poll", session_id=one))["status"] == "running":
+        pass
+    watch = toolbox._state.watches[one]
+    offsets = []
+    while one in toolbox._state.watches:
+        watch._last_notice_at = None
+        offsets.append((watch.offset, [notice.data["lines"] for notice in await toolbox.notices()]))
+    assert len(offsets) >= 4
+    assert [lines for _, found in offsets for lines in found] == [["mark one"], ["mark two", "mark 3"]]
 
 
 async def test_long_commands_are_listed_by_their_beginnings(call: Caller, slot: Slot) -> None:
