@@ -34,7 +34,7 @@ from hermes_exec.tools.code.stubs import CALLABLE, with_functions
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Notice
-from hermes_exec.tools.terminal import notices
+from hermes_exec.tools.terminal import background, notices
 
 R = TypeVar("R")
 AroundCall = Callable[[str, Mapping[str, object], Callable[[], Awaitable[ToolResult]]], Awaitable[ToolResult]]
@@ -261,6 +261,8 @@ class Toolbox:
             return Outcome(failure.data(), failure.kind)
         except (CommandFailed, OutputLimitExceeded) as error:
             return Outcome(ToolFailure("limit", str(error)).data(), "limit")
+        except ProcessLookupError:  # since it was listed, or had ended
+            return Outcome(ToolFailure("no_process", background.FORGOTTEN).data(), "no_process")
         except ExecError as error:
             if error.cause is not ErrorCause.POLICY or isinstance(error, SandboxDied):
                 raise

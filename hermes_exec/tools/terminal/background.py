@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
     from hermes_exec.slot.slot import Slot
 
+FORGOTTEN = "The process has ended, and it and its output are no longer known: many others have ended since."
 _BYTES_A_CHAR = 4
 PIECE_BYTES = 1 << 18
 """How much of a log is searched, or counted, at a time."""

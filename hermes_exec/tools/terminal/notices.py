@@ -32,14 +32,23 @@ async def collect(state: ToolState, now: Callable[[], float]) -> list[Notice]:
         if one is None:
             del state.watches[session_id]
             continue
-        if watch.patterns:
-            notices += await _matches(watch, one, state.rate, now(), most)
-        if one.ended_at is not None and (not watch.patterns or watch.offset >= one.stdout_bytes):
-            if watch.notify_on_complete:
-                result = await one.wait(_ENDED_S)
-                notices.append(completed_notice(watch, result.exit_code, await background.tail(one, _TAIL_CHARS)))
+        try:
+            notices += await _news(state, watch, one, now(), most)
+        except ProcessLookupError:  # many others have ended since it was listed
             state.watches.pop(session_id, None)
     return notices
+
+
+async def _news(state: ToolState, watch: Watch, one: Process, now: float, most: int) -> list[Notice]:
+    news: list[Notice] = []
+    if watch.patterns:
+        news += await _matches(watch, one, state.rate, now, most)
+    if one.ended_at is not None and (not watch.patterns or watch.offset >= one.stdout_bytes):
+        if watch.notify_on_complete:
+            result = await one.wait(_ENDED_S)
+            news.append(completed_notice(watch, result.exit_code, await background.tail(one, _TAIL_CHARS)))
+        state.watches.pop(watch.session_id, None)
+    return news
 
 
 async def _matches(watch: Watch, one: Process, rate: Rate, now: float, most: int) -> list[Notice]:

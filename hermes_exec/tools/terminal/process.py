@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +39,11 @@ async def process(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     action = arguments["action"]
     known = await background.processes(state.slot)
     if action == "list":
-        return Outcome({"processes": [await _entry(one) for one in known.values()]})
+        entries: list[dict[str, object]] = []
+        for one in known.values():
+            with suppress(ProcessLookupError):  # many others have ended since
+                entries.append(await _entry(one))
+        return Outcome({"processes": entries})
     session_id = arguments.get("session_id")
     if not session_id:
         raise ToolFailure("missing_argument", f"action='{action}' needs the argument 'session_id'.")

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from hermes_exec import ConfigError, Limits, SandboxPool
+from hermes_exec.slot.process import Process
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Notice, Toolbox, ToolOptions
-from hermes_exec.tools.terminal import notices
+from hermes_exec.tools.terminal import background, notices
 from tests.e2e.tools.conftest import Caller
 
 
@@ -172,6 +173,26 @@ async def test_notices_search_a_bounded_part_at_a_time_and_nothing_is_lost(
     assert [lines for _, found in offsets for lines in found] == [["mark one"], ["mark two", "mark 3"]]
 
 
+async def test_a_process_that_is_forgotten_while_it_is_looked_at(
+    call: Caller, slot: Slot, toolbox: Toolbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = (await call("terminal", command="echo x", background=True, notify_on_complete=True))["session_id"]
+    while one not in (listed := await background.processes(slot)) or listed[one].ended_at is None:
+        pass
+    for _ in range(64):
+        await (await slot.spawn(["true"])).wait()
+
+    async def as_before(_: Slot) -> dict[str, Process]:
+        return listed
+
+    monkeypatch.setattr(background, "processes", as_before)
+    assert (await call("process", action="list"))["processes"] == []
+    for action in ("poll", "log", "wait"):
+        assert (await call.fails("process", action=action, session_id=one)).error_kind == "no_process"
+    assert await toolbox.notices() == []
+    assert toolbox._state.watches == {}
+
+
 async def test_long_commands_are_listed_by_their_beginnings(call: Caller, slot: Slot) -> None:
     command = "exec sleep 60 #" + "\x01" * 60_000
     one = (await call("terminal", command=command, background=True))["session_id"]
@@ -266,8 +287,8 @@ async def test_limits_without_a_session_are_no_mistake_of_the_model() -> None:
 async def test_a_command_does_not_run_elsewhere_when_its_directory_is_gone(toolbox: Toolbox) -> None:
     await toolbox.call("write_file", {"path": "precious", "content": "x"})
     await toolbox.call("terminal", {"command": "mkdir build; cd build; rmdir ../build"})
-    for background in (False, True):
-        gone = await toolbox.call("terminal", {"command": "rm -rf -- *", "background": background})
+    for behind in (False, True):
+        gone = await toolbox.call("terminal", {"command": "rm -rf -- *", "background": behind})
         assert (gone.ok, gone.error_kind) == (False, "not_found")
         assert "Nothing was run" in gone.content
         back = await toolbox.call("terminal", {"command": "ls; mkdir build; cd build; rmdir ../build"})
