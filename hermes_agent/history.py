@@ -121,7 +121,7 @@ class History:
         told = message_text(last)
         try:
             result = json.loads(told)
-        except ValueError:
+        except (ValueError, RecursionError):
             result = None
         if isinstance(result, dict):
             before = result.get("notices")

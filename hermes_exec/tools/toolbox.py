@@ -295,7 +295,7 @@ class Toolbox:
             return ToolFailure(
                 "unknown_tool", f"The tool '{name}' is not available here: {reason}. Available tools: {available}."
             )
-        near = difflib.get_close_matches(name, self._schemas, n=1)
+        near = difflib.get_close_matches(name[:80], self._schemas, n=1)
         meant = f" Did you mean '{near[0]}'? Example: {near[0]}({EXAMPLES.get(near[0], '{}')})." if near else ""
         return ToolFailure("unknown_tool", f"Unknown tool '{name[:100]}'.{meant} Available tools: {available}.")
 

@@ -11,6 +11,7 @@ from typing import Any
 from hermes_exec.tools.call.failure import ToolFailure
 
 Schema = Mapping[str, Any]
+_LONGEST_JSON, _LONGEST_NAME, _MOST_NAMES = 256 << 10, 80, 8
 _INTEGER = re.compile(r"[+-]?\d{1,30}\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -50,14 +51,15 @@ def fit(schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[
 
 
 def _unknown(properties: Mapping[str, Schema], arguments: Mapping[str, object]) -> list[tuple[str, str]]:
-    troubles = []
-    for name in arguments:
-        if name in properties:
-            continue
-        near = difflib.get_close_matches(name, properties, n=1, cutoff=0.4)
+    unknown = [name for name in arguments if name not in properties]
+    troubles, known = [], ", ".join(properties) or "none"
+    for name in unknown[:_MOST_NAMES]:
+        shown = name[:_LONGEST_NAME]
+        near = difflib.get_close_matches(shown, properties, n=1, cutoff=0.4)
         meant = f" Did you mean '{near[0]}'?" if near else ""
-        known = ", ".join(properties) or "none"
-        troubles.append(("unknown_argument", f"Unknown argument '{name[:80]}'.{meant} Known arguments: {known}."))
+        troubles.append(("unknown_argument", f"Unknown argument '{shown}'.{meant} Known arguments: {known}."))
+    if len(unknown) > _MOST_NAMES:
+        troubles.append(("unknown_argument", f"{len(unknown) - _MOST_NAMES} more arguments are unknown."))
     return troubles
 
 
@@ -138,7 +140,7 @@ def _string(schema: Schema, value: object, name: str) -> str:
         )
     choices = schema.get("enum")
     if choices and value not in choices:
-        close = difflib.get_close_matches(value, choices, n=1)
+        close = difflib.get_close_matches(value[:_LONGEST_NAME], choices, n=1)
         meant = f" Did you mean '{close[0]}'?" if close else ""
         raise ToolFailure("bad_value", f"'{name}' must be one of {', '.join(choices)}, not {value[:80]!r}.{meant}")
     return value
@@ -146,7 +148,7 @@ def _string(schema: Schema, value: object, name: str) -> str:
 
 def _array(schema: Schema, value: object, name: str) -> list[object]:
     if isinstance(value, str) and value.lstrip().startswith("["):
-        value = _parsed(value)
+        value = _parsed(value, name)
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(item, (dict, list)) for item in items) and schema.get("items", {}).get("type") not in (
         "object",
@@ -159,13 +161,15 @@ def _array(schema: Schema, value: object, name: str) -> list[object]:
 
 def _object(schema: Schema, value: object, name: str) -> dict[str, object]:
     if isinstance(value, str):
-        value = _parsed(value)
+        value = _parsed(value, name)
     if not isinstance(value, dict):
         raise _wrong_type(name, "an object", value)
     return fit(schema, value) if schema.get("properties") else dict(value)
 
 
-def _parsed(text: str) -> object:
+def _parsed(text: str, name: str) -> object:
+    if len(text) > _LONGEST_JSON:
+        raise ToolFailure("bad_value", f"'{name}' is JSON text of more than {_LONGEST_JSON} characters.")
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):

@@ -48,7 +48,7 @@ async def process(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     if not session_id:
         raise ToolFailure("missing_argument", f"action='{action}' needs the argument 'session_id'.")
     if session_id not in known:
-        near = difflib.get_close_matches(session_id, known, n=1, cutoff=0.8)
+        near = difflib.get_close_matches(session_id[:80], known, n=1, cutoff=0.8)
         meant = f" Did you mean {near[0]}?" if near else " Use action='list' to see all."
         raise ToolFailure("no_process", f"No process with ID {session_id}.{meant}", status="not_found")
     return await _ACTIONS[action](_Call(state, session_id, known[session_id], arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from typing import Any
 
@@ -198,3 +199,27 @@ def test_a_number_of_very_many_digits_is_told_without_advice_for_programmers() -
     with pytest.raises(ToolFailure, match="digits") as caught:
         parse_arguments('{"count": ' + "9" * 5000 + "}")
     assert "sys." not in str(caught.value)
+
+
+def test_large_arguments_are_not_compared_and_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of a slot calls tools with arguments of mebibytes: what is made of them is bounded."""
+    compared: list[int] = []
+    close = difflib.get_close_matches
+
+    def counted(word: str, *rest: Any, **more: Any) -> list[str]:
+        compared.append(len(word))
+        return close(word, *rest, **more)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    for arguments, told in (
+        ({"mode": "s" * (4 << 20)}, "must be one of fast, slow"),
+        ({f"{'k' * 200}{number}": 1 for number in range(30_000)}, "29992 more arguments are unknown."),
+        ({"items": "[" + "[]," * 100_000 + "1]"}, "'items' is JSON text of more than 262144 characters."),
+        ({"extra": "[" + "[]," * 100_000 + "1]"}, "'extra' is JSON text of more than 262144 characters."),
+    ):
+        with pytest.raises(ToolFailure) as raised:
+            fit(SCHEMA, {"name": "a", **arguments})
+        assert told in raised.value.message
+        assert len(raised.value.message) < 3000
+    assert len(compared) == 9
+    assert max(compared) == 80
