@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,7 @@ async def search_files(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     shown = _Shown(state, arguments["path"])
     offset, limit = arguments["offset"], arguments["limit"]
     if mode == "content":
-        data = _content(found, shown)
+        data = content(found, shown)
         given = len(found.matches)
         total = found.total
     else:
@@ -108,7 +110,8 @@ class _Shown:
         return path.removeprefix(self._prefix) if self._prefix else path
 
 
-def _content(found: SearchResult, shown: _Shown) -> dict[str, Any]:
+def content(found: SearchResult, shown: Callable[[str], str]) -> dict[str, Any]:
+    """The matches as data: a few as objects, more as rows below the path of their file."""
     data: dict[str, Any] = {"total_count": found.total}
     matches = found.matches
     if len(matches) < _DENSE_FROM and not any(match.before or match.after for match in matches):
@@ -120,6 +123,11 @@ def _content(found: SearchResult, shown: _Shown) -> dict[str, Any]:
     rows: list[str] = []
     current = ""
     last_line = 0
+    lines: dict[str, list[int]] = {}
+    for match in matches:
+        lines.setdefault(match.path, []).append(match.line)
+    for found_lines in lines.values():
+        found_lines.sort()
     for match in matches:
         path = shown(match.path)
         if path != current:
@@ -131,8 +139,8 @@ def _content(found: SearchResult, shown: _Shown) -> dict[str, Any]:
                 rows.append(f"  {number}- {text[:_LINE_CHARS].rstrip()}")
         rows.append(f"  {match.line}: {match.text[:_LINE_CHARS].rstrip()}")
         last_line = match.line
-        following = [m.line for m in matches if m.path == match.path and m.line > match.line]
-        stop = min(following, default=match.line + len(match.after) + 1)
+        following = bisect.bisect_right(lines[match.path], match.line)
+        stop = (*lines[match.path][following : following + 1], match.line + len(match.after) + 1)[0]
         for number, text in enumerate(match.after, match.line + 1):
             if number < stop:
                 rows.append(f"  {number}- {text[:_LINE_CHARS].rstrip()}")

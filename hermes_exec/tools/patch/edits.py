@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ _MAX_LISTED = 20
 _MAX_COUNTED = 10_000
 _MAX_SEARCHED_LINES = 20_000
 _MAX_COMPARED_LINES = 400
+_MAX_COMPARED_CHARS = 120
+MAX_S = 20.0
+"""For so long one file's edits are looked for: what is worked on in a thread cannot be stopped."""
+
 _LITERAL = frozenset({"exact", "escape_normalized"})
 
 
@@ -43,18 +48,33 @@ def replace(
     if old == new:
         raise ToolFailure("no_change", "'old_string' and 'new_string' are identical: there is nothing to change.")
     view = LfView(file.text)
-    found = fuzzy.find(view.text, old, similar=similar, most=None if replace_all else _MAX_COUNTED)
+    found = fuzzy.find(view.text, old, similar=similar, most=_MAX_COUNTED + replace_all, overlapping=not replace_all)
     if found is None:
         raise ToolFailure("no_match", "'old_string' was not found in the file." + did_you_mean(view.text, old))
     if len(found.matches) > 1 and not replace_all:
         raise ToolFailure("ambiguous", _several(view.text, found))
+    if len(found.matches) > _MAX_COUNTED:
+        raise ToolFailure(
+            "too_large",
+            f"'old_string' matches more than {_MAX_COUNTED:,} places; change them with a program in the terminal.",
+        )
     edits: list[Edit] = []
+    until = time.monotonic() + MAX_S
     for match in found.matches:
+        refuse_after(until)
         start = match.start if found.strategy in _LITERAL else _with_indent(view.text, match.start)
         region = view.text[start : match.end]
         _refuse_over_escaped(region, old, new, found.strategy)
         edits += minimal(start, region, replacement(region, found.old, new, found.strategy))
     return apply(file, view, edits), found.strategy, len(found.matches)
+
+
+def refuse_after(until: float) -> None:
+    """Raises ToolFailure when that time has passed."""
+    if time.monotonic() > until:
+        raise ToolFailure(
+            "too_large", f"The edit takes more than {MAX_S:.0f} s; change the file with a program in the terminal."
+        )
 
 
 def _with_indent(text: str, start: int) -> int:
@@ -128,11 +148,11 @@ def did_you_mean(text: str, old: str, count: int = 3) -> str:
     if not anchor or len(lines) > _MAX_SEARCHED_LINES:
         return ""
     matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(anchor[:300])
+    matcher.set_seq2(anchor[:_MAX_COMPARED_CHARS])
     scored: list[tuple[float, int]] = []
     compared = 0
     for index, line in enumerate(lines):
-        matcher.set_seq1(line.strip()[:300])
+        matcher.set_seq1(line.strip()[:_MAX_COMPARED_CHARS])
         if matcher.real_quick_ratio() >= 0.6 and matcher.quick_ratio() >= 0.6:
             ratio = matcher.ratio()
             compared += 1

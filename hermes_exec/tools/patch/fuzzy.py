@@ -39,7 +39,8 @@ _LOOKS = {group[0]: "[" + re.escape(group) + "]" for group in _SAME_LOOK}
 _CODES = 0x110000
 _MAX_COMPARISONS = 400_000
 _MAX_SIMILAR_CHARS = 20_000
-_MAX_REGEX_STEPS = 400_000_000
+_MAX_REGEX_STEPS = 50_000_000
+_MAX_WORD_STEPS = 2_000_000_000
 
 
 class Match(NamedTuple):
@@ -59,14 +60,16 @@ class Found(NamedTuple):
     old: str
 
 
-def find(text: str, old: str, *, similar: bool = False, most: int | None = None) -> Found | None:
+def find(
+    text: str, old: str, *, similar: bool = False, most: int | None = None, overlapping: bool = False
+) -> Found | None:
     """Return where `old` occurs in `text` by the first strategy that finds it, or None.
 
-    Both have LF line ends. No more than `most` places are looked for, and then also those that overlap: the text is not
-    unique with them. `similar` adds the two strategies that compare by likeness. Text that is only white space is
-    looked for exactly.
+    Both have LF line ends. No more than `most` places are looked for, those that overlap too when asked for: the text
+    is not unique with them. `similar` adds the two strategies that compare by likeness. Text that is only white
+    space is looked for exactly.
     """
-    for name, strategy in _strategies(text, old, similar, overlapping=most is not None):
+    for name, strategy in _strategies(text, old, similar, overlapping=overlapping):
         sought = trim_boundary(old) if name == "trimmed_boundary" else old
         matches = tuple(itertools.islice(strategy(text, sought), most))
         if matches:
@@ -82,7 +85,8 @@ def _strategies(text: str, old: str, similar: bool, *, overlapping: bool) -> Ite
     if not old.strip():
         return
     # Whatever is between white space has to be there as it is, except where escapes, look-alikes or likeness count.
-    words_are_there = all(word in text for word in set(old.split()))
+    words = set(old.split())
+    words_are_there = len(words) * len(text) <= _MAX_WORD_STEPS and all(word in text for word in words)
     if words_are_there:
         yield "line_trimmed", _by_lines(str.strip, overlapping)
         yield "whitespace_normalized", _whitespace_normalized

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import bisect
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.files.textfile import LfView, TextFile
 from hermes_exec.tools.patch import fuzzy
-from hermes_exec.tools.patch.edits import Edit, apply, did_you_mean, minimal
+from hermes_exec.tools.patch.edits import MAX_S, Edit, apply, did_you_mean, minimal, refuse_after
 from hermes_exec.tools.patch.fuzzy import Found, Lines, Match
 from hermes_exec.tools.patch.rewrite import replacement
 from hermes_exec.tools.patch.v4a import Hunk
+
+_MAX_PLACES = 200_000
 
 
 def apply_hunks(
@@ -24,7 +28,9 @@ def apply_hunks(
     view = LfView(file.text)
     edits: list[Edit] = []
     strategies = []
+    until = time.monotonic() + MAX_S
     for number, hunk in enumerate(hunks, 1):
+        refuse_after(until)
         name = f"{path}, hunk {number} (line {hunk.line} of the patch)"
         found, strategy = _place(view.text, hunk, name, similar)
         edits += found
@@ -56,13 +62,17 @@ def _find(text: str, hunk: Hunk, similar: bool) -> Found | None:
     lines = Lines(text)
     exact = tuple(lines.span(index, len(hunk.old)) for index in fuzzy.find_lines(lines.lines, hunk.old))
     old = "\n".join(hunk.old)
-    found = Found("exact", exact, old) if exact else fuzzy.find(text, old, similar=similar) if old.strip() else None
+    found = Found("exact", exact, old) if exact else _find_loosely(text, old, similar)
     if found is None:
         return None
     whole = tuple(match for match in found.matches if _whole_lines(text, match))
     if hunk.at_end_of_file:
         whole = tuple(match for match in whole if not text[match.end :].strip())
     return Found(found.strategy, whole, found.old) if whole else None
+
+
+def _find_loosely(text: str, old: str, similar: bool) -> Found | None:
+    return fuzzy.find(text, old, similar=similar, most=_MAX_PLACES) if old.strip() else None
 
 
 def _whole_lines(text: str, match: Match) -> bool:
@@ -72,10 +82,10 @@ def _whole_lines(text: str, match: Match) -> bool:
 def _choose(text: str, hunk: Hunk, found: Found, name: str) -> Match:
     if len(found.matches) == 1:
         return found.matches[0]
-    after = {_first_after(found.matches, position) for position in _hint_positions(text, hunk.hints)} - {None}
-    chosen = [match for match in after if match is not None]
-    if len(chosen) == 1:
-        return chosen[0]
+    starts = [match.start for match in found.matches]
+    after = {bisect.bisect_left(starts, position) for position in _hint_positions(text, hunk.hints)} - {len(starts)}
+    if len(after) == 1:
+        return found.matches[after.pop()]
     numbers = ", ".join(str(fuzzy.line_number(text, match.start)) for match in found.matches[:20])
     hint = "its hint does not tell them apart" if hunk.hints else "it has no hint"
     message = (
@@ -83,10 +93,6 @@ def _choose(text: str, hunk: Hunk, found: Found, name: str) -> Match:
         "lines, or '@@ line above @@'."
     )
     raise ToolFailure("ambiguous", message)
-
-
-def _first_after(matches: Sequence[Match], position: int) -> Match | None:
-    return next((match for match in matches if match.start >= position), None)
 
 
 def _hint_positions(text: str, hints: Sequence[str]) -> list[int]:

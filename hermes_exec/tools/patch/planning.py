@@ -20,7 +20,9 @@ from hermes_exec.tools.state.tool_state import ToolState
 if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
-MAX_FILE_BYTES = 64 << 20
+MAX_FILE_BYTES = 16 << 20
+MAX_FILE_LINES = 500_000
+_MAX_PATCH_BYTES = 64 << 20
 
 
 async def read_existing(state: ToolState, path: str, shown: str) -> bytes:
@@ -29,9 +31,7 @@ async def read_existing(state: ToolState, path: str, shown: str) -> bytes:
         with explained(shown):
             return await state.slot.files.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
     except OutputLimitExceeded:
-        raise ToolFailure(
-            "too_large", f"{shown} is larger than {MAX_FILE_BYTES >> 20} MiB; edit it with a program in the terminal."
-        ) from None
+        raise _too_large(f"{shown} is larger than {MAX_FILE_BYTES >> 20} MiB") from None
     except ToolFailure as failure:
         if failure.kind == "not_found":
             similar = await similar_files(state, path)
@@ -45,7 +45,13 @@ def as_text(data: bytes, shown: str) -> TextFile:
     file = decode(data)
     if file is None:
         raise ToolFailure("is_binary", f"{shown} is a binary file; edit it with a program in the terminal.")
+    if data.count(b"\n") > MAX_FILE_LINES:
+        raise _too_large(f"{shown} has more than {MAX_FILE_LINES:,} lines")
     return file
+
+
+def _too_large(what: str) -> ToolFailure:
+    return ToolFailure("too_large", f"{what}; edit it with a program in the terminal.")
 
 
 async def _is_there(slot: Slot, path: str) -> bool:
@@ -72,12 +78,16 @@ class _Sketch:
         self.source: dict[str, _Entry] = {}
         self.moved_away: set[str] = set()
         self.steps: list[Step] = []
+        self.left = _MAX_PATCH_BYTES
         self.strategies: dict[str, list[str]] = {}
 
     async def existing(self, shown: str) -> tuple[str, bytes]:
         path = self.state.resolve(shown)
         if path not in self.now:
             content = await read_existing(self.state, path, shown)
+            self.left -= len(content)
+            if self.left < 0:
+                raise _too_large(f"The files of the patch are larger than {_MAX_PATCH_BYTES >> 20} MiB together")
             self.original[path] = content
             self.now[path] = _Entry(shown, content)
         current = self.now[path].content

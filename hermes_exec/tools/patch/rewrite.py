@@ -10,7 +10,7 @@ import re
 from hermes_exec.tools.patch.fuzzy import to_ascii, trim_boundary, unescape
 
 _INDENT = re.compile(r"[ \t]*")
-_MAX_CHAR_PAIRS = 4_000_000
+_MAX_CHAR_PAIRS = 250_000
 
 
 def replacement(region: str, old: str, new: str, strategy: str) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from hermes_exec.tools.call.failure import ToolFailure
 
 BEGIN, END = "*** Begin Patch", "*** End Patch"
-_HEADER = re.compile(r"\*\*\* (Update|Add|Delete|Move) File:\s*(.*?)\s*\Z")
-_MOVE_TO = re.compile(r"\*\*\* Move to:\s*(.*?)\s*\Z")
+_HEADER = re.compile(r"\*\*\* (Update|Add|Delete|Move) File:(.*)\Z")
+_MOVE_TO = re.compile(r"\*\*\* Move to:(.*)\Z")
 _RANGES = re.compile(r"-\d+(?:,\d+)? \+\d+(?:,\d+)?\s*(?:@@)?\s*")
+_MAX_HINTS = 50
 _EXAMPLE = (
     "*** Begin Patch\n*** Update File: path/to/file\n@@ def name @@\n context\n-old line\n+new line\n*** End Patch"
 )
@@ -99,7 +100,7 @@ def _operation(lines: list[str], index: int, end: int) -> tuple[Operation, int]:
     if header is None:
         wanted = "'*** Update File: ', '*** Add File: ', '*** Delete File: ' or '*** Move File: src -> dst'"
         raise _bad(index + 1, f"expected {wanted}, found {lines[index][:60]!r}")
-    verb, path = header.groups()
+    verb, path = header[1], header[2].strip()
     if not path:
         raise _bad(index + 1, "the path is missing")
     stop = next((at for at in range(index + 1, end) if _HEADER.match(lines[at])), end)
@@ -120,7 +121,7 @@ def _operation(lines: list[str], index: int, end: int) -> tuple[Operation, int]:
 
 def _added(body: list[str], line: int) -> str:
     while body and not body[-1]:
-        body = body[:-1]
+        body.pop()
     for number, text in enumerate(body, line + 1):
         if text and not text.startswith("+"):
             raise _bad(number, "each line of an added file starts with '+'")
@@ -130,7 +131,7 @@ def _added(body: list[str], line: int) -> str:
 def _update(path: str, body: list[str], line: int) -> UpdateFile:
     move_to = None
     if body and (move := _MOVE_TO.match(body[0])):
-        move_to, body, line = move.group(1), body[1:], line + 1
+        move_to, body, line = move.group(1).strip(), body[1:], line + 1
         if not move_to:
             raise _bad(line, "the path is missing")
     hunks: list[Hunk] = []
@@ -145,6 +146,8 @@ def _update(path: str, body: list[str], line: int) -> UpdateFile:
             changes, begun = [], number
             hint = _hint(text)
             hints += [hint] if hint else []
+            if len(hints) > _MAX_HINTS:
+                raise _bad(number, f"a hunk has more than {_MAX_HINTS} lines of '@@'")
         elif text.rstrip() == "*** End of File":
             hunks.append(_hunk(hints, changes, begun, at_end=True))
             hints, changes = [], []

@@ -12,6 +12,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.files.textfile import LfView, TextFile, decode
 from hermes_exec.tools.patch import fuzzy
 from hermes_exec.tools.patch.edits import minimal, replace
+from hermes_exec.tools.patch.planning import as_text
 
 
 def file_of(data: bytes) -> TextFile:
@@ -107,6 +108,19 @@ def test_each_strict_strategy_finds_its_case(data: bytes, old: str, new: str, st
 
 
 BLOCK = b"def f():\n    one = 1\n    two = 2\n    return one\n"
+
+
+def test_no_more_than_ten_thousand_places_are_replaced_at_once() -> None:
+    assert edit(b"ab\n" * 10_000, "a", "c", replace_all=True)[0] == b"cb\n" * 10_000
+    with pytest.raises(ToolFailure, match="more than 10,000 places") as raised:
+        edit(b"a" * 3_000_000, "a", "c", replace_all=True)
+    assert raised.value.kind == "too_large"
+
+
+def test_a_file_of_very_many_lines_is_not_edited() -> None:
+    with pytest.raises(ToolFailure, match="more than 500,000 lines") as raised:
+        as_text(b"\n" * 500_001, "a.txt")
+    assert raised.value.kind == "too_large"
 
 
 def test_the_similarity_strategies_are_tried_only_when_asked_for() -> None:

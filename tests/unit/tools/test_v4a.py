@@ -41,6 +41,18 @@ def test_every_operation_is_parsed() -> None:
     assert (delete, move) == (DeleteFile("c"), MoveFile("d", "e/f"))
 
 
+def test_a_patch_is_parsed_in_time_proportional_to_its_length() -> None:
+    """Each of these took minutes."""
+    blanks = " " * 300_000
+    assert parse(patch(f"*** Add File: {blanks}a{blanks}b{blanks}" + "\n" * 500_000)) == (AddFile(f"a{blanks}b", ""),)
+    assert parse(patch(f"*** Update File: a\n*** Move to: b{blanks}c")) == (UpdateFile("a", (), f"b{blanks}c"),)
+
+
+def test_a_hint_that_stands_everywhere_is_no_quadratic_search() -> None:
+    with pytest.raises(ToolFailure, match=r"occur 100000 times"):
+        update(b"a\n" * 100_000, "@@ a\n-a\n+b")
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -51,6 +63,7 @@ def test_every_operation_is_parsed() -> None:
         (patch("*** Move File: a"), "src -> dst"),
         (patch("*** Add File: a\nx"), "starts with '+'"),
         (patch(""), "no operation"),
+        (patch("*** Update File: a\n" + "@@ x\n" * 51 + "-x"), "more than 50 lines"),
         (patch("*** Delete File: a") + "\n" + patch("*** Delete File: b"), "after"),
     ],
 )
