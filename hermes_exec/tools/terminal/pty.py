@@ -38,10 +38,15 @@ async def run_in_pty(
     head, after = await process.output(0, limit_bytes=_HALF_BYTES)
     tail, end = await process.output(max(after, process.stdout_bytes - _HALF_BYTES))
     shown = head.replace(b"\r\n", b"\n")
+    output, dropped = shown + tail.replace(b"\r\n", b"\n"), end - len(head) - len(tail)
+    cut_at = len(shown) if len(head) == after else 0
     return replace(
         result,
-        output_bytes=shown + tail.replace(b"\r\n", b"\n"),
-        output_cut_at=len(shown) if len(head) == after else 0,
-        output_dropped_bytes=end - len(head) - len(tail),
+        stdout_bytes=output,
+        output_bytes=output,
+        stdout_total_bytes=len(output) + dropped,
+        stdout_cut_at=cut_at,
+        output_cut_at=cut_at,
+        output_dropped_bytes=dropped,
         timed_out=timed_out or result.timed_out,
     )

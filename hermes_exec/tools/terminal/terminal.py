@@ -131,7 +131,8 @@ async def _shortened(state: ToolState, result: RunResult) -> str:
         return text
     head = int(limit * _HEAD_SHARE)
     where = result.spill_path or await _keep(state, text)
-    saved = f"; the full output is in {where}, see read_file" if where else ""
+    whole = "the full output" if result.spill_path or not result.truncated else "what was kept of it"
+    saved = f"; {whole} is in {where}, see read_file" if where else ""
     if result.truncated:
         what = f"of {result.stdout_total_bytes} bytes"
     else:

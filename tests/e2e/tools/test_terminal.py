@@ -193,6 +193,12 @@ async def test_a_process_that_is_forgotten_while_it_is_looked_at(
     assert toolbox._state.watches == {}
 
 
+async def test_long_output_of_a_terminal_says_how_long_it_was(call: Caller) -> None:
+    data = await call("terminal", command="stty -onlcr; seq -w 1 400000", pty=True)
+    assert "[OUTPUT TRUNCATED - of 2800000 bytes; what was kept of it is in /" in data["output"]
+    assert (data["output"][:7], data["output"][-7:]) == ("000001\n", "400000\n")
+
+
 async def test_long_commands_are_listed_by_their_beginnings(call: Caller, slot: Slot) -> None:
     command = "exec sleep 60 #" + "\x01" * 60_000
     one = (await call("terminal", command=command, background=True))["session_id"]
