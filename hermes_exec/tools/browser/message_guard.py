@@ -15,10 +15,14 @@ from collections.abc import Callable
 
 from pydantic_core import from_json
 
+from hermes_exec.tools.call.json_size import is_structure_above
+
 END = b"\0"
 MIB = 1 << 20
 LONGEST_MESSAGE = 32 * MIB
 LONGEST_OPTIONAL = MIB
+MOST_STRUCTURE = 8 * MIB
+"""Bytes of a message outside of its strings."""
 MOST_SESSIONS = 300
 """Tabs, frames with processes of their own, and workers."""
 KEPT_OPTIONAL = 500
@@ -246,6 +250,8 @@ def _method(message: bytes) -> bytes:
 
 def _parse(message: bytes) -> dict[str, object]:
     """A message as an object, where the client's own parser takes it, too."""
+    if len(message) > MOST_STRUCTURE and is_structure_above(message, MOST_STRUCTURE):
+        raise BadMessage(f"a message of more than {MOST_STRUCTURE // MIB} MiB outside of strings")
     try:
         try:
             told = from_json(message, allow_inf_nan=False, cache_strings="keys")

@@ -17,6 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from hermes_exec.errors import ExecError
 from hermes_exec.slot.network import Connection, SlotListener
+from hermes_exec.tools.call.json_size import is_structure_above
 from hermes_exec.tools.call.results import to_json
 from hermes_exec.tools.state.tool_state import CallTool
 
@@ -156,8 +157,7 @@ class Callbacks:
 
 def parsed(line: bytes) -> dict[str, Any]:
     """The object that a program wrote as a line of JSON; ValueError for anything else, before much memory is taken."""
-    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if bare.count(b'"') > MOST_STRUCTURE or sum(map(len, bare.split(b'"')[::2])) > MOST_STRUCTURE:
+    if is_structure_above(line, MOST_STRUCTURE):
         raise ValueError(f"a request has at most {MOST_STRUCTURE} bytes outside of its strings: pass data in a file")
     try:
         request = json.loads(str(line, "utf-8"))

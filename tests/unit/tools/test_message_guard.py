@@ -35,6 +35,7 @@ def guard(waits: list[float]) -> MessageGuard:
         b'{"method":"Page.frameNavigated","params":{"frame":{}},"sessionId":"B"}',
         b'{"method":"Inspector.targetCrashed","sessionId":"A"}',
         LOGGED[:-1] % 1,
+        b'{"id":7,"result":{"value":"' + b'[]\\",' * (3 * MIB) + b'"},"sessionId":"A"}',
     ],
 )
 def test_message_passes_however_it_is_cut(guard: MessageGuard, message: bytes) -> None:
@@ -54,6 +55,7 @@ def test_message_passes_however_it_is_cut(guard: MessageGuard, message: bytes) -
         (b'{"id":7,"result":NaN}', "not JSON"),
         (b'{"id":7,"result":{"value":"\\ud800","more":Infinity},"sessionId":"A"}', "not JSON"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"id":7,"result":{"value":[' + b"[]," * (3 * MIB) + b'0]},"sessionId":"A"}', "8 MiB outside of strings"),
         (b"[1]", "no object"),
         (b'{"id":8,"result":{}}', "nothing that was asked"),
         (b'{"id":true,"result":{},"sessionId":"A"}', "nothing that was asked"),
