@@ -133,4 +133,4 @@ def test_events_that_are_needed_are_slowed_down(guard: MessageGuard) -> None:
     event = b'{"method":"Network.requestWillBeSent","params":{"url":"' + b"x" * MIB + b'"}}\0'
     for _ in range(64):
         assert guard.admit(event) == event
-    assert 1 < guard.pause_s < 40
+    assert 1 < guard.pause_s < 60
