@@ -79,20 +79,29 @@ async def test_messages_of_a_process_come_whole(slot: Slot) -> None:
 async def test_output_is_delivered_without_a_task(slot: Slot) -> None:
     """Until the sink has enough, fails, or the stream ends or is closed; nothing is lost between these."""
     numbers = [b"%d\0" % number for number in range(40)]
-    process = await slot.spawn("for n in $(seq 0 39); do printf '%d\\0' $n; sleep 0.002; done; read line", stdin=True)
+    process = await slot.spawn("while read line; do printf '%s\\0' $line; done", stdin=True)
     assert process.stdin is not None
+    process.stdin.hold()
     process.stdout.delimiter = b"\0"
-    said = [await process.stdout.receive()]
+    said: list[bytes] = []
 
     def take(piece: bytes) -> bool:
         said.append(piece)
+        if len(said) < 40:  # each message is the answer to the one before: none comes together with another
+            ask(len(said))
         if len(said) == 20:
             raise ValueError("enough")
         return len(said) not in (10, 40)
 
+    def ask(number: int) -> None:
+        assert process.stdin is not None
+        assert process.stdin.send_nowait(b"%d\n" % number)
+
+    ask(0)
+    take(await process.stdout.receive())
     await process.stdout.deliver(take)
     assert said == numbers[:10]
-    said.append(await process.stdout.receive())
+    take(await process.stdout.receive())
     with pytest.raises(ValueError, match="enough"):
         await process.stdout.deliver(take)
     await process.stdout.deliver(take)
