@@ -200,10 +200,11 @@ class Conversation:
             try:
                 while more and self._items:
                     item = self._items[0][0]
-                    more = type(item) is Data
-                    if type(item) is Data:
-                        self.receive_nowait()
-                        more = sink(item.data)
+                    if type(item) is not Data:
+                        more = False
+                        break
+                    self.receive_nowait()
+                    more = sink(item.data)
             except Exception as error:  # noqa: BLE001 -- raised below: whoever calls this is the channel
                 failure, more = error, False
             if not more:
