@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
-import anyio
 from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
 from hermes_exec.config.model import volume_parts
-from hermes_exec.errors import (
-    BackendUnavailable,
-    ChannelLost,
-    ConfigError,
-    ErrorCause,
-    ExecError,
-    IsolationError,
-    PostMortem,
-    SandboxDied,
-)
+from hermes_exec.errors import ConfigError, IsolationError, PostMortem
 from hermes_exec.results import IsolationLevel, PullProgress
 
 BY_ITSELF = (0, 1, 128, 255)
 """Exit codes of a runner that ends of its own accord, or could not be started."""
-AWAY_S, AWAY_PAUSE_S = 10.0, 0.5
-"""How long an engine that is away is asked again to end a box, and how often."""
 SandboxState = Literal["alive", "dead", "unknown"]
 
 
@@ -204,150 +191,6 @@ class Sandbox(Protocol):
 
     def destroy_now(self) -> None:
         """The same without an event loop, as the last resort at exit; errors are swallowed."""
-
-
-@runtime_checkable
-class HostVisible(Protocol):
-    """A sandbox whose processes this host may see."""
-
-    def host_pid(self) -> int | None:
-        """The pid of the serving runner on this host, None where it is not of this host; blocking.
-
-        Raises:
-            ExecError: the engine cannot be asked.
-        """
-
-
-@runtime_checkable
-class Signalable(Protocol):
-    """A sandbox whose runner can be sent signals from outside, for tests of what comes of it."""
-
-    def signal_now(self, number: int) -> None:
-        """Send a signal (KILL, STOP, CONT) as an accident would, without a word to the runner; blocking.
-
-        Raises:
-            ExecError: the engine or the host cannot be asked.
-        """
-
-
-@runtime_checkable
-class Mortal(Protocol):
-    """A sandbox that its engine ends at a time that is known; shortly before, its slots are not lent any more."""
-
-    @property
-    def ends_at(self) -> float:
-        """When, on the clock of ``time.monotonic()``."""
-
-
-@runtime_checkable
-class OwnSize(Protocol):
-    """A sandbox that may have another number of slots than the pool asked for; never one that a tenant gets whole."""
-
-    @property
-    def slots(self) -> int | None:
-        """How many; None for what the pool says."""
-
-
-@runtime_checkable
-class OnThisHost(Protocol):
-    """A backend whose boxes have their files on this host, in directories below ``base_dir`` of its configuration."""
-
-    @property
-    def base_dir(self) -> str | None:
-        """The directory; None for the system's temporary one."""
-
-
-@runtime_checkable
-class Prefetches(Protocol):
-    """A backend that can make an image ready, by fetching, building or converting it, before a box is launched."""
-
-    async def prefetch(self, spec: LaunchSpec) -> None:
-        """Make the image of the spec ready within its ``pull_timeout_s``, telling ``on_progress``; nothing half done is
-        left when it fails or is cancelled. The rest of the spec does not matter.
-
-        Raises:
-            LaunchTimeout: it took longer.
-            BackendUnavailable, ImageError, ConfigError: as for ``Backend.check``.
-        """
-
-
-@runtime_checkable
-class TrialImage(Protocol):
-    """A backend that can make an image for a trial: minimal, from no registry, and removed again."""
-
-    def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
-        """An image that holds nothing but the runner, and a command that does next to nothing in it.
-
-        Raises:
-            BackendUnavailable: the engine that would hold the image cannot be reached.
-        """
-
-
-@runtime_checkable
-class Remarkable(Protocol):
-    """A backend that knows what its user should know of an engine."""
-
-    async def remarks(self) -> list[str]:
-        """What that is, for `hermes-exec doctor`.
-
-        Raises:
-            BackendUnavailable: the engine cannot be asked.
-        """
-
-
-@runtime_checkable
-class Leaves(Protocol):
-    """A backend that knows what it could not remove, and does not try again unless it is asked to."""
-
-    async def leftovers(self) -> list[str]:
-        """What that is, why, and what to do, a line for each.
-
-        Raises:
-            BackendUnavailable: the engine cannot be asked.
-        """
-
-
-def advice(backend: str, what: str) -> str:
-    """Say what to do about something that a backend could not remove."""
-    return f"{backend} cannot remove {what}; `hermes-exec reap --orphans -b {backend}` tries it again"
-
-
-def advise(sandboxes: Iterable[SandboxInfo]) -> list[str]:
-    """Return a line for each sandbox of which something could not be removed."""
-    return [f"{advice(each.backend, each.sandbox)}: {each.left}" for each in sandboxes if each.left is not None]
-
-
-def away_for_now(error: BackendUnavailable) -> BackendUnavailable:
-    """Return the error, marked as that of an engine that has answered before, or that did not answer in time, which
-    proves nothing: whoever waits for a sandbox goes on waiting.
-    """
-    error.cause, error.retryable = ErrorCause.INFRA, True
-    return error
-
-
-async def why_not_ended(end: Callable[[], Awaitable[object]]) -> ExecError | OSError | None:
-    """End something; why it could not be, None when it was. An engine that is away for a moment is asked again."""
-    until = anyio.current_time() + AWAY_S
-    while True:
-        try:
-            await end()
-        except (ExecError, OSError) as error:
-            again = isinstance(error, ExecError) and error.retryable
-            if not again or anyio.current_time() > until:
-                return error
-            await anyio.sleep(AWAY_PAUSE_S)
-        else:
-            return None
-
-
-async def not_opened(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:
-    """The error of ``Sandbox.open`` for a stream that could not be had: that the box has ended, or that it cannot be
-    reached now. `what` is what a box of this backend is called.
-    """
-    status = await sandbox.status()
-    if status.state == "dead":
-        return SandboxDied(f"the {what} has ended", post_mortem=status.post_mortem, sandbox=sandbox.id)
-    return ChannelLost(f"no stream into the {what}: {status.detail or error}", sandbox=sandbox.id)
 
 
 class Backend(Protocol):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo, advise
+from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.box_directory import BoxDirectory, find_directories, parent_directory
+from hermes_exec.backends.capabilities import advise
 from hermes_exec.backends.owner import owner_state, reap_reason
 from hermes_exec.backends.strict_path import why_not_strict
 from hermes_exec.errors import ConfigError

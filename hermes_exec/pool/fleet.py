@@ -13,16 +13,9 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from hermes_exec.backends.base import (
-    Backend,
-    Labels,
-    Mortal,
-    NoOwnRoot,
-    OwnSize,
-    ReapFilter,
-    Sandbox,
-    why_not_ended,
-)
+from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sandbox
+from hermes_exec.backends.capabilities import Mortal, OwnSize
+from hermes_exec.backends.engine_errors import why_not_ended
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import anyio
 
-from hermes_exec.backends.base import Labels, Prefetches, Sandbox
+from hermes_exec.backends.base import Labels, Sandbox
+from hermes_exec.backends.capabilities import Prefetches
 from hermes_exec.channel.trace import Trace
 from hermes_exec.errors import ChannelLost, LaunchTimeout
 from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox

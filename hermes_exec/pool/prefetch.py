@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import anyio
 
-from hermes_exec.backends.base import Prefetches
+from hermes_exec.backends.capabilities import Prefetches
 from hermes_exec.errors import ConfigError, ExecError, SlotClosed
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.launch import OnPull

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.backends import base, registry, runner_binary
+from hermes_exec.backends import engine_errors, registry, runner_binary
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker.backend import DockerBackend
 from hermes_exec.backends.docker.config import DockerConfig
@@ -281,7 +281,7 @@ def test_runner_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.anyio
 async def test_an_engine_that_is_away_for_a_moment_is_asked_again_to_end_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "AWAY_PAUSE_S", 0.01)
+    monkeypatch.setattr(engine_errors, "AWAY_PAUSE_S", 0.01)
     asked: list[ExecError] = []
 
     def away(times: int, *, for_now: bool) -> Callable[[], Awaitable[None]]:
@@ -293,12 +293,12 @@ async def test_an_engine_that_is_away_for_a_moment_is_asked_again_to_end_a_box(m
         asked.clear()
         return end
 
-    assert await base.why_not_ended(away(3, for_now=True)) is None
+    assert await engine_errors.why_not_ended(away(3, for_now=True)) is None
     assert len(asked) == 3
-    failure = await base.why_not_ended(away(3, for_now=False))
+    failure = await engine_errors.why_not_ended(away(3, for_now=False))
     assert [failure] == asked
-    monkeypatch.setattr(base, "AWAY_S", 0.05)
-    assert await base.why_not_ended(away(10**9, for_now=True)) is asked[-1]
+    monkeypatch.setattr(engine_errors, "AWAY_S", 0.05)
+    assert await engine_errors.why_not_ended(away(10**9, for_now=True)) is asked[-1]
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="descendants are read from /proc")

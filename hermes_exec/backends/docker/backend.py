@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, why_not_ended
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import base_of, check_options, check_own_roots, image_of, plan_container
 from hermes_exec.backends.docker.delivery import Delivery, NotShared
@@ -21,6 +21,7 @@ from hermes_exec.backends.docker.image import ImageFacts, Images
 from hermes_exec.backends.docker.leftovers import advice_on, left_alone, remove, remove_volumes
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.docker.trial_image import trial_image
+from hermes_exec.backends.engine_errors import why_not_ended
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_each, reap_reason
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 from hermes_exec.errors import BackendUnavailable

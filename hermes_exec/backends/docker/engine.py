@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import away_for_now
 from hermes_exec.backends.docker.answer import ANSWER, Answer
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL, deadline
+from hermes_exec.backends.engine_errors import away_for_now
 from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.backends.base import advice
+from hermes_exec.backends.capabilities import advice
 from hermes_exec.backends.docker.container import NAME_LABEL
 from hermes_exec.backends.docker.trial_image import make_image, remove_image
 from hermes_exec.backends.owner import PREFIX

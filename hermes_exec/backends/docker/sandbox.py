@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import BY_ITSELF, SandboxStatus, not_opened
+from hermes_exec.backends.base import BY_ITSELF, SandboxStatus
 from hermes_exec.backends.docker.container import RUNNER
 from hermes_exec.backends.docker.deadline import deadline
 from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.docker.leftovers import remove
 from hermes_exec.backends.docker.stream import DockerStream
+from hermes_exec.backends.engine_errors import not_opened
 from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect
 
 if TYPE_CHECKING:

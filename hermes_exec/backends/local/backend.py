@@ -18,23 +18,15 @@ from hermes_exec.backends.box_directory import (
     make_directory,
     remove_groups,
 )
-from hermes_exec.backends.child_box import ChildBox
 from hermes_exec.backends.host_backend import HostBackend
 from hermes_exec.backends.local.config import LocalConfig
+from hermes_exec.backends.local.sandbox import LocalSandbox
 from hermes_exec.backends.process import SYSTEM_PATH, start_child
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.errors import ConfigError, LaunchError
 
 PREFIX = "hermes-exec-"
 """With which the names of the boxes' directories begin."""
-
-
-class LocalBox(ChildBox):
-    """A box whose runner works on this host itself."""
-
-    def _remove(self) -> None:
-        remove_groups(self._directory)
-        super()._remove()
 
 
 class LocalBackend(HostBackend):
@@ -61,13 +53,15 @@ class LocalBackend(HostBackend):
         runner_binary.find_runner()
         check_parent(self._config.base_dir, PREFIX)
 
-    async def launch(self, spec: LaunchSpec, labels: Labels) -> LocalBox:
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> LocalSandbox:
         """See ``Backend.launch``."""
         await self.check(spec)
         program = runner_binary.path()
-        return await launch_in_thread(partial(self._launch, spec, labels, program), LocalBox.destroy_now, self._limiter)
+        return await launch_in_thread(
+            partial(self._launch, spec, labels, program), LocalSandbox.destroy_now, self._limiter
+        )
 
-    def _launch(self, spec: LaunchSpec, labels: Labels, program: Path) -> LocalBox:
+    def _launch(self, spec: LaunchSpec, labels: Labels, program: Path) -> LocalSandbox:
         # As root, slots of their own uid pass through it; they cannot list it.
         mode = 0o711 if os.geteuid() == 0 else 0o700
         directory = make_directory(self._config.base_dir, PREFIX, labels, mode=mode)
@@ -82,7 +76,7 @@ class LocalBackend(HostBackend):
         pid = process.pid
         directory.remember_runner(pid)
         limits = dict.fromkeys(spec.limits.box(), "not enforced")
-        return LocalBox(f"local-{pid}", process, pid, directory, program, directory.box, limits)
+        return LocalSandbox(f"local-{pid}", process, pid, directory, program, directory.box, limits)
 
     def _name_of(self, directory: BoxDirectory, pid: int | None) -> str:
         return directory.path.name if pid is None else f"local-{pid}"

@@ -15,16 +15,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import (
-    Labels,
-    LaunchSpec,
-    Reaped,
-    ReapFilter,
-    SandboxInfo,
-    away_for_now,
-    volume_arguments,
-)
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, volume_arguments
 from hermes_exec.backends.dockerfile import folder_of
+from hermes_exec.backends.engine_errors import away_for_now
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
 from hermes_exec.backends.modal.images import RUNNER, Images, told_of

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
-from hermes_exec.backends.base import away_for_now
+from hermes_exec.backends.engine_errors import away_for_now
 from hermes_exec.errors import (
     BackendUnavailable,
     ConfigError,

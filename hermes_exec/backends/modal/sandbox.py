@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import BY_ITSELF, SandboxStatus, not_opened
+from hermes_exec.backends.base import BY_ITSELF, SandboxStatus
+from hermes_exec.backends.engine_errors import not_opened
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.images import RUNNER
 from hermes_exec.backends.modal.stream import Streams

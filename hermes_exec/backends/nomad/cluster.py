@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from hermes_exec.backends.base import away_for_now
+from hermes_exec.backends.engine_errors import away_for_now
 from hermes_exec.backends.nomad.config import NomadConfig, address_of
 from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, LaunchError

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from hermes_exec.backends.base import BY_ITSELF, SandboxStatus, not_opened
+from hermes_exec.backends.base import BY_ITSELF, SandboxStatus
+from hermes_exec.backends.engine_errors import not_opened
 from hermes_exec.backends.nomad.cluster import TASK, Cluster, NotThere
 from hermes_exec.backends.nomad.job import program
 from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect

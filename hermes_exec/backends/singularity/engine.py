@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hermes_exec.backends.base import LaunchSpec, away_for_now, volume_arguments
+from hermes_exec.backends.base import LaunchSpec, volume_arguments
 from hermes_exec.backends.box_directory import BoxDirectory
+from hermes_exec.backends.engine_errors import away_for_now
 from hermes_exec.backends.process import SYSTEM_PATH
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.config.model import volume_parts

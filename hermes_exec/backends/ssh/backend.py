@@ -9,7 +9,8 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, advise, check_host_box
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, check_host_box
+from hermes_exec.backends.capabilities import advise
 from hermes_exec.backends.owner import from_values, owner_state, reap_reason
 from hermes_exec.backends.ssh.config import SSHConfig
 from hermes_exec.backends.ssh.host import Host

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import anyio
 
-from hermes_exec.backends.base import away_for_now
+from hermes_exec.backends.engine_errors import away_for_now
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.threads import in_thread
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import SandboxStatus, not_opened
+from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.engine_errors import not_opened
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import ExecError, PostMortem

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import away_for_now
+from hermes_exec.backends.engine_errors import away_for_now
 from hermes_exec.backends.ssh.config import SSHHost
 from hermes_exec.errors import BackendUnavailable
 

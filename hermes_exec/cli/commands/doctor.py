@@ -143,7 +143,7 @@ async def _trial(finding: Finding, settings: dict[str, Any]) -> AsyncIterator[st
     """A command that does next to nothing; `settings` get a minimal image where they have none and the backend needs
     one.
     """
-    from hermes_exec.backends.base import Leaves, Remarkable, TrialImage
+    from hermes_exec.backends.capabilities import Leaves, Remarkable, TrialImage
     from hermes_exec.backends.registry import make_backend
     from hermes_exec.cli.kit.known_backends import backend_config
     from hermes_exec.redact import errors_masked, secret_values

@@ -32,7 +32,7 @@ def ps(backend: AnyBackend = None, config: Config = None, option: Options = None
 
 
 async def _list(backend: str | None, config: Path | None, option: list[str] | None, as_json: bool) -> int:
-    from hermes_exec.backends.base import Leaves
+    from hermes_exec.backends.capabilities import Leaves
     from hermes_exec.cli.kit.ending import fields_of
     from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
     from hermes_exec.cli.observe.client import lent_slots

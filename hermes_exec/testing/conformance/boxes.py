@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from hermes_exec.backends.base import OnThisHost, Signalable
+from hermes_exec.backends.capabilities import OnThisHost, Signalable
 
 if TYPE_CHECKING:
     from hermes_exec import SandboxPool, Slot

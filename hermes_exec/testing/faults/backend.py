@@ -12,7 +12,8 @@ import anyio
 from anyio import to_thread
 from anyio.abc import ByteStream
 
-from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox, Signalable
+from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
+from hermes_exec.backends.capabilities import Signalable
 from hermes_exec.config import BackendConfig
 from hermes_exec.errors import ConfigError, ExecError, LaunchError
 from hermes_exec.testing.faults.clock import jumped

@@ -8,7 +8,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes_exec.backends.base import HostVisible, Sandbox
+from hermes_exec.backends.base import Sandbox
+from hermes_exec.backends.capabilities import HostVisible
 from hermes_exec.errors import ExecError
 
 SMALL_BYTES = 1 << 30

@@ -14,8 +14,9 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_exec.backends.base import Leaves, ReapFilter
+from hermes_exec.backends.base import ReapFilter
 from hermes_exec.backends.box_directory import LEFT_FILE, BoxDirectory, make_directory
+from hermes_exec.backends.capabilities import Leaves
 from hermes_exec.backends.local.backend import PREFIX
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import own_labels
