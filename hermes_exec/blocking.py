@@ -202,6 +202,7 @@ class Slot(SyncFacade[slot.Slot]):
     session = wraps(slot.Slot.session, Session)
     processes = blocking(slot.Slot.processes)
     connect = wraps(slot.Slot.connect, Connection)
+    wait_for_port = blocking(slot.Slot.wait_for_port)
     kill_all = blocking(slot.Slot.kill_all)
     note_prepared = blocking(slot.Slot.note_prepared)
     check_disk = blocking(slot.Slot.check_disk)

@@ -25,6 +25,13 @@ def checked_timeout(timeout_s: float | None, what: str = "timeout_s") -> float |
     return float(timeout_s)
 
 
+def checked_wait(wait_s: float, what: str = "wait_s") -> float:
+    """Seconds, 0 or more."""
+    if not _is_number(wait_s) or not 0 <= wait_s <= LONGEST_S:
+        raise ConfigError(f"{what} must be a number of seconds from 0 to {LONGEST_S:g}, not {wait_s!r}")
+    return float(wait_s)
+
+
 def checked_size(size: int, what: str) -> int:
     """A number of bytes, 0 or more."""
     return checked_count(size, what, least=0)

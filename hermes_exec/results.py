@@ -87,6 +87,14 @@ class RunResult:
     reason: str | None = None
     state_lost: str | None = None
 
+    def __repr__(self) -> str:
+        fields: dict[str, object] = {"exit_code": self.exit_code}
+        if data := self.output_bytes or self.stdout_bytes or self.stderr_bytes:
+            fields["output"] = first_lines(data[:1024].decode("utf-8", "replace"))
+        if self.killed is not None and self.killed.left:
+            fields["killed"] = self.killed
+        return describe_result(self, *UNUSUAL, **fields)
+
     @property
     def stdout(self) -> str:
         """Standard output as UTF-8, bytes that are not replaced by U+FFFD, one line at the cut where bytes were
@@ -133,6 +141,22 @@ class RunResult:
         if not self.ok:
             raise CommandFailed(self)
         return self
+
+
+UNUSUAL = ("signal", "timed_out", "oom_killed", "truncated", "spill_path", "stderr_spill_path", "reason", "state_lost")
+SHOWN_LINES, SHOWN_CHARACTERS = 2, 160
+
+
+def first_lines(text: str) -> str:
+    """Return the first lines of an output, with an ellipsis where more follows."""
+    lines = "".join(text[:SHOWN_CHARACTERS].splitlines(keepends=True)[:SHOWN_LINES])
+    return lines if lines == text else lines.rstrip("\n") + "…"
+
+
+def describe_result(result: object, *unusual: str, **fields: object) -> str:
+    """Return the repr of a result: these fields, and of the unusual ones those that are set."""
+    fields |= {name: value for name in unusual if (value := getattr(result, name))}
+    return f"{type(result).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
 def as_text(data: bytes, cut_at: int = 0, dropped_bytes: int = 0) -> str:
@@ -244,6 +268,10 @@ class SearchResult:
     truncated: bool = False
     binary_skipped: int = 0
     errors: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        shown = {"total": self.total, "total_files": self.total_files}
+        return describe_result(self, "truncated", "binary_skipped", "errors", **shown)
 
 
 @dataclass(frozen=True, slots=True)

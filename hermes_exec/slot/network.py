@@ -18,6 +18,7 @@ from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
 from hermes_exec.channel import Conversation, Data, End, RemoteError
+from hermes_exec.checks import checked_wait
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
@@ -45,13 +46,31 @@ def checked_host(host: object) -> str:
     return host
 
 
-async def connect(scope: SlotScope, port: int, host: str) -> Connection:
-    """Connect inside the slot. Raises ConnectionRefusedError, TimeoutError and the like with the address."""
-    params = {"host": checked_host(host), "port": checked_port(port)}
-    connected = await _begun(scope, "net.connect", params, f"{host}:{port}", CONNECT_S)
+async def connect(scope: SlotScope, port: int, host: str, wait_s: float) -> Connection:
+    """Connect inside the slot, at most `wait_s` seconds after now if nothing listens yet. Raises
+    ConnectionRefusedError, TimeoutError and the like with the address.
+    """
+    params = {"host": checked_host(host), "port": checked_port(port), "wait_s": checked_wait(wait_s)}
+    address, within_s = f"{host}:{port}", wait_s + CONNECT_S
+    try:
+        connected = await _begun(scope, "net.connect", params, address, within_s)
+    except ConnectionRefusedError as error:
+        if not wait_s:
+            raise
+        why = f"nothing has listened in the slot within {wait_s:g} s"
+        raise ConnectionRefusedError(error.errno, why, address) from error
     if connected is None:
-        raise TimeoutError(f"no connection to {host}:{port} in the slot within {CONNECT_S:g} s")
+        raise TimeoutError(f"no connection to {address} in the slot within {within_s:g} s")
     return Connection(scope, connected)
+
+
+async def wait_for_port(scope: SlotScope, port: int, timeout_s: float, host: str) -> None:
+    """Return when a connection inside the slot succeeds; it is closed again. Raises TimeoutError."""
+    try:
+        connection = await connect(scope, port, host, checked_wait(timeout_s, "timeout_s"))
+    except ConnectionRefusedError as error:
+        raise TimeoutError(f"nothing has listened on {host}:{port} in the slot within {timeout_s:g} s") from error
+    await connection.aclose()
 
 
 async def _begun(
@@ -180,11 +199,12 @@ class Forward:
     """A listener on this host's loopback whose connections come out inside the slot.
 
     Use it as an async context manager; `port` is where it listens. It stops with the slot. A client that connects when
-    nothing listens inside is disconnected.
+    nothing listens inside is disconnected, after `wait_s` seconds.
     """
 
-    def __init__(self, scope: SlotScope, port: int, local_port: int, host: str) -> None:
+    def __init__(self, scope: SlotScope, port: int, local_port: int, host: str, wait_s: float) -> None:
         self._scope, self._remote, self._host = scope, checked_port(port), checked_host(host)
+        self._wait_s = checked_wait(wait_s)
         self._local = checked_port(local_port, least=0)
         self._background: DetachedTaskGroup | None = None
         self.port = local_port
@@ -221,7 +241,7 @@ class Forward:
     async def _carry(self, client: SocketStream) -> None:
         async with client:
             try:
-                inside = await connect(self._scope, self._remote, self._host)
+                inside = await connect(self._scope, self._remote, self._host, self._wait_s)
             except (OSError, ExecError) as error:
                 logger.debug("forwarding to port %d: %s", self._remote, error)
                 return

@@ -18,7 +18,7 @@ from hermes_exec.slot.answers import items, process_info, receipt
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Command, Environment, command_params
 from hermes_exec.slot.disk import TRIAL, check_disk
 from hermes_exec.slot.files import Files
-from hermes_exec.slot.network import Connection, Forward, SlotListener, connect
+from hermes_exec.slot.network import Connection, Forward, SlotListener, connect, wait_for_port
 from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute, single
 from hermes_exec.slot.scope import DISK_S, SlotScope
@@ -297,20 +297,31 @@ class Slot:
         answer = await self._scope.call("slot.processes", {}, timeout_s=KILL_S)
         return [process_info(entry) for entry in items(answer, "processes")]
 
-    async def connect(self, port: int, host: str = "127.0.0.1") -> Connection:
-        """A TCP connection made inside the slot, as a byte stream.
+    async def connect(self, port: int, host: str = "127.0.0.1", wait_s: float = 0) -> Connection:
+        """Connect to a TCP port inside the slot and return the connection as a byte stream.
+
+        While nothing listens, wait up to `wait_s` seconds for a server that was just started.
 
         Raises:
             ConnectionRefusedError, TimeoutError, OSError: what the connection met, with the address.
         """
-        return await connect(self._scope, port, host)
+        return await connect(self._scope, port, host, wait_s)
 
-    def forward(self, port: int, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
+    async def wait_for_port(self, port: int, timeout_s: float, host: str = "127.0.0.1") -> None:
+        """Wait until a TCP port inside the slot accepts a connection. The server sees one that is closed at once.
+
+        Raises:
+            TimeoutError: nothing has listened within `timeout_s` seconds.
+            OSError: what else the connection met, with the address.
+        """
+        await wait_for_port(self._scope, port, timeout_s, host)
+
+    def forward(self, port: int, local_port: int = 0, host: str = "127.0.0.1", wait_s: float = 0) -> Forward:
         """An async context manager that listens on this host's loopback and connects each client inside the slot.
 
-        `local_port` 0 takes a free one; `.port` says which.
+        `local_port` 0 takes a free one; `.port` says which. Each client waits for a server as with `connect`.
         """
-        return Forward(self._scope, port, local_port, host)
+        return Forward(self._scope, port, local_port, host, wait_s)
 
     def listen(self, path: str | PathLike[str]) -> SlotListener:
         """An async context manager that listens on a UNIX socket at `path` inside the slot, for the slot's own user;

@@ -71,7 +71,7 @@ REQUESTS: tuple[tuple[str, dict[str, Any], bytes | None], ...] = (
     ("file.glob", {"path": ".", "pattern": "**/*", "limit": 5}, None),
     ("file.put_tree", {"path": "d"}, tree(tarfile.PAX_FORMAT)),
     ("file.get_tree", {"path": "d"}, None),
-    ("net.connect", {"host": "127.0.0.1", "port": 1}, b"x"),
+    ("net.connect", {"host": "127.0.0.1", "port": 1, "wait_s": 0.1}, b"x"),
     ("net.listen", {"path": "socket"}, None),
     ("net.accept", {"listener": 16}, None),
 )

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hermes_exec.results import describe_result, first_lines
+
 _BYTE = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, as Python has it in text (surrogateescape)."""
 
@@ -46,6 +48,12 @@ class ToolResult:
     spilled: str | None = None
     images: tuple[bytes, ...] = ()
     shows_images: bool = False
+
+    def __repr__(self) -> str:
+        shown: dict[str, object] = {"name": self.name, "ok": self.ok, "content": first_lines(self.content)}
+        if self.images:
+            shown["images"] = len(self.images)
+        return describe_result(self, "error_kind", "spilled", **shown)
 
 
 def to_json(data: object) -> str:

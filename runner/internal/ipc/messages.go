@@ -158,11 +158,13 @@ type Processes struct {
 	Processes []Process `json:"processes"`
 }
 
-// Connect opens a TCP connection from inside the slot's network.
+// Connect opens a TCP connection from inside the slot's network. While it is
+// refused, it is tried again for WaitS.
 type Connect struct {
 	Host     string  `json:"host"`
 	Port     int     `json:"port"`
 	TimeoutS float64 `json:"timeout_s"`
+	WaitS    float64 `json:"wait_s"`
 }
 
 // Listen makes a UNIX socket at an absolute path of the slot's view, with the

@@ -2,39 +2,74 @@ package pipe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
+	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
 )
 
+// Between two attempts at a connection that is refused.
+const (
+	firstPause   = time.Millisecond
+	longestPause = 50 * time.Millisecond
+)
+
 // Dial connects from here, which is inside the slot's network, and returns the
-// descriptor.
+// descriptor. While the connection is refused it tries again, until c.WaitS is
+// over.
 func Dial(ctx context.Context, c ipc.Connect) (int, error) {
 	if c.Port < 1 || c.Port > 65535 {
 		return -1, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("port %d", c.Port)}
 	}
+	end := time.Now().Add(time.Duration(c.WaitS * float64(time.Second)))
+	pause := firstPause
+	for {
+		conn, err := dial(ctx, c)
+		if err == nil {
+			defer conn.Close()
+			return descriptor(conn)
+		}
+		left := time.Until(end)
+		if !errors.Is(err, syscall.ECONNREFUSED) || left <= 0 {
+			return -1, dialError(err)
+		}
+		select {
+		case <-ctx.Done():
+			return -1, ctx.Err()
+		case <-time.After(min(pause, left)):
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// dial makes one attempt.
+func dial(ctx context.Context, c ipc.Connect) (net.Conn, error) {
 	timeout := time.Duration(c.TimeoutS * float64(time.Second))
 	if timeout <= 0 {
 		timeout = 30 * time.Second
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))
-	if err != nil {
-		if ctx.Err() != nil {
-			return -1, &ipc.Error{Kind: "os", Message: err.Error(), Errno: "ETIMEDOUT"}
-		}
-		e := ipc.AsError(err)
-		if e.Kind != "os" {
-			e = &ipc.Error{Kind: "os", Message: err.Error(), Errno: "EHOSTUNREACH"}
-		}
-		return -1, e
+	d := net.Dialer{Timeout: timeout}
+	return d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))
+}
+
+func dialError(err error) *ipc.Error {
+	var timed net.Error
+	if errors.As(err, &timed) && timed.Timeout() {
+		return &ipc.Error{Kind: "os", Message: err.Error(), Errno: "ETIMEDOUT"}
 	}
-	defer conn.Close()
+	e := ipc.AsError(err)
+	if e.Kind != "os" {
+		e = &ipc.Error{Kind: "os", Message: err.Error(), Errno: "EHOSTUNREACH"}
+	}
+	return e
+}
+
+// descriptor returns a copy of the connection's descriptor.
+func descriptor(conn net.Conn) (int, error) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return -1, &ipc.Error{Kind: "internal", Message: "not a TCP connection"}

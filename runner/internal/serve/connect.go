@@ -18,6 +18,8 @@ import (
 const (
 	// connectTime is how long a connection may take to be made, in seconds.
 	connectTime = 30
+	// longestWait is how long something may be waited for to listen, in seconds.
+	longestWait = 1_000_000_000
 	// flushTime is how long a peer has for what was sent before the end.
 	flushTime = 2 * time.Second
 )
@@ -25,9 +27,10 @@ const (
 // netConnect carries one TCP connection of the slot's network.
 func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
-		Slot string `json:"slot"`
-		Host string `json:"host"`
-		Port int    `json:"port"`
+		Slot  string  `json:"slot"`
+		Host  string  `json:"host"`
+		Port  int     `json:"port"`
+		WaitS float64 `json:"wait_s"`
 	}
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
@@ -35,13 +38,16 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 	if p.Host == "" || p.Port < 1 || p.Port > 65535 {
 		return nil, channel.BadRequest("host %q and port %d are no address", p.Host, p.Port)
 	}
+	if p.WaitS < 0 || p.WaitS > longestWait {
+		return nil, channel.BadRequest("wait_s must be from 0 to %d, not %v", longestWait, p.WaitS)
+	}
 	slot, agent, err := s.exec.Slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
 	ctx, leave := slot.Join(c.Ctx)
 	defer leave()
-	where := ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}
+	where := ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime, WaitS: p.WaitS}
 	peer, err := opened[*net.TCPConn](ctx, agent, ipc.OpConnect, where, net.FileConn)
 	if err != nil {
 		return nil, err

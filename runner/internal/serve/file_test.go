@@ -154,6 +154,21 @@ func TestConnect(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 	d.fails("bad_request", "net.connect", params{"slot": "s", "host": "127.0.0.1", "port": 0})
+	d.fails("bad_request", "net.connect", params{"slot": "s", "host": "127.0.0.1", "port": port, "wait_s": -1})
+	started := time.Now()
+	d.fails("os", "net.connect", params{"slot": "s", "host": "127.0.0.1", "port": port, "wait_s": 0.2})
+	if waited := time.Since(started); waited < 200*time.Millisecond {
+		t.Fatalf("refused after %v", waited)
+	}
+	k = d.begin("net.connect", params{"slot": "s", "host": "127.0.0.1", "port": port, "wait_s": 30}, 1<<20)
+	late, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	k.until("the connection", func() bool { return len(k.events) == 1 })
+	k.cancel()
+	_ = k.finish(nil)
 }
 
 // Six searches use all of an agent's threads for files.

@@ -60,6 +60,11 @@ def test_ports_of_a_slot() -> None:
         with slot.forward(port) as forward, socket.create_connection(("127.0.0.1", forward.port), timeout=20) as client:
             client.sendall(b"forwarded")
             assert client.recv(99) == b"FORWARDED"
+        slot.wait_for_port(port, 20)
+        with slot.connect(port, wait_s=1) as stream:
+            stream.send_eof()
+        with pytest.raises(TimeoutError, match="nothing has listened"):
+            slot.wait_for_port(1, 0.05)
         with socket.create_server(("127.0.0.1", 0)) as busy:
             taken = busy.getsockname()[1]
             with pytest.raises(OSError, match=f"127.0.0.1:{taken}"), slot.forward(port, taken):

@@ -60,6 +60,30 @@ async def check_connect_to_a_closed_port(ctx: Context) -> None:
 
 
 @check("network", "helper")
+async def check_connect_waits(ctx: Context) -> None:
+    """Connect with wait_s gives a connection as soon as something listens, and is refused when nothing does in time."""
+    server = await ctx.background("listen", 0)
+    port = int((await server.stdout.receive()).rpartition(b":")[2])
+    await server.kill()
+    with raises(ConnectionRefusedError):
+        await ctx.slot.connect(port, wait_s=0.1)
+    with raises(TimeoutError):
+        await ctx.slot.wait_for_port(port, 0.1)
+    echoes = []
+
+    async def talk() -> None:
+        async with await ctx.slot.connect(port, wait_s=30) as stream:
+            await stream.send(b"ping")
+            echoes.append(await stream.receive())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(talk)
+        await ctx.background("listen", port)
+        await ctx.slot.wait_for_port(port, 30)
+    equal(echoes, [b"ping"], "echo")
+
+
+@check("network", "helper")
 async def check_forward(ctx: Context) -> None:
     """Forward listens on the driver's loopback and carries connections into the slot."""
     port = await _server(ctx)
