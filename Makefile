@@ -31,10 +31,10 @@ demo: ## a small language model works on real tasks in isolated slots (BACKEND=l
 quick: setup ## three minutes of tests: unit tests, the runner's own, the conformance suite on local and on busybox
 	@.ci/test quick
 
-test: setup ## all tests: Python on real engines, and the runner's own with the race detector; of attacks and of images a sample
+test: setup ## Python tests on real engines, a fixed sample of them (HERMES_SAMPLE_SEED=N: another one), and the runner's own with the race detector
 	@.ci/test
 
-attack: setup ## all of what `make test` takes a sample of: attacks on every rung, behaviours on every image, cheats (hours)
+attack: setup ## everything that `make test` takes a sample of: attacks on every rung, behaviours on every image, cheats (hours)
 	@.ci/test attack
 
 test-faults: setup ## random work under 500 seeds of faults on local, 100 on Docker, 50 on SSH, Apptainer, Nomad and Modal's client, 50 drivers killed on each (over an hour)

@@ -1,9 +1,7 @@
 """Fixtures of all tests: event loops, engines, what a plain run leaves out, engines that must not be skipped.
 
-`HERMES_REQUIRE_ENGINES=local,docker` turns a skip because of one of these engines into a failure. `--whole` also runs
-what a plain run takes a sample of: attacks on all rungs, all behaviours on all images. The sample is another one each
-day; `HERMES_SAMPLE_SEED=N` brings one back. `--sample` runs half of the tests marked `sample` alone, each on asyncio or
-trio; `--rest` runs the others.
+`HERMES_REQUIRE_ENGINES=local,docker` turns a skip because of one of these engines into a failure. A plain run takes a
+fixed sample, `--whole` all: see tests/support/sample.py.
 """
 
 from __future__ import annotations
@@ -13,10 +11,8 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 import warnings
-import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,18 +25,16 @@ from tests import nomad_agent as nomad
 from tests import sshd
 from tests.engines import modal_server as modal_servers
 from tests.hangs import Hangs
+from tests.support import sample
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, (name.strip() for name in os.environ.get("HERMES_REQUIRE_ENGINES", "").split(","))))
-SEED = "HERMES_SAMPLE_SEED"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SLOWEST = (
     "soak", "attack/test_attacks", "e2e/cli/test_run", "conformance/test_docker_debian", "faults", "e2e/test_packaging",
     "chaos", "e2e/cli", "conformance", "e2e/agent", "e2e/backends", "docs", "e2e",
 )  # fmt: skip
 """Parts of the tests that take long, the longest first."""
-WIDEST = ("chaos", "soak", "e2e")
-"""Parts of which a third runs a day."""
 
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")  # they judge results, not the speed of a shared machine
@@ -56,19 +50,16 @@ class BackendCase:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the whole be run where a plain run takes a sample, or only what is for trio and the newest Python."""
-    parser.addoption("--whole", action="store_true", help="also run what a plain run takes a sample of")
-    parser.addoption("--sample", action="store_true", help="run half of the tests marked sample, on asyncio or trio")
-    parser.addoption("--rest", action="store_true", help="leave out what --sample runs")
+    """Let everything be run where a plain run takes a sample."""
+    parser.addoption("--whole", action="store_true", help="run everything, not the fixed sample")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take interrupts, also where a shell has started the tests in the background, which ignores them.
 
-    Processes that run tests side by side get the sample of the one that starts them, and a temporary directory each:
-    pools of one directory remove what dead drivers left there, and list each other.
+    Processes that run tests side by side get a temporary directory each: pools of one directory remove what dead
+    drivers left there, and list each other.
     """
-    os.environ.setdefault(SEED, str(int(time.time()) // 86_400))
     config.pluginmanager.register(Hangs(config))
     if "PYTEST_XDIST_WORKER" in os.environ:
         _own_temporary_directory(config)
@@ -91,7 +82,7 @@ def pytest_report_header() -> list[str]:
     """Say which engines must be there, and whether the runner binaries are those of the sources."""
     from hatch_build import RunnerBuildError, build_key, find_go, is_current, targets_here
 
-    lines = [f"engines required: {', '.join(sorted(REQUIRED)) or 'none'}", f"sample: {SEED}={os.environ[SEED]}"]
+    lines = [f"engines required: {', '.join(sorted(REQUIRED)) or 'none'}", f"sample: HERMES_SAMPLE_SEED={sample.SEED}"]
     try:
         current = is_current(ROOT, build_key(ROOT / "runner", find_go()), targets_here())
     except RunnerBuildError as error:
@@ -103,72 +94,23 @@ def pytest_report_header() -> list[str]:
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """The event loop of an async test: asyncio, or for those marked `sample` with --sample or --whole trio, too."""
+    """The event loop of an async test: asyncio, for those marked `loops` trio or with --whole both."""
     return str(request.param)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m newest` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not of this run; the slowest files come first."""
-    whole, sample = bool(config.getoption("--whole")), bool(config.getoption("--sample"))
-    left_out = {
-        item
-        for item in items
-        if ((item.get_closest_marker("whole") or on_a_second_image(item) or not_today(item)) and not whole)
-        or (sample and not in_sample(item))
-        or (config.getoption("--rest") and in_sample(item))
-        or not on_its_loop(item, whole=whole, sample=sample)
-    }
+    sample.mark_newest(items)
+    left_out = sample.left_out(items, whole=bool(config.getoption("--whole")))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = sorted((item for item in items if item not in left_out), key=place)
 
 
-def not_today(item: pytest.Item) -> bool:
-    """Tell whether another day's sample has a test of which one in `n` runs."""
-    mark = item.get_closest_marker("one_of")
-    one_of = int(mark.args[0]) if mark is not None else 3 if place_among(item, WIDEST) < len(WIDEST) else 1
-    return turn(item) % one_of != 0
-
-
-def in_sample(item: pytest.Item) -> bool:
-    """Tell whether a test is of those that --sample runs today."""
-    return item.get_closest_marker("sample") is not None and turn(item) // 2 % 2 == 0
-
-
-def turn(item: pytest.Item) -> int:
-    """A number of a test that is one more each day, and the same on both event loops."""
-    return zlib.crc32(item.nodeid.replace("trio", "asyncio").encode()) + int(os.environ[SEED])
-
-
-def on_a_second_image(item: pytest.Item) -> bool:
-    """Tell whether a test of what does not depend on the image, commands and the agent, runs on Docker already."""
-    where = item.path.relative_to(ROOT / "tests").as_posix()
-    return where.startswith(("e2e/cli", "e2e/agent")) and "docker-busybox" in item.name
-
-
 def place(item: pytest.Item) -> int:
     """Where a test stands in the order: a slow file that begins last would be waited for."""
-    return place_among(item, SLOWEST)
-
-
-def place_among(item: pytest.Item, parts: Sequence[str]) -> int:
-    """The first of these parts of the tests that a test is of; after the last where it is of none."""
     name = item.path.relative_to(ROOT / "tests").as_posix()
-    return next((number for number, part in enumerate(parts) if name.startswith(part)), len(parts))
-
-
-def on_its_loop(item: pytest.Item, *, whole: bool, sample: bool) -> bool:
-    """Tell whether a test is to run on its event loop, if that is from the fixture above: a module with a fixture of
-    its own keeps what it wants. Of the sample, each runs on one of both, some days later on the other.
-    """
-    loop = getattr(getattr(item, "callspec", None), "params", {}).get("anyio_backend")
-    definitions = (
-        item._fixtureinfo.name2fixturedefs.get("anyio_backend", ()) if isinstance(item, pytest.Function) else ()
-    )
-    if not definitions or definitions[-1].baseid != "tests":
-        return True
-    if whole or not sample:
-        return loop == "asyncio" or (whole and item.get_closest_marker("sample") is not None)
-    return loop == ("asyncio", "trio")[turn(item) // 4 % 2]
+    return next((number for number, part in enumerate(SLOWEST) if name.startswith(part)), len(SLOWEST))
 
 
 @cache

@@ -13,7 +13,7 @@ from hermes_exec import SandboxPool, Slot
 from tests.attack.arena import FOLDER, PROGRAMS
 from tests.attack.ours import our_programs, peak_mib, status
 
-pytestmark = [pytest.mark.anyio, pytest.mark.one_of(3)]
+pytestmark = [pytest.mark.anyio]
 MIB, GIB = 1 << 20, 1 << 30
 MOST_MIB = 64
 """What runner and agent may have at most, each. They have 7 to 15 when nothing is wrong."""

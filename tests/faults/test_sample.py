@@ -15,12 +15,7 @@ SEEDS = {"local": 6}
 
 
 def marked(backend: str) -> list[pytest.MarkDecorator]:
-    """Local and Docker each day, of the others half."""
-    return (
-        []
-        if backend == "local"
-        else [getattr(pytest.mark, backend), pytest.mark.one_of(1 if backend == "docker" else 2)]
-    )
+    return [] if backend == "local" else [getattr(pytest.mark, backend)]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ def sleeps(until: threading.Event) -> None:
     until.wait()
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_threads_and_coroutines_are_told(tmp_path: Path) -> None:
     done, over = anyio.Event(), threading.Event()
     thread = threading.Thread(target=sleeps, args=[over])

@@ -60,7 +60,7 @@ async def test_the_host_with_the_most_free_weight_gets_the_box() -> None:
     assert await lab.place(2) == ["b", "a"]
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_boxes_that_are_being_started_count() -> None:
     lab = Lab("a", "b", "c")
     async with anyio.create_task_group() as tasks:
@@ -144,7 +144,7 @@ async def test_when_all_fail_each_is_named(errors: tuple[ExecError, ExecError], 
     assert await lab.place() == ["b"]
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_launch_that_is_given_up_counts_against_nobody() -> None:
     lab = Lab("a", "b")
 
@@ -159,7 +159,7 @@ async def test_a_launch_that_is_given_up_counts_against_nobody() -> None:
     assert await lab.place() == ["a"]
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_host_that_is_silent_holds_up_no_question() -> None:
     lab = Lab("a", "b", "c")
     lab.failing["b"] = away("b")

@@ -18,7 +18,7 @@ from hermes_exec.tools import Toolbox, ToolResult
 from tests.conftest import BackendCase
 from tests.e2e.agent.plans import PlanModel
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 def outputs(episode: Episode) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from hermes_exec.errors import ConfigError
 from hermes_exec.tools import Toolbox
 from tests.unit.agent.endpoint import Answer, endpoint, ok
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 async def episode(*steps: Step, **bounds: Any) -> Episode:

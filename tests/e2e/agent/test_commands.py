@@ -232,7 +232,6 @@ def test_batch_run_show_and_report(tmp_path: Path) -> None:
     assert (out / "report.html").stat().st_size > 5000
 
 
-@pytest.mark.one_of(4)
 @pytest.mark.parametrize("burst", [Burst(0, (signal.SIGINT,)), Burst(0, (signal.SIGTERM,)), *BURSTS[1::3]], ids=str)
 def test_signals_end_with_all_boxes_gone_and_partial_results(tmp_path: Path, burst: Burst) -> None:
     out = tmp_path / "out"
@@ -269,7 +268,6 @@ def test_signals_end_with_all_boxes_gone_and_partial_results(tmp_path: Path, bur
     assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
 
 
-@pytest.mark.one_of(2)
 @pytest.mark.parametrize("burst", BURSTS[::3], ids=str)
 def test_signals_end_an_agent_with_all_boxes_gone(tmp_path: Path, burst: Burst) -> None:
     asked = threading.Event()

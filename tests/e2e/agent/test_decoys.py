@@ -17,7 +17,7 @@ from hermes_exec import SandboxPool
 from tests.conftest import BackendCase, require_engine
 from tests.e2e.agent.plans import PlanModel
 
-pytestmark = [pytest.mark.anyio, pytest.mark.one_of(4)]
+pytestmark = [pytest.mark.anyio]
 BOTH: tuple[ScoreIn, ScoreIn] = ("sealed", "slot")
 
 COMPARE = "cmp out.txt expected.txt"

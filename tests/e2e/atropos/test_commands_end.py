@@ -11,7 +11,6 @@ import pytest
 from tests.e2e.atropos.lab import PolicyServer, load, read_groups, serving, solve
 from tests.e2e.atropos.trainer import ROOT, environment, flags, refusing, run, run_api
 
-pytestmark = pytest.mark.one_of(3)
 NOWHERE = "http://127.0.0.1:9/v1"
 ENVIRONMENT = """
 import asyncio, sys

@@ -76,9 +76,9 @@ def test_endless_terminals_in_process(docker_image: Callable[[str], str], tokeni
     "backend",
     [
         "local",
-        pytest.param("docker", marks=pytest.mark.one_of(3)),
-        pytest.param("nomad", marks=[pytest.mark.nomad, pytest.mark.one_of(3)]),
-        pytest.param("modal", marks=[pytest.mark.modal, pytest.mark.one_of(3)]),
+        "docker",
+        pytest.param("nomad", marks=pytest.mark.nomad),
+        pytest.param("modal", marks=pytest.mark.modal),
     ],
 )
 def test_swe_smith_oracle_by_the_command_of_older_environments(

@@ -125,7 +125,6 @@ async def test_hook_that_would_end_the_process_is_a_mistake(
     assert len(server.bodies) <= 2 * 3
 
 
-@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("command", "body", "told"),
     [

@@ -29,8 +29,6 @@ from tests.e2e.atropos.trainer import environment, flags, run, run_api
 from tests.interrupts import BURSTS, Burst
 from tests.unit.agent.tokens.families import PLAIN
 
-pytestmark = pytest.mark.one_of(3)
-
 SLEEPS = call("terminal", command="sleep 60")
 
 
@@ -80,7 +78,6 @@ def test_signals_give_every_slot_back_and_tell_the_server(number: signal.Signals
         assert api_status(api.url, made["env_id"])["env_weight"] == 1.0
 
 
-@pytest.mark.one_of(4)
 @pytest.mark.parametrize("burst", BURSTS, ids=str)
 def test_several_signals_end_as_one_does(burst: Burst, tokenizer: Path) -> None:
     """With 32 slots in use: all of them come back, and the server is told."""
@@ -198,7 +195,6 @@ def test_process_ends_with_an_error_when_nothing_can_be_had(tokenizer: Path, tmp
         ("process", ["--env.backend", "dokcer"], "dokcer"),
     ],
 )
-@pytest.mark.one_of(6)  # each is a start of the program, which imports much
 def test_start_up_refusals(command: str, more: list[str], told: str, tokenizer: Path) -> None:
     code, said = run(command, *flags(tokenizer, "http://127.0.0.1:9/v1", *more), HF_HUB_OFFLINE="1")
     assert code == 2, said

@@ -50,7 +50,7 @@ def containers(engine: DockerClient, run_id: str) -> list[Any]:
     return engine.containers.list(all=True, filters={"label": f"hermes-exec.run-id={run_id}"}, ignore_removed=True)
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("image", ["busybox", "debian", "distroless"])
 async def test_every_image(image: str, docker_image: Image, engine: DockerClient, run_id: str) -> None:
     probe = ("/probe", "echo", "hello") if image == "distroless" else ("/bin/echo", "hello")

@@ -64,7 +64,7 @@ def folder_in(image: str) -> Path:
     return Path(image.removeprefix("dockerfile:"))
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_slot_of_a_folder(make: Make, engine: DockerClient) -> None:
     image = make("COPY given /given", "ENV TOLD=yes", "WORKDIR /work", "USER 7:7", given="one")
     seen: list[PullProgress] = []
@@ -170,7 +170,7 @@ async def test_a_step_may_be_silent_for_longer_than_a_launch(make: Make) -> None
         assert slot.image == image
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("how", ["cancelled", "over its time", "closed"])
 async def test_a_build_that_is_given_up_ends_at_once(how: str, make: Make, engine: DockerClient) -> None:
     seconds = mark()
@@ -216,7 +216,7 @@ async def test_a_build_ends_with_its_driver(make: Make) -> None:
     await until(lambda: not marked(seconds))
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_one_that_fails_holds_up_no_other(make: Make, docker_image: Callable[[str], str], tmp_path: Path) -> None:
     base, good = docker_image("busybox"), make()
     absent, refused = f"dockerfile:{tmp_path}/absent", "127.0.0.1:9/absent:1"

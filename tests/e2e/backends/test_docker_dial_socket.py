@@ -82,7 +82,7 @@ def test_what_a_killed_driver_left_is_removed_by_the_next() -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_streams_go_past_the_daemon_where_files_are_shared(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("busybox"), user="1000") as pool, pool.slot() as slot:
         assert type(stream_of(slot)) is FdStream

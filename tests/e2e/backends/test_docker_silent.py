@@ -80,7 +80,7 @@ async def at_most(seconds: float) -> AsyncIterator[None]:
     assert time.monotonic() - began < seconds
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("shutdown_s", [0.01, SHUTDOWN_S])
 async def test_the_end_of_a_pool_whose_boxes_cannot_be_removed(
     shutdown_s: float, engine: SilentEngine, docker_image: Callable[[str], str], run_id: str
@@ -109,7 +109,7 @@ async def test_the_end_of_a_pool_that_looks_for_orphans(
     assert containers(run_id) == 0
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("request_line", LAUNCHING)
 async def test_the_end_of_a_pool_that_launches(
     request_line: str, engine: SilentEngine, docker_image: Callable[[str], str], run_id: str

@@ -58,7 +58,6 @@ def stubborn(tmp_path: Path) -> Iterator[Callable[[str], BoxDirectory]]:
             chattr("-i", path)
 
 
-@pytest.mark.one_of(1)
 @pytest.mark.parametrize("name", ["local", "singularity", pytest.param("ssh", marks=pytest.mark.ssh)])
 async def test_a_removal_that_fails_is_reported_and_not_tried_again(
     name: str,

@@ -27,7 +27,7 @@ from hermes_exec.errors import ChannelLost, ConfigError, LaunchError, SandboxDie
 from tests.e2e.backends.boxes import box, left, until, until_state
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 def backend(base: Path) -> LocalBackend:

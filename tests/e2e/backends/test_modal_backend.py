@@ -68,7 +68,7 @@ async def found() -> list[SandboxInfo]:
         return listed
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_everything_is_gone_afterwards(options: dict[str, Any], modal_server: Server) -> None:
     async with SandboxPool("modal", **options) as pool, pool.slot() as slot, pool.slot() as other:
         assert (await slot.run("cat", stdin="there and back")).stdout == "there and back"

@@ -129,7 +129,7 @@ async def survive(channel: Channel, streams: list[FdStream]) -> None:
     ]
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_local(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o711)
     with anyio.fail_after(120):

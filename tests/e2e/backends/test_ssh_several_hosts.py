@@ -138,7 +138,7 @@ async def test_a_host_that_is_silent_at_the_start(
     assert line.startswith(f"{fleet.names[0]} is left out until it answers again: ssh {fleet.names[0]}: ")
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
 async def test_a_host_that_refuses_at_the_start_and_comes_later(
     fleet: Fleet, transport: str, caplog: pytest.LogCaptureFixture

@@ -135,7 +135,6 @@ def answers(top: Path, paths: list[Path], user: int) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.one_of(1)
 @pytest.mark.parametrize("user", [ALICE, 0])
 def test_the_driver_the_runner_and_the_probe_agree(top: Path, user: int) -> None:
     cases = {name: case for name, case in CASES.items() if case.user == user}

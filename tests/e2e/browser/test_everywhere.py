@@ -14,14 +14,11 @@ from tests.engines import options_of
 from tests.ordinary_user import run_as_ordinary_user
 
 
-def marked(backend: str) -> list[pytest.MarkDecorator]:
-    return [getattr(pytest.mark, backend), pytest.mark.one_of(2)]
-
-
 @pytest.mark.anyio
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "backend", [pytest.param(name, marks=marked(name)) for name in ("ssh", "singularity", "nomad", "modal")]
+    "backend",
+    [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("ssh", "singularity", "nomad", "modal")],
 )
 async def test_other_backends(backend: str) -> None:
     require_engine(backend)
@@ -35,14 +32,12 @@ async def test_other_backends(backend: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.docker
-@pytest.mark.one_of(2)
 @pytest.mark.parametrize("more", [{"user": "1000:1000"}, {"slot_root": "shared"}], ids=["user", "shared root"])
 async def test_other_boxes_of_docker(more: dict[str, Any], docker_image: Callable[[str], str]) -> None:
     require_engine("docker")
     await a_page_and_a_program("docker", {"image": docker_image("browser"), **more})
 
 
-@pytest.mark.one_of(2)
 def test_an_ordinary_user() -> None:
     require_engine("chromium")
     if os.geteuid() != 0:

@@ -14,7 +14,7 @@ from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
 from tests.e2e.browser.conftest import HOME, TOOLSETS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.one_of(1)]
+pytestmark = [pytest.mark.anyio]
 
 
 def page(number: int, workdir: str) -> list[ToolCall]:

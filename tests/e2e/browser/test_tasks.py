@@ -16,7 +16,6 @@ FOLDER = Path(__file__).parents[3] / "examples" / "browser"
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.one_of(6)
 @pytest.mark.parametrize("begin", range(0, 30, 5))
 @pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
 async def test_they_are_solved(tmp_path: Path, backend: str, begin: int, docker_image: Callable[[str], str]) -> None:

@@ -128,7 +128,6 @@ def test_signal_ends_with_130_and_every_box_gone(cli: Cli, on: Sequence[str], nu
     assert [box for box in boxes if box["labels"]["run_id"] == f"signal-{number}"] == []
 
 
-@pytest.mark.one_of(3)
 @pytest.mark.parametrize("burst", BURSTS, ids=str)
 def test_several_signals_end_as_one_does(cli: Cli, on: Sequence[str], burst: Burst) -> None:
     run_id = f"signals-{burst}"

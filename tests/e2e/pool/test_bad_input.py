@@ -94,7 +94,7 @@ async def test_a_missing_image_is_named_at_once_when_it_may_not_be_pulled(docker
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_command_of_five_mebibytes_runs(slot: Slot) -> None:
     size = 5 << 20
     assert (await slot.run(f"echo '{'x' * size}' | wc -c")).stdout.strip() == str(size + 1)
@@ -225,7 +225,7 @@ async def test_a_name_that_is_too_long_is_refused_and_not_repeated_in_full(slot:
     assert (await slot.run("ls; echo on")).stdout == "on\n"
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("call", ["run", "spawn", "session"])
 async def test_what_cannot_be_is_refused_before_anything_runs(slot: Slot, call: str) -> None:
     await slot.files.write_text("plain", "a file")
@@ -272,7 +272,7 @@ async def test_a_path_out_of_the_workspace_through_a_tree_or_a_link_is_refused(s
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_bad_input_costs_no_slot(backend: BackendCase) -> None:
     async with SandboxPool(backend.backend, **backend.options, slots_per_sandbox=2, max_sandboxes=1) as pool:
         for _ in range(3):

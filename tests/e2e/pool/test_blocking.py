@@ -158,7 +158,7 @@ def test_a_socket_in_the_slot() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_plain_with_inside_an_event_loop_names_async_with() -> None:
     with pytest.raises(RuntimeError, match="async with"), SandboxPool("local"):
         pass

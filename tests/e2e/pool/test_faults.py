@@ -18,7 +18,7 @@ from hermes_exec.pool.checkout import Checkout
 from tests.chaos.containers import pause
 from tests.e2e.pool.outside import count_becomes, ends, frozen, mark, runner_pid
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 async def test_a_timeout_holds_when_the_runner_is_frozen() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from hermes_exec import ConfigError, OutputLimitExceeded, SandboxPool, Slot
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 RAW_NAME = b"raw\xff\nname"
 
 

@@ -14,7 +14,7 @@ from hermes_exec import ConfigError, Limits, SandboxPool, Slot, SlotClosed
 from tests.conftest import BackendCase
 from tests.e2e.pool.outside import count_becomes, mark
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 ECHO_SERVER = """
 import socket, threading
 listener = socket.create_server(("127.0.0.1", 0))

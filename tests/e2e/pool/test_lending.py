@@ -35,7 +35,7 @@ async def pool(anyio_backend: str) -> AsyncIterator[SandboxPool]:
         yield pool
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_sixty_four_slots_at_once(backend: BackendCase) -> None:
     async with SandboxPool(backend.backend, **backend.options, slots_per_sandbox=64, max_sandboxes=1) as pool:
         async with pool.slots(64) as slots:
@@ -57,7 +57,7 @@ async def test_sixty_four_slots_at_once(backend: BackendCase) -> None:
         assert (stats.slots_lent, stats.slots_free, stats.slots_quarantined) == (0, 64, 0)
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_gang_waits_for_all_and_is_served_in_order(pool: SandboxPool) -> None:
     order: list[str] = []
     first = await pool.acquire()
@@ -110,7 +110,7 @@ async def test_impossible_requests_are_refused_at_once(pool: SandboxPool) -> Non
         await pool.prewarm(2)
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_release_resets_and_repeating_it_is_harmless(pool: SandboxPool) -> None:
     word = mark()
     slot = await pool.acquire()
@@ -144,7 +144,7 @@ async def test_release_resets_and_repeating_it_is_harmless(pool: SandboxPool) ->
             assert await again.files.list(".") == []
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_release_ends_calls_under_way(pool: SandboxPool) -> None:
     slot = await pool.acquire()
     word = mark()
@@ -208,7 +208,7 @@ async def test_what_was_lent_and_came_back_balances(after: int) -> None:
     assert sum(event.held for event in back) == 1
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("after", range(0, 60, 4))
 async def test_cancelling_at_any_point_leaves_nothing_behind(after: int) -> None:
     word = mark()
@@ -223,7 +223,7 @@ async def test_cancelling_at_any_point_leaves_nothing_behind(after: int) -> None
     await count_becomes(word, 0)
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_box_that_is_killed_in_mid_command(pool: SandboxPool) -> None:
     events: list[PoolEvent] = []
     word = mark()

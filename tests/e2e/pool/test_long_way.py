@@ -12,7 +12,7 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.local.config import LocalConfig
 from tests.links import far_away, slow
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 async def test_much_goes_both_ways_over_a_long_way() -> None:

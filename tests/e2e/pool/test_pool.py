@@ -65,7 +65,7 @@ def test_docker_needs_an_image_and_a_config_object_has_its_own_options() -> None
     assert "hidden" not in repr(SandboxPool(DockerConfig(image="x"), secrets={"A": "hidden"}))
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_closing_under_load_leaves_no_process() -> None:
     word = mark()
     caught: list[BaseException] = []
@@ -96,7 +96,7 @@ async def test_closing_under_load_leaves_no_process() -> None:
     await pool.aclose()
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_leaving_by_cancellation_ends_the_boxes() -> None:
     word = mark()
     pid = 0
@@ -110,7 +110,7 @@ async def test_leaving_by_cancellation_ends_the_boxes() -> None:
     assert marked(word) == []
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_holders_that_leave_late_when_all_is_cancelled_can_give_back() -> None:
     pids: list[int] = []
     with anyio.CancelScope() as scope:
@@ -138,7 +138,7 @@ async def test_errors_of_the_block_are_passed_on() -> None:
             raise LookupError
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_files_secrets_environment_and_setup(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "inner").write_text("in a tree")
@@ -192,7 +192,7 @@ async def test_idle_boxes_go() -> None:
             assert runner_pid(slot.sandbox) != pid
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_events_in_order_with_a_callback_that_fails() -> None:
     seen: list[str] = []
 

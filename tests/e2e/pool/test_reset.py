@@ -17,7 +17,7 @@ DIRTY = "cp /bin/false /usr/bin/mytool; echo secret > /root/x; echo hacked >> /e
 LOOK = "ls /usr/bin/mytool /root/x; tail -1 /etc/passwd"
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_slot_that_is_a_whole_box_goes_on_in_another(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1, files={"given": b"x"}) as pool:
         async with pool.slot() as slot:

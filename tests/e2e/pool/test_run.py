@@ -38,7 +38,7 @@ async def slot(anyio_backend: str) -> AsyncIterator[Slot]:
         yield slot
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_result_of_a_command(backend: BackendCase) -> None:
     async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
         result = await slot.run("echo out; echo err >&2; exit 3")
@@ -66,7 +66,7 @@ def test_signals_that_the_driver_blocks_or_ignores_reach_its_commands() -> None:
     assert masks == [0] * 4
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_missing_and_unexecutable_programs(slot: Slot) -> None:
     missing = await slot.run(["no-such-program"])
     assert missing.exit_code == 127
@@ -75,7 +75,7 @@ async def test_missing_and_unexecutable_programs(slot: Slot) -> None:
     assert (await slot.run(["./data"])).exit_code == 126
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("size", [0, 1, 70_000, 3_000_000])
 async def test_stdin_as_text_bytes_and_stream(slot: Slot, size: int) -> None:
     data = os.urandom(size)
@@ -115,7 +115,7 @@ async def test_an_error_of_the_input_is_raised_and_ends_the_command(slot: Slot) 
     await count_becomes(word, 0)
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_timeout_ends_the_whole_tree(slot: Slot) -> None:
     word = mark()
     began = time.monotonic()
@@ -131,7 +131,7 @@ async def test_timeout_ends_the_whole_tree(slot: Slot) -> None:
     assert (await slot.run("echo still here")).ok
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_cancelling_ends_the_tree_and_leaves_the_slot_usable(slot: Slot) -> None:
     word = mark()
     async with anyio.create_task_group() as tasks:
@@ -155,7 +155,7 @@ async def test_what_a_command_left_running_lives_on_until_reset(slot: Slot) -> N
     await count_becomes(word, 0)
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_output_over_the_limit(slot: Slot) -> None:
     result = await slot.run("seq 1 100000; seq 1 50000 >&2", output_limit_bytes=1000)
     everything = "".join(f"{number}\n" for number in range(1, 100_001)).encode()
@@ -201,7 +201,7 @@ async def test_order_of_both_streams(slot: Slot) -> None:
     assert merged.stderr == ""
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_live_output(slot: Slot) -> None:
     seen: list[tuple[str, bytes]] = []
     one = anyio.Event()
@@ -314,7 +314,7 @@ async def test_bytes_arguments_are_kept(slot: Slot) -> None:
     assert (await slot.run("printf %s \udcff")).stdout_bytes == b"\xff"
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_many_at_once_in_order(slot: Slot) -> None:
     results = await slot.run_many([f"sleep 0.0{9 - number % 9}; echo {number}" for number in range(64)], limit=16)
     assert [result.stdout for result in results] == [f"{number}\n" for number in range(64)]

@@ -100,7 +100,7 @@ async def test_a_failing_setup_leaves_no_container(docker_image: Image) -> None:
         assert client.containers.list(all=True, filters={"label": f"hermes-exec.run-id={run_id}"}) == []
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("setup", ["echo x > made", "mkdir $HOME/made"])
 async def test_setup_that_makes_files_where_a_box_is_this_machine_is_refused(setup: str) -> None:
     async with SandboxPool("local", setup=setup) as pool:
@@ -109,7 +109,7 @@ async def test_setup_that_makes_files_where_a_box_is_this_machine_is_refused(set
         assert pool.stats().failures == 1
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_setup_that_only_looks_runs_once_where_a_box_is_this_machine() -> None:
     async with SandboxPool("local", setup=["ls /usr >/dev/null", "sleep 1000 & true"]) as pool:
         for _ in range(2):
@@ -119,7 +119,7 @@ async def test_setup_that_only_looks_runs_once_where_a_box_is_this_machine() -> 
         assert pool.stats().launches == 1
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_slot_setup_that_hangs_is_told_as_what_nobody_got_a_slot_for() -> None:
     setup = ["true", "test -e go || exec sleep $TOKEN"]
     async with SandboxPool("local", slots_per_sandbox=1, slot_setup=setup, secrets={"TOKEN": "1000"}) as pool:

@@ -44,7 +44,7 @@ async def in_another_task(work: Callable[[], Coroutine[Any, Any, None]]) -> None
 
 
 @pytest.mark.anyio
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_task_opens_and_another_closes() -> None:
     async with by_two_tasks(SandboxPool("local")) as pool, by_two_tasks(pool.slot()) as slot:
         async with by_two_tasks(slot.session()) as session:
@@ -55,7 +55,7 @@ async def test_a_task_opens_and_another_closes() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_pool_outlives_the_scope_and_the_task_that_opened_it() -> None:
     pool = SandboxPool("local")
     with anyio.move_on_after(60) as opening:
@@ -72,7 +72,7 @@ async def test_a_pool_outlives_the_scope_and_the_task_that_opened_it() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_pool_whose_task_is_cancelled_ends_its_boxes() -> None:
     word, pids = mark(), []
     with anyio.CancelScope() as scope:

@@ -17,7 +17,7 @@ from hermes_exec.tools.terminal import background, notices
 from tests.e2e.tools.conftest import Caller
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 async def test_a_foreground_result_has_the_known_shape(toolbox: Toolbox) -> None:
     result = await toolbox.call("terminal", {"command": "echo out; echo err >&2; echo end"})
     assert result.data == {"output": "out\nerr\nend\n", "exit_code": 0, "error": None}

@@ -13,7 +13,7 @@ from tests.unit.agent.endpoint import endpoint, ok
 from tests.unit.agent.parsers.families import BARE, NAMES, call
 from tests.unit.agent.toolboxes import FunctionTools
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 class Log(FunctionTools):

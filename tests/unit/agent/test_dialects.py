@@ -12,7 +12,7 @@ from hermes_agent.parsers import FORMATS, get_parser, get_renderer
 from tests.unit.agent.endpoint import Endpoint, endpoint, ok
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 NAMES = sorted(FORMATS)
 VALUES = ["12", 'quoted "text"\n  and </think> more']
 

@@ -34,7 +34,7 @@ from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
 from tests.unit.agent.toolboxes import FunctionTools, echo
 from tests.unit.channel.peer import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 GOOD = Answer(200, b'{"n": 1}', {"content-type": "application/json"})
 CALL = {"id": "c", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
 IDLE = EndpointStatus()

@@ -19,7 +19,7 @@ from hermes_exec.errors import ConfigError, ErrorCause, SandboxDied
 from hermes_exec.tools import Notice, ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 def work(*xs: int) -> Completion:

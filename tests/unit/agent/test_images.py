@@ -17,7 +17,7 @@ from hermes_exec.tools import Notice, ToolResult
 from tests.unit.agent.endpoint import endpoint, ok
 from tests.unit.agent.toolboxes import FunctionTools, result
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 PNG = b"\x89PNG one"
 PART = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(PNG).decode()}"}}
 LOOK = Completion("", (call("do", {"x": 1}),))

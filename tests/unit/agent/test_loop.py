@@ -34,7 +34,7 @@ from hermes_exec.errors import ChannelLost, ConfigError, ErrorCause, SandboxDied
 from hermes_exec.tools import Notice, ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, echo, result
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 R = TypeVar("R")
 
 

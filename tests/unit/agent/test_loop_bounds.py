@@ -15,7 +15,7 @@ from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import Notice
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 WORK = Completion("", (call("do", {"x": 1}, call_id="c"),), usage=TokenUsage(10, 5, 1, 0.25))
 
 

@@ -16,7 +16,7 @@ from hermes_exec.errors import ConfigError, ErrorCause
 from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 TOOLS = [{"type": "function", "function": {"name": "do", "parameters": {"type": "object"}}}]
 ASK = [{"role": "user", "content": "hi"}]
 GOOD = ok({"content": "x"})

@@ -12,7 +12,7 @@ from tests.unit.agent.endpoint import Answer, endpoint, refusal
 from tests.unit.agent.test_openai_model import ASK, GOOD, JSON, model
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 REFUSALS: dict[str, tuple[object, str]] = {
     "Ollama": ({"error": "model 'q' not found"}, "model 'q' not found"),
     "FastAPI": ({"detail": "LoRA adapter x is missing"}, "LoRA adapter x is missing"),

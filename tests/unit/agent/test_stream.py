@@ -22,7 +22,7 @@ from tests.unit.agent.endpoint import EVENTS, Answer, chunks_of, endpoint, event
 from tests.unit.agent.test_openai_model import ASK, TOOLS, model, tool_call
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 DETAILS = [
     {"type": "reasoning.text", "text": "I look at it first.", "signature": "c2ln", "format": "x", "index": 0},
     {"type": "reasoning.encrypted", "data": "gAAAA==", "id": "c1", "format": "y", "index": 1},

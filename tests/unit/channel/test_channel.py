@@ -18,7 +18,7 @@ from hermes_exec.channel.trace import TracedFrame
 from hermes_exec.errors import ChannelLost, ErrorCause, ExecError, OutcomeUnknown, SandboxDied
 from tests.unit.channel.peer import INPUT_WINDOW, Peer, talking, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 async def download(channel: Channel, size: int, window: int = 1 << 20, **params: Any) -> bytes:

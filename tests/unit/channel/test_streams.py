@@ -18,7 +18,7 @@ from hermes_exec.channel.frames import FrameType
 from tests.unit.channel.peer import Peer, until
 from tests.unit.channel.test_channel import download, upload
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 def pair() -> tuple[FdStream, FdStream]:

@@ -18,7 +18,7 @@ from hermes_exec import SandboxPool
 from hermes_exec.errors import ErrorCause
 from tests.e2e.atropos.swe.agents import Action, of, prepended, rollout, solution, source_of, terminal
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.one_of(5)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
 
 FORGE = """
 import json, os

@@ -19,7 +19,7 @@ from hermes_exec import SandboxPool
 from tests.conftest import ROOT
 from tests.e2e.atropos.swe.agents import of, rollout, solution, terminal
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.one_of(4)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(400)]
 
 PROJECT = """
 [build-system]

@@ -31,7 +31,6 @@ async def proven(pool: SandboxPool, instance: Instance, tool: str, image: str | 
 
 
 @pytest.mark.slow
-@pytest.mark.one_of(4)
 @pytest.mark.parametrize("package", PACKAGES)
 async def test_an_instance_of_each_package(package: str) -> None:
     async with SandboxPool("local") as pool:

@@ -25,7 +25,7 @@ from tests.e2e.agent.plans import Step
 from tests.e2e.atropos.tasks.bare import bare
 from tests.e2e.atropos.tasks.rollouts import NULL, endless, solution
 
-pytestmark = [pytest.mark.anyio, pytest.mark.one_of(3)]
+pytestmark = [pytest.mark.anyio]
 TASKS = {task.name: task for task in load_tasks(None, "train", "")}
 PLAIN = sorted(name for name, task in TASKS.items() if read_definition(task.environment).plain)
 BUILDERS = ("docker", "singularity")

@@ -20,7 +20,7 @@ from hermes_exec.errors import ErrorCause
 from tests.e2e.agent.plans import Step
 from tests.e2e.atropos.tasks.rollouts import NULL, terminalbench
 
-pytestmark = [pytest.mark.anyio, pytest.mark.docker, pytest.mark.one_of(2)]
+pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 TASKS = {task.name: task for task in load_tasks(datasets.SHIPPED, "test")}
 ANY = "incident-timeline"
 

@@ -13,7 +13,7 @@ from hermes_agent.parsers import get_parser
 from hermes_exec.errors import ConfigError
 from tests.unit.agent.parsers.families import AS_JSON, BARE, NAMES, TAGS, TOOLS, TYPED, call, made, parse
 
-pytestmark = [pytest.mark.sample]
+pytestmark = [pytest.mark.loops]
 
 ANYWHERE = [name for name in NAMES if name not in BARE]
 BAD_BLOCKS = {

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.agent.parsers.families import call, parse
 
-pytestmark = [pytest.mark.sample]
+pytestmark = [pytest.mark.loops]
 
 GOLDEN = Path(__file__).parent / "golden" / "hermes"
 

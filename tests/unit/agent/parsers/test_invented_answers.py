@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.agent.parsers.families import BARE, NAMES, call, made, parse
 
-pytestmark = [pytest.mark.sample]
+pytestmark = [pytest.mark.loops]
 
 OTHERS = [
     "<tool_response>\nKEY=1\n</tool_response>\n",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.agent.parsers.families import BARE, NAMES, TAGS, TYPED, call, made, parse
 
-pytestmark = [pytest.mark.sample]
+pytestmark = [pytest.mark.loops]
 
 TAGGED = [name for name in NAMES if name not in BARE]
 NESTING = [name for name in TAGGED if name not in (*TYPED, "deepseek_dsml")]

@@ -9,7 +9,7 @@ import pytest
 from hermes_agent.parsers import get_parser
 from tests.unit.agent.parsers.families import made
 
-pytestmark = [pytest.mark.sample]
+pytestmark = [pytest.mark.loops]
 
 
 class Case(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.agent.parsers.families import BARE, NAMES, TAGS, call, made, parse
 
-pytestmark = [pytest.mark.sample]
+pytestmark = [pytest.mark.loops]
 
 BETWEEN = [name for name in NAMES if name not in ("llama3_json", "llama4_json")]
 

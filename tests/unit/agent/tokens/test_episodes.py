@@ -88,7 +88,7 @@ async def test_between_turns_stands_what_the_template_prints_for_results(name: s
         assert text(tokenizer, list(turn.added)) == family.follows(results, ids, None)
 
 
-@pytest.mark.sample
+@pytest.mark.loops
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_closing_words_are_one_sequence_with_the_rest(name: str) -> None:
     family = FAMILIES[name]
