@@ -25,8 +25,8 @@ from benchmarks.contender import SMALL
 from benchmarks.measured import Discipline, Measured, Sample, in_flight, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
-from tests import nomad_agent
 from tests.engines import BACKENDS, options_of
+from tests.support import nomad_agent
 
 OPENSSH, PARAMIKO, APPTAINER = "hermes-exec, SSH", "hermes-exec, SSH by paramiko", "hermes-exec, Apptainer"
 DOCKER, NOMAD, MODAL = "hermes-exec, Docker", "hermes-exec, Nomad", "hermes-exec, Modal's client and a loopback server"

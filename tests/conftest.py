@@ -21,11 +21,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import nomad_agent as nomad
-from tests import sshd
 from tests.engines import modal_server as modal_servers
-from tests.hangs import Hangs
-from tests.support import sample
+from tests.support import nomad_agent as nomad
+from tests.support import sample, sshd
+from tests.support.hangs import Hangs
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, (name.strip() for name in os.environ.get("HERMES_REQUIRE_ENGINES", "").split(","))))

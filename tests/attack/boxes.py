@@ -24,7 +24,7 @@ from hermes_exec.channel.frames import HEADER, MORE, Frame, FrameType, encode, e
 from tests.attack.areas.storms import lower_peak, memory_mib
 from tests.fuzz.runner import BROKEN, HostileRunner
 from tests.fuzz.seeds import EXIT, as_json
-from tests.hostile import Backend, registered
+from tests.support.hostile import Backend, registered
 
 BEGIN = "<!-- boxes: begin (python -m tests.attack.boxes --write) -->"
 END = "<!-- boxes: end -->"

@@ -12,7 +12,7 @@ from tests.attack.arena import FEW
 from tests.attack.fire import planted_programs
 from tests.attack.model import Outcome, Row
 from tests.attack.rungs import Rung
-from tests.ordinary_user import ROOT, run_as_ordinary_user
+from tests.support.ordinary_user import ROOT, run_as_ordinary_user
 
 TIMEOUT_S = 3600.0
 MODULE = "tests.attack.here"

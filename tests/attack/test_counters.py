@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 import pytest
 
-from tests import sshd
 from tests.attack.counters import MOST, Taken, take_all
 from tests.conftest import require_engine
-from tests.nomad_agent import Agent
-from tests.ordinary_user import account, run_as_ordinary_user
+from tests.support import sshd
+from tests.support.nomad_agent import Agent
+from tests.support.ordinary_user import account, run_as_ordinary_user
 
 pytestmark = [pytest.mark.timeout(300)]
 OWN = {"slot_root": "own", "max_sandboxes": 1}

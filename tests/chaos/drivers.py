@@ -19,7 +19,7 @@ from tests.chaos.flow import Flow
 from tests.chaos.outside import containers_of, left_in_docker
 from tests.chaos.seen import Seen
 from tests.e2e.backends.boxes import until
-from tests.e2e.pool.outside import count_becomes, mark
+from tests.support.outside import count_becomes, mark
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE_S = 2.0

@@ -27,8 +27,8 @@ from tests.chaos.containers import place
 from tests.chaos.outside import NOTHING, containers_of
 from tests.chaos.seen import Seen
 from tests.e2e.backends.boxes import sandboxes_of, until
-from tests.e2e.pool.outside import mark
 from tests.engines import options_of
+from tests.support.outside import mark
 
 ROOT = Path(__file__).resolve().parents[2]
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import pytest
 
 from hermes_exec import SandboxPool
 from hermes_exec.testing.conformance import Outcome, run_conformance
-from tests.ordinary_user import run_as_ordinary_user
+from tests.support.ordinary_user import run_as_ordinary_user
 
 
 def outcomes_as_user(request: pytest.FixtureRequest, backend: str, **options: Any) -> dict[str, Outcome]:

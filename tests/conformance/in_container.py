@@ -11,7 +11,7 @@ import pytest
 
 from hermes_exec.testing.conformance import Outcome
 from tests.conformance.as_user import chosen
-from tests.ordinary_user import ROOT
+from tests.support.ordinary_user import ROOT
 
 PACKAGES = [path for path in sys.path if path.endswith("-packages")]
 

@@ -10,7 +10,7 @@ import pytest
 from hermes_exec import SandboxPool
 from hermes_exec.testing.conformance import PoolFactory
 from hermes_exec.testing.plugin import conformance_known_failures, conformance_outcomes, test_conformance
-from tests.nomad_agent import Agent
+from tests.support.nomad_agent import Agent
 
 __all__ = ["conformance_known_failures", "conformance_outcomes", "test_conformance"]
 

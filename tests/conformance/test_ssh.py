@@ -9,7 +9,7 @@ import pytest
 from hermes_exec import SandboxPool
 from hermes_exec.testing.conformance import PoolFactory
 from hermes_exec.testing.plugin import conformance_known_failures, conformance_outcomes, test_conformance
-from tests.sshd import Server
+from tests.support.sshd import Server
 
 __all__ = ["conformance_known_failures", "conformance_outcomes", "test_conformance"]
 

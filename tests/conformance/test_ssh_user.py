@@ -11,9 +11,9 @@ import pytest
 from hermes_exec import SandboxPool
 from hermes_exec.testing.conformance import PoolFactory
 from hermes_exec.testing.plugin import conformance_known_failures, conformance_outcomes, test_conformance
-from tests import sshd
 from tests.conftest import require_engine
-from tests.ordinary_user import account
+from tests.support import sshd
+from tests.support.ordinary_user import account
 
 __all__ = ["conformance_known_failures", "conformance_outcomes", "test_conformance"]
 

@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import require_engine
 from tests.e2e.atropos.lab import PolicyServer, call, load, make_tokenizer, serving
 from tests.e2e.atropos.trainer import flags
-from tests.nomad_agent import Agent
-from tests.sshd import Server
+from tests.support.nomad_agent import Agent
+from tests.support.sshd import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

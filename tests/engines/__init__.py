@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
-from tests import nomad_agent, sshd
 from tests.engines import modal_server
 from tests.images.build import RECIPES
+from tests.support import nomad_agent, sshd
 
 BACKENDS = ("local", "docker", "ssh", "singularity", "nomad", "modal")
 

@@ -25,10 +25,10 @@ from hermes_exec import BackendUnavailable, SandboxPool
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.registry import config_type, make_backend
 from hermes_exec.testing.faults import Faults, faulty
-from tests.e2e.pool.outside import marked
 from tests.engines import modal_server
 from tests.faults.evidence import Evidence, Folder, folder, listening
 from tests.faults.workload import WORKERS, Record, nap, work
+from tests.support.outside import marked
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import anyio
 from hermes_exec import ExecError, SandboxPool
 from tests.fuzz.episodes import Told, use
 from tests.fuzz.runner import HostileRunner
-from tests.hostile import Backend, Box, registered
+from tests.support.hostile import Backend, Box, registered
 
 MUTE_S = 1.0
 """How long a box lives: calls that wait for what one left out end with it."""

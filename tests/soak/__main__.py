@@ -24,12 +24,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.e2e.pool.outside import marked
 from tests.faults.workload import nap
 from tests.soak import load
 from tests.soak.backends import DEFAULT, SANDBOXES, Backend, start
 from tests.soak.gauges import LABEL, containers, docker
 from tests.soak.verdict import LATENCY_GROWTH, latencies, rows
+from tests.support.outside import marked
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 30.0

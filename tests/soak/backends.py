@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests import nomad_agent
 from tests.attack.here import image
 from tests.engines import options_of
 from tests.soak.gauges import LABEL
+from tests.support import nomad_agent
 
 SANDBOXES = {"local": 1, "docker": 4, "ssh": 2, "singularity": 2, "nomad-docker": 2, "nomad-singularity": 2}
 """All backends, and among how many sandboxes the slots of each are divided. `nomad` is there by its drivers."""

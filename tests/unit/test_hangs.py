@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.hangs import tell
+from tests.support.hangs import tell
 
 pytestmark = pytest.mark.anyio
 

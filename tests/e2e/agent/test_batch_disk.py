@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hermes_batch import read_records
-from tests.disks import empty, fill, small_disk
 from tests.e2e.agent.plans import Step
 from tests.e2e.agent.test_commands import model, plan_endpoint, prompts, run
+from tests.support.disks import empty, fill, small_disk
 
 
 def test_full_disk_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from anyio import to_thread
 from hermes_batch import BatchConfig, BatchResult, Record, read_records, run_batch
 from tests.e2e.agent.plans import PlanModel, Step
 from tests.e2e.agent.test_batch_run import dataset
-from tests.remote_hosts import RemoteHost, missing, remote_host
-from tests.sshd import Server
+from tests.support.remote_hosts import RemoteHost, missing, remote_host
+from tests.support.sshd import Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
 PROMPTS, WORKERS = 24, 6

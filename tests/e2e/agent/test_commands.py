@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.plans import Step, wire
-from tests.interrupts import BURSTS, Burst
+from tests.support.interrupts import BURSTS, Burst
 from tests.unit.agent.endpoint import EVENTS, chunks_of, endpoint, events, ok
 from tests.unit.agent.endpoint import Answer as Wire
 from tests.unit.agent.tokens.server import Answer, serving

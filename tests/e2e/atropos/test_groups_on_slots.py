@@ -34,7 +34,7 @@ from tests.e2e.atropos.lab import (
     serving,
     solve,
 )
-from tests.e2e.pool.outside import runner_pid
+from tests.support.outside import runner_pid
 from tests.unit.agent.tokens.families import DROPS_THINKING, PLAIN
 from tests.unit.agent.tokens.server import SHAPES, Answer, Logged
 

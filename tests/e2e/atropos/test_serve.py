@@ -26,7 +26,7 @@ from tests.e2e.atropos.lab import (
     solve,
 )
 from tests.e2e.atropos.trainer import environment, flags, run, run_api
-from tests.interrupts import BURSTS, Burst
+from tests.support.interrupts import BURSTS, Burst
 from tests.unit.agent.tokens.families import PLAIN
 
 SLEEPS = call("terminal", command="sleep 60")

@@ -10,7 +10,7 @@ import docker
 import pytest
 from docker import DockerClient
 
-from tests.nomad_agent import Agent
+from tests.support.nomad_agent import Agent
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hermes_exec import BackendUnavailable, ConfigError, LaunchError, SandboxPoo
 from hermes_exec.backends.registry import config_type
 from hermes_exec.config import PoolConfig, masked_settings, secret_fields
 from hermes_exec.redact import secret_values
-from tests.guarded import install
+from tests.support.guarded import install
 
 pytestmark = pytest.mark.anyio
 TOKEN, PHRASE, OTHER = "right-s3cret", 'p"hräse-s3cret', "profile-s3cret"

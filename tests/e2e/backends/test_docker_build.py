@@ -19,7 +19,7 @@ from hermes_exec import ConfigError, ImageError, LaunchTimeout, PullProgress, Sa
 from hermes_exec.backends.docker.build import REPOSITORY, tag_of
 from hermes_exec.errors import ErrorCause
 from tests.e2e.backends.boxes import until
-from tests.e2e.pool.outside import mark, marked
+from tests.support.outside import mark, marked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Make = Callable[..., str]

@@ -25,7 +25,7 @@ from hermes_exec.backends.singularity.backend import PREFIX as SINGULARITY
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.ssh.config import SSHConfig
 from tests.e2e.backends.boxes import left
-from tests.other_user import require_root
+from tests.support.other_user import require_root
 
 GONE = replace(own_labels("gone"), pid_start=1)
 """Labels of a driver that has ended."""

@@ -32,7 +32,7 @@ from hermes_exec.backends.registry import make_backend
 from hermes_exec.testing.conformance.boxes import break_sockets, open_sockets
 from tests.e2e.backends.boxes import sandboxes_of, until
 from tests.e2e.backends.nomad_boxes import cli, config_of, together
-from tests.nomad_agent import Agent, agent
+from tests.support.nomad_agent import Agent, agent
 
 pytestmark = [pytest.mark.anyio, pytest.mark.nomad]
 Image = Callable[[str], str]

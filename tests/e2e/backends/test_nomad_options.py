@@ -36,8 +36,8 @@ from hermes_exec.backends.runner_binary import find_runner
 from tests.conftest import require_engine
 from tests.e2e.backends.boxes import until
 from tests.e2e.backends.nomad_boxes import cli, config_of, together
-from tests.e2e.pool.outside import marked
-from tests.nomad_agent import POLICY, Agent, agent
+from tests.support.nomad_agent import POLICY, Agent, agent
+from tests.support.outside import marked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.nomad]
 Image = Callable[[str], str]

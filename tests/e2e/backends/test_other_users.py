@@ -17,9 +17,9 @@ from hermes_exec.backends.nomad import backend, job
 from hermes_exec.backends.ssh import host as probed
 from hermes_exec.blocking import Slot
 from hermes_exec.errors import ConfigError
-from tests.nomad_agent import Agent
-from tests.other_user import as_other, found_below, reached, require_root
-from tests.sshd import Server
+from tests.support.nomad_agent import Agent
+from tests.support.other_user import as_other, found_below, reached, require_root
+from tests.support.sshd import Server
 
 Image = Callable[[str], str]
 PROBE = Path(probed.__file__).with_name("probe.sh")

@@ -18,9 +18,9 @@ from hermes_exec.backends.singularity.images import Source, find
 from tests.e2e.backends import registry
 from tests.e2e.backends.boxes import until
 from tests.e2e.backends.registry import Registry
-from tests.e2e.pool.outside import marked
 from tests.images import busybox
 from tests.images.archive import docker_archive
+from tests.support.outside import marked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.singularity]
 Image = Callable[[str], str]

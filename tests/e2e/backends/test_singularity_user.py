@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ordinary_user import account, run_as_ordinary_user
+from tests.support.ordinary_user import account, run_as_ordinary_user
 
 pytestmark = [pytest.mark.singularity]
 

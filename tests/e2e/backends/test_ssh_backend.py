@@ -23,7 +23,7 @@ from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.helpers import helper_environment, unset_others
 from hermes_exec.backends.registry import make_backend
 from tests.e2e.backends.boxes import left, sandboxes_of, until
-from tests.sshd import Server, make_key, server
+from tests.support.sshd import Server, make_key, server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
 TRANSPORTS = ["openssh", "paramiko"]

@@ -16,8 +16,8 @@ import pytest
 from hermes_agent import CommandCheck, Completion, Rollout, RolloutResult, Scoring, ScriptedModel
 from hermes_agent.models.scripted import call
 from hermes_exec import ErrorCause, SandboxPool
-from tests.disks import DISK_BYTES, fill
-from tests.sshd import Server, server
+from tests.support.disks import DISK_BYTES, fill
+from tests.support.sshd import Server, server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
 MOUNT = f'mount -t tmpfs -o size={DISK_BYTES},mode=1777 small-disk "$1" && shift && exec "$@"'

@@ -17,9 +17,9 @@ from anyio import to_thread
 
 from hermes_exec import BackendUnavailable, OutcomeUnknown, SandboxPool, Slot
 from tests.e2e.backends.boxes import left, until
-from tests.links import far_port
-from tests.remote_hosts import RemoteHost, missing, remote_host
-from tests.sshd import Server
+from tests.support.links import far_port
+from tests.support.remote_hosts import RemoteHost, missing, remote_host
+from tests.support.sshd import Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
 COUNT = "for i in $(seq 60); do echo $i; sleep 0.1; done"

@@ -26,7 +26,7 @@ from hermes_exec.backends.base import ReapFilter
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ErrorCause
 from tests.e2e.backends.boxes import left, until
-from tests.sshd import Server, server
+from tests.support.sshd import Server, server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
 SILENT_S = 5.0

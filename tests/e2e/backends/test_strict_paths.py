@@ -17,8 +17,8 @@ import pytest
 
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.ssh import host as probed
-from tests.ordinary_user import ROOT, interpreter
-from tests.other_user import require_root
+from tests.support.ordinary_user import ROOT, interpreter
+from tests.support.other_user import require_root
 
 ALICE, BOB, STAFF, SHARED, LISTED, LONELY, UNKNOWN = 61001, 61002, 61003, 61004, 61005, 61006, 61007
 ANY = 0xFFFFFFFF

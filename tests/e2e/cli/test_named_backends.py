@@ -19,9 +19,9 @@ import yaml
 from hermes_exec import SandboxPool
 from tests.conftest import missing
 from tests.e2e.cli.conftest import Cli
-from tests.guarded import install
-from tests.nomad_agent import Agent
-from tests.sshd import Server, server
+from tests.support.guarded import install
+from tests.support.nomad_agent import Agent
+from tests.support.sshd import Server, server
 
 TOKEN = f"wrong-{secrets.token_hex(6)}"
 RUN = f"named-{secrets.token_hex(6)}"

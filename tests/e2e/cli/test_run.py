@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import require_engine
 from tests.e2e.cli.conftest import PROGRAM, Cli, environment
-from tests.interrupts import BURSTS, Burst
+from tests.support.interrupts import BURSTS, Burst
 
 
 def test_streams_and_exit_code_are_the_commands(cli: Cli, on: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hermes_agent import AgentLoop, ScriptedModel
 from hermes_exec import ConfigError, SandboxPool, SlotClosed, blocking
 from hermes_exec.tools import Toolbox
-from tests.e2e.pool.outside import alive, runner_pid
+from tests.support.outside import alive, runner_pid
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from hermes_exec.backends.base import Labels, ReapFilter
 from hermes_exec.backends.owner import own_labels, to_strings
 from hermes_exec.backends.registry import make_backend
 from tests.e2e.backends.boxes import until
-from tests.e2e.pool.outside import count_becomes, ends, mark, runner_pid
+from tests.support.outside import count_becomes, ends, mark, runner_pid
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[3]

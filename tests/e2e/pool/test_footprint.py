@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.memory import children, memory_kb
 from hermes_exec import SandboxPool
-from tests.e2e.pool.outside import runner_pid
+from tests.support.outside import runner_pid
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the maps of a runner")]
 SLOTS = 64

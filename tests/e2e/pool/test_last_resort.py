@@ -13,7 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from tests.e2e.pool.outside import alive, mark, marked, runner_pid
+from tests.support.outside import alive, mark, marked, runner_pid
 
 ROOT = Path(__file__).resolve().parents[3]
 WAYS = {"end": 0, "raise": 1, "exit": 7, "async-end": 0, "async-raise": 1, "async-exit": 7}

@@ -24,7 +24,7 @@ from hermes_exec import (
 )
 from tests.conftest import BackendCase
 from tests.e2e.backends.boxes import until
-from tests.e2e.pool.outside import count_becomes, mark, runner_pid
+from tests.support.outside import count_becomes, mark, runner_pid
 
 pytestmark = pytest.mark.anyio
 

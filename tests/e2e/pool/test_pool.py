@@ -20,7 +20,7 @@ from hermes_exec import (
     SandboxPool,
     SlotClosed,
 )
-from tests.e2e.pool.outside import alive, count_becomes, ends, mark, marked, runner_pid
+from tests.support.outside import alive, count_becomes, ends, mark, marked, runner_pid
 
 pytestmark = pytest.mark.anyio
 

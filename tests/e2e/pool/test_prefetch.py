@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes_exec import ConfigError, ImageError, PullProgress, SandboxPool, SlotClosed
-from tests.sshd import Server
+from tests.support.sshd import Server
 
 pytestmark = pytest.mark.anyio
 NAME_ERROR = "must be names of images"

@@ -24,9 +24,9 @@ from hermes_exec.backends.registry import backend_names
 from tests.conftest import missing, require_engine
 from tests.e2e.backends.boxes import until
 from tests.e2e.cli.conftest import PROGRAM, environment
-from tests.e2e.pool.outside import runner_pid
-from tests.nomad_agent import Agent
-from tests.sshd import server
+from tests.support.nomad_agent import Agent
+from tests.support.outside import runner_pid
+from tests.support.sshd import server
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[3]

@@ -17,7 +17,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from hermes_exec import ConfigError, ExecError, LocalConfig, PoolEvent, SandboxPool, SlotClosed
-from tests.e2e.pool.outside import count_becomes, ends, mark, marked, runner_pid
+from tests.support.outside import count_becomes, ends, mark, marked, runner_pid
 
 T = TypeVar("T")
 

@@ -30,9 +30,9 @@ from hermes_agent.models.endpoint import BadAnswer, Endpoint, EndpointStatus
 from hermes_agent.models.failures import retry_after_s
 from hermes_agent.models.pace import FIRST_IN_FLIGHT
 from hermes_exec.errors import ConfigError, ErrorCause
+from tests.support.peer import until
 from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
 from tests.unit.agent.toolboxes import FunctionTools, echo
-from tests.unit.channel.peer import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 GOOD = Answer(200, b'{"n": 1}', {"content-type": "application/json"})

@@ -13,7 +13,7 @@ from hermes_atropos.cli import ENVIRONMENTS, environment, read_settings
 from hermes_atropos.envs.gsm8k_agent import Gsm8kAgentEnv
 from hermes_atropos.envs.terminal_test import TerminalTestEnv
 from hermes_exec import ConfigError
-from tests.guarded import install
+from tests.support.guarded import install
 
 
 def read(*flags: str, command: str = "serve") -> tuple[SandboxEnvConfig, list[Any]]:

@@ -32,7 +32,7 @@ from hermes_exec.errors import (
     SandboxDied,
 )
 from hermes_exec.results import KillReceipt, PullProgress, RunResult
-from tests.interrupts import BURSTS, Burst
+from tests.support.interrupts import BURSTS, Burst
 
 
 @pytest.mark.parametrize(

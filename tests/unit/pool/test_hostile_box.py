@@ -20,8 +20,8 @@ from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_
 from hermes_exec.slot import run
 from hermes_exec.slot.command import command_params
 from hermes_exec.slot.scope import SlotScope
-from tests.hostile import Backend, registered
-from tests.unit.channel.peer import Peer, talking
+from tests.support.hostile import Backend, registered
+from tests.support.peer import Peer, talking
 
 pytestmark = pytest.mark.anyio
 ISOLATION = dict.fromkeys(("filesystem", "processes", "users", "network"), "as it says")

@@ -16,7 +16,7 @@ from anyio import to_thread
 from hermes_exec import OutcomeUnknown, SandboxDied, SandboxPool
 from hermes_exec.pool.checkout import Checkout
 from tests.chaos.containers import pause
-from tests.e2e.pool.outside import count_becomes, ends, frozen, mark, runner_pid
+from tests.support.outside import count_becomes, ends, frozen, mark, runner_pid
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 

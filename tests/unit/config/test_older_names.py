@@ -16,7 +16,7 @@ from hermes_exec.config import PoolConfig, import_older_names, resolve_config
 from hermes_exec.config.older_names import RULES
 from hermes_exec.errors import ConfigError
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "older-names.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "older-names.md"
 
 
 def test_they_become_options_with_a_warning_each() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hermes_exec import SandboxPool
 from hermes_exec.backends.local.config import LocalConfig
-from tests.links import far_away, slow
+from tests.support.links import far_away, slow
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 

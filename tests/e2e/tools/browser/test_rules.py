@@ -12,7 +12,7 @@ from hermes_exec import SandboxPool
 from hermes_exec.tools import Toolbox, ToolResult
 from hermes_exec.tools.browser import name_check
 from tests.conftest import require_engine
-from tests.e2e.browser.conftest import HOME, PORT, TOOLSETS, Surfer, browser_pool, serve_site
+from tests.e2e.tools.browser.conftest import HOME, PORT, TOOLSETS, Surfer, browser_pool, serve_site
 
 
 async def test_rules_of_the_pool(request: pytest.FixtureRequest, docker_image: Callable[[str], str]) -> None:

@@ -14,7 +14,7 @@ from hermes_agent.messages import Message
 from hermes_agent.models.scripted import Step, call
 from hermes_exec import AcquireTimeout, ErrorCause, HostDiskFull, SandboxPool, Slot
 from hermes_exec.tools import Toolbox
-from tests.disks import empty, fill, small_disk
+from tests.support.disks import empty, fill, small_disk
 
 pytestmark = pytest.mark.anyio
 HINT = "Remove files"

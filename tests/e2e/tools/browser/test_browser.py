@@ -18,7 +18,7 @@ from hermes_exec.tools.browser import browser, navigation, results, snapshot, to
 from hermes_exec.tools.browser.slot_browser import of_slot
 from tests.conftest import require_engine
 from tests.e2e.backends.boxes import until
-from tests.e2e.browser.conftest import (
+from tests.e2e.tools.browser.conftest import (
     HOME,
     PORT,
     TOOLSETS,

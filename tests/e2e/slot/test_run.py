@@ -14,7 +14,7 @@ import pytest
 
 from hermes_exec import CommandFailed, ConfigError, SandboxPool, Slot
 from tests.conftest import BackendCase
-from tests.e2e.pool.outside import count_becomes, mark
+from tests.support.outside import count_becomes, mark
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from hermes_agent import AgentLoop, Completion, ScriptedModel, ToolCall
 from hermes_agent.models.scripted import call
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
-from tests.e2e.browser.conftest import HOME, TOOLSETS
+from tests.e2e.tools.browser.conftest import HOME, TOOLSETS
 
 pytestmark = [pytest.mark.anyio]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tests.sshd import Server, server
+from tests.support.sshd import Server, server
 
 
 def missing() -> str:

@@ -12,7 +12,7 @@ from anyio.abc import ByteStream
 
 from hermes_exec import ConfigError, Limits, SandboxPool, Slot, SlotClosed
 from tests.conftest import BackendCase
-from tests.e2e.pool.outside import count_becomes, mark
+from tests.support.outside import count_becomes, mark
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 ECHO_SERVER = """

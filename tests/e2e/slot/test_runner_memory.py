@@ -12,7 +12,7 @@ import pytest
 
 from hermes_exec import ConfigError, RunnerMemory, RunResult, SandboxPool, Slot
 from tests.conftest import BackendCase
-from tests.e2e.pool.outside import runner_pid
+from tests.support.outside import runner_pid
 
 pytestmark = pytest.mark.anyio
 MIB = 1 << 20

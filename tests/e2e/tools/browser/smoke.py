@@ -1,4 +1,4 @@
-"""A page, a program and a reset in a slot of any backend: also `python -m tests.e2e.browser.smoke BACKEND JSON`."""
+"""A page, a program and a reset in a slot of any backend: `python -m tests.e2e.tools.browser.smoke BACKEND JSON`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio
 
 from hermes_exec import SandboxPool
 from hermes_exec.tools import Toolbox, ToolOptions
-from tests.e2e.browser.conftest import of_the_browser
+from tests.e2e.tools.browser.conftest import of_the_browser
 
 TOOLSETS = ["terminal", "file", "browser", "code_execution"]
 PAGE = "data:text/html,<title>Hi</title><button>go</button>"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import require_engine
-from tests.e2e.browser.smoke import a_page_and_a_program
+from tests.e2e.tools.browser.smoke import a_page_and_a_program
 from tests.engines import options_of
-from tests.ordinary_user import run_as_ordinary_user
+from tests.support.ordinary_user import run_as_ordinary_user
 
 
 @pytest.mark.anyio
@@ -42,4 +42,4 @@ def test_an_ordinary_user() -> None:
     require_engine("chromium")
     if os.geteuid() != 0:
         pytest.skip("the tests run as an ordinary user: the others are this")
-    assert run_as_ordinary_user("tests.e2e.browser.smoke", "local", "{}") == b"all of it works\n"
+    assert run_as_ordinary_user("tests.e2e.tools.browser.smoke", "local", "{}") == b"all of it works\n"

@@ -12,7 +12,7 @@ from examples.demo.scripted import SolutionsModel
 from hermes_batch import BatchConfig, read_records, run_batch
 from tests.conftest import require_engine
 
-FOLDER = Path(__file__).parents[3] / "examples" / "browser"
+FOLDER = Path(__file__).parents[4] / "examples" / "browser"
 pytestmark = pytest.mark.anyio
 
 

@@ -21,7 +21,7 @@ import requests
 
 from hermes_exec.backends.owner import descendants
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
 CONFIG = """
 name = "{name}"

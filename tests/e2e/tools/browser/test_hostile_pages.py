@@ -20,7 +20,7 @@ from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
 from hermes_exec.tools.browser.driver import LINGER_S
 from tests.conftest import require_engine
-from tests.e2e.browser.conftest import Surfer
+from tests.e2e.tools.browser.conftest import Surfer
 
 T = TypeVar("T")
 MIB = 1 << 20

@@ -14,7 +14,7 @@ from hermes_exec.tools.browser import browser as browsers
 from hermes_exec.tools.browser import snapshot as snapshots
 from hermes_exec.tools.browser.slot_browser import of_slot
 from tests.conftest import require_engine
-from tests.e2e.browser.conftest import HOME, Surfer
+from tests.e2e.tools.browser.conftest import HOME, Surfer
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
