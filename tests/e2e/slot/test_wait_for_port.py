@@ -10,7 +10,7 @@ import pytest
 
 from hermes_exec import ConfigError, SandboxPool, Slot, SlotClosed
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 @pytest.fixture
