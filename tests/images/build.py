@@ -7,6 +7,7 @@ builds nothing. The tag `latest` always means the newest one.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import platform
@@ -114,6 +115,18 @@ def build(client: docker.DockerClient, name: str, wanted: str) -> None:
     if recipe.finish:
         finish(client, repository, raw, version, recipe)
     client.images.get(wanted).tag(repository, "latest")
+    remove_older(client, repository, version)
+
+
+def remove_older(client: docker.DockerClient, repository: str, version: str) -> None:
+    """Remove what this version replaces, but for what a container is made of."""
+    from docker.errors import APIError
+
+    kept = {f"{repository}:{version}", f"{repository}:latest"}
+    for image in client.images.list(name=repository, filters={"label": LABEL}):
+        for tag in set(image.tags) - kept:
+            with contextlib.suppress(APIError):
+                client.images.remove(tag)
 
 
 def finish(client: docker.DockerClient, repository: str, raw: str, version: str, recipe: Recipe) -> None:
