@@ -13,6 +13,7 @@ from anyio import to_thread
 from hermes_batch import BatchConfig, BatchResult, Record, read_records, run_batch
 from tests.e2e.agent.plans import PlanModel, Step
 from tests.e2e.agent.test_batch_run import dataset
+from tests.support.directories import let_others_pass
 from tests.support.remote_hosts import RemoteHost, missing, remote_host
 from tests.support.sshd import Server
 
@@ -33,8 +34,7 @@ def hosts(ssh_server: Server) -> Iterator[list[RemoteHost]]:
 
 
 async def test_prompts_of_a_host_that_dies_succeed_in_the_same_run(hosts: list[RemoteHost], tmp_path: Path) -> None:
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o711)
+    let_others_pass(tmp_path)
     known = tmp_path / "known_hosts"
     known.write_text("".join(host.server.known_hosts for host in hosts))
     options = {

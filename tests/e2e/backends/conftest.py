@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import docker
 import pytest
 from docker import DockerClient
 
+from tests.support.directories import open_directory
 from tests.support.nomad_agent import Agent
+from tests.support.other_user import require_root
 
 
 @pytest.fixture
@@ -19,6 +22,14 @@ def engine(docker_image: Callable[[str], str]) -> Iterator[DockerClient]:
     docker_image("busybox")
     with contextlib.closing(docker.from_env()) as client:
         yield client
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A directory that everybody may pass, where there is another user to try it."""
+    require_root()
+    with open_directory("open-") as made:
+        yield made
 
 
 @pytest.fixture

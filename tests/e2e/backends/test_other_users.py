@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +28,6 @@ PLACES = (
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A directory that everybody may pass."""
-    require_root()
-    made = Path(tempfile.mkdtemp(prefix="other-users-", dir="/tmp"))
-    made.chmod(0o711)
-    yield made
-    shutil.rmtree(made)
-
-
-@pytest.fixture
 def open_node(nomad_agent: Agent) -> Agent:
     """A node whose directory of allocations other users of it may pass."""
     (nomad_agent.folder / "data").chmod(0o711)
@@ -58,11 +46,11 @@ def plant(slot: Slot) -> str:
 
 @pytest.mark.singularity
 @pytest.mark.parametrize("slots", [1, 2])
-def test_apptainer(slots: int, folder: Path, singularity_image: Image) -> None:
+def test_apptainer(slots: int, open_folder: Path, singularity_image: Image) -> None:
     image = singularity_image("debian")
-    pool = SandboxPool("singularity", image=image, base_dir=str(folder), slots_per_sandbox=slots)
+    pool = SandboxPool("singularity", image=image, base_dir=str(open_folder), slots_per_sandbox=slots)
     with pool, pool.slot() as slot:
-        found = found_below(plant(slot), folder)
+        found = found_below(plant(slot), open_folder)
         assert found
         assert reached(found) == []
 
@@ -123,17 +111,17 @@ def test_nomad_with_a_runtime_that_hides_nothing(
         assert not slot.run("echo >/alloc/logs/file || echo >/local/file || mv /local /away || mknod d b 8 0").ok
 
 
-def test_local(folder: Path) -> None:
-    with SandboxPool("local", base_dir=str(folder)) as pool, pool.slot() as slot:
+def test_local(open_folder: Path) -> None:
+    with SandboxPool("local", base_dir=str(open_folder)) as pool, pool.slot() as slot:
         slot.run("cp /bin/cat x && chmod 6755 x && cp x $HOME/x; chmod 6777 $HOME/x; chmod 777 $HOME .")
-        found = found_below("x", folder)
+        found = found_below("x", open_folder)
         assert found
         assert [path for path in found if as_other(path, "/etc/hostname").returncode == 0] == []
 
 
 @pytest.mark.parametrize("backend", ["local", pytest.param("singularity", marks=pytest.mark.singularity)])
-def test_open_base(backend: str, folder: Path, singularity_image: Image) -> None:
-    base = folder / "base"
+def test_open_base(backend: str, open_folder: Path, singularity_image: Image) -> None:
+    base = open_folder / "base"
     base.mkdir()
     base.chmod(0o777)
     image: dict[str, Any] = {"image": singularity_image("debian")} if backend == "singularity" else {}
@@ -162,8 +150,8 @@ def test_names_of_the_ssh_probe_cannot_be_guessed(tmp_path: Path) -> None:
 
 
 @pytest.mark.ssh
-def test_open_base_on_an_ssh_host(folder: Path, ssh_server: Server) -> None:
-    base = folder / "base"
+def test_open_base_on_an_ssh_host(open_folder: Path, ssh_server: Server) -> None:
+    base = open_folder / "base"
     base.mkdir()
     base.chmod(0o777)
     options = ssh_server.options(base_dir=str(base))

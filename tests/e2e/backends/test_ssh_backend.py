@@ -23,6 +23,7 @@ from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.helpers import helper_environment, unset_others
 from hermes_exec.backends.registry import make_backend
 from tests.e2e.backends.boxes import left, sandboxes_of, until
+from tests.support.directories import let_others_pass
 from tests.support.sshd import Server, make_key, server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
@@ -31,9 +32,7 @@ TRANSPORTS = ["openssh", "paramiko"]
 
 @pytest.fixture(params=TRANSPORTS)
 def options(request: pytest.FixtureRequest, ssh_server: Server, tmp_path: Path) -> dict[str, Any]:
-    tmp_path.chmod(0o711)
-    for folder in (tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o711)
+    let_others_pass(tmp_path)
     return ssh_server.options(transport=request.param, base_dir=str(tmp_path), connect_timeout_s=10)
 
 

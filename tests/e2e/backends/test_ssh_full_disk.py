@@ -16,6 +16,7 @@ import pytest
 from hermes_agent import CommandCheck, Completion, Rollout, RolloutResult, Scoring, ScriptedModel
 from hermes_agent.models.scripted import call
 from hermes_exec import ErrorCause, SandboxPool
+from tests.support.directories import let_others_pass
 from tests.support.disks import DISK_BYTES, fill
 from tests.support.sshd import Server, server
 
@@ -32,8 +33,7 @@ def within(host: Server) -> tuple[str, ...]:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o711)
+    let_others_pass(tmp_path)
     made = tmp_path / "disk"
     made.mkdir()
     return made

@@ -17,6 +17,7 @@ from anyio import to_thread
 
 from hermes_exec import BackendUnavailable, OutcomeUnknown, SandboxPool, Slot
 from tests.e2e.backends.boxes import left, until
+from tests.support.directories import let_others_pass
 from tests.support.links import far_port
 from tests.support.remote_hosts import RemoteHost, missing, remote_host
 from tests.support.sshd import Server
@@ -36,8 +37,7 @@ def hosts(ssh_server: Server) -> Iterator[list[RemoteHost]]:
 
 @pytest.fixture(params=["openssh", "paramiko"])
 def options(request: pytest.FixtureRequest, hosts: list[RemoteHost], tmp_path: Path) -> dict[str, Any]:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o711)
+    let_others_pass(tmp_path)
     more = {"transport": request.param, "base_dir": str(tmp_path), "connect_timeout_s": 10}
     return hosts[0].server.options(**more)
 

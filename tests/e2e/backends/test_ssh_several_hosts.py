@@ -26,6 +26,7 @@ from hermes_exec.backends.base import ReapFilter
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ErrorCause
 from tests.e2e.backends.boxes import left, until
+from tests.support.directories import let_others_pass
 from tests.support.sshd import Server, server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
@@ -65,8 +66,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(ssh_server: Server, tmp_path: Path) -> Iterator[Fleet]:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o711)
+    let_others_pass(tmp_path)
     folders = [tmp_path / name for name in ("a", "b", "c")]
     with ExitStack() as stack:
         servers = []

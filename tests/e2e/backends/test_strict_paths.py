@@ -8,8 +8,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +16,6 @@ import pytest
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.ssh import host as probed
 from tests.support.ordinary_user import ROOT, interpreter
-from tests.support.other_user import require_root
 
 ALICE, BOB, STAFF, SHARED, LISTED, LONELY, UNKNOWN = 61001, 61002, 61003, 61004, 61005, 61006, 61007
 ANY = 0xFFFFFFFF
@@ -97,15 +94,6 @@ print(json.dumps({
 """
 
 
-@pytest.fixture
-def top() -> Iterator[Path]:
-    require_root()
-    made = Path(tempfile.mkdtemp(prefix="strict-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
-
-
 def make(path: Path, case: Case) -> Path:
     """Make the way; return its end."""
     path.mkdir()
@@ -136,12 +124,12 @@ def answers(top: Path, paths: list[Path], user: int) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("user", [ALICE, 0])
-def test_the_driver_the_runner_and_the_probe_agree(top: Path, user: int) -> None:
+def test_the_driver_the_runner_and_the_probe_agree(open_folder: Path, user: int) -> None:
     cases = {name: case for name, case in CASES.items() if case.user == user}
-    paths = [make(top / str(number), case) for number, case in enumerate(cases.values())]
+    paths = [make(open_folder / str(number), case) for number, case in enumerate(cases.values())]
     wrong = [
         f"{name}: the {who} says {said!r}"
-        for who, all_said in answers(top, paths, user).items()
+        for who, all_said in answers(open_folder, paths, user).items()
         for (name, case), said in zip(cases.items(), all_said, strict=True)
         if case.refused not in said or (not case.refused and (WRITES in said or BELONGS in said))
     ]

@@ -19,6 +19,7 @@ import yaml
 from hermes_exec import SandboxPool
 from tests.conftest import missing
 from tests.e2e.cli.conftest import Cli
+from tests.support.directories import let_others_pass
 from tests.support.guarded import install
 from tests.support.nomad_agent import Agent
 from tests.support.sshd import Server, server
@@ -57,8 +58,7 @@ def several(
 ) -> Several:
     """Local, Docker, SSH, Nomad and Modal as far as they are here, beside some that cannot work."""
     monkeypatch.setenv("PYTHONPATH", f"{install(tmp_path)}:{os.environ.get('PYTHONPATH', '')}")
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o711)
+    let_others_pass(tmp_path)
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir(mode=0o711)
     with socket.socket() as closed:

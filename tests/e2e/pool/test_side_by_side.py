@@ -24,6 +24,7 @@ from hermes_exec.backends.registry import backend_names
 from tests.conftest import missing, require_engine
 from tests.e2e.backends.boxes import until
 from tests.e2e.cli.conftest import PROGRAM, environment
+from tests.support.directories import let_others_pass
 from tests.support.nomad_agent import Agent
 from tests.support.outside import runner_pid
 from tests.support.sshd import server
@@ -41,8 +42,7 @@ def config(
     tmp_path: Path, docker_image: Image, singularity_image: Image, request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Any]]:
     """A configuration with the backends that are here, each with directories of its own."""
-    for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        above.chmod(0o711)
+    let_others_pass(tmp_path)
     for name in ("local", "ssh", "singularity"):
         (tmp_path / name).mkdir(mode=0o711)
     backends: dict[str, Any] = {"local": {"type": "local", "base_dir": str(tmp_path / "local")}}

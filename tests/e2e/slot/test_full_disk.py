@@ -14,6 +14,7 @@ from hermes_agent.messages import Message
 from hermes_agent.models.scripted import Step, call
 from hermes_exec import AcquireTimeout, ErrorCause, HostDiskFull, SandboxPool, Slot
 from hermes_exec.tools import Toolbox
+from tests.support.directories import let_others_pass
 from tests.support.disks import empty, fill, small_disk
 
 pytestmark = pytest.mark.anyio
@@ -32,8 +33,7 @@ HOLD = (
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o711)
+    let_others_pass(tmp_path)
     if os.geteuid() != 0:
         pytest.skip("a mount takes root")
     with small_disk(tmp_path / "disk") as made:
