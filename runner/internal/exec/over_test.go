@@ -6,22 +6,22 @@ import (
 	"testing"
 
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/command"
 	"hermes-exec/runner/internal/ipc"
 )
 
 func TestHowACommandEndedWithItsSlotIsNoResult(t *testing.T) {
-	slot := &Slot{}
-	slot.ctx, slot.cancel = context.WithCancelCause(context.Background())
+	scope := command.NewScope(context.Background(), "s", nil, nil)
 	for _, ended := range []bool{false, true} {
 		exits := make(chan ipc.Exit, 1)
 		exits <- ipc.Exit{ExitCode: 143, Signal: 15}
 		if ended {
-			slot.end(ErrSlotClosed)
+			scope.End(command.ErrSlotClosed)
 		}
 		c := &channel.Conversation{Ctx: context.Background()}
-		cmd := &command{slot: slot, exit: exits}
-		exit, err := (&Runner{}).await(c, cmd, nil, &commandParams{}, &exitResult{})
-		if ended && !errors.Is(err, ErrSlotClosed) || !ended && (err != nil || exit.ExitCode != 143) {
+		cmd := &command.Command{Scope: scope, Exit: exits}
+		exit, err := (&Runner{}).await(c, cmd, nil, &command.Params{}, &command.Result{}, false)
+		if ended && !errors.Is(err, command.ErrSlotClosed) || !ended && (err != nil || exit.ExitCode != 143) {
 			t.Errorf("the slot has ended: %v; %+v, %v", ended, exit, err)
 		}
 	}

@@ -1,19 +1,20 @@
-// Package exec runs commands and processes of slots for the driver: start,
-// output, input, time limits, sessions and results.
+// Package exec carries out the methods of docs/protocol.md for commands, processes
+// and sessions of slots, and for those who look on.
 package exec
 
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log"
-	"os"
 	"sync"
 
 	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/command"
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/process"
+	"hermes-exec/runner/internal/sessions"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
@@ -23,34 +24,30 @@ type Runner struct {
 	ctx     context.Context // ends with the server
 	log     *log.Logger
 	slots   *slots.Manager
-	devNull *os.File
+	starter *command.Starter
 	// Memory is what is kept of output, and under way, of all slots.
-	Memory  *budget.Budget
-	history budget.History
+	Memory    *budget.Budget
+	processes *process.Registry
+	sessions  *sessions.Registry
 
-	mu        sync.Mutex
-	states    map[string]*Slot
-	processes map[string]*process
-	sessions  map[string]*shellSession
-
-	exitsMu sync.Mutex
-	exits   map[uint64]chan<- ipc.Exit // where the exit of a command is waited for, by token
+	mu     sync.Mutex
+	scopes map[string]*command.Scope
 }
 
 // New makes a Runner for these slots, and subscribes to the exits of commands
 // and agents.
 func New(ctx context.Context, manager *slots.Manager, memory *budget.Budget, log *log.Logger) (*Runner, error) {
-	devNull, err := os.Open(os.DevNull)
+	starter, err := command.NewStarter()
 	if err != nil {
-		return nil, fmt.Errorf("standard input of commands: %w", err)
+		return nil, err
 	}
 	r := &Runner{
-		ctx: ctx, log: log, slots: manager, devNull: devNull, Memory: memory, states: map[string]*Slot{},
-		processes: map[string]*process{},
-		sessions:  map[string]*shellSession{}, exits: map[uint64]chan<- ipc.Exit{},
+		ctx: ctx, log: log, slots: manager, starter: starter, Memory: memory,
+		processes: process.NewRegistry(memory, log), sessions: sessions.NewRegistry(memory),
+		scopes: map[string]*command.Scope{},
 	}
-	memory.OnPressure(r.freeMemory)
-	manager.OnExit(func(_ string, e ipc.Exit) { r.exited(e) })
+	memory.OnPressure(func(need int64) int64 { return r.processes.FreeMemory(need, r.countScopes()) })
+	manager.OnExit(func(_ string, e ipc.Exit) { starter.Exited(e) })
 	manager.OnDeath(func(slot string, why *ipc.Error) { r.EndSlot(slot, channel.AsWire(why)) })
 	return r, nil
 }
@@ -61,81 +58,132 @@ type Method func(r *Runner, c *channel.Conversation, params json.RawMessage) (an
 // Methods are those of docs/protocol.md that are carried out here.
 var Methods = map[string]Method{
 	"exec.run": (*Runner).execRun, "session.open": (*Runner).sessionOpen, "session.close": (*Runner).sessionClose,
-	"proc.spawn": (*Runner).procSpawn, "proc.list": (*Runner).procList, "proc.wait": procMethod((*process).wait),
-	"proc.read": procMethod((*process).read), "proc.follow": procMethod((*process).follow),
-	"proc.write":       procMethod((*process).write),
-	"proc.close_stdin": procMethod((*process).closeStdin), "proc.signal": procMethod((*process).signal),
-	"proc.kill": procMethod((*process).kill), "proc.resize": procMethod((*process).resize),
+	"proc.spawn": (*Runner).procSpawn, "proc.list": (*Runner).procList,
 	"slot.processes": (*Runner).slotProcesses, "slot.view": (*Runner).slotView,
 }
 
-// Slot gives the state of a slot since its last reset, and its running agent.
-func (r *Runner) Slot(ctx context.Context, id string) (*Slot, *slots.Agent, error) {
+func init() {
+	for name, carry := range process.Methods {
+		Methods[name] = func(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error) {
+			return carry(r.processes, c, params)
+		}
+	}
+}
+
+// Scope gives the scope of a slot since its last reset.
+func (r *Runner) Scope(ctx context.Context, id string) (*command.Scope, error) {
 	if id == "" {
-		return nil, nil, channel.BadRequest("slot is missing")
+		return nil, channel.BadRequest("slot is missing")
 	}
 	agent, err := r.slots.Agent(ctx, id)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	state := r.states[id]
-	if state == nil {
-		state = &Slot{id: id, log: r.log, leftover: map[*os.File]struct{}{}}
-		state.ctx, state.cancel = context.WithCancelCause(r.ctx)
-		state.spills = &output.Spills{Open: state.openSpill, Remove: state.removeSpill}
-		r.states[id] = state
+	scope := r.scopes[id]
+	if scope == nil || scope.Agent != agent {
+		scope = command.NewScope(r.ctx, id, agent, r.log)
+		r.scopes[id] = scope
 	}
-	state.mu.Lock()
-	state.agent = agent
-	state.mu.Unlock()
-	return state, agent, nil
+	return scope, nil
 }
 
-// namedSlot is Slot for the one that a request names.
-func (r *Runner) namedSlot(c *channel.Conversation, params json.RawMessage) (*Slot, *slots.Agent, error) {
+func (r *Runner) countScopes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.scopes)
+}
+
+// namedScope is Scope for the slot that a request names.
+func (r *Runner) namedScope(c *channel.Conversation, params json.RawMessage) (*command.Scope, error) {
 	var p struct {
 		Slot string `json:"slot"`
 	}
 	if err := channel.Decode(params, &p); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return r.Slot(c.Ctx, p.Slot)
+	return r.Scope(c.Ctx, p.Slot)
+}
+
+// EndSlot ends the scope of a slot, as at a reset: calls under way fail with why.
+func (r *Runner) EndSlot(id string, why *wire.Error) {
+	r.mu.Lock()
+	scope := r.scopes[id]
+	delete(r.scopes, id)
+	r.mu.Unlock()
+	if scope != nil {
+		scope.End(why) // first: what begins meanwhile sees that it has ended
+		r.processes.EndSlot(scope)
+		r.sessions.EndSlot(scope)
+	}
 }
 
 // slotView tells what the slot's commands and processes print from now on,
 // until it is called off or the slot is reset.
 func (r *Runner) slotView(c *channel.Conversation, params json.RawMessage) (any, error) {
-	slot, _, err := r.namedSlot(c, params)
+	scope, err := r.namedScope(c, params)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.Join(c.Ctx)
+	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
-	slot.views.Show(ctx, c, r.Memory)
+	scope.Views.Show(ctx, c, r.Memory)
 	return nil, context.Cause(ctx)
 }
 
-// EndSlot ends the state of a slot, as at a reset: calls under way fail with why.
-func (r *Runner) EndSlot(id string, why *wire.Error) {
-	r.mu.Lock()
-	state := r.states[id]
-	delete(r.states, id)
-	for key, p := range r.processes {
-		if p.slot == state {
-			delete(r.processes, key)
-		}
+func (r *Runner) sessionOpen(c *channel.Conversation, params json.RawMessage) (any, error) {
+	scope, err := r.namedScope(c, params)
+	if err != nil {
+		return nil, err
 	}
-	for key, x := range r.sessions {
-		if x.slot == state {
-			x.end()
-			delete(r.sessions, key)
-		}
+	return r.sessions.Open(c, scope, params)
+}
+
+func (r *Runner) sessionClose(_ *channel.Conversation, params json.RawMessage) (any, error) {
+	return nil, r.sessions.Close(params)
+}
+
+func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any, error) {
+	p, scope, err := r.decodeCommand(c, params)
+	if err != nil {
+		return nil, err
 	}
-	r.mu.Unlock()
-	if state != nil {
-		r.history.Forget(state)
-		state.end(why)
+	if p.TimeoutS != nil || p.Stream {
+		return nil, channel.BadRequest("proc.spawn takes neither timeout_s nor stream")
 	}
+	l, missing, err := r.procLaunch(c, scope, p)
+	if err != nil {
+		return nil, err
+	}
+	defer pipe.CloseFiles(l.Extra)
+	if missing != nil {
+		return r.processes.Adopt(command.NotStarted(scope, c.ID, *missing), p), nil
+	}
+	cmd, err := r.starter.Start(scope, l)
+	if err != nil {
+		return nil, err
+	}
+	return r.processes.Adopt(cmd, p), nil
+}
+
+func (r *Runner) procLaunch(c *channel.Conversation, scope *command.Scope,
+	p *command.Params) (command.Launch, *ipc.Spawned, error) {
+	if p.Session == "" {
+		return p.Launch(scope, c.ID)
+	}
+	session, err := r.sessions.Find(p.Session, scope)
+	if err != nil {
+		return command.Launch{}, nil, err
+	}
+	l, err := session.Launch(c.ID, p)
+	return l, nil, err
+}
+
+func (r *Runner) procList(c *channel.Conversation, params json.RawMessage) (any, error) {
+	scope, err := r.namedScope(c, params)
+	if err != nil {
+		return nil, err
+	}
+	return r.processes.List(scope), nil
 }

@@ -41,14 +41,14 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 	if p.WaitS < 0 || p.WaitS > longestWait {
 		return nil, channel.BadRequest("wait_s must be from 0 to %d, not %v", longestWait, p.WaitS)
 	}
-	slot, agent, err := s.exec.Slot(c.Ctx, p.Slot)
+	scope, err := s.exec.Scope(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.Join(c.Ctx)
+	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
 	where := ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime, WaitS: p.WaitS}
-	peer, err := opened[*net.TCPConn](ctx, agent, ipc.OpConnect, where, net.FileConn)
+	peer, err := opened[*net.TCPConn](ctx, scope.Agent, ipc.OpConnect, where, net.FileConn)
 	if err != nil {
 		return nil, err
 	}

@@ -47,14 +47,14 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 		if err := channel.Decode(params, &p); err != nil {
 			return nil, err
 		}
-		slot, agent, err := s.exec.Slot(c.Ctx, p.Slot)
+		scope, err := s.exec.Scope(c.Ctx, p.Slot)
 		if err != nil {
 			return nil, err
 		}
-		ctx, leave := slot.Join(c.Ctx)
+		ctx, leave := scope.Join(c.Ctx)
 		defer leave()
-		op := ipc.FileOp{Method: name, Params: params, Workdir: ipc.Bytes(agent.Workdir())}
-		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: op, length: p.Length})
+		op := ipc.FileOp{Method: name, Params: params, Workdir: ipc.Bytes(scope.Agent.Workdir())}
+		result, err := carry(&fileCall{c: c, ctx: ctx, agent: scope.Agent, op: op, length: p.Length})
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return nil, cause

@@ -38,13 +38,13 @@ func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any
 	if !filepath.IsAbs(string(p.Path)) {
 		return nil, channel.BadRequest("the path of a socket %q is not absolute", p.Path)
 	}
-	slot, agent, err := s.exec.Slot(c.Ctx, p.Slot)
+	scope, err := s.exec.Scope(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.Join(c.Ctx)
+	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
-	socket, err := opened[*net.UnixListener](ctx, agent, ipc.OpListen, ipc.Listen{Path: p.Path}, net.FileListener)
+	socket, err := opened[*net.UnixListener](ctx, scope.Agent, ipc.OpListen, ipc.Listen{Path: p.Path}, net.FileListener)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (s *Server) netAccept(c *channel.Conversation, params json.RawMessage) (any
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	slot, _, err := s.exec.Slot(c.Ctx, p.Slot)
+	scope, err := s.exec.Scope(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (s *Server) netAccept(c *channel.Conversation, params json.RawMessage) (any
 	if l == nil || l.slot != p.Slot {
 		return nil, errNotListening
 	}
-	ctx, leave := slot.Join(c.Ctx)
+	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
 	select {
 	case peer := <-l.accepted:

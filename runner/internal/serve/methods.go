@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/command"
 	"hermes-exec/runner/internal/exec"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/slots"
@@ -58,7 +59,7 @@ func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	s.exec.EndSlot(p.Slot, exec.ErrSlotClosed)
+	s.exec.EndSlot(p.Slot, command.ErrSlotClosed)
 	// A reset that was begun is finished, also when the call is cancelled.
 	return s.slots.Reset(s.ctx, p.Slot)
 }
@@ -68,9 +69,9 @@ func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (a
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	s.exec.EndSlot(p.Slot, exec.ErrSlotClosed)
+	s.exec.EndSlot(p.Slot, command.ErrSlotClosed)
 	receipt, err := s.slots.Destroy(s.ctx, p.Slot)
-	return exec.Killed(receipt), err
+	return command.Killed(receipt), err
 }
 
 func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (any, error) {
@@ -79,7 +80,7 @@ func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (a
 		return nil, err
 	}
 	receipt, err := s.slots.KillAll(s.ctx, p.Slot)
-	return exec.Killed(receipt), err
+	return command.Killed(receipt), err
 }
 
 func (s *Server) slotDisk(_ *channel.Conversation, params json.RawMessage) (any, error) {

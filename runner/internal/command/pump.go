@@ -1,4 +1,4 @@
-package exec
+package command
 
 import (
 	"sync"
@@ -11,20 +11,14 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// manyFragments is where a reader starts to wait for more bytes at a time.
-const (
-	manyFragments = 1024
-	fragmentPause = 5 * time.Millisecond
-)
-
-// pump reads one pipe of a command. It never waits for the end of the pipe
+// Pump reads one pipe of a command. It never waits for the end of the pipe
 // once the command has ended: what is there is taken, and what others write
 // later is thrown away, so that they neither block nor get SIGPIPE.
-type pump struct {
-	slot   *Slot
+type Pump struct {
+	scope  *Scope
 	source *pipe.Source
 	sink   func(p []byte)
-	late   bool // nothing is expected before the command ends: it is started by startLate
+	late   bool // nothing is expected before the command ends: it is started by StartLate
 	ours   bool // another closes it, and what comes after the command stays unread
 	// terminal: programs may close it for a while and open it again; closing our
 	// end sends SIGHUP to the processes on it.
@@ -36,26 +30,31 @@ type pump struct {
 	once     sync.Once
 }
 
-// pumps are those of one command. Its methods belong to one goroutine.
-type pumps []*pump
+// Pumps are those of one command. Its methods belong to one goroutine.
+type Pumps []*Pump
 
-// pumpsOf gives what will read the output of a command, to a sink for each stream.
-func pumpsOf(cmd *command, sink func(stream int) func([]byte)) pumps {
-	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil &&
-		cmd.stdin == cmd.stdout.File}}
-	if cmd.stderr != nil {
-		all = append(all, &pump{slot: cmd.slot, source: cmd.stderr, sink: sink(output.Stderr)})
+// Pumps gives what will read the output of a command, to a sink for each stream.
+func (c *Command) Pumps(sink func(stream int) func([]byte)) Pumps {
+	all := Pumps{{scope: c.Scope, source: c.stdout, sink: sink(output.Stdout), terminal: c.Terminal() != nil}}
+	if c.stderr != nil {
+		all = append(all, &Pump{scope: c.Scope, source: c.stderr, sink: sink(output.Stderr)})
 	}
 	return all
 }
 
-// start begins to read; harmless when repeated.
-func (ps pumps) start() { ps.begin(false) }
+// NewSavedPump gives what reads the state that a session's shell saves, once the
+// command has ended or takes long. The caller closes the source.
+func NewSavedPump(scope *Scope, source *pipe.Source, sink func([]byte)) *Pump {
+	return &Pump{scope: scope, source: source, sink: sink, late: true, ours: true}
+}
 
-// startLate begins to read the rest too.
-func (ps pumps) startLate() { ps.begin(true) }
+// Start begins to read; harmless when repeated.
+func (ps Pumps) Start() { ps.begin(false) }
 
-func (ps pumps) begin(late bool) {
+// StartLate begins to read the rest too.
+func (ps Pumps) StartLate() { ps.begin(true) }
+
+func (ps Pumps) begin(late bool) {
 	for _, p := range ps {
 		if !p.started && (late || !p.late) {
 			p.started, p.ending, p.done = true, make(chan struct{}), make(chan struct{})
@@ -65,9 +64,9 @@ func (ps pumps) begin(late bool) {
 	}
 }
 
-// finish is called when the command has ended; it returns when all that it
+// Finish is called when the command has ended; it returns when all that it
 // wrote was taken.
-func (ps pumps) finish() {
+func (ps Pumps) Finish() {
 	for _, p := range ps {
 		if p.started {
 			_ = p.source.File.SetReadDeadline(time.Unix(1, 0))
@@ -85,22 +84,22 @@ func (ps pumps) finish() {
 		}
 		_ = p.source.Waitable()
 		go func() {
-			defer channel.Contain(p.slot.log, "output")
+			defer channel.Contain(p.scope.log, "output")
 			p.throwAway()
 		}()
 	}
 }
 
-func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
+func (p *Pump) finished() { p.once.Do(func() { close(p.done) }) }
 
-func (p *pump) run() {
-	defer channel.Contain(p.slot.log, "output")
+func (p *Pump) run() {
+	defer channel.Contain(p.scope.log, "output")
 	defer p.finished()
 	defer p.flood.Close()
 	for {
 		n, err := p.take(p.sink)
 		if err != nil {
-			break // the deadline of finish, or closed with the slot
+			break // the deadline of Finish, or closed with the slot
 		}
 		if n <= 0 && p.terminal {
 			p.awaitReopening()
@@ -125,22 +124,22 @@ func (p *pump) run() {
 
 // awaitReopening waits some time for a program that has closed its terminal,
 // as many do when they end: it may be on its way to open it again.
-func (p *pump) awaitReopening() {
+func (p *Pump) awaitReopening() {
 	const pause = 50 * time.Millisecond
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-p.ending:
-	case <-p.slot.ctx.Done():
+	case <-p.scope.ctx.Done():
 	case <-timer.C:
 	}
 }
 
 // throwAway reads what others still write, until they end or the slot does.
-func (p *pump) throwAway() {
+func (p *Pump) throwAway() {
 	file := p.source.File
-	p.slot.keep(file)
-	defer p.slot.release(file)
+	p.scope.keep(file)
+	defer p.scope.release(file)
 	defer p.flood.Close()
 	_ = file.SetReadDeadline(time.Time{})
 	for {
@@ -151,7 +150,7 @@ func (p *pump) throwAway() {
 }
 
 // take is read, and after a full buffer lets other goroutines go first.
-func (p *pump) take(sink func([]byte)) (n int, err error) {
+func (p *Pump) take(sink func([]byte)) (n int, err error) {
 	if n, err = p.read(sink); n == wire.MaxData {
 		p.flood.Yield()
 	}
@@ -160,7 +159,7 @@ func (p *pump) take(sink func([]byte)) (n int, err error) {
 
 // read waits for output and hands it on; none is the end of the pipe. A buffer
 // is held only while there is something in it.
-func (p *pump) read(sink func([]byte)) (n int, err error) {
+func (p *Pump) read(sink func([]byte)) (n int, err error) {
 	raw, err := p.source.File.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -185,13 +184,18 @@ func (p *pump) read(sink func([]byte)) (n int, err error) {
 	return n, nil
 }
 
+// Empty throws away what is in a pipe now.
+func Empty(source *pipe.Source) {
+	(&Pump{source: source, sink: func([]byte) {}}).drain()
+}
+
 // terminalHolds is more than what a terminal keeps of its output: 64 KiB, and
 // 4 KiB that were passed on.
 const terminalHolds = 128 << 10
 
 // drain takes what is in the pipe now, and no more: a writer that lives on
 // could go on for ever.
-func (p *pump) drain() (ended bool) {
+func (p *Pump) drain() (ended bool) {
 	scratch := pipe.Buffers.Get().(*[wire.MaxData]byte)
 	defer pipe.Buffers.Put(scratch)
 	left := -1

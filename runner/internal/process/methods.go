@@ -1,4 +1,4 @@
-package exec
+package process
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/command"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/pipe"
@@ -24,7 +25,7 @@ const (
 	maxRead     = 64 << 20
 )
 
-type procParams struct {
+type methodParams struct {
 	Process string `json:"process"`
 	Stream  *int   `json:"stream"`
 	Offset  int64  `json:"offset"`
@@ -37,15 +38,25 @@ type procParams struct {
 	Cols      uint16   `json:"cols"`
 }
 
-// procMethod finds the process that a method is about.
-func procMethod(do func(p *process, c *channel.Conversation, q *procParams) (any, error)) Method {
-	return func(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error) {
-		var q procParams
+// Method carries out one request about a process that there is.
+type Method func(r *Registry, c *channel.Conversation, params json.RawMessage) (any, error)
+
+// Methods are those of docs/protocol.md about one process.
+var Methods = map[string]Method{
+	"proc.wait": on((*process).wait), "proc.read": on((*process).read), "proc.follow": on((*process).follow),
+	"proc.write": on((*process).write), "proc.close_stdin": on((*process).closeStdin),
+	"proc.signal": on((*process).signal), "proc.kill": on((*process).kill), "proc.resize": on((*process).resize),
+}
+
+// on finds the process that a method is about.
+func on(do func(p *process, c *channel.Conversation, q *methodParams) (any, error)) Method {
+	return func(r *Registry, c *channel.Conversation, params json.RawMessage) (any, error) {
+		var q methodParams
 		if err := channel.Decode(params, &q); err != nil {
 			return nil, err
 		}
 		r.mu.Lock()
-		p := r.processes[q.Process]
+		p := r.all[q.Process]
 		r.mu.Unlock()
 		if p == nil {
 			return nil, &ipc.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process) +
@@ -55,15 +66,12 @@ func procMethod(do func(p *process, c *channel.Conversation, q *procParams) (any
 	}
 }
 
-func (r *Runner) procList(c *channel.Conversation, params json.RawMessage) (any, error) {
-	slot, _, err := r.namedSlot(c, params)
-	if err != nil {
-		return nil, err
-	}
+// List is the result of proc.list.
+func (r *Registry) List(scope *command.Scope) any {
 	var all []*process
 	r.mu.Lock()
-	for _, p := range r.processes {
-		if p.slot == slot {
+	for _, p := range r.all {
+		if p.scope == scope {
 			all = append(all, p)
 		}
 	}
@@ -73,30 +81,30 @@ func (r *Runner) procList(c *channel.Conversation, params json.RawMessage) (any,
 	for i, p := range all {
 		list[i] = p.facts()
 	}
-	return map[string]any{"processes": list}, nil
+	return map[string]any{"processes": list}
 }
 
-func (p *process) wait(c *channel.Conversation, q *procParams) (any, error) {
+func (p *process) wait(c *channel.Conversation, q *methodParams) (any, error) {
 	if q.TimeoutS != nil && *q.TimeoutS == 0 {
 		return map[string]any{"exit": p.result()}, nil
 	}
-	if err := checkTimeout(q.TimeoutS); err != nil {
+	if err := command.CheckTimeout(q.TimeoutS); err != nil {
 		return nil, err
 	}
-	expired, stop := timerFor(q.TimeoutS)
+	expired, stop := command.StartTimer(q.TimeoutS)
 	defer stop()
 	select {
 	case <-p.ended:
 	case <-expired:
 	case <-c.Ctx.Done():
 		return nil, context.Cause(c.Ctx)
-	case <-p.slot.ctx.Done():
-		return nil, p.slot.cause()
+	case <-p.scope.Context().Done():
+		return nil, p.scope.Err()
 	}
 	return map[string]any{"exit": p.result()}, nil
 }
 
-func (p *process) log(q *procParams) (*output.Log, error) {
+func (p *process) log(q *methodParams) (*output.Log, error) {
 	stream := output.Stdout
 	if q.Stream != nil {
 		stream = *q.Stream
@@ -107,12 +115,12 @@ func (p *process) log(q *procParams) (*output.Log, error) {
 	return p.logs[stream], nil
 }
 
-func (p *process) read(c *channel.Conversation, q *procParams) (any, error) {
+func (p *process) read(c *channel.Conversation, q *methodParams) (any, error) {
 	log, err := p.log(q)
 	if err != nil {
 		return nil, err
 	}
-	limit := int64(defaultOutputLimit)
+	limit := int64(command.DefaultOutputLimit)
 	if q.Limit != nil {
 		limit = *q.Limit
 	}
@@ -138,12 +146,12 @@ func (p *process) read(c *channel.Conversation, q *procParams) (any, error) {
 	return map[string]any{"offset": from, "next_offset": next, "end": end}, nil
 }
 
-func (p *process) follow(c *channel.Conversation, q *procParams) (any, error) {
+func (p *process) follow(c *channel.Conversation, q *methodParams) (any, error) {
 	log, err := p.log(q)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := p.slot.Join(c.Ctx)
+	ctx, leave := p.scope.Join(c.Ctx)
 	defer leave()
 	f := log.Follow(q.Offset, q.Delimiter)
 	for {
@@ -158,8 +166,8 @@ func (p *process) follow(c *channel.Conversation, q *procParams) (any, error) {
 		f.Delivered(len(data))
 	}
 	next, lost := f.Close()
-	if p.slot.ctx.Err() != nil {
-		return nil, p.slot.cause()
+	if p.scope.Err() != nil {
+		return nil, p.scope.Err()
 	}
 	// A follower that is called off tells how far it came.
 	return map[string]any{"next_offset": next, "lost_bytes": lost}, nil
@@ -179,7 +187,7 @@ func (p *process) withoutStdin() error {
 	return errNoStdin
 }
 
-func (p *process) write(c *channel.Conversation, _ *procParams) (any, error) {
+func (p *process) write(c *channel.Conversation, _ *methodParams) (any, error) {
 	if p.stdin == nil {
 		return nil, p.withoutStdin()
 	}
@@ -196,8 +204,8 @@ func (p *process) write(c *channel.Conversation, _ *procParams) (any, error) {
 		return err
 	})
 	switch {
-	case p.slot.ctx.Err() != nil:
-		return nil, p.slot.cause()
+	case p.scope.Err() != nil:
+		return nil, p.scope.Err()
 	case c.Ctx.Err() != nil: // called off, it tells how far it came
 	case p.input.Err() != nil && !(err == nil && written > 0):
 		// A process that ends once it has its input took what was written.
@@ -213,7 +221,7 @@ func (p *process) write(c *channel.Conversation, _ *procParams) (any, error) {
 // toStdin lets one at a time write to the input, until its conversation is
 // called off or the input ends.
 func (p *process) toStdin(c *channel.Conversation, write func(context.Context) error) error {
-	ctx, leave := join(c.Ctx, p.input)
+	ctx, leave := command.Join(c.Ctx, p.input)
 	defer leave()
 	select {
 	case p.writing <- struct{}{}:
@@ -235,7 +243,7 @@ func (p *process) toStdin(c *channel.Conversation, write func(context.Context) e
 	return write(ctx)
 }
 
-func (p *process) closeStdin(c *channel.Conversation, _ *procParams) (any, error) {
+func (p *process) closeStdin(c *channel.Conversation, _ *methodParams) (any, error) {
 	switch {
 	case p.stdin == nil:
 		return nil, p.withoutStdin()
@@ -288,22 +296,22 @@ func endOfInput(terminal *os.File) (end []byte, disabled bool) {
 	}
 }
 
-func (p *process) signal(c *channel.Conversation, q *procParams) (any, error) {
+func (p *process) signal(c *channel.Conversation, q *methodParams) (any, error) {
 	if q.Signal < 1 || q.Signal > 64 {
 		return nil, channel.BadRequest("signal %d", q.Signal)
 	}
-	ctx, leave := p.slot.Join(c.Ctx)
+	ctx, leave := p.scope.Join(c.Ctx)
 	defer leave()
-	_, err := p.slot.call(ctx, ipc.OpSignal, ipc.Signal{Token: p.token, Number: q.Signal}, nil)
+	_, err := p.scope.Agent.Call(ctx, ipc.OpSignal, ipc.Signal{Token: p.token, Number: q.Signal}, nil)
 	return nil, err
 }
 
-func (p *process) kill(_ *channel.Conversation, _ *procParams) (any, error) {
-	receipt, err := p.slot.kill(p.token)
-	return Killed(receipt), err
+func (p *process) kill(_ *channel.Conversation, _ *methodParams) (any, error) {
+	receipt, err := p.scope.Kill(p.token)
+	return command.Killed(receipt), err
 }
 
-func (p *process) resize(_ *channel.Conversation, q *procParams) (any, error) {
+func (p *process) resize(_ *channel.Conversation, q *methodParams) (any, error) {
 	if q.Rows == 0 || q.Cols == 0 {
 		return nil, channel.BadRequest("a terminal has at least one row and one column")
 	}

@@ -1,10 +1,11 @@
-package exec
+// Package sessions keeps the shell sessions of slots: each runs one command at a
+// time and takes the state that its shell hands over (package session).
+package sessions
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"slices"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,10 +13,10 @@ import (
 
 	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/command"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/session"
-	"hermes-exec/runner/internal/slots"
 )
 
 // maxSaved bounds the state of a session; a larger one is not kept.
@@ -24,13 +25,11 @@ const maxSaved = 16 << 20
 // fewestFiles is what a shell needs to put its own descriptors aside.
 const fewestFiles = 16
 
-// shellSession is a session, which runs one command at a time. Their order is
-// the driver's.
-type shellSession struct {
-	id    string
-	slot  *Slot
-	agent *slots.Agent
-	shell session.Shell
+// Session runs one command at a time. Their order is the driver's.
+type Session struct {
+	id     string
+	scope  *command.Scope
+	memory *budget.Budget
 
 	free  chan struct{} // holds one while no command runs
 	mu    sync.Mutex
@@ -38,83 +37,113 @@ type shellSession struct {
 
 	fifo    *fifo           // nil before the first command
 	busy    bool            // a command writes to it
-	memory  *budget.Account // of its state
+	kept    *budget.Account // the memory of its state
 	entered bool            // a command has run in its directory; of the command that runs
 	ended   bool
 }
 
-func (r *Runner) sessionOpen(c *channel.Conversation, params json.RawMessage) (any, error) {
+// Registry holds the sessions of all slots.
+type Registry struct {
+	memory *budget.Budget
+
+	mu  sync.Mutex
+	all map[string]*Session
+}
+
+// NewRegistry makes a Registry that takes the memory of states from a budget.
+func NewRegistry(memory *budget.Budget) *Registry {
+	return &Registry{memory: memory, all: map[string]*Session{}}
+}
+
+// Open is session.open.
+func (r *Registry) Open(c *channel.Conversation, scope *command.Scope, params json.RawMessage) (any, error) {
 	var p struct {
-		Slot string               `json:"slot"`
-		Cwd  *ipc.Bytes           `json:"cwd"`
-		Env  map[string]ipc.Bytes `json:"env"`
+		Cwd *ipc.Bytes           `json:"cwd"`
+		Env map[string]ipc.Bytes `json:"env"`
 	}
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if err := checkEnv(p.Env); err != nil {
+	if err := command.CheckEnv(p.Env); err != nil {
 		return nil, err
 	}
-	slot, agent, err := r.Slot(c.Ctx, p.Slot)
-	if err != nil {
-		return nil, err
-	}
-	x := &shellSession{id: "s" + strconv.FormatUint(c.ID, 10), slot: slot, agent: agent, free: make(chan struct{}, 1)}
-	x.free <- struct{}{}
-	var known bool
-	if x.shell, known = session.Best(agent.Shells, agent.Shell); !known {
+	agent := scope.Agent
+	shell, known := session.Best(agent.Shells, agent.Shell)
+	if !known {
 		return nil, channel.BadRequest("this image has no shell, and a session needs one")
 	}
 	if agent.OpenFiles > 0 && agent.OpenFiles < fewestFiles {
 		return nil, channel.BadRequest("a session needs at least %d open files, and a process of this slot may have %d",
 			fewestFiles, agent.OpenFiles)
 	}
-	entries := environment(agent.Env, p.Env)
+	entries := command.Environment(agent.Env, p.Env)
 	env := make([]string, len(entries))
 	for i, entry := range entries {
 		env[i] = string(entry)
 	}
-	x.state = session.Open(x.shell, directory(agent, p.Cwd), env)
+	x := &Session{id: "s" + strconv.FormatUint(c.ID, 10), scope: scope, memory: r.memory, free: make(chan struct{}, 1),
+		state: session.Open(shell, command.Directory(agent, p.Cwd), env)}
+	x.free <- struct{}{}
 	r.mu.Lock()
-	r.sessions[x.id] = x
-	r.mu.Unlock()
-	if slot.ctx.Err() != nil {
-		return nil, slot.cause()
+	defer r.mu.Unlock()
+	if cause := scope.Err(); cause != nil {
+		return nil, cause
 	}
-	return map[string]any{"session": x.id, "shell": x.shell.Name, "keeps": x.shell.Keeps()}, nil
+	r.all[x.id] = x
+	return map[string]any{"session": x.id, "shell": shell.Name, "keeps": shell.Keeps()}, nil
 }
 
-func (r *Runner) sessionClose(_ *channel.Conversation, params json.RawMessage) (any, error) {
+// Close is session.close.
+func (r *Registry) Close(params json.RawMessage) error {
 	var p struct {
 		Session string `json:"session"`
 	}
 	if err := channel.Decode(params, &p); err != nil {
-		return nil, err
+		return err
 	}
-	x, err := r.session(p.Session, nil)
+	x, err := r.Find(p.Session, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	x.end()
 	r.mu.Lock()
-	delete(r.sessions, p.Session)
+	delete(r.all, p.Session)
 	r.mu.Unlock()
-	return nil, nil
+	return nil
 }
 
-func (r *Runner) session(id string, slot *Slot) (*shellSession, error) {
+// Find gives a session of this scope, or of any when it is nil.
+func (r *Registry) Find(id string, scope *command.Scope) (*Session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	x := r.sessions[id]
-	if x == nil || slot != nil && x.slot != slot {
+	x := r.all[id]
+	if x == nil || scope != nil && x.scope != scope {
 		return nil, &ipc.Error{Kind: "no_session", Message: "no session " + strconv.Quote(id) + " in this slot"}
 	}
 	return x, nil
 }
 
+// EndSlot ends the sessions of a scope that has ended.
+func (r *Registry) EndSlot(scope *command.Scope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.all, func(_ string, x *Session) bool {
+		if x.scope == scope {
+			x.end()
+		}
+		return x.scope == scope
+	})
+}
+
+// Launch makes the launch for a process, whose state is not kept.
+func (x *Session) Launch(token uint64, p *command.Params) (command.Launch, error) {
+	l, _, err := x.prepare(token, p, "")
+	return l, err
+}
+
 // prepare makes the launch for a command of the session. save is the path of
 // the FIFO that its state goes to, "" where it is not kept.
-func (x *shellSession) prepare(c *channel.Conversation, p *commandParams, save string) (l launch, call session.Call,
+func (x *Session) prepare(token uint64, p *command.Params, save string) (l command.Launch, call session.Call,
 	err error) {
 	call = session.Call{Env: map[string]string{}, Save: save, FDPath: pipe.FDPath}
 	for name, value := range p.Env {
@@ -129,31 +158,30 @@ func (x *shellSession) prepare(c *channel.Conversation, p *commandParams, save s
 	}
 	program := x.state.Command(string(*p.Shell), call)
 	x.mu.Unlock()
-	l = launch{token: c.ID, cwd: program.Cwd, user: p.User, merge: p.MergeStderr, stdin: p.Stdin, pty: p.PTY}
+	l = command.Launch{Token: token, Cwd: program.Cwd, User: p.User, Merge: p.MergeStderr, Stdin: p.Stdin, PTY: p.PTY}
 	for _, argument := range program.Argv {
-		l.argv = append(l.argv, ipc.Bytes(argument))
+		l.Argv = append(l.Argv, ipc.Bytes(argument))
 	}
 	for _, entry := range program.Env {
-		l.env = append(l.env, ipc.Bytes(entry))
+		l.Env = append(l.Env, ipc.Bytes(entry))
 	}
 	for _, content := range program.Files {
 		file, err := pipe.MemoryFile("session", string(content))
 		if err != nil {
-			pipe.CloseFiles(l.extra)
+			pipe.CloseFiles(l.Extra)
 			return l, call, err
 		}
-		l.extra = append(l.extra, file)
+		l.Extra = append(l.Extra, file)
 	}
 	return l, call, nil
 }
 
-// runInSession is exec.run with a session.
-func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.Agent, p *commandParams) (any, error) {
-	x, err := r.session(p.Session, slot)
-	if err != nil {
-		return nil, err
-	}
-	ctx, done := slot.Join(c.Ctx)
+// Run is exec.run with a session: it has run carry out the launch once the
+// commands before it are over.
+func (x *Session) Run(c *channel.Conversation, p *command.Params,
+	run func(command.Launch) (*command.Result, ipc.Exit, error)) (any, error) {
+	agent := x.scope.Agent
+	ctx, done := x.scope.Join(c.Ctx)
 	defer done()
 	select {
 	case <-x.free:
@@ -161,17 +189,17 @@ func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	saving, works := newSaving(x, r.Memory), false
+	saving, works := newSaving(x), false
 	defer func() { saving.memory.Close() }()
 	defer func() { x.done(works) }()
-	l, call, err := x.prepare(c, p, saving.path)
+	l, call, err := x.prepare(c.ID, p, saving.path)
 	if err != nil {
 		return nil, err
 	}
-	defer pipe.CloseFiles(l.extra)
-	l.saved = saving.pump
-	result, exit, err := r.run(c, slot, agent, p, l)
-	if p.Cwd == nil && x.entered && l.cwd != agent.Workdir() && cannotEnter(err, l.cwd) {
+	defer pipe.CloseFiles(l.Extra)
+	l.Saved = saving.pump
+	result, exit, err := run(l)
+	if p.Cwd == nil && x.entered && l.Cwd != agent.Workdir() && command.CannotEnter(err, l.Cwd) {
 		// The command must not run elsewhere, and not every later one may fail.
 		x.mu.Lock()
 		x.state.Move(agent.Workdir())
@@ -182,13 +210,13 @@ func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.
 		return nil, err
 	}
 	x.entered = true
-	where := ipc.Bytes(l.cwd)
+	where := ipc.Bytes(l.Cwd)
 	if result.Started {
 		x.mu.Lock()
 		kept := x.state.Done(call, saving.kept, string(exit.Cwd))
 		where = ipc.Bytes(x.state.Cwd())
 		if kept && !x.ended {
-			x.memory, saving.memory = saving.memory, x.memory
+			x.kept, saving.memory = saving.memory, x.kept
 		}
 		x.mu.Unlock()
 		works = kept // else the tenant may have removed it
@@ -198,16 +226,6 @@ func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.
 	}
 	result.Cwd = &where
 	return result, nil
-}
-
-// cannotEnter says whether err is that the session's directory cwd is gone or
-// cannot be entered any more.
-func cannotEnter(err error, cwd string) bool {
-	var e *ipc.Error
-	if !errors.As(err, &e) || string(e.Path) != cwd {
-		return false
-	}
-	return slices.Contains([]string{"ENOENT", "ENOTDIR", "EACCES", "ELOOP", "ENAMETOOLONG"}, e.Errno)
 }
 
 // moved is err with the directory in which the session goes on.
@@ -232,14 +250,14 @@ func (ch *fifo) close() {
 
 // open gives the session's FIFO, empty; done must be called. It is there
 // from the first command on, for a FIFO takes longer to make than to use.
-func (x *shellSession) open() (*fifo, error) {
+func (x *Session) open() (*fifo, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ended {
-		return nil, ErrSlotClosed
+		return nil, command.ErrSlotClosed
 	}
 	if x.fifo == nil {
-		fd, path, remove, err := x.agent.FIFO(x.id)
+		fd, path, remove, err := x.scope.Agent.FIFO(x.id)
 		if err != nil {
 			return nil, err
 		}
@@ -248,14 +266,13 @@ func (x *shellSession) open() (*fifo, error) {
 	if file := x.fifo.source.File; file != nil {
 		_ = file.SetReadDeadline(time.Time{})
 	}
-	left := pump{source: x.fifo.source, sink: func([]byte) {}}
-	left.drain()
+	command.Empty(x.fifo.source)
 	x.busy = true
 	return x.fifo, nil
 }
 
 // done gives the FIFO back. One that may not work any more is replaced.
-func (x *shellSession) done(works bool) {
+func (x *Session) done(works bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.busy = false
@@ -265,17 +282,17 @@ func (x *shellSession) done(works bool) {
 }
 
 // end closes the FIFO for good, once nobody uses it.
-func (x *shellSession) end() {
+func (x *Session) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = true
-	x.memory.Close()
+	x.kept.Close()
 	if !x.busy {
 		x.closeFIFO()
 	}
 }
 
-func (x *shellSession) closeFIFO() {
+func (x *Session) closeFIFO() {
 	if x.fifo != nil {
 		x.fifo.close()
 		x.fifo = nil
@@ -287,7 +304,7 @@ func (x *shellSession) closeFIFO() {
 type saving struct {
 	path string // in the slot; "" where nothing can be saved
 	err  error  // why
-	pump *pump
+	pump *command.Pump
 	kept []byte // nil when it is too much
 	size int
 
@@ -295,13 +312,13 @@ type saving struct {
 	short  bool // of memory
 }
 
-func newSaving(x *shellSession, memory *budget.Budget) *saving {
+func newSaving(x *Session) *saving {
 	ch, err := x.open()
 	if err != nil {
 		return &saving{err: err}
 	}
-	v := &saving{path: ch.path, memory: memory.Open()}
-	v.pump = &pump{slot: x.slot, source: ch.source, sink: v.take, late: true, ours: true}
+	v := &saving{path: ch.path, memory: x.memory.Open()}
+	v.pump = command.NewSavedPump(x.scope, ch.source, v.take)
 	return v
 }
 

@@ -7,16 +7,6 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// Killed is the result of what kills.
-func Killed(receipt ipc.Receipt) any { return map[string]ipc.Receipt{"killed": tidy(receipt)} }
-
-func tidy(r ipc.Receipt) ipc.Receipt {
-	if r.Handles == nil {
-		r.Handles = []string{}
-	}
-	return r
-}
-
 // processInfo is a living process of a slot as the driver sees it.
 type processInfo struct {
 	PID       int         `json:"pid"`
@@ -28,15 +18,15 @@ type processInfo struct {
 }
 
 func (r *Runner) slotProcesses(c *channel.Conversation, params json.RawMessage) (any, error) {
-	slot, agent, err := r.namedSlot(c, params)
+	scope, err := r.namedScope(c, params)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.Join(c.Ctx)
+	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
 	var got ipc.Processes
-	if _, err := agent.Call(ctx, ipc.OpProcesses, struct{}{}, &got); err != nil {
-		return nil, slot.startError(err)
+	if _, err := scope.Agent.Call(ctx, ipc.OpProcesses, struct{}{}, &got); err != nil {
+		return nil, scope.Explain(err)
 	}
 	list := make([]processInfo, 0, len(got.Processes))
 	for _, p := range got.Processes {

@@ -1,4 +1,4 @@
-package exec
+package command
 
 import (
 	"math"
@@ -12,13 +12,16 @@ import (
 )
 
 const (
-	defaultOutputLimit = 1 << 20
+	// DefaultOutputLimit is how much of an output is kept, in bytes.
+	DefaultOutputLimit = 1 << 20
 	// maxShortScript is the longest script that goes into an argument list.
 	maxShortScript = 64 << 10
+	// shownCommand is how much of its command a process shows.
+	shownCommand = 4 << 10
 )
 
-// commandParams are those that exec.run and proc.spawn share.
-type commandParams struct {
+// Params are those that exec.run and proc.spawn share.
+type Params struct {
 	Slot        string               `json:"slot"`
 	Shell       *ipc.Bytes           `json:"shell"`
 	Argv        []ipc.Bytes          `json:"argv"`
@@ -35,7 +38,8 @@ type commandParams struct {
 	Tag         *string              `json:"tag"`
 }
 
-func (p *commandParams) check(memory *budget.Budget) error {
+// Check refuses what contradicts itself or is out of range.
+func (p *Params) Check(memory *budget.Budget) error {
 	switch {
 	case p.Shell == nil && len(p.Argv) == 0:
 		return channel.BadRequest("neither shell nor argv is given")
@@ -53,20 +57,22 @@ func (p *commandParams) check(memory *budget.Budget) error {
 	case p.PTY != nil && (p.PTY.Rows == 0 || p.PTY.Cols == 0):
 		return channel.BadRequest("a terminal has at least one row and one column")
 	}
-	if err := checkTimeout(p.TimeoutS); err != nil {
+	if err := CheckTimeout(p.TimeoutS); err != nil {
 		return err
 	}
-	return checkEnv(p.Env)
+	return CheckEnv(p.Env)
 }
 
-func checkTimeout(seconds *float64) error {
+// CheckTimeout refuses a time that is none; nil is no limit.
+func CheckTimeout(seconds *float64) error {
 	if seconds != nil && (math.IsNaN(*seconds) || *seconds <= 0 || *seconds > 1e9) {
 		return channel.BadRequest("timeout_s %v is out of range", *seconds)
 	}
 	return nil
 }
 
-func checkEnv(env map[string]ipc.Bytes) error {
+// CheckEnv refuses names that no variable can have.
+func CheckEnv(env map[string]ipc.Bytes) error {
 	for name := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			return channel.BadRequest("%q is no name for an environment variable", name)
@@ -75,8 +81,8 @@ func checkEnv(env map[string]ipc.Bytes) error {
 	return nil
 }
 
-// text is the command as it is shown, cut where it is very long.
-func (p *commandParams) text() ipc.Bytes {
+// Text is the command as it is shown, cut where it is very long.
+func (p *Params) Text() ipc.Bytes {
 	var text strings.Builder
 	if p.Shell != nil {
 		text.WriteString(string((*p.Shell)[:min(len(*p.Shell), shownCommand+1)]))
@@ -96,16 +102,17 @@ func (p *commandParams) text() ipc.Bytes {
 	return ipc.Bytes(text.String())
 }
 
-func (p *commandParams) limit() int {
+// Limit is how much of each output is kept, in bytes.
+func (p *Params) Limit() int {
 	if p.OutputLimit == nil {
-		return defaultOutputLimit
+		return DefaultOutputLimit
 	}
 	return int(*p.OutputLimit)
 }
 
-// timerFor gives a timer that fires at the timeout; its channel is nil without
+// StartTimer gives a timer that fires at the timeout; its channel is nil without
 // one.
-func timerFor(seconds *float64) (<-chan time.Time, func() bool) {
+func StartTimer(seconds *float64) (<-chan time.Time, func() bool) {
 	if seconds == nil {
 		return nil, func() bool { return true }
 	}
@@ -113,8 +120,8 @@ func timerFor(seconds *float64) (<-chan time.Time, func() bool) {
 	return timer.C, timer.Stop
 }
 
-// environment puts the call's variables over the slot's.
-func environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
+// Environment puts the call's variables over the slot's.
+func Environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
 	env := make([]ipc.Bytes, 0, len(base)+len(call))
 	for _, entry := range base {
 		name, _, _ := strings.Cut(entry, "=")
@@ -128,9 +135,9 @@ func environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
 	return env
 }
 
-// directory makes a cwd absolute. The text is left as it is: ".." after a
+// Directory makes a cwd absolute. The text is left as it is: ".." after a
 // symbolic link is the kernel's to resolve.
-func directory(agent *slots.Agent, cwd *ipc.Bytes) string {
+func Directory(agent *slots.Agent, cwd *ipc.Bytes) string {
 	switch {
 	case cwd == nil:
 		return agent.Workdir()

@@ -1,0 +1,269 @@
+// Package command runs one program in a slot: its pipes and its start, what it
+// prints, its end and its kill, and the scope of a slot that all of them end with.
+package command
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/wire"
+)
+
+const (
+	// HoldTime is how long a start may be kept back for its exit, by a slot that
+	// has nothing else to do: a shell's own start takes half of it on a machine
+	// that is not busy.
+	HoldTime = 5 * time.Millisecond
+	// afterKill is how long the report of the exit may take once nothing is left.
+	afterKill = time.Second
+)
+
+// Launch describes a process to start.
+type Launch struct {
+	Token uint64
+	Argv  []ipc.Bytes
+	Env   []ipc.Bytes
+	Cwd   string
+	User  string
+	PTY   *ipc.PTY
+	Merge bool       // stderr into stdout
+	Stdin bool       // a pipe; else /dev/null
+	Extra []*os.File // to become 3, 4, …
+	Saved *Pump      // takes the state that a session's shell saves; nil: none
+	Hold  bool       // the reply may wait for its exit, which most likely comes soon
+}
+
+// Command is a started process with our ends of its pipes.
+type Command struct {
+	Scope   *Scope
+	Token   uint64
+	Spawned ipc.Spawned
+	Stdin   *os.File // nil: /dev/null
+	Exit    <-chan ipc.Exit
+	Started time.Time
+
+	stdout *pipe.Source
+	stderr *pipe.Source // nil when merged, or on a terminal
+}
+
+// NotStarted is a command that could not be started, for the reason that spawned has.
+func NotStarted(scope *Scope, token uint64, spawned ipc.Spawned) *Command {
+	return &Command{Scope: scope, Token: token, Spawned: spawned, Started: time.Now()}
+}
+
+// Starter starts commands, and hands the news of each exit to its command.
+type Starter struct {
+	devNull *os.File
+
+	mu    sync.Mutex
+	exits map[uint64]chan<- ipc.Exit // where the exit of a command is waited for, by token
+}
+
+// NewStarter makes a Starter. Exited must be called with each exit.
+func NewStarter() (*Starter, error) {
+	devNull, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, fmt.Errorf("standard input of commands: %w", err)
+	}
+	return &Starter{devNull: devNull, exits: map[uint64]chan<- ipc.Exit{}}, nil
+}
+
+// Start makes the pipes and has the agent fork. It fails with an error only
+// when nothing can be said about the program itself.
+func (s *Starter) Start(scope *Scope, l Launch) (*Command, error) {
+	cmd, err := s.startIn(scope, l)
+	if workdir := scope.Agent.Workdir(); err != nil && l.Cwd == workdir && CannotEnter(err, workdir) &&
+		scope.Agent.StartIn(scope.ctx, workdir) == nil {
+		return s.startIn(scope, l) // a tenant had removed it
+	}
+	return cmd, err
+}
+
+func (s *Starter) startIn(scope *Scope, l Launch) (*Command, error) {
+	cmd := &Command{Scope: scope, Token: l.Token}
+	var theirs []int
+	defer func() { pipe.CloseFDs(theirs) }()
+	if err := cmd.pipes(l, &theirs); err != nil {
+		cmd.ClosePipes()
+		return nil, err
+	}
+	var fds []int
+	if l.PTY == nil {
+		fds = childFDs(l, theirs, int(s.devNull.Fd()))
+	}
+	for _, f := range l.Extra {
+		fds = append(fds, int(f.Fd()))
+	}
+	cmd.Exit = s.expectExit(l.Token)
+	request := spawnRequest{theirs: &theirs}
+	request.Spawn = ipc.Spawn{Token: l.Token, Argv: l.Argv, Env: l.Env, Cwd: ipc.Bytes(l.Cwd), User: l.User, PTY: l.PTY}
+	if l.Hold {
+		request.HoldMS = int(HoldTime / time.Millisecond)
+	}
+	// A start is never cancelled halfway: what may run must be known.
+	got, err := scope.Agent.Call(scope.ctx, ipc.OpSpawn, request, &cmd.Spawned, fds...)
+	cmd.Started = time.Now().Add(-time.Duration(cmd.Spawned.RanS * float64(time.Second)))
+	if err != nil && ipc.AsError(err).Kind == "too_large" {
+		// Far above the limit of the system, which is not even asked.
+		cmd.Spawned, err = ipc.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
+	}
+	if err != nil || !cmd.Spawned.Started {
+		s.forgetExit(l.Token)
+		pipe.CloseFDs(got)
+	}
+	if cmd.Spawned.Exit != nil {
+		s.Exited(*cmd.Spawned.Exit)
+	}
+	if err != nil {
+		cmd.ClosePipes()
+		return nil, scope.Explain(err)
+	}
+	if l.PTY != nil && cmd.Spawned.Started {
+		if len(got) != 1 {
+			pipe.CloseFDs(got)
+			return nil, &wire.Error{Kind: "internal", Message: "the agent opened no terminal"}
+		}
+		_ = syscall.SetNonblock(got[0], true)
+		cmd.Stdin = os.NewFile(uintptr(got[0]), "terminal")
+		cmd.stdout = &pipe.Source{File: cmd.Stdin}
+	}
+	return cmd, nil
+}
+
+// spawnRequest hands the other ends of the pipes to the agent.
+type spawnRequest struct {
+	ipc.Spawn
+	theirs *[]int
+}
+
+// Sent closes our copies of them while the command starts.
+func (r spawnRequest) Sent() {
+	pipe.CloseFDs(*r.theirs)
+	*r.theirs = nil
+}
+
+// pipes makes ours, and adds the other ends to theirs.
+func (c *Command) pipes(l Launch, theirs *[]int) error {
+	if l.PTY != nil {
+		return nil
+	}
+	end := func(readable bool) (int, error) {
+		ours, other, err := pipe.New(readable)
+		if err == nil {
+			*theirs = append(*theirs, other)
+		}
+		return ours, err
+	}
+	if l.Stdin {
+		fd, err := end(false)
+		if err != nil {
+			return err
+		}
+		c.Stdin = os.NewFile(uintptr(fd), "pipe")
+	}
+	fd, err := end(true)
+	if err != nil {
+		return err
+	}
+	c.stdout = &pipe.Source{FD: fd}
+	if l.Merge {
+		return nil
+	}
+	if fd, err = end(true); err == nil {
+		c.stderr = &pipe.Source{FD: fd}
+	}
+	return err
+}
+
+func childFDs(l Launch, theirs []int, devNull int) []int {
+	fds := make([]int, 0, 3+len(l.Extra))
+	if !l.Stdin {
+		fds = append(fds, devNull)
+	}
+	fds = append(fds, theirs...)
+	if l.Merge {
+		fds = append(fds, fds[1])
+	}
+	return fds
+}
+
+// ClosePipes closes our ends of the pipes.
+func (c *Command) ClosePipes() {
+	if c.Stdin != nil {
+		_ = c.Stdin.Close()
+	}
+	for _, s := range []*pipe.Source{c.stdout, c.stderr} {
+		if s != nil {
+			s.Close()
+		}
+	}
+}
+
+// Terminal is the master side of the command's terminal, nil without one.
+func (c *Command) Terminal() *os.File {
+	if c.stdout != nil && c.stdout.File == c.Stdin {
+		return c.Stdin
+	}
+	return nil
+}
+
+// Over is the exit of a command, unless its slot has ended: then it may have
+// been ended with that, and how is no result.
+func (c *Command) Over(exit ipc.Exit) (ipc.Exit, error) {
+	if cause := c.Scope.Err(); cause != nil {
+		return ipc.Exit{}, cause
+	}
+	return exit, nil
+}
+
+// Kill ends a command with all that it has started, and waits for its exit.
+func (s *Starter) Kill(c *Command) (ipc.Receipt, ipc.Exit, error) {
+	receipt, err := c.Scope.Kill(c.Token)
+	if err != nil {
+		return receipt, ipc.Exit{}, err
+	}
+	timer := time.NewTimer(afterKill)
+	defer timer.Stop()
+	var exit ipc.Exit
+	select {
+	case exit = <-c.Exit:
+	case <-c.Scope.ctx.Done():
+	case <-timer.C:
+		s.forgetExit(c.Token)
+		exit = ipc.Exit{Token: c.Token, ExitCode: 128 + 9, Signal: 9}
+	}
+	exit, err = c.Over(exit)
+	return receipt, exit, err
+}
+
+// expectExit must be called before the process is started: its exit may be
+// told before the answer to the start is read here.
+func (s *Starter) expectExit(token uint64) <-chan ipc.Exit {
+	ch := make(chan ipc.Exit, 1)
+	s.mu.Lock()
+	s.exits[token] = ch
+	s.mu.Unlock()
+	return ch
+}
+
+func (s *Starter) forgetExit(token uint64) {
+	s.mu.Lock()
+	delete(s.exits, token)
+	s.mu.Unlock()
+}
+
+// Exited hands the news of an exit to the command that it is of.
+func (s *Starter) Exited(e ipc.Exit) {
+	s.mu.Lock()
+	waiting := s.exits[e.Token]
+	delete(s.exits, e.Token)
+	s.mu.Unlock()
+	if waiting != nil {
+		waiting <- e
+	}
+}

@@ -1,0 +1,56 @@
+package command
+
+import (
+	"errors"
+	"os"
+	"slices"
+
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/session"
+)
+
+// Launch is the start of what p asks for, without its session. Its Extra files
+// are the caller's to close. missing says why nothing can be started.
+func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.Spawned, err error) {
+	agent := scope.Agent
+	l = Launch{Token: token, Argv: p.Argv, Env: Environment(agent.Env, p.Env), Cwd: Directory(agent, p.Cwd),
+		User: p.User, Merge: p.MergeStderr, Stdin: p.Stdin, PTY: p.PTY}
+	if p.Shell == nil {
+		return l, nil, nil
+	}
+	if agent.Shell == "" {
+		return l, &ipc.Spawned{ExitCode: 127,
+			Reason: "this image has no shell: pass the command as a list of arguments"}, nil
+	}
+	l.Argv, l.Extra, err = shellArgv(agent.Shell, string(*p.Shell))
+	return l, nil, err
+}
+
+// shellArgv gives a short text as an argument, and a long one as a file: an
+// argument holds at most 128 KiB. Both are `shell -c` with the shell as $0.
+func shellArgv(shell, text string) (argv []ipc.Bytes, files []*os.File, err error) {
+	if len(text) <= maxShortScript {
+		argv = []ipc.Bytes{ipc.Bytes(shell)}
+		for _, argument := range session.Text(text) {
+			argv = append(argv, ipc.Bytes(argument))
+		}
+		return argv, nil, nil
+	}
+	file, err := pipe.MemoryFile("script", "exec 3<&-; "+text)
+	if err != nil {
+		return nil, nil, err
+	}
+	argv = []ipc.Bytes{ipc.Bytes(shell), "-c", ipc.Bytes(". " + pipe.FDPath(3)), ipc.Bytes(shell)}
+	return argv, []*os.File{file}, nil
+}
+
+// CannotEnter says whether err is that the directory cwd is gone or cannot be
+// entered any more.
+func CannotEnter(err error, cwd string) bool {
+	var e *ipc.Error
+	if !errors.As(err, &e) || string(e.Path) != cwd {
+		return false
+	}
+	return slices.Contains([]string{"ENOENT", "ENOTDIR", "EACCES", "ELOOP", "ENAMETOOLONG"}, e.Errno)
+}

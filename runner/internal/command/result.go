@@ -1,0 +1,57 @@
+package command
+
+import (
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/output"
+)
+
+// Usage is what a process took, without its living descendants.
+type Usage struct {
+	UserS   float64 `json:"user_s"`
+	SystemS float64 `json:"system_s"`
+	MaxRSS  int64   `json:"max_rss_bytes"`
+}
+
+// Result is Exit of docs/protocol.md. What most commands have nothing to
+// say of is left out: the driver would spend more time on it than on the rest.
+type Result struct {
+	ExitCode    int              `json:"exit_code"`
+	Signal      *int             `json:"signal,omitempty"`
+	TimedOut    bool             `json:"timed_out,omitempty"`
+	Canceled    bool             `json:"canceled,omitempty"`
+	OOMKilled   bool             `json:"oom_killed,omitempty"`
+	DurationS   float64          `json:"duration_s"`
+	Usage       Usage            `json:"usage"`
+	Stdout      output.Kept      `json:"stdout,omitzero"`
+	Stderr      output.Kept      `json:"stderr,omitzero"`
+	Merged      output.Kept      `json:"merged,omitzero"`
+	Segments    []output.Segment `json:"segments,omitempty"`
+	Spill       *ipc.Bytes       `json:"spill_path,omitempty"`
+	StderrSpill *ipc.Bytes       `json:"stderr_spill_path,omitempty"`
+	Killed      *ipc.Receipt     `json:"killed,omitempty"`
+	Started     bool             `json:"started"`
+	Reason      *string          `json:"reason,omitempty"`
+	Cwd         *ipc.Bytes       `json:"cwd,omitempty"`
+	StateLost   string           `json:"state_lost,omitempty"`
+	DiskFull    bool             `json:"disk_nearly_full,omitempty"`
+}
+
+// SetExit fills in how the process ended.
+func (r *Result) SetExit(e ipc.Exit) {
+	r.ExitCode, r.OOMKilled = e.ExitCode, e.OOMKilled
+	if e.Signal != 0 {
+		r.Signal = &e.Signal
+	}
+	r.Usage = Usage{e.UserS, e.SystemS, e.MaxRSS}
+}
+
+// Killed is the result of what kills.
+func Killed(receipt ipc.Receipt) any { return map[string]ipc.Receipt{"killed": fillHandles(receipt)} }
+
+// fillHandles makes the list of handles one in JSON too.
+func fillHandles(r ipc.Receipt) ipc.Receipt {
+	if r.Handles == nil {
+		r.Handles = []string{}
+	}
+	return r
+}

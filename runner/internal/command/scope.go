@@ -1,0 +1,154 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"log"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/views"
+	"hermes-exec/runner/internal/wire"
+)
+
+const (
+	// killGrace is the time between TERM and KILL, in seconds.
+	killGrace = 0.5
+	// killTime bounds the wait for a receipt; the agent answers within 4 s.
+	killTime = 5 * time.Second
+)
+
+// Scope is the time from a slot's first use to its next reset: calls under way
+// end with it, and what they leave open is closed with it. It has one agent.
+type Scope struct {
+	ID      string
+	Agent   *slots.Agent
+	Running atomic.Int64 // commands of exec.run
+	Views   views.Views
+	Spills  *output.Spills
+
+	log    *log.Logger
+	ctx    context.Context // ends with the cause that calls under way report
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	leftover map[*os.File]struct{} // pipes whose command has ended but not all writers
+	ended    bool
+}
+
+// ErrSlotClosed is why calls end with their slot.
+var ErrSlotClosed = &wire.Error{Kind: "slot_closed", Message: "the slot was reset or destroyed while this ran"}
+
+// NewScope makes the scope of an agent's slot; it ends with ctx at the latest.
+func NewScope(ctx context.Context, id string, agent *slots.Agent, log *log.Logger) *Scope {
+	s := &Scope{ID: id, Agent: agent, log: log, leftover: map[*os.File]struct{}{}}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	s.Spills = &output.Spills{Open: s.openSpill, Remove: s.removeSpill}
+	return s
+}
+
+// End ends all calls under way with why.
+func (s *Scope) End(why *wire.Error) {
+	s.cancel(why)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	for f := range s.leftover {
+		_ = f.Close()
+	}
+	s.leftover = nil
+}
+
+// keep holds a pipe that outlives its command; it is closed with the slot.
+func (s *Scope) keep(f *os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		_ = f.Close()
+		return
+	}
+	s.leftover[f] = struct{}{}
+}
+
+func (s *Scope) release(f *os.File) {
+	s.mu.Lock()
+	delete(s.leftover, f)
+	s.mu.Unlock()
+	_ = f.Close()
+}
+
+// Context ends with the scope.
+func (s *Scope) Context() context.Context { return s.ctx }
+
+// Join gives a context that ends with ctx and with the scope.
+func (s *Scope) Join(ctx context.Context) (context.Context, func()) { return Join(ctx, s.ctx) }
+
+// Join gives a context that ends with the first of two, and has its cause.
+func Join(ctx, other context.Context) (context.Context, func()) {
+	joined, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return joined, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}
+
+// Err is why the scope has ended, nil before.
+func (s *Scope) Err() error { return context.Cause(s.ctx) }
+
+func (s *Scope) openSpill(name string) (*os.File, string, error) {
+	var where ipc.Spilled
+	fds, err := s.Agent.Call(s.ctx, ipc.OpSpill, ipc.Spill{Name: name}, &where)
+	if err != nil {
+		return nil, "", err
+	}
+	files := pipe.Files(fds)
+	if len(files) != 1 {
+		pipe.CloseFiles(files)
+		return nil, "", &wire.Error{Kind: "internal", Message: "the agent opened no file"}
+	}
+	return files[0], string(where.Path), nil
+}
+
+func (s *Scope) removeSpill(path string) {
+	params, err := json.Marshal(map[string]any{"path": ipc.Bytes(path), "recursive": false, "missing_ok": true})
+	if err != nil {
+		return
+	}
+	// A tenant may have removed it first; nothing depends on the answer.
+	_, _ = s.Agent.Call(s.ctx, ipc.OpFile, ipc.FileOp{Method: "file.remove", Params: params}, nil)
+}
+
+// Explain tells a slot that ended in between from an agent that failed with err.
+func (s *Scope) Explain(err error) error {
+	if cause := s.Err(); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// Kill ends the tree of a command. A receipt with Left 1 says that the agent
+// did not answer; the error is why the slot ended.
+func (s *Scope) Kill(token uint64) (ipc.Receipt, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, killTime)
+	defer cancel()
+	begun := time.Now()
+	var receipt ipc.Receipt
+	if _, err := s.Agent.Call(ctx, ipc.OpKill, ipc.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
+		if cause := s.Err(); cause != nil {
+			return receipt, cause
+		}
+		if e := ipc.AsError(err); e.Kind == "slot_closed" {
+			return receipt, e // a reset ends everything, and proves it
+		}
+		s.log.Printf("kill of %d: %v", token, err)
+		receipt = ipc.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
+	}
+	return fillHandles(receipt), nil
+}

@@ -1,0 +1,269 @@
+// Package process keeps the long-lived commands of slots: their output by offset,
+// their input, their signals, and the last ones that have ended.
+package process
+
+import (
+	"context"
+	"log"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hermes-exec/runner/internal/budget"
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/command"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/output"
+)
+
+const (
+	// drainTime bounds how long the news of an exit waits for the last output,
+	// which a follower that does not read can hold up.
+	drainTime = time.Second
+)
+
+// process is a long-lived command: proc.spawn.
+type process struct {
+	id        string
+	scope     *command.Scope
+	token     uint64
+	pid       int
+	command   ipc.Bytes
+	tag       *string
+	startedAt time.Time
+	terminal  *os.File        // the master side, nil without one
+	stdin     *os.File        // nil: none was asked for
+	writing   chan struct{}   // held by the one that writes to stdin
+	written   atomic.Uint32   // the last byte of the input so far
+	input     context.Context // ends with stdin, and says why
+	endInput  context.CancelCauseFunc
+	logs      [3]*output.Log // by stream
+	unbind    func() bool    // the logs are no longer closed with the slot
+	ended     chan struct{}
+
+	mu      sync.Mutex
+	exit    *command.Result
+	endedAt time.Time
+}
+
+type processFacts struct {
+	Process     string          `json:"process"`
+	PID         int             `json:"pid"`
+	Command     ipc.Bytes       `json:"command"`
+	Tag         *string         `json:"tag"`
+	StartedAt   float64         `json:"started_at"`
+	AgeS        float64         `json:"age_s"`
+	EndedAt     *float64        `json:"ended_at"`
+	Exit        *command.Result `json:"exit"`
+	StdoutBytes int64           `json:"stdout_bytes"`
+	StderrBytes int64           `json:"stderr_bytes"`
+	PTY         bool            `json:"pty"`
+}
+
+// Registry holds the processes of all slots.
+type Registry struct {
+	log     *log.Logger
+	memory  *budget.Budget
+	history budget.History
+
+	mu  sync.Mutex
+	all map[string]*process
+}
+
+// NewRegistry makes a Registry that takes the memory of its output from a budget.
+func NewRegistry(memory *budget.Budget, log *log.Logger) *Registry {
+	return &Registry{log: log, memory: memory, all: map[string]*process{}}
+}
+
+// EndSlot forgets the processes of a scope that has ended.
+func (r *Registry) EndSlot(scope *command.Scope) {
+	r.mu.Lock()
+	maps.DeleteFunc(r.all, func(_ string, p *process) bool { return p.scope == scope })
+	r.mu.Unlock()
+	r.history.Forget(scope)
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
+
+// Adopt makes a process of a started command, or an ended one of a command that
+// could not be started. It gives the result of proc.spawn.
+func (r *Registry) Adopt(cmd *command.Command, p *command.Params) any {
+	proc := &process{
+		id: "p" + strconv.FormatUint(cmd.Token, 10), scope: cmd.Scope, token: cmd.Token, pid: cmd.Spawned.PID,
+		command: p.Text(), tag: p.Tag, startedAt: cmd.Started, terminal: cmd.Terminal(), stdin: cmd.Stdin,
+		writing: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	proc.input, proc.endInput = context.WithCancelCause(cmd.Scope.Context())
+	name := strconv.FormatUint(cmd.Token, 10)
+	proc.logs[output.Stdout] = output.NewLog(p.Limit(), cmd.Scope.Spills, name+"-stdout", r.memory)
+	proc.logs[output.Stderr] = output.NewLog(p.Limit(), cmd.Scope.Spills, name+"-stderr", r.memory)
+	proc.unbind = context.AfterFunc(cmd.Scope.Context(), proc.closeLogs)
+	if !cmd.Spawned.Started {
+		cmd.ClosePipes()
+		proc.stdin = nil
+		stream, end := output.Stderr, "\n"
+		if p.MergeStderr || p.PTY != nil {
+			stream = output.Stdout
+		}
+		if p.PTY != nil {
+			end = "\r\n" // as a terminal would have made of it
+		}
+		proc.logs[stream].Write([]byte(cmd.Spawned.Reason + end))
+		proc.finish(&command.Result{ExitCode: cmd.Spawned.ExitCode, Reason: &cmd.Spawned.Reason})
+	}
+	r.mu.Lock()
+	if cmd.Scope.Err() == nil {
+		r.all[proc.id] = proc
+	}
+	r.mu.Unlock()
+	if !cmd.Spawned.Started {
+		proc.keep(r)
+	} else {
+		cmd.Scope.Views.Start(cmd.Token, proc.pid, p.Text)
+		go r.watch(proc, cmd)
+	}
+	return map[string]any{"process": proc.id, "pid": proc.pid}
+}
+
+func (p *process) closeLogs() {
+	p.logs[output.Stdout].Close()
+	p.logs[output.Stderr].Close()
+}
+
+// Memory and DropOutput are those of a budget.Entry.
+func (p *process) Memory() int64 {
+	return p.logs[output.Stdout].Memory() + p.logs[output.Stderr].Memory()
+}
+
+// DropOutput gives back the memory of its output.
+func (p *process) DropOutput() int64 {
+	return p.logs[output.Stdout].DropOutput() + p.logs[output.Stderr].DropOutput()
+}
+
+// keep remembers an ended process, and forgets those that ended long before.
+func (p *process) keep(r *Registry) {
+	forgotten := r.history.Add(p.scope, p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, entry := range forgotten {
+		old := entry.(*process)
+		delete(r.all, old.id)
+		if old.unbind() {
+			old.closeLogs()
+		}
+	}
+	if p.scope.Err() != nil {
+		r.history.Forget(p.scope)
+	}
+}
+
+// FreeMemory makes room in the budget: first the memory of what files have, too,
+// then the output of ended processes, as History.Reclaim says. A quarter of the
+// budget is what all slots may keep, whatever their neighbours print.
+func (r *Registry) FreeMemory(need int64, slots int) (freed int64) {
+	r.mu.Lock()
+	all, share := slices.Collect(maps.Values(r.all)), r.memory.Limit()/4/int64(max(1, slots))
+	r.mu.Unlock()
+	use := map[any]int64{}
+	for _, p := range all {
+		freed += p.logs[output.Stdout].Shrink() + p.logs[output.Stderr].Shrink()
+		use[p.scope] += p.Memory()
+	}
+	return freed + r.history.Reclaim(need-freed, use, share)
+}
+
+// watch reads what the process prints and waits for its end.
+func (r *Registry) watch(p *process, cmd *command.Command) {
+	defer channel.Contain(r.log, "process")
+	pumps := cmd.Pumps(p.sink)
+	pumps.Start()
+	var exit ipc.Exit
+	select {
+	case exit = <-cmd.Exit:
+	case <-p.scope.Context().Done():
+	}
+	if p.scope.Err() != nil {
+		cmd.ClosePipes()
+		return
+	}
+	result := &command.Result{Started: true, DurationS: time.Since(cmd.Started).Seconds()}
+	result.SetExit(exit)
+	drained := make(chan struct{})
+	go func() {
+		pumps.Finish()
+		p.logs[output.Stdout].End()
+		p.logs[output.Stderr].End()
+		close(drained)
+	}()
+	timer := time.NewTimer(drainTime)
+	defer timer.Stop()
+	select {
+	case <-drained:
+	case <-timer.C:
+	}
+	if p.stdin != nil && p.terminal == nil {
+		_ = p.stdin.Close()
+	}
+	p.finish(result)
+	p.keep(r)
+	p.scope.Views.End(p.token, result.ExitCode)
+}
+
+func (p *process) sink(stream int) func([]byte) {
+	return func(piece []byte) {
+		p.scope.Views.Output(p.token, stream, piece)
+		p.logs[stream].Write(piece)
+	}
+}
+
+func (p *process) finish(result *command.Result) {
+	if !result.Started {
+		p.logs[output.Stdout].End()
+		p.logs[output.Stderr].End()
+	}
+	p.endInput(errEnded)
+	p.mu.Lock()
+	p.exit, p.endedAt = result, time.Now()
+	p.mu.Unlock()
+	close(p.ended)
+}
+
+// result is nil while the process runs. Its counts are those of the logs now.
+func (p *process) result() *command.Result {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exit == nil {
+		return nil
+	}
+	r := *p.exit
+	r.Stdout.Total, r.Stdout.Tail = p.logs[output.Stdout].Total()
+	r.Stderr.Total, r.Stderr.Tail = p.logs[output.Stderr].Total()
+	return &r
+}
+
+func (p *process) endTime() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.endedAt
+}
+
+func (p *process) facts() processFacts {
+	f := processFacts{
+		Process: p.id, PID: p.pid, Command: p.command, Tag: p.tag, StartedAt: seconds(p.startedAt), Exit: p.result(),
+		PTY: p.terminal != nil,
+	}
+	f.StdoutBytes, _ = p.logs[output.Stdout].Total()
+	f.StderrBytes, _ = p.logs[output.Stderr].Total()
+	// The wall clock says when it began, and nothing else: it may jump.
+	f.AgeS = time.Since(p.startedAt).Seconds()
+	if f.Exit != nil {
+		f.AgeS = p.endTime().Sub(p.startedAt).Seconds()
+		at := f.StartedAt + f.AgeS
+		f.EndedAt = &at
+	}
+	return f
+}
