@@ -18,8 +18,8 @@ from tests.chaos.containers import place
 from tests.chaos.flow import Flow
 from tests.chaos.outside import containers_of, left_in_docker
 from tests.chaos.seen import Seen
-from tests.e2e.backends.boxes import until
 from tests.support.outside import count_becomes, mark
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE_S = 2.0

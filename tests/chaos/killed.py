@@ -26,9 +26,10 @@ from hermes_exec.backends.base import SandboxInfo
 from tests.chaos.containers import place
 from tests.chaos.outside import NOTHING, containers_of
 from tests.chaos.seen import Seen
-from tests.e2e.backends.boxes import sandboxes_of, until
+from tests.e2e.backends.boxes import sandboxes_of
 from tests.engines import options_of
 from tests.support.outside import mark
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 logger = logging.getLogger(__name__)

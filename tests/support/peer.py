@@ -267,15 +267,6 @@ class Peer:
         return {"size": len(work.input), "sha256": hashlib.sha256(work.input).hexdigest()}
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what the other side does."""
-    for _ in range(6000):
-        if condition():
-            return
-        await anyio.sleep(0.01)
-    raise AssertionError("not within 60 s")
-
-
 @contextlib.asynccontextmanager
 async def talking(
     lease_s: float = 20.0, attack: Attack | None = None, **options: Any

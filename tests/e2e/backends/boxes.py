@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,15 +36,6 @@ async def sandboxes_of(name: str, options: Mapping[str, Any]) -> list[SandboxInf
         return await asked.sandboxes()
     finally:
         await asked.aclose()
-
-
-async def until(condition: Callable[[], object], patience_s: float = 60.0) -> None:
-    """Wait for what another process does, where nothing but its effect can be seen."""
-    for _ in range(round(patience_s / 0.02)):
-        if condition():
-            return
-        await anyio.sleep(0.02)
-    raise AssertionError(f"not within {patience_s:g} s")
 
 
 async def until_state(sandbox: Sandbox, state: str, patience_s: float = 60.0) -> SandboxStatus:

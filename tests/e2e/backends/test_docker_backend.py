@@ -34,7 +34,8 @@ from hermes_exec.config import Limits
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, ErrorCause, SandboxDied
 from tests.chaos.containers import pause
 from tests.chaos.daemon import Daemon, own_daemon, possible
-from tests.e2e.backends.boxes import backend, box, until, until_state
+from tests.e2e.backends.boxes import backend, box, until_state
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]

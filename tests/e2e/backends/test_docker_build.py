@@ -18,8 +18,8 @@ from docker import DockerClient
 from hermes_exec import ConfigError, ImageError, LaunchTimeout, PullProgress, SandboxPool, SlotClosed
 from hermes_exec.backends.docker.build import REPOSITORY, tag_of
 from hermes_exec.errors import ErrorCause
-from tests.e2e.backends.boxes import until
 from tests.support.outside import mark, marked
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Make = Callable[..., str]

@@ -18,7 +18,7 @@ from hermes_exec import SandboxPool, Slot
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.docker.dial_socket import FOLDER_PREFIX, SOCKET, DialSocket
 from hermes_exec.backends.docker.stream import DockerStream
-from tests.e2e.backends.boxes import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 Image = Callable[[str], str]

@@ -19,8 +19,9 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.base import LaunchSpec, Sandbox
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.errors import BackendUnavailable
-from tests.e2e.backends.boxes import backend, until
+from tests.e2e.backends.boxes import backend
 from tests.e2e.backends.silent_engine import SilentEngine
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 SHUTDOWN_S = 2.0

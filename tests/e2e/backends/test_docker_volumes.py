@@ -13,7 +13,7 @@ from hermes_exec.backends.base import Labels, LaunchSpec, ReapFilter
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.owner import PREFIX, own_labels
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 

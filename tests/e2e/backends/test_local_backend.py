@@ -24,7 +24,8 @@ from hermes_exec.backends.owner import own_labels, process_start
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import Limits
 from hermes_exec.errors import ChannelLost, ConfigError, LaunchError, SandboxDied
-from tests.e2e.backends.boxes import box, left, until, until_state
+from tests.e2e.backends.boxes import box, left, until_state
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]

@@ -16,8 +16,9 @@ from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import Limits
 from hermes_exec.errors import SandboxDied
-from tests.e2e.backends.boxes import left, until
+from tests.e2e.backends.boxes import left
 from tests.support.outside import runner_pid
+from tests.support.waiting import until
 
 LIMITS = {"pids": 50, "memory_mb": 100, "cpus": 0.5}
 pytestmark = [

@@ -37,8 +37,9 @@ from hermes_exec.backends.modal.client import Client
 from hermes_exec.backends.modal.config import ModalConfig
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import until, until_state
+from tests.e2e.backends.boxes import until_state
 from tests.engines.modal_server import Server
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.modal]
 Image = Callable[[str], str]

@@ -30,9 +30,10 @@ from hermes_exec.backends.nomad.cluster import TASK
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.testing.conformance.boxes import break_sockets, open_sockets
-from tests.e2e.backends.boxes import sandboxes_of, until
+from tests.e2e.backends.boxes import sandboxes_of
 from tests.e2e.backends.nomad_boxes import cli, config_of, together
 from tests.support.nomad_agent import Agent, agent
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.nomad]
 Image = Callable[[str], str]

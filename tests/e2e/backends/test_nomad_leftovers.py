@@ -11,8 +11,8 @@ from docker import DockerClient
 
 from hermes_exec import SandboxPool
 from hermes_exec.backends.nomad.cluster import TASK
-from tests.e2e.backends.boxes import until
 from tests.support.nomad_agent import Agent
+from tests.support.waiting import until
 
 LEVELS = 25_000
 """More than Nomad and Docker may have descriptors, here 20,000."""

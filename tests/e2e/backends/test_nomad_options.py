@@ -34,10 +34,10 @@ from hermes_exec.backends.nomad.sandbox import events_of
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.backends.runner_binary import find_runner
 from tests.conftest import require_engine
-from tests.e2e.backends.boxes import until
 from tests.e2e.backends.nomad_boxes import cli, config_of, together
 from tests.support.nomad_agent import POLICY, Agent, agent
 from tests.support.outside import marked
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.nomad]
 Image = Callable[[str], str]

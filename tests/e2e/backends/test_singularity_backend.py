@@ -25,7 +25,8 @@ from hermes_exec import (
 )
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import left, sandboxes_of, until
+from tests.e2e.backends.boxes import left, sandboxes_of
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.singularity]
 Image = Callable[[str], str]

@@ -16,11 +16,11 @@ from docker import DockerClient
 from hermes_exec import ImageError, LaunchTimeout, PullProgress, SandboxPool
 from hermes_exec.backends.singularity.images import Source, find
 from tests.e2e.backends import registry
-from tests.e2e.backends.boxes import until
 from tests.e2e.backends.registry import Registry
 from tests.images import busybox
 from tests.images.archive import docker_archive
 from tests.support.outside import marked
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.singularity]
 Image = Callable[[str], str]

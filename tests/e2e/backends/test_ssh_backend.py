@@ -22,9 +22,10 @@ from hermes_exec import BackendUnavailable, ConfigError, ExecError, LaunchError,
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.helpers import helper_environment, unset_others
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import left, sandboxes_of, until
+from tests.e2e.backends.boxes import left, sandboxes_of
 from tests.support.directories import let_others_pass
 from tests.support.sshd import Server, make_key, server
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
 TRANSPORTS = ["openssh", "paramiko"]

@@ -16,11 +16,12 @@ import pytest
 from anyio import to_thread
 
 from hermes_exec import BackendUnavailable, OutcomeUnknown, SandboxPool, Slot
-from tests.e2e.backends.boxes import left, until
+from tests.e2e.backends.boxes import left
 from tests.support.directories import let_others_pass
 from tests.support.links import far_port
 from tests.support.remote_hosts import RemoteHost, missing, remote_host
 from tests.support.sshd import Server
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
 COUNT = "for i in $(seq 60); do echo $i; sleep 0.1; done"

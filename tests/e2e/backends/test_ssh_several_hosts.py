@@ -25,9 +25,10 @@ from hermes_exec import BackendUnavailable, ChannelLost, ConfigError, OutcomeUnk
 from hermes_exec.backends.base import ReapFilter
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ErrorCause
-from tests.e2e.backends.boxes import left, until
+from tests.e2e.backends.boxes import left
 from tests.support.directories import let_others_pass
 from tests.support.sshd import Server, server
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
 SILENT_S = 5.0

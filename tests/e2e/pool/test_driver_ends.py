@@ -21,8 +21,8 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.base import Labels, ReapFilter
 from hermes_exec.backends.owner import own_labels, to_strings
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import until
 from tests.support.outside import count_becomes, ends, mark, runner_pid
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[3]

@@ -23,8 +23,8 @@ from hermes_exec import (
     SlotClosed,
 )
 from tests.conftest import BackendCase
-from tests.e2e.backends.boxes import until
 from tests.support.outside import count_becomes, mark, runner_pid
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

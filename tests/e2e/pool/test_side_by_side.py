@@ -22,12 +22,12 @@ from anyio import to_thread
 from hermes_exec import ExecError, SandboxDied, SandboxPool
 from hermes_exec.backends.registry import backend_names
 from tests.conftest import missing, require_engine
-from tests.e2e.backends.boxes import until
 from tests.e2e.cli.conftest import PROGRAM, environment
 from tests.support.directories import let_others_pass
 from tests.support.nomad_agent import Agent
 from tests.support.outside import runner_pid
 from tests.support.sshd import server
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[3]

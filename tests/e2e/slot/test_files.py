@@ -5,22 +5,15 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
 import pytest
 
-from hermes_exec import ConfigError, OutputLimitExceeded, SandboxPool, Slot
+from hermes_exec import ConfigError, OutputLimitExceeded, Slot
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 RAW_NAME = b"raw\xff\nname"
-
-
-@pytest.fixture
-async def slot(anyio_backend: str) -> AsyncIterator[Slot]:
-    async with SandboxPool("local") as pool, pool.slot() as slot:
-        yield slot
 
 
 async def test_bytes_there_and_back(slot: Slot) -> None:

@@ -32,12 +32,6 @@ with SandboxPool("local") as pool, pool.slot() as slot, slot.session() as sessio
 """
 
 
-@pytest.fixture
-async def slot(anyio_backend: str) -> AsyncIterator[Slot]:
-    async with SandboxPool("local") as pool, pool.slot() as slot:
-        yield slot
-
-
 @pytest.mark.loops
 async def test_result_of_a_command(backend: BackendCase) -> None:
     async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:

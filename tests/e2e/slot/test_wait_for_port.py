@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
-from hermes_exec import ConfigError, SandboxPool, Slot, SlotClosed
+from hermes_exec import ConfigError, Slot, SlotClosed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
-
-
-@pytest.fixture
-async def slot(anyio_backend: str) -> AsyncIterator[Slot]:
-    async with SandboxPool("local") as pool, pool.slot() as slot:
-        yield slot
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from hermes_agent.models.endpoint import BadAnswer, Endpoint, EndpointStatus
 from hermes_agent.models.failures import retry_after_s
 from hermes_agent.models.pace import FIRST_IN_FLIGHT
 from hermes_exec.errors import ConfigError, ErrorCause
-from tests.support.peer import until
+from tests.support.waiting import until
 from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
@@ -195,6 +195,7 @@ async def test_deadline_of_an_episode_stands_still_during_an_outage() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_release_after, held, 1.0)
             episode = await loop.run("hi")
+            tasks.cancel_scope.cancel()  # it would wait for ever for an episode that ended too early
         await model.aclose()
     assert (episode.finish, episode.duration_s > 1) == ("answered", True)
 

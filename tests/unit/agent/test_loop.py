@@ -16,7 +16,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hermes_agent import (
     AgentLoop,
-    AnswerProblem,
     Completion,
     ContextExceeded,
     Episode,
@@ -26,27 +25,14 @@ from hermes_agent import (
     TokenUsage,
     ToolCall,
 )
-from hermes_agent.loop import LAST_WORDS
-from hermes_agent.messages import FinishReason
 from hermes_agent.models.scripted import call
 from hermes_agent.turn import ParallelCalls
 from hermes_exec.errors import ChannelLost, ConfigError, ErrorCause, SandboxDied
-from hermes_exec.tools import Notice, ToolResult
-from tests.unit.agent.toolboxes import FunctionTools, echo, result
+from hermes_exec.tools import ToolResult
+from tests.unit.agent.toolboxes import FunctionTools, ask, echo, result, results
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 R = TypeVar("R")
-
-
-def ask(
-    *xs: object, content: str = "", reasoning: str | None = None, finish: FinishReason = "stop", name: str = "do"
-) -> Completion:
-    calls = tuple(call(name, {"x": x}, call_id=f"c{x}") for x in xs)
-    return Completion(content, calls, reasoning, finish, TokenUsage(10, 5, 1))
-
-
-def results(episode: Episode) -> list[str]:
-    return [message["content"] for message in episode.messages if message["role"] == "tool"]
 
 
 async def test_answer_ends_the_episode() -> None:
@@ -186,54 +172,6 @@ async def test_parallel_calls_that_is_none_of_its_values_is_refused(given: objec
         AgentLoop(ScriptedModel([]), FunctionTools(echo), parallel_calls=given)  # type: ignore[arg-type]
 
 
-async def test_max_turns_ends_with_a_final_answer() -> None:
-    model = ScriptedModel([ask(1), ask(2), Completion("as far as I got")])
-    episode = await AgentLoop(model, FunctionTools(echo), max_turns=2, final_answer=True).run("go")
-    assert (episode.finish, episode.turns, episode.answer) == ("max_turns", 2, "as far as I got")
-    assert (episode.cause, episode.trainable) == (ErrorCause.BUDGET, True)
-    assert model.requests[2].sampling["tool_choice"] == "none"
-    assert model.requests[2].tools == model.requests[0].tools
-    assert json.loads(model.requests[2].messages[-1]["content"]) == {"output": "2", "notices": [LAST_WORDS]}
-    assert [message["role"] for message in episode.messages[-2:]] == ["tool", "assistant"]
-
-
-async def test_max_turns_without_a_final_answer() -> None:
-    model = ScriptedModel([ask(1)])
-    episode = await AgentLoop(model, FunctionTools(echo), max_turns=1).run("go")
-    assert (episode.finish, len(model.requests), episode.messages[-1]["role"]) == ("max_turns", 1, "tool")
-
-
-async def test_failing_final_answer_does_not_change_the_finish() -> None:
-    episode = await AgentLoop(ScriptedModel([ask(1)]), FunctionTools(echo), max_turns=1, final_answer=True).run("go")
-    assert (episode.finish, episode.trainable) == ("max_turns", True)
-    assert [error.where for error in episode.errors] == ["model"]
-    assert episode.messages[-1]["role"] == "tool"
-
-
-async def test_calls_in_the_final_answer_are_not_made() -> None:
-    tools = FunctionTools(echo)
-    episode = await AgentLoop(ScriptedModel([ask(1), ask(2)]), tools, max_turns=1, final_answer=True).run("go")
-    assert len(tools.calls) == len(episode.tool_calls) == 1
-    assert (episode.finish, episode.answer, episode.messages[-1]["role"]) == ("max_turns", None, "tool")
-    assert [error.where for error in episode.errors] == ["model"]
-    assert episode.usage == TokenUsage(20, 10, 2)
-
-
-async def test_max_tool_calls_refuses_the_rest_and_asks_for_the_answer() -> None:
-    tools = FunctionTools(echo)
-    episode = await AgentLoop(
-        ScriptedModel([ask(1), ask(2, 3, 4), "end"]), tools, max_tool_calls=3, final_answer=True
-    ).run("go")
-    assert [json.loads(arguments)["x"] for _, arguments, _ in tools.calls] == [1, 2, 3]
-    assert (episode.finish, episode.cause, episode.answer) == ("max_turns", ErrorCause.BUDGET, "end")
-    assert episode.tool_calls[-1].error_kind == "no_calls_left"
-
-
-async def test_exactly_max_tool_calls_may_answer() -> None:
-    episode = await AgentLoop(ScriptedModel([ask(1), "end"]), FunctionTools(echo), max_tool_calls=1).run("go")
-    assert episode.finish == "answered"
-
-
 async def test_parse_failure_on_the_last_call_is_not_a_natural_finish() -> None:
     model = ScriptedModel(["<tool_call>{broken}</tool_call>", "sorry"])
     tools = FunctionTools(echo)
@@ -269,59 +207,6 @@ async def test_cut_call_is_reported_to_the_model() -> None:
     episode = await AgentLoop(model, FunctionTools(echo)).run("x")
     assert episode.finish == "answered"
     assert "cut off" in results(episode)[0]
-
-
-SPOILED = AnswerProblem("unread", "The answer looks like calls.", "Write calls like this: …", trainable=False)
-
-
-async def test_problem_with_a_notice_goes_on_as_a_message_of_the_user() -> None:
-    model = ScriptedModel([Completion("hm", problems=(SPOILED,)), "ok"])
-    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
-    assert (episode.finish, episode.answer, episode.turns, episode.trainable) == ("answered", "ok", 2, False)
-    assert [m["role"] for m in episode.messages] == ["user", "assistant", "user", "assistant"]
-    assert episode.messages[2]["content"] == SPOILED.notice
-    assert [(e.turn, e.where, e.kind, e.message) for e in episode.errors] == [
-        (1, "model", "unread", "The answer looks like calls.")
-    ]
-
-
-async def test_problem_with_a_notice_stands_in_the_last_result_after_calls() -> None:
-    problem = AnswerProblem("cut", "Text was cut.", "Your text was cut.")
-    model = ScriptedModel([Completion("", ask(1).tool_calls, problems=(problem,)), "ok"])
-    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
-    assert (episode.finish, episode.trainable) == ("answered", True)
-    assert json.loads(results(episode)[0])["notices"] == ["Your text was cut."]
-
-
-async def test_notices_of_one_turn_stand_together() -> None:
-    class Noticing(FunctionTools):
-        async def notices(self) -> list[Notice]:
-            return [Notice("proc_1", "completed", "proc_1 ended with 0", {})]
-
-    problem = AnswerProblem("cut", "Text was cut.", "Your text was cut.")
-    model = ScriptedModel([Completion("", ask(1).tool_calls, problems=(problem,)), "ok"])
-    episode = await AgentLoop(model, Noticing(echo), max_turns=1, final_answer=True).run("x")
-    assert json.loads(results(episode)[0])["notices"] == ["proc_1 ended with 0", "Your text was cut.", LAST_WORDS]
-
-
-@pytest.mark.parametrize(("finish", "end"), [("length", "max_tokens"), ("content_filter", "content_filter")])
-async def test_problem_does_not_prolong_an_episode_that_ends_by_its_answer(finish: FinishReason, end: str) -> None:
-    model = ScriptedModel([Completion("hm", finish_reason=finish, problems=(SPOILED,)), "ok"])
-    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
-    assert (episode.finish, episode.turns, episode.trainable, len(episode.errors)) == (end, 1, False, 1)
-
-
-async def test_problem_without_a_notice_is_recorded_only() -> None:
-    model = ScriptedModel([Completion("done", problems=(AnswerProblem("cut", "Text was cut."),))])
-    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
-    assert (episode.finish, episode.trainable, [e.kind for e in episode.errors]) == ("answered", True, ["cut"])
-
-
-async def test_problem_in_every_turn_ends_with_the_turns() -> None:
-    model = ScriptedModel([Completion("hm", problems=(SPOILED,))] * 3 + ["so"])
-    episode = await AgentLoop(model, FunctionTools(echo), max_turns=3, final_answer=True).run("x")
-    assert (episode.finish, episode.turns, episode.trainable, episode.answer) == ("max_turns", 3, False, "so")
-    assert LAST_WORDS in episode.messages[-2]["content"]
 
 
 @pytest.mark.parametrize(
@@ -492,37 +377,6 @@ async def test_results_of_a_turn_are_fitted_together() -> None:
     assert results(episode) == ['2:{"output": "1"}', '2:{"output": "2"}']
 
 
-async def test_notices_of_background_processes_are_told_before_the_next_turn() -> None:
-    class Noticing(FunctionTools):
-        async def notices(self) -> list[Notice]:
-            return [Notice("proc_1", "completed", "proc_1 ended with 0", {})] if len(self.calls) == 1 else []
-
-    model = ScriptedModel([ask(1), ask(2), "ok"])
-    episode = await AgentLoop(model, Noticing(echo)).run("x")
-    told = {"output": "1", "notices": ["proc_1 ended with 0"]}
-    assert json.loads(model.requests[1].messages[-1]["content"]) == told
-    assert json.loads(model.requests[2].messages[-1]["content"]) == {"output": "2"}
-    assert [message["role"] for message in episode.messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
-
-
-async def test_a_notice_beside_a_result_that_is_no_json_follows_its_text() -> None:
-    async def tool(arguments: dict[str, Any]) -> ToolResult:
-        return result("<persisted-output>\n…\n</persisted-output>")
-
-    model = ScriptedModel([ask(1), "ok"])
-    await AgentLoop(model, FunctionTools(tool), max_turns=1, final_answer=True).run("x")
-    assert model.requests[1].messages[-1]["content"].endswith(f"</persisted-output>\n\n{LAST_WORDS}")
-
-
-async def test_notices_that_cannot_be_had_end_the_episode_unscored() -> None:
-    class Lost(FunctionTools):
-        async def notices(self) -> list[Notice]:
-            raise ChannelLost("gone")
-
-    episode = await AgentLoop(ScriptedModel([ask(1)]), Lost(echo)).run("x")
-    assert (episode.finish, episode.trainable) == ("infra", False)
-
-
 async def test_sampling_reaches_the_model() -> None:
     model = ScriptedModel(["ok"])
     await AgentLoop(model, FunctionTools(echo), temperature=0.3, max_tokens=7, sampling={"top_p": 0.9}).run("x")
@@ -534,27 +388,6 @@ async def test_what_is_no_model_and_no_toolbox_is_refused() -> None:
         AgentLoop("qwen3", FunctionTools(echo))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="toolbox must have a method 'call', and list has none"):
         AgentLoop(ScriptedModel([]), ["terminal"])  # type: ignore[type-var]
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        {"max_turns": 0},
-        {"max_tool_calls": -1},
-        {"max_tokens": 0},
-        {"temperature": -0.1},
-        {"temperature": math.nan},
-        {"temperature": math.inf},
-        {"deadline_s": 0},
-        {"deadline_s": math.nan},
-        {"max_tokens_total": 0},
-        {"max_cost": -1.0},
-        {"max_tool_seconds": 0.0},
-    ],
-)
-async def test_bounds_are_checked(bounds: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(bounds))):
-        AgentLoop(ScriptedModel([]), FunctionTools(echo), **bounds)
 
 
 async def test_parallel_calls_bounds_the_calls_at_a_time() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,11 +11,12 @@ import anyio
 import pytest
 
 from hermes_agent import AgentLoop, Completion, ContextExceeded, Episode, Message, ScriptedModel, TokenUsage
+from hermes_agent.loop import LAST_WORDS
 from hermes_agent.messages import FinishReason, TurnTokens
 from hermes_agent.models.scripted import call
-from hermes_exec.errors import ErrorCause
+from hermes_exec.errors import ConfigError, ErrorCause
 from hermes_exec.tools import Notice
-from tests.unit.agent.toolboxes import FunctionTools, echo
+from tests.unit.agent.toolboxes import FunctionTools, ask, echo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 WORK = Completion("", (call("do", {"x": 1}, call_id="c"),), usage=TokenUsage(10, 5, 1, 0.25))
@@ -175,3 +178,72 @@ async def test_a_session_that_cannot_be_closed_costs_nothing() -> None:
             raise RuntimeError("stuck")
 
     assert (await episode_of(Stuck([]), FunctionTools(echo))).finish == "answered"
+
+
+async def test_max_turns_ends_with_a_final_answer() -> None:
+    model = ScriptedModel([ask(1), ask(2), Completion("as far as I got")])
+    episode = await AgentLoop(model, FunctionTools(echo), max_turns=2, final_answer=True).run("go")
+    assert (episode.finish, episode.turns, episode.answer) == ("max_turns", 2, "as far as I got")
+    assert (episode.cause, episode.trainable) == (ErrorCause.BUDGET, True)
+    assert model.requests[2].sampling["tool_choice"] == "none"
+    assert model.requests[2].tools == model.requests[0].tools
+    assert json.loads(model.requests[2].messages[-1]["content"]) == {"output": "2", "notices": [LAST_WORDS]}
+    assert [message["role"] for message in episode.messages[-2:]] == ["tool", "assistant"]
+
+
+async def test_max_turns_without_a_final_answer() -> None:
+    model = ScriptedModel([ask(1)])
+    episode = await AgentLoop(model, FunctionTools(echo), max_turns=1).run("go")
+    assert (episode.finish, len(model.requests), episode.messages[-1]["role"]) == ("max_turns", 1, "tool")
+
+
+async def test_failing_final_answer_does_not_change_the_finish() -> None:
+    episode = await AgentLoop(ScriptedModel([ask(1)]), FunctionTools(echo), max_turns=1, final_answer=True).run("go")
+    assert (episode.finish, episode.trainable) == ("max_turns", True)
+    assert [error.where for error in episode.errors] == ["model"]
+    assert episode.messages[-1]["role"] == "tool"
+
+
+async def test_calls_in_the_final_answer_are_not_made() -> None:
+    tools = FunctionTools(echo)
+    episode = await AgentLoop(ScriptedModel([ask(1), ask(2)]), tools, max_turns=1, final_answer=True).run("go")
+    assert len(tools.calls) == len(episode.tool_calls) == 1
+    assert (episode.finish, episode.answer, episode.messages[-1]["role"]) == ("max_turns", None, "tool")
+    assert [error.where for error in episode.errors] == ["model"]
+    assert episode.usage == TokenUsage(20, 10, 2)
+
+
+async def test_max_tool_calls_refuses_the_rest_and_asks_for_the_answer() -> None:
+    tools = FunctionTools(echo)
+    episode = await AgentLoop(
+        ScriptedModel([ask(1), ask(2, 3, 4), "end"]), tools, max_tool_calls=3, final_answer=True
+    ).run("go")
+    assert [json.loads(arguments)["x"] for _, arguments, _ in tools.calls] == [1, 2, 3]
+    assert (episode.finish, episode.cause, episode.answer) == ("max_turns", ErrorCause.BUDGET, "end")
+    assert episode.tool_calls[-1].error_kind == "no_calls_left"
+
+
+async def test_exactly_max_tool_calls_may_answer() -> None:
+    episode = await AgentLoop(ScriptedModel([ask(1), "end"]), FunctionTools(echo), max_tool_calls=1).run("go")
+    assert episode.finish == "answered"
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"max_turns": 0},
+        {"max_tool_calls": -1},
+        {"max_tokens": 0},
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"deadline_s": 0},
+        {"deadline_s": math.nan},
+        {"max_tokens_total": 0},
+        {"max_cost": -1.0},
+        {"max_tool_seconds": 0.0},
+    ],
+)
+async def test_bounds_are_checked(bounds: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bounds))):
+        AgentLoop(ScriptedModel([]), FunctionTools(echo), **bounds)

@@ -1,4 +1,4 @@
-"""Small toolboxes with the interface that the loop needs, and no slot behind them."""
+"""Small toolboxes with the interface that the loop needs, no slot behind them, and answers that call them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from hermes_agent import Completion, Episode, TokenUsage
+from hermes_agent.messages import FinishReason
+from hermes_agent.models.scripted import call
 from hermes_exec.tools import Notice, ToolResult
 
 
@@ -47,3 +50,16 @@ class FunctionTools:
 
 async def echo(arguments: dict[str, Any]) -> str:
     return str(arguments.get("x"))
+
+
+def ask(
+    *xs: object, content: str = "", reasoning: str | None = None, finish: FinishReason = "stop", name: str = "do"
+) -> Completion:
+    """An answer with a call for each of these."""
+    calls = tuple(call(name, {"x": x}, call_id=f"c{x}") for x in xs)
+    return Completion(content, calls, reasoning, finish, TokenUsage(10, 5, 1))
+
+
+def results(episode: Episode) -> list[str]:
+    """What an episode's calls came to."""
+    return [message["content"] for message in episode.messages if message["role"] == "tool"]

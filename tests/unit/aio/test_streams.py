@@ -15,7 +15,8 @@ from anyio.abc import ByteStream
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.channel import Channel
 from hermes_exec.channel.frames import FrameType
-from tests.support.peer import Peer, until
+from tests.support.peer import Peer
+from tests.support.waiting import until
 from tests.unit.channel.test_channel import download, upload
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]

@@ -16,7 +16,8 @@ from hermes_exec.channel import Channel, Data, End, Event, RemoteError
 from hermes_exec.channel.frames import FrameType
 from hermes_exec.channel.trace import TracedFrame
 from hermes_exec.errors import ChannelLost, ErrorCause, ExecError, OutcomeUnknown, SandboxDied
-from tests.support.peer import INPUT_WINDOW, Peer, talking, until
+from tests.support.peer import INPUT_WINDOW, Peer, talking
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hermes_exec.channel import Channel, RemoteError
 from hermes_exec.channel.frames import HEADER, MORE, Frame, FrameType, encode, encode_position, encode_positioned
 from hermes_exec.errors import ChannelLost, ExecError, ProtocolError
-from tests.support.peer import Attack, Peer, talking, until
+from tests.support.peer import Attack, Peer, talking
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio]
 

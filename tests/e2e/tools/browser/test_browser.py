@@ -17,7 +17,6 @@ from hermes_exec.tools import Toolbox
 from hermes_exec.tools.browser import browser, navigation, results, snapshot, tools
 from hermes_exec.tools.browser.slot_browser import of_slot
 from tests.conftest import require_engine
-from tests.e2e.backends.boxes import until
 from tests.e2e.tools.browser.conftest import (
     HOME,
     PORT,
@@ -28,6 +27,7 @@ from tests.e2e.tools.browser.conftest import (
     of_the_browser,
     serve_site,
 )
+from tests.support.waiting import until
 
 
 async def test_a_form_is_filled_in_and_sent(surf: Surfer) -> None:

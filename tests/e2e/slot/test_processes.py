@@ -1,37 +1,18 @@
-"""Processes, sessions, connections and forwards of a slot."""
+"""Processes of a slot: their streams, terminals and signals."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import ByteStream
 
-from hermes_exec import ConfigError, Limits, SandboxPool, Slot, SlotClosed
+from hermes_exec import ConfigError, SandboxPool, Slot
 from tests.conftest import BackendCase
 from tests.support.outside import count_becomes, mark
 
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
-ECHO_SERVER = """
-import socket, threading
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-def serve(client):
-    while data := client.recv(65536):
-        client.sendall(data.upper())
-    client.close()
-while True:
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-"""
-
-
-@pytest.fixture
-async def slot(anyio_backend: str) -> AsyncIterator[Slot]:
-    async with SandboxPool("local") as pool, pool.slot() as slot:
-        yield slot
 
 
 async def test_input_that_is_held_goes_in_many_pieces(slot: Slot) -> None:
@@ -246,149 +227,6 @@ async def test_a_terminal_whose_process_has_ended(slot: Slot) -> None:
         await process.stdin.aclose()
 
 
-async def test_a_session_keeps_its_state(slot: Slot) -> None:
-    async with slot.session(env={"GIVEN": "1"}) as session:
-        assert "cwd" in session.keeps
-        assert session.cwd == slot.workspace
-        await session.run("mkdir d; cd d; X=plain; export Y=out; f() { echo f $1; }; alias a='echo aliased'; umask 077")
-        assert session.cwd == f"{slot.workspace}/d"
-        text = (await session.run("pwd; echo $X $Y $GIVEN; f 1; a; umask")).stdout
-        assert text == f"{slot.workspace}/d\nplain out 1\nf 1\naliased\n0077\n"
-        assert (await session.run("Z=1; exit 5")).exit_code == 5
-        assert (await session.run("sleep 60", timeout_s=0.2)).timed_out
-        assert (await session.run("echo $X$Z")).stdout == "plain1\n"
-        process = await session.spawn("pwd; f 2; cd /; X=changed")
-        assert b"".join([piece async for piece in process.stdout]) == f"{slot.workspace}/d\nf 2\n".encode()
-        assert (await session.run("echo $X; pwd")).stdout == f"plain\n{slot.workspace}/d\n"
-        with pytest.raises(ConfigError):
-            await session.run(["ls"])  # type: ignore[arg-type]
-    with pytest.raises(SlotClosed):
-        await session.run("true")
-
-
-async def test_a_session_says_what_it_keeps_before_its_first_command(slot: Slot) -> None:
-    session = slot.session()
-    assert session.shell == "bash"
-    assert session.keeps == ("cwd", "exports", "variables", "arrays", "functions", "aliases", "options", "umask")
-
-
-async def test_a_state_that_was_not_kept_is_told(slot: Slot) -> None:
-    session = slot.session()
-    kept = await session.run("X=1; cd /usr; exec >&- 2>&-")
-    assert kept.state_lost is None
-    killed = await session.run("X=2; kill -9 $$")
-    assert killed.state_lost is not None
-    assert "signal 9" in killed.state_lost
-    large = await session.run("X=$(seq 3000000)")
-    assert large.state_lost is not None
-    assert "16 MiB" in large.state_lost
-    assert (await session.run("echo $X $PWD")).stdout == "1 /usr\n"
-    assert (await slot.run("kill -9 $$")).state_lost is None
-
-
-@pytest.mark.parametrize("number", [16, 20, 62])
-async def test_a_session_of_few_open_files_keeps_its_state(backend: BackendCase, number: int) -> None:
-    async with (
-        SandboxPool(backend.backend, slot_limits=Limits(open_files=number), **backend.options) as pool,
-        pool.slot() as slot,
-    ):
-        session = slot.session()
-        assert (await session.run("X=1; cd /")).state_lost is None
-        assert (await session.run("echo $X $PWD")).stdout == "1 /\n"
-
-
-async def test_a_session_goes_on_when_its_channel_was_removed(backend: BackendCase) -> None:
-    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
-        session = slot.session()
-        await session.run("X=1")
-        removed = await session.run('X=2; rm -rf "${__hx_w%/*}" 2>&-; :')
-        said = "1" if removed.state_lost else "2"
-        assert (await session.run("echo $X; Y=$X")).stdout == f"{said}\n"
-        assert (await session.run("X=3")).state_lost is None
-        assert (await session.run("echo $X $Y")).stdout == f"3 {said}\n"
-        assert (await slot.session().run("echo other")).state_lost is None
-
-
-async def test_a_session_of_too_few_open_files_is_refused(backend: BackendCase) -> None:
-    async with (
-        SandboxPool(backend.backend, slot_limits=Limits(open_files=15), **backend.options) as pool,
-        pool.slot() as slot,
-    ):
-        with pytest.raises(ConfigError, match="at least 16 open files"):
-            await slot.session().run("true")
-        assert (await slot.run("echo fine")).stdout == "fine\n"
-
-
-async def test_a_session_whose_directory_is_gone_runs_nothing_elsewhere(slot: Slot) -> None:
-    await slot.files.write_text("precious", "x")
-    session = slot.session()
-    await session.run("mkdir build; cd build; rmdir ../build")
-    gone = session.cwd
-    with pytest.raises(FileNotFoundError, match="nothing ran") as caught:
-        await session.run("rm -rf -- *")
-    assert caught.value.filename == gone
-    assert session.cwd == slot.workspace
-    assert (await session.run("ls")).stdout == "precious\n"
-
-
-async def test_a_session_that_is_to_begin_in_no_directory_runs_nothing(slot: Slot) -> None:
-    session = slot.session(cwd="missing")
-    for _ in range(2):
-        with pytest.raises(FileNotFoundError, match="missing"):
-            await session.run("touch ran")
-    await slot.run("mkdir missing")
-    assert (await session.run("pwd; ls ..")).stdout == f"{slot.workspace}/missing\nmissing\n"
-
-
-async def test_calls_of_a_session_run_in_order(slot: Slot) -> None:
-    session = slot.session()
-    await session.open()
-    order: list[int] = []
-
-    async def call(number: int) -> None:
-        await session.run(f"sleep 0.0{5 - number}; echo {number} >> order")
-        order.append(number)
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(5):
-            tasks.start_soon(call, number)
-            await anyio.wait_all_tasks_blocked()
-    assert order == list(range(5))
-    assert await slot.files.read_text("order") == "0\n1\n2\n3\n4\n"
-
-
-async def test_a_cancelled_call_leaves_the_session_to_the_next(slot: Slot) -> None:
-    session = slot.session()
-    await session.run("X=kept")
-    word = mark()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(session.run, f"sleep {word}")
-        await count_becomes(word, 1)
-        with anyio.move_on_after(0.05):
-            await session.run("echo never > never")
-        tasks.cancel_scope.cancel()
-    assert (await session.run("echo $X; ls")).stdout == "kept\n"
-
-
-async def server(slot: Slot) -> int:
-    process = await slot.spawn(["python3", "-c", ECHO_SERVER])
-    return int(await process.stdout.receive())
-
-
-async def talk(stream: ByteStream, data: bytes) -> bytes:
-    got = bytearray()
-
-    async def send() -> None:
-        await stream.send(data)
-        await stream.send_eof()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(send)
-        async for piece in stream:
-            got += piece
-    return bytes(got)
-
-
 async def test_an_input_that_another_handle_has_closed_is_broken(slot: Slot) -> None:
     process = await slot.spawn("cat; sleep 100", stdin=True)
     (other,) = await slot.spawned()
@@ -411,77 +249,6 @@ async def test_numbers_that_cannot_be_are_told_before_they_are_sent(slot: Slot) 
             await process.output(offset)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="offset must be at most"):
         await slot.files.read_bytes("a", offset=1 << 63)
-
-
-async def test_connect_and_forward(slot: Slot) -> None:
-    port = await server(slot)
-    stream = await slot.connect(port)
-    async with stream:
-        assert await talk(stream, b"abc" * 300_000) == b"ABC" * 300_000
-    async with slot.forward(port) as forward:
-        for _ in range(3):
-            async with await anyio.connect_tcp("127.0.0.1", forward.port) as client:
-                assert await talk(client, b"hello") == b"HELLO"
-    with pytest.raises(OSError, match="failed"):
-        await anyio.connect_tcp("127.0.0.1", forward.port)
-    with pytest.raises(ConnectionRefusedError):
-        await slot.connect(1)
-    for bad in (0, 65536, True, "80"):
-        with pytest.raises(ConfigError):
-            await slot.connect(bad)  # type: ignore[arg-type]
-    for nowhere in ("", "a\0b", 5, b"localhost"):
-        with pytest.raises(ConfigError, match="host must be"):
-            await slot.connect(port, nowhere)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="host must be"):
-            slot.forward(port, host=nowhere)  # type: ignore[arg-type]
-
-
-async def test_a_connection_has_one_receiver_at_a_time(slot: Slot) -> None:
-    async with await slot.connect(await server(slot)) as stream, anyio.create_task_group() as tasks:
-        tasks.start_soon(stream.receive)
-        await anyio.wait_all_tasks_blocked()
-        with pytest.raises(anyio.BusyResourceError):
-            await stream.receive()
-        await stream.send(b"abc")
-    with pytest.raises(ValueError, match="max_bytes"):
-        await (await slot.connect(await server(slot))).receive(0)
-
-
-async def test_input_may_be_a_view_of_any_items(slot: Slot) -> None:
-    view = memoryview(array("i", range(100_000)))
-    process = await slot.spawn("wc -c", stdin=True)
-    assert process.stdin is not None
-    await process.stdin.send(view)  # type: ignore[arg-type]
-    await process.stdin.aclose()
-    assert await process.stdout.receive() == b"400000\n"
-    async with await slot.connect(await server(slot)) as stream:
-        assert await talk(stream, memoryview(array("H", [0x6161] * 3))) == b"AAAAAA"  # type: ignore[arg-type]
-
-
-async def test_errors_of_a_block_with_a_forward_are_passed_on(slot: Slot) -> None:
-    with pytest.raises(LookupError):
-        async with slot.forward(9):
-            raise LookupError
-
-
-async def test_a_reset_breaks_connections(slot: Slot) -> None:
-    stream = await slot.connect(await server(slot))
-    caught: list[BaseException] = []
-
-    async def wait() -> None:
-        try:
-            await stream.receive()
-        except SlotClosed as error:
-            caught.append(error)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(wait)
-        await anyio.wait_all_tasks_blocked()
-        await slot.reset()
-    assert len(caught) == 1
-    with pytest.raises(SlotClosed):
-        await stream.send(b"x")
-    await stream.aclose()
 
 
 async def test_a_spawn_that_is_cancelled_leaves_no_process(backend: BackendCase) -> None:
