@@ -53,6 +53,7 @@ def build(folder: Path, kind: str, out: Path) -> Path:
     return built
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def work(minutes: float, slots: int, *more: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.whole
 @pytest.mark.docker
 @pytest.mark.slow
 @pytest.mark.timeout(900)

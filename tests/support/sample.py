@@ -1,7 +1,7 @@
 """Which tests a plain run takes: always the same, unless `HERMES_SAMPLE_SEED` picks another sample by hand.
 
-`--whole` runs all. A plain run leaves out what is marked `whole`, which costs much or repeats others, and, in the parts
-of the tests that start sandboxes, two in three of a test's sets of parameters: each test runs with one set at least.
+`--whole` runs all. A plain run leaves out what is marked `whole`, which costs much or repeats others, and, where many
+sets of parameters start sandboxes or compute long, two in three of a test's sets: each test runs with one at least.
 
 What is marked `loops` runs on both event loops with `--whole`, else on one. Half of it is marked `newest` here, which
 is what `make test` runs on the newest Python.
@@ -19,7 +19,10 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent.parent
 SEED = os.environ.get("HERMES_SAMPLE_SEED", "0")
-THINNED = ("attack/test_bounded", "chaos", "e2e", "faults/test_sample")
+THINNED = (
+    "attack/test_bounded", "chaos", "e2e", "faults/test_sample", "unit/agent/parsers/test_linear",
+    "unit/agent/parsers/test_roundtrip", "unit/agent/tokens/test_episodes",
+)  # fmt: skip
 """Parts of the tests of which a plain run takes a third of each test's sets of parameters."""
 
 

@@ -33,6 +33,7 @@ def hosts(ssh_server: Server) -> Iterator[list[RemoteHost]]:
         yield made
 
 
+@pytest.mark.whole
 async def test_prompts_of_a_host_that_dies_succeed_in_the_same_run(hosts: list[RemoteHost], tmp_path: Path) -> None:
     let_others_pass(tmp_path)
     known = tmp_path / "known_hosts"

@@ -77,6 +77,7 @@ def test_agent_answers(tmp_path: Path) -> None:
     assert facts["tool_calls"][0]["name"] == "terminal"
 
 
+@pytest.mark.whole
 def test_a_backend_is_taken_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "several.yaml"
     file.write_text(
@@ -111,6 +112,7 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
     assert f"{url} completed no request for 2 s, the last time: no connection" in done.stderr
 
 
+@pytest.mark.whole
 def test_answer_that_comes_slowly_costs_one_request(tmp_path: Path) -> None:
     body = events(chunks_of(json.loads(ok({"content": "It is done."}).body)))
     drips: list[bytes | float] = []
@@ -130,6 +132,7 @@ def test_answer_that_comes_slowly_costs_one_request(tmp_path: Path) -> None:
     assert asked == [True, True, None]
 
 
+@pytest.mark.whole
 def test_forgotten_parser_is_told_and_ends_with_usage(tmp_path: Path) -> None:
     said = ok({"content": '<tool_call>{"name": "terminal", "arguments": {"command": "ls"}}</tool_call>'})
     with endpoint(said, said, said) as server:

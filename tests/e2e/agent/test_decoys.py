@@ -159,6 +159,7 @@ def with_python(request: pytest.FixtureRequest, docker_image: Callable[[str], st
     return {"backend": "docker", "image": docker_image("debian")}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("score_in", BOTH)
 async def test_links_to_files_of_the_check_pay_nothing(backend: BackendCase, score_in: ScoreIn) -> None:
     cases: dict[str, Sequence[Any]] = {**LINKS, **(TO_NOTHING if score_in == "sealed" else {})}

@@ -80,6 +80,7 @@ def test_process_tells_that_there_are_no_more_items(counted: str, tokenizer: Pat
     assert "counted has no items" in told
 
 
+@pytest.mark.whole
 def test_serve_ends_with_its_items(counted: str, tokenizer: Path) -> None:
     with run_api() as api, serving(PolicyServer(load(tokenizer), solve)) as server:
         api.register(batch_size=6, num_steps=10)
@@ -146,6 +147,7 @@ def test_an_evaluation_goes_on_with_the_same_settings_alone(counted: str, tokeni
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "evals").iterdir()} == {0o600}
 
 
+@pytest.mark.whole
 def test_an_evaluation_of_which_nothing_can_be_said_has_failed(counted: str, tokenizer: Path, tmp_path: Path) -> None:
     """One bad row does not keep the others from being worked on."""
     evals = tmp_path / "evals"

@@ -72,6 +72,7 @@ def test_endless_terminals_in_process(docker_image: Callable[[str], str], tokeni
     assert [group["scores"] for group in read_groups(groups)] == [[1.0, 1.0]] * 9
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "backend",
     [

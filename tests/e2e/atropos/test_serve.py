@@ -279,6 +279,7 @@ def until_asked(server: PolicyServer, times: int) -> None:
     assert len(server.bodies) >= times
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_slow_environment_beside_a_fast_one_gets_its_part(tokenizer: Path) -> None:

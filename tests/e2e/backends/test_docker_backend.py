@@ -391,6 +391,7 @@ async def feed(conversation: Conversation, block: bytes, count: int) -> None:
     await conversation.end()
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.skipif(not possible(), reason="a second Docker daemon needs root, dockerd and unshare on this machine")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

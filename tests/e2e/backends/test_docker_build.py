@@ -243,6 +243,7 @@ async def test_several_at_once_and_no_more(make: Make) -> None:
     assert (len(spans), max(at_once)) == (4, 2)
 
 
+@pytest.mark.whole
 def test_the_command_line_builds_what_is_beside_it(make: Make, tmp_path: Path) -> None:
     make("COPY given /given", given="from here\n")
     run = [sys.executable, "-m", "hermes_exec.cli.main", "run", "-b", "docker", "--image"]

@@ -103,6 +103,7 @@ async def test_close_removes_trees_of_any_depth(daemon: Daemon, engine: DockerCl
     assert wipes == []  # the runner did it itself
 
 
+@pytest.mark.whole
 async def test_trees_of_killed_runners_are_wiped_once(daemon: Daemon, engine: DockerClient) -> None:
     killed = backend(base_url=daemon.url)
     try:

@@ -93,6 +93,7 @@ async def test_a_removal_that_fails_is_reported_and_not_tried_again(
     await backend.aclose()
 
 
+@pytest.mark.whole
 async def test_ps_and_doctor_report_what_a_driver_that_lives_could_not_remove(
     stubborn: Callable[[str], BoxDirectory], tmp_path: Path
 ) -> None:

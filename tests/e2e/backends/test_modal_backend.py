@@ -191,6 +191,7 @@ async def test_a_sandbox_that_is_refused(
     assert modal_server.running() == before
 
 
+@pytest.mark.whole
 async def test_a_slow_start_is_given_up_in_time(options: dict[str, Any], modal_server: Server) -> None:
     before = modal_server.running()
     for slow in ("slow_start_s", "slow_create_s"):
@@ -203,6 +204,7 @@ async def test_a_slow_start_is_given_up_in_time(options: dict[str, Any], modal_s
         assert modal_server.running() == before
 
 
+@pytest.mark.whole
 async def test_a_sandbox_may_wait_longer_than_an_answer(
     options: dict[str, Any], modal_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +222,7 @@ async def test_a_sandbox_may_wait_longer_than_an_answer(
             assert (await slot.run("echo at last")).stdout == "at last\n"
 
 
+@pytest.mark.whole
 async def test_gpus(options: dict[str, Any], modal_server: Server) -> None:
     before = modal_server.running()
     with pytest.raises(ConfigError, match="Invalid GPU type: ABACUS"):
@@ -298,12 +301,14 @@ async def test_a_runner_that_is_killed_inside_is_told(options: dict[str, Any], m
         assert mortem.suspect == "tenant", mortem
 
 
+@pytest.mark.whole
 async def test_a_lifetime_that_is_over(options: dict[str, Any]) -> None:
     async with SandboxPool("modal", **options, lifetime_s=65) as pool, pool.slot() as slot:
         with pytest.raises(SandboxDied, match="lifetime"):
             await slot.run("sleep 100", timeout_s=200)
 
 
+@pytest.mark.whole
 async def test_a_sandbox_without_a_stream_ends_when_it_is_idle(options: dict[str, Any]) -> None:
     async with SandboxPool(ModalConfig(idle_timeout_s=10), image=options["image"]) as pool, pool.slot() as slot:
         backend = make_backend("modal", {"idle_timeout_s": 10})
@@ -327,6 +332,7 @@ async def test_ps_and_reap_beside_a_living_pool(options: dict[str, Any], modal_s
         assert (await slot.run("echo untouched")).stdout == "untouched\n"
 
 
+@pytest.mark.whole
 async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], modal_server: Server) -> None:
     async def start_and_kill(lease_s: float) -> str:
         program = [sys.executable, "-m", "tests.e2e.backends.owner_process"]
@@ -371,6 +377,7 @@ async def test_credentials(modal_server: Server, variables: dict[str, str | None
     assert "Traceback" not in said
 
 
+@pytest.mark.whole
 async def test_nobody_answers(modal_server: Server) -> None:
     begun = time.monotonic()
     env = {**os.environ, "MODAL_SERVER_URL": "http://127.0.0.1:9"}

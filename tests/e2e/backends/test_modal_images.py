@@ -23,6 +23,7 @@ def options(docker_image: Image, modal_server: Server) -> dict[str, Any]:
     return {"image": docker_image("debian"), "creates_per_s": None}
 
 
+@pytest.mark.whole
 async def test_a_dockerfile(options: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(
         f"FROM {options['image']}\nWORKDIR /from/image\nENV FROM_IMAGE=1\nCOPY note /from/note\n"
@@ -73,6 +74,7 @@ async def test_an_image_by_its_id(options: dict[str, Any], modal_server: Server)
             pass
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("from_dockerfile", [False, True])
 async def test_the_credentials_of_a_registry_are_a_secret_of_modal(
     options: dict[str, Any], engine: DockerClient, modal_server: Server, tmp_path: Path, *, from_dockerfile: bool

@@ -164,6 +164,7 @@ def only_on(node: Agent) -> dict[str, Any]:
     return {"constraints": [{"attribute": "${node.unique.name}", "value": node.name}]}
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 async def test_two_nodes(options: dict[str, Any], nomad_agent: Agent, second_node: Agent) -> None:
     profiles = {node.name: {"backend_options": only_on(node)} for node in (nomad_agent, second_node)}
@@ -183,6 +184,7 @@ async def test_two_nodes(options: dict[str, Any], nomad_agent: Agent, second_nod
         assert seen == ["".join(f"{i}\n" for i in range(1, 61))]
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 async def test_a_node_that_stays_away_is_told(options: dict[str, Any], second_node: Agent) -> None:
     async with SandboxPool("nomad", **options, **only_on(second_node), lease_s=5) as pool, pool.slot() as slot:
@@ -205,6 +207,7 @@ async def test_a_killed_container_is_told(options: dict[str, Any], nomad_agent: 
             assert (await slot.run("echo replaced")).stdout == "replaced\n"
 
 
+@pytest.mark.whole
 async def test_signals_from_inside_do_not_end_the_runner_in_order(options: dict[str, Any]) -> None:
     async with SandboxPool("nomad", **{**options, "slots_per_sandbox": 1}) as pool, pool.slot() as slot:
         assert slot.isolation.level == "box"
@@ -268,6 +271,7 @@ async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], nomad_age
         await until(lambda: nomad_agent.jobs() == [])
 
 
+@pytest.mark.whole
 async def test_two_drivers_do_not_disturb_each_other(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with other_driver(options) as (driver, box):
         for purge in (True, False):
@@ -283,6 +287,7 @@ async def test_two_drivers_do_not_disturb_each_other(options: dict[str, Any], no
         await driver.wait()
 
 
+@pytest.mark.whole
 async def test_what_a_run_has_left_is_purged_when_asked(options: dict[str, Any], nomad_agent: Agent) -> None:
     """Also on a host that went with its driver; what a living one has of the same run stays."""
     backend = make_backend("nomad", config_of(options))
@@ -298,6 +303,7 @@ async def test_what_a_run_has_left_is_purged_when_asked(options: dict[str, Any],
     await backend.reap(ReapFilter(all=True))
 
 
+@pytest.mark.whole
 async def test_who_waits_outlives_a_restart_of_the_server(options: dict[str, Any], nomad_agent: Agent) -> None:
     """One that has just started refuses everybody for a moment."""
     async with SandboxPool("nomad", **options) as pool:
@@ -317,6 +323,7 @@ async def test_who_waits_outlives_a_restart_of_the_server(options: dict[str, Any
             tasks.start_soon(lent)
 
 
+@pytest.mark.whole
 async def test_jobs_may_be_kept_for_inspection(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with SandboxPool("nomad", **options, run_id="kept", purge_on_shutdown=False) as pool, pool.slot() as slot:
         box = box_of(slot)
@@ -326,6 +333,7 @@ async def test_jobs_may_be_kept_for_inspection(options: dict[str, Any], nomad_ag
     assert reaped.sandbox == box
 
 
+@pytest.mark.whole
 async def test_commands_on_boxes(options: dict[str, Any]) -> None:
     environ = {"NOMAD_ADDR": options["address"], "NOMAD_TOKEN": options["token"]}
     async with SandboxPool("nomad", **options, run_id="seen") as pool, pool.slot() as slot:

@@ -77,6 +77,7 @@ async def test_no_room_is_told_at_once_with_the_schedulers_reasons(options: dict
     await refused(ConfigError, 'nonexistent node pool "none-such"', **options, node_pool="none-such")
 
 
+@pytest.mark.whole
 async def test_a_cluster_that_is_full_is_waited_for(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     options |= {"limits": Limits(memory_mb=300_000), "slots_per_sandbox": 1, "max_sandboxes": 3}
 
@@ -221,6 +222,7 @@ def open_agent() -> Iterator[Agent]:
         yield made
 
 
+@pytest.mark.whole
 async def test_a_cluster_without_acls(open_agent: Agent, docker_image: Image) -> None:
     options = open_agent.options(image=docker_image("busybox"), slot_root="shared")
     await refused(IsolationError, "no ACLs", **options, min_isolation="uid")
@@ -260,6 +262,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.whole
 async def test_tls_with_a_client_certificate(
     authority: Path, docker_image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +312,7 @@ def served(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.whole
 async def test_other_ways_of_the_runner(
     options: dict[str, Any], served: str, tmp_path: Path, docker_image: Image
 ) -> None:

@@ -258,6 +258,7 @@ async def test_a_full_disk_is_told(options: dict[str, Any], tmp_path: Path) -> N
         await anyio.run_process(["umount", str(disk)])
 
 
+@pytest.mark.whole
 async def test_folders_deeper_than_python_can_go_are_removed(options: dict[str, Any]) -> None:
     deep = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd d || exit 1; i=$((i + 1)); done; echo made"
     async with SandboxPool("singularity", **options) as pool, pool.slot() as slot:

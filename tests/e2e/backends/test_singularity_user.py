@@ -16,6 +16,7 @@ from tests.support.ordinary_user import account, run_as_ordinary_user
 pytestmark = [pytest.mark.singularity]
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root to become another user")
 def test_an_ordinary_user(singularity_image: Callable[[str], str]) -> None:
     with tempfile.TemporaryDirectory(prefix="hermes-images-", dir="/tmp") as folder:  # pytest's are closed

@@ -255,6 +255,7 @@ def command(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.whole
 async def test_the_command_line_finds_its_boxes(options: dict[str, Any]) -> None:
     given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     async with SandboxPool("ssh", **options) as pool, pool.slot() as slot:

@@ -244,6 +244,7 @@ async def test_a_gang_for_the_larger_host_is_lent_once_that_is_back(fleet: Fleet
             assert Counter(map(fleet.of, slots)) == {0: 3, 1: 1}
 
 
+@pytest.mark.whole
 async def test_boxes_are_found_and_ended_on_hosts_that_are_there(fleet: Fleet, silent: None, tmp_path: Path) -> None:
     here = fleet.options({}, {}, {}, slots_per_sandbox=1, connect_timeout_s=SILENT_S)
     config = tmp_path / "config.json"

@@ -56,6 +56,7 @@ def test_doctor_tries_the_backend(cli: Cli, backend: BackendCase) -> None:
         assert f"none in {arguments[1]}: `hermes-exec image browser` prints" in finding["browser"]
 
 
+@pytest.mark.whole
 def test_doctor_says_how_long_a_browser_takes(cli: Cli, docker_image: Callable[[str], str]) -> None:
     image = docker_image("browser")
     (finding,) = cli.json("doctor", "--json", "--backend", "docker", "--image", image)
@@ -137,6 +138,7 @@ def test_tools_are_listed_with_their_schemas(cli: Cli) -> None:
     assert cli.run("tools", "schema", "terminl").returncode == 2
 
 
+@pytest.mark.whole
 def test_bench_measures(cli: Cli, on: Sequence[str]) -> None:
     report = cli.json("bench", *on, "--json", "--seconds", "0.1")
     assert {figure["name"] for figure in report["figures"]} >= {"run true", "read 1 KiB", "10 MiB of output"}

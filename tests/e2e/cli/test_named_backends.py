@@ -159,6 +159,7 @@ def test_ps_and_reap_go_over_all_and_tell_those_that_are_away(cli: Cli, several:
                 assert slot.run("echo alive").stdout == "alive\n"
 
 
+@pytest.mark.whole
 def test_doctor_tries_all_at_once(cli: Cli, several: Several) -> None:
     found = {finding["backend"]: finding for finding in cli.json("doctor", *several.option, "--json")}
     assert {name for name in several.good if found[name]["status"] == "ok"} == set(several.good), found
@@ -172,6 +173,7 @@ def test_doctor_tries_all_at_once(cli: Cli, several: Several) -> None:
     assert cli.run("doctor", *several.option, "-b", "shut").returncode == 3
 
 
+@pytest.mark.whole
 def test_conformance_and_bench_take_one_by_name(cli: Cli, several: Several) -> None:
     done = cli.run("conformance", *several.option, "-b", "here", "--only", "exit")
     assert done.returncode == 0, done.stdout + done.stderr

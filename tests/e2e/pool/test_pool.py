@@ -211,6 +211,7 @@ async def test_events_in_order_with_a_callback_that_fails() -> None:
     assert events.dropped == 0
 
 
+@pytest.mark.whole
 async def test_a_listener_that_does_not_read_loses_the_oldest() -> None:
     async with SandboxPool("local") as pool:
         events = pool.events()

@@ -136,6 +136,7 @@ async def test_source_that_prints_the_words_of_the_verifier_gives_nothing(pool: 
         assert result.reward == 0.0, (result.error, result.verdict)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("code", ["while True: pass", "import os\nwhile os.fork() == 0: break\nwhile True: pass"])
 async def test_source_that_hangs_gives_nothing(pool: SandboxPool, code: str) -> None:
     """The verifier works on the solution in the same slot: it was the work's doing."""
@@ -147,6 +148,7 @@ async def test_source_that_hangs_gives_nothing(pool: SandboxPool, code: str) -> 
     assert "longer than their time" in result.verdict.output
 
 
+@pytest.mark.whole
 async def test_mended_package_cannot_be_downloaded() -> None:
     """Slots of the environment have no network: its instances are bugs in public packages."""
     async with SweSmithOracleConfig().make_pool() as pool:
@@ -199,6 +201,7 @@ class Broken(Prepared):
         return {PLACE: self.verifier.encode()}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("verifier", ["raise RuntimeError", "while True: pass", "print('{}')"])
 async def test_a_verifier_that_fails_is_no_failure_of_the_model(pool: SandboxPool, verifier: str) -> None:
     """It crashes, hangs or tells nonsense: the rollout has no reward, solved or not."""

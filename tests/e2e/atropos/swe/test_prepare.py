@@ -83,6 +83,7 @@ def cloned(tmp_path: Path) -> tuple[Instance, str]:
     return instance, (tmp_path / "origin").as_uri()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("wheels", ["offline", "online"])
 async def test_a_cloned_repository(tmp_path: Path, cloned: tuple[Instance, str], wheels: str) -> None:
     instance, url = cloned
