@@ -1,5 +1,5 @@
-"""The whole suite runs on local; with `--whole` everywhere, else a third of it on Docker and a sixth on SSH, Apptainer,
-Nomad and Modal's client, and on further kinds of sandboxes a sixth of what may differ there.
+"""The whole suite runs on local; with `--whole` everywhere, else a quarter of it on Docker and an eighth on SSH,
+Apptainer, Nomad and Modal's client, and on further kinds of sandboxes an eighth of what may differ there.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here is None or item.path.parent != HERE or not isinstance(item, pytest.Function):
             continue
         differs = GROUPS[str(item.callspec.params["conformance_check"])] in here
-        if not differs or rank(item.nodeid) % (3 if item.path.name == "test_docker_debian.py" else 6):
+        if not differs or rank(item.nodeid) % (4 if item.path.name == "test_docker_debian.py" else 8):
             item.add_marker(pytest.mark.whole)

@@ -1,7 +1,7 @@
 """Which tests a plain run takes: always the same, unless `HERMES_SAMPLE_SEED` picks another sample by hand.
 
 `--whole` runs all. A plain run leaves out what is marked `whole`, which costs much or repeats others, and, where many
-sets of parameters start sandboxes or compute long, two in three of a test's sets: each test runs with one at least.
+sets of parameters start sandboxes or compute long, all but a fifth of a test's sets: each test runs with one at least.
 
 What is marked `loops` runs on both event loops with `--whole`, else on one. Half of it is marked `newest` here, which
 is what `make test` runs on the newest Python.
@@ -23,7 +23,7 @@ THINNED = (
     "attack/test_bounded", "chaos", "e2e", "faults/test_sample", "unit/agent/parsers/test_linear",
     "unit/agent/parsers/test_roundtrip", "unit/agent/tokens/test_episodes",
 )  # fmt: skip
-"""Parts of the tests of which a plain run takes a third of each test's sets of parameters."""
+"""Parts of the tests of which a plain run takes a fifth of each test's sets of parameters."""
 
 
 def rank(name: str) -> int:
@@ -51,7 +51,7 @@ def left_out(items: Iterable[pytest.Item], *, whole: bool) -> set[pytest.Item]:
             sets[item.nodeid.partition("[")[0]].append(item)
     for of_one_test in sets.values():
         of_one_test.sort(key=lambda item: rank(_name(item)))
-        left.update(of_one_test[-(-len(of_one_test) // 3) :])
+        left.update(of_one_test[-(-len(of_one_test) // 5) :])
     return left
 
 

@@ -189,6 +189,7 @@ def test_a_section_with_a_wrong_name(counted: str, tokenizer: Path, tmp_path: Pa
         assert told in said
 
 
+@pytest.mark.whole
 def test_hooks_that_are_not_there(tokenizer: Path, tmp_path: Path) -> None:
     without = program(tmp_path, "\ndel CountedEnv.compute_reward, CountedEnv.format_prompt\n")
     code, said = run("process", *flags(tokenizer, NOWHERE), name=without)

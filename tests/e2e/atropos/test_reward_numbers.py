@@ -91,6 +91,7 @@ def test_number_of_postprocess_that_is_not_finite_ends_the_run(tokenizer: Path, 
     assert not path.exists()
 
 
+@pytest.mark.whole
 def test_evaluation_ends_with_the_first_reward_that_is_not_finite(tokenizer: Path, tmp_path: Path) -> None:
     more = ("--env.data_dir_to_save_evals", str(tmp_path), "--env.count", "12", "--env.max_eval_workers", "1")
     with serving(PolicyServer(load(tokenizer), solve)) as server:

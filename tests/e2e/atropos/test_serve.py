@@ -116,6 +116,7 @@ def test_a_trainer_whose_batches_no_groups_fill_is_refused(tokenizer: Path) -> N
     assert "the trainer's batch size 7 is no multiple of the group size 2" in said
 
 
+@pytest.mark.whole
 def test_a_limit_of_the_trainer_is_kept(tokenizer: Path) -> None:
     """A sequence as long as the limit is dropped by atroposlib: groups stay below it, cut answers and all."""
     with run_api() as api, serving(PolicyServer(load(tokenizer), lambda p: solve(p) + "x" * 3000)) as server:

@@ -164,6 +164,7 @@ async def test_a_policy_that_forbids_to_build(make: Make) -> None:
         assert slot.image == image
 
 
+@pytest.mark.whole
 async def test_a_step_may_be_silent_for_longer_than_a_launch(make: Make) -> None:
     image = make("RUN sleep 8")
     async with SandboxPool("docker", image=image, launch_timeout_s=6) as pool, pool.slot() as slot:

@@ -90,6 +90,7 @@ def watch_wipes(engine: DockerClient) -> Iterator[list[str]]:
         events.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("slots", [1, 2])
 async def test_close_removes_trees_of_any_depth(daemon: Daemon, engine: DockerClient, slots: int) -> None:
     with watch_wipes(engine) as wipes:

@@ -282,6 +282,7 @@ done
 """
 
 
+@pytest.mark.whole
 async def test_runner_ignores_signals_from_inside(options: dict[str, Any], modal_server: Server) -> None:
     async with SandboxPool("modal", **options, slots_per_sandbox=1) as pool, pool.slot() as slot:
         assert slot.isolation.level == "box"

@@ -36,6 +36,7 @@ async def test_a_dockerfile(options: dict[str, Any], tmp_path: Path) -> None:
         assert result.stdout == "/from/image\n1\ncopied\nrun\n"
 
 
+@pytest.mark.whole
 async def test_an_image_object(options: dict[str, Any]) -> None:
     import modal
 

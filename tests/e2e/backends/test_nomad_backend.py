@@ -79,6 +79,7 @@ async def test_eight_slots_share_a_box(options: dict[str, Any], nomad_agent: Age
         assert all(result.ok for result in told)
 
 
+@pytest.mark.whole
 async def test_output_is_whole_where_nomads_own_exec_loses_it(options: dict[str, Any]) -> None:
     size = 3_000_000
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:

@@ -97,6 +97,7 @@ async def test_a_cluster_that_is_full_is_waited_for(options: dict[str, Any], cap
     assert "whoever waits for one goes on waiting: no node" in caplog.text
 
 
+@pytest.mark.whole
 async def test_a_cluster_that_is_drained_for_a_while(options: dict[str, Any], nomad_agent: Agent) -> None:
     (node,) = (each["ID"] for each in nomad_agent.ask("GET", "nodes"))
 
@@ -394,6 +395,7 @@ async def test_apptainer_by_raw_exec(apptainer: dict[str, Any], nomad_agent: Age
     await until(lambda: not marked(mark))
 
 
+@pytest.mark.whole
 @pytest.mark.singularity
 async def test_what_apptainer_says_is_told(apptainer: dict[str, Any]) -> None:
     await refused(ImageError, "no-such-image", **{**apptainer, "image": "/no-such-image.sif"})

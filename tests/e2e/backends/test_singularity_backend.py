@@ -289,6 +289,7 @@ def existing(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if path.is_dir()]
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
 async def test_a_frozen_box_leaves_no_cgroups(options: dict[str, Any]) -> None:
     async with SandboxPool("singularity", **options) as pool, pool.slot() as slot:

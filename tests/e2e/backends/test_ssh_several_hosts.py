@@ -210,6 +210,7 @@ async def test_no_pool_is_entered_when_all_are_away(fleet: Fleet, silent: None) 
     assert second.startswith(f"ssh {fleet.names[1]}: no SSH server listens there")
 
 
+@pytest.mark.whole
 async def test_who_waits_while_all_are_away_is_served_by_the_first_that_is_back(fleet: Fleet) -> None:
     options = fleet.options({}, {}, slots_per_sandbox=1)
     async with SandboxPool("ssh", **options) as pool:
@@ -233,6 +234,7 @@ async def test_who_waits_while_all_are_away_is_served_by_the_first_that_is_back(
         assert where == [1]
 
 
+@pytest.mark.whole
 async def test_a_gang_for_the_larger_host_is_lent_once_that_is_back(fleet: Fleet) -> None:
     fleet.servers[0].stop()
     options = fleet.options({"slots": 3}, {"slots": 1})

@@ -40,6 +40,7 @@ async def test_idle_slots_take_little_memory() -> None:
         assert median(shares) < 3_072
 
 
+@pytest.mark.whole
 async def test_memory_is_given_back_after_large_work() -> None:
     async with SandboxPool("local") as pool, pool.slot() as slot:
         await slot.run("i=0; while [ $i -lt 20000 ]; do : > f$i; i=$((i+1)); done")

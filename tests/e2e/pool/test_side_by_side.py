@@ -92,6 +92,7 @@ async def use(pool: SandboxPool, name: str, counted: dict[str, int]) -> None:
                 counted[name] += 1
 
 
+@pytest.mark.whole
 async def test_pools_of_several_backends_in_one_process(config: dict[str, Any]) -> None:
     """One loses its box while it works, and ends before the others: they notice nothing."""
     counted = dict.fromkeys(config["backends"], 0)

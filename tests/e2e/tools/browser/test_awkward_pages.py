@@ -56,6 +56,7 @@ async def test_a_tab_that_an_action_opens_is_told_with_its_whole_page(changing: 
     assert "the rest" in opened["changes"]
 
 
+@pytest.mark.whole
 async def test_a_page_that_leads_on_while_it_is_looked_at(changing: Surfer) -> None:
     await changing.goto("/restless")
     for _ in range(15):
@@ -193,6 +194,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.whole
 async def test_the_driver_ends_with_its_event_loop() -> None:
     require_engine("chromium")
     done = await anyio.run_process([sys.executable, "-c", DRIVEN], stderr=subprocess.STDOUT)

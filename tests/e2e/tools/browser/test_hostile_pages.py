@@ -113,6 +113,7 @@ async def ended_during(driver: int, call: Awaitable[T]) -> T:
     return await call
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("flood", sampled(FLOODS))
 async def test_page_flood_grows_no_driver_and_stops_no_neighbour(two: tuple[Slot, Slot], flood: str) -> None:
     async with Toolbox(two[0], ["browser"]) as hostile, Toolbox(two[1], ["browser"]) as neighbour:
@@ -188,6 +189,7 @@ async def test_well_formed_nonsense_ends_no_driver(two: tuple[Slot, Slot], nonse
         assert drivers() == [driver]
 
 
+@pytest.mark.whole
 async def test_lost_driver_is_infra_and_what_is_safe_is_done_again(two: tuple[Slot, Slot]) -> None:
     async with Toolbox(two[0], ["browser"], tools=["browser_close"]) as one, Toolbox(two[1], ["browser"]) as other:
         surf, idle = Surfer(one), Surfer(other)
