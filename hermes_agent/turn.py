@@ -15,6 +15,7 @@ from hermes_agent.history import History
 from hermes_agent.hooks import Hooks, ask
 from hermes_agent.messages import Answer, CallState, ToolCall
 from hermes_agent.parsers.json_text import dump
+from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 from hermes_exec.tools import Notice, Toolbox, ToolResult
 
@@ -143,16 +144,11 @@ class ToolTurns:
         )
         answers: list[Answer | None] = [None] * len(calls)
         results: dict[int, ToolResult] = {}
-        failures: list[_Failed] = []
         places: dict[int, _Place] = {}
 
         async def one(index: int, place: _Place) -> None:
             try:
                 outcome = await self._made(history, calls[index], history.result_ids[index], place)
-            except _Failed as failure:
-                failures.append(failure)
-                group.cancel_scope.cancel()
-                return
             finally:
                 place.leave()
             if isinstance(outcome, ToolResult):
@@ -164,12 +160,10 @@ class ToolTurns:
                 answers[index] = _not_made(call, index, calls_left)
             for side_by_side in self._segments(calls, [answer is None for answer in answers]):
                 line = _Places(_AT_ONCE if isinstance(self._parallel_calls, str) else self._parallel_calls)
-                async with anyio.create_task_group() as group:
+                async with PlainTaskGroup() as group:
                     for index in side_by_side:
                         places[index] = await line.take()
                         group.start_soon(one, index, places[index])
-                if failures:
-                    raise failures[0]
             order = sorted(results)
             fitted = await self._tools.fit_turn([results[index] for index in order]) if order else ()
             for index, result in zip(order, fitted, strict=True):

@@ -1,4 +1,4 @@
-"""Tasks that outlive the block or the cancellation of the task that began them."""
+"""Task groups that anyio does not have: one that outlives its block, one that raises errors as they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, TypeVar
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, TypeVarTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,6 +16,7 @@ from anyio.abc import TaskGroup
 from hermes_exec.aio.loop import asyncio_loop
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 class DetachedTaskGroup:
@@ -74,6 +77,50 @@ class DetachedTaskGroup:
                         await self._on_abandoned()
             finally:
                 self._ended.set()
+
+
+class PlainTaskGroup:
+    """A task group that raises the first error of its block or its tasks itself: anyio's own wraps it in an
+    ExceptionGroup, which no caller expects.
+    """
+
+    def __init__(self) -> None:
+        self._tasks = anyio.create_task_group()
+        self._failure: Exception | None = None
+
+    @property
+    def cancel_scope(self) -> anyio.CancelScope:
+        """The scope of the block and all tasks."""
+        return self._tasks.cancel_scope
+
+    def start_soon(self, work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
+        """Start a task of the group."""
+        self._tasks.start_soon(self._run, partial(work, *args))
+
+    async def _run(self, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - raised at the end of the group
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self.cancel_scope.cancel()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self._fail(error)
+            kind = error = trace = None
+        swallowed = await self._tasks.__aexit__(kind, error, trace)
+        if self._failure is not None:
+            raise self._failure
+        return bool(swallowed)
 
 
 class ShieldedTask:

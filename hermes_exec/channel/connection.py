@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from hermes_exec.aio.streams import NowaitStream, QueuedStream, nowait
+from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.channel.frames import HEADER, KEEPALIVE_FRAME, Frame
 from hermes_exec.channel.handshake import BoxFacts, FrameReader, Identity, shake_hands
 from hermes_exec.channel.trace import Trace, traced
@@ -82,23 +83,22 @@ class Connection:
         """Give each frame to `dispatch` until the stream is gone; ProtocolError and what `dispatch` raises pass
         through.
         """
-        failure: Exception | None = None
-        with self._scope:
-            async with anyio.create_task_group() as tasks:
+        try:
+            async with PlainTaskGroup() as tasks:
                 tasks.start_soon(self._flush_always)
                 tasks.start_soon(self._watch)
                 self._keep_alive(time.monotonic())
                 self._flush.set()
-                try:
-                    await self._read(dispatch)
-                except STREAM_ERRORS as error:
-                    logger.debug("stream ended: %r", error)
-                except Exception as error:  # noqa: BLE001 -- re-raised below, outside of the group that would wrap it
-                    failure = error
+                with self._scope:
+                    try:
+                        await self._read(dispatch)
+                    except STREAM_ERRORS as error:
+                        logger.debug("stream ended: %r", error)
                 tasks.cancel_scope.cancel()
+        except Exception:
+            await self.aclose()
+            raise
         await self.aclose()
-        if failure is not None:
-            raise failure
 
     async def _read(self, dispatch: Callable[[Frame], None]) -> None:
         reader = self._reader

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import anyio
 
+from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.backends.base import Labels, Sandbox
 from hermes_exec.backends.capabilities import Prefetches
 from hermes_exec.channel.trace import Trace
@@ -52,15 +53,11 @@ async def launch_sandbox(
 
     spec = replace(template.spec(), on_progress=progress)
     sandbox: Sandbox | None = None
-    failure: Exception | None = None
     try:
-        async with anyio.create_task_group() as tasks:
+        async with PlainTaskGroup() as tasks:
             tasks.start_soon(watch, tasks.cancel_scope)
-            try:
-                with errors_masked(template.secrets):
-                    sandbox = await template.backend.launch(spec, labels)
-            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
-                failure = error
+            with errors_masked(template.secrets):
+                sandbox = await template.backend.launch(spec, labels)
             tasks.cancel_scope.cancel()
     except BaseException:
         if sandbox is not None:
@@ -68,8 +65,6 @@ async def launch_sandbox(
         raise
     if sandbox is not None:
         return sandbox
-    if failure is not None:
-        raise failure
     doing = "".join(f": {news.image}: {news.status}" for _, news in heard)
     raise LaunchTimeout(f"a sandbox was not launched within {config.launch_timeout_s:g} s{doing}")
 

@@ -23,6 +23,7 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from hermes_exec.aio.peers import peer, tells_peers
+from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
 from hermes_exec.pool.private_directory import directory, private_directory
@@ -157,8 +158,7 @@ def _facts(slot: Slot) -> dict[str, object]:
 
 
 async def _show_until_gone(lent: Checkout, lines: BufferedByteReceiveStream, send: Send) -> None:
-    failure: ExecError | None = None
-    async with anyio.create_task_group() as tasks:
+    async with PlainTaskGroup() as tasks:
 
         async def until_gone() -> None:
             with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
@@ -167,13 +167,8 @@ async def _show_until_gone(lent: Checkout, lines: BufferedByteReceiveStream, sen
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(until_gone)
-        try:
-            await _show(lent, send)
-        except ExecError as error:
-            failure = error  # raised outside of the task group, which would wrap it
+        await _show(lent, send)
         tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 async def _show(lent: Checkout, send: Send) -> None:

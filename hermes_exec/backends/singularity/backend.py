@@ -19,6 +19,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec
 from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory, remove_tree
@@ -84,19 +85,17 @@ class SingularityBackend(HostBackend):
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SingularitySandbox:
         """See ``Backend.launch``."""
         engine, image = await self._ready(spec)
-        failed: list[ExecError] = []
         given_up = threading.Event()
         work = partial(self._launch, spec, labels, engine, image, given_up)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_set_when_cancelled, given_up)
-            try:
-                return await launch_in_thread(work, SingularitySandbox.destroy_now, self._limiter)
-            except ExecError as error:
-                failed.append(error)
-            finally:
+        try:
+            async with PlainTaskGroup() as tasks:
+                tasks.start_soon(_set_when_cancelled, given_up)
+                sandbox = await launch_in_thread(work, SingularitySandbox.destroy_now, self._limiter)
                 tasks.cancel_scope.cancel()
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        raise failed[0]
+        except ExecError:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise
+        return sandbox
 
     async def prefetch(self, spec: LaunchSpec) -> None:
         """See ``Prefetches.prefetch``."""

@@ -49,19 +49,15 @@ def run_async(main: Callable[[], Awaitable[int]], *, notice: str | None = "endin
 
 
 async def _guarded(main: Callable[[], Awaitable[int]], signals: _Signals, notice: str | None) -> int:
-    error: Exception | SystemExit | None = None
     code = exits.OK
-    with anyio.CancelScope() as scope, signals.calling(partial(_end, scope, signals, notice)):
-        if not signals.received:
-            try:
+    try:
+        with anyio.CancelScope() as scope, signals.calling(partial(_end, scope, signals, notice)):
+            if not signals.received:
                 code = await main()
-            except (Exception, SystemExit) as raised:  # noqa: BLE001 - told below, where no signal came
-                error = raised
-    if signals.received:
-        return exits.INTERRUPTED
-    if error is not None:
-        raise error
-    return code
+    except (Exception, SystemExit):
+        if not signals.received:
+            raise
+    return exits.INTERRUPTED if signals.received else code
 
 
 def _end(scope: anyio.CancelScope, signals: _Signals, notice: str | None) -> None:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from hermes_exec.errors import ExecError
+from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.slot.network import Connection, SlotListener
 from hermes_exec.tools.call.json_size import is_structure_above
 from hermes_exec.tools.call.results import to_json
@@ -46,8 +45,7 @@ class CallMade:
 class Callbacks:
     """Serves the calls of the programs of one execute_code: at most `max_calls`, of `tools` alone, with the token.
 
-    A connection begins with a line that is the token. `failure` is an error of the slot or the box that a call met: the
-    program is ended for it. `kernel` is the connection of a program that said it is a kernel.
+    A connection begins with a line that is the token. `kernel` is the connection of a program that said it is a kernel.
     """
 
     call: CallTool
@@ -58,7 +56,6 @@ class Callbacks:
     asked: int = 0
     begun: int = 0
     over_limit: int = 0
-    failure: Exception | None = None
     kernel: tuple[Connection, BufferedByteReceiveStream] | None = None
     kernel_came: anyio.Event = field(default_factory=anyio.Event)
 
@@ -71,50 +68,29 @@ class Callbacks:
         """Do `work`, and take connections meanwhile, one call each. Raises what the work raises, and the error of a
         call that met the end of the slot, which ends the work.
         """
-        done: list[R] = []
-
-        async def work_and_stop(tasks: TaskGroup) -> None:
-            try:
-                done.append(await work())
-            except Exception as error:  # noqa: BLE001  (raised below, by itself instead of in a group)
-                self.failure = self.failure or error
-            tasks.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tasks:
+        async with PlainTaskGroup() as tasks:
             tasks.start_soon(self._serve, listener, tasks)
-            tasks.start_soon(work_and_stop, tasks)
-        if self.failure is not None:
-            raise self.failure
-        return done[0]
+            result = await work()
+            tasks.cancel_scope.cancel()
+        return result
 
-    async def _serve(self, listener: SlotListener, tasks: TaskGroup) -> None:
+    async def _serve(self, listener: SlotListener, tasks: PlainTaskGroup) -> None:
         limiter = anyio.Semaphore(AT_ONCE)
         while True:
             await limiter.acquire()
-            try:
-                connection = await listener.accept()
-            except (OSError, ExecError) as error:
-                self._fail(error, tasks)
-                return
-            tasks.start_soon(self._one, connection, limiter, tasks)
+            connection = await listener.accept()
+            tasks.start_soon(self._one, connection, limiter)
 
-    async def _one(self, connection: Connection, limiter: anyio.Semaphore, tasks: TaskGroup) -> None:
+    async def _one(self, connection: Connection, limiter: anyio.Semaphore) -> None:
         try:
             await self._answer(connection)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the program has gone away
-        except Exception as error:  # noqa: BLE001  (raised by `serving`)
-            self._fail(error, tasks)
         finally:
             limiter.release()
             if self.kernel is None or self.kernel[0] is not connection:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(5):
                     await connection.aclose()
-
-    def _fail(self, error: Exception, tasks: TaskGroup) -> None:
-        if self.failure is None:
-            self.failure = error
-        tasks.cancel_scope.cancel()
 
     async def _answer(self, connection: Connection) -> None:
         line, lines = b"", BufferedByteReceiveStream(connection)

@@ -38,6 +38,7 @@ from hermes_atropos.metrics import Tally
 from hermes_atropos.servers import ServerKind, Servers, make_model
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError, ErrorCause, ExecError, ImageError, Slot
+from hermes_exec.aio.tasks import PlainTaskGroup
 
 if TYPE_CHECKING:
     from hermes_atropos.env import SandboxAgentEnv
@@ -255,21 +256,10 @@ class Rolling(Generic[ItemT]):
         missing = self._env.config.group_size - len(group.done)
         if not missing:
             return
-        failures: list[Exception] = []
         lent = self._env.pool.slots(missing, spec.profile, spec.image, spec.workdir)
-
-        async def one(slot: Slot) -> None:
-            try:
-                await self._until_done(item, spec, model, group, slot)
-            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group, which would wrap it
-                failures.append(error)
-                tasks.cancel_scope.cancel()
-
-        async with lent as slots, anyio.create_task_group() as tasks:
+        async with lent as slots, PlainTaskGroup() as tasks:
             for slot in slots:
-                tasks.start_soon(one, slot)
-        if failures:
-            raise failures[0]
+                tasks.start_soon(self._until_done, item, spec, model, group, slot)
 
     async def _until_done(self, item: ItemT, spec: SandboxSpec, model: SessionModel, group: Group, first: Slot) -> None:
         result = _reroll_raised(await self._rollout(item, spec, group.toolsets).run_in(first, model))
