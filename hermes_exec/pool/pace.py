@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import anyio
 
 from hermes_exec.backends.owner import own_labels
+from hermes_exec.file_lock import wait_for_lock
 from hermes_exec.pool.private_directory import private_directory
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,10 @@ async def next_turn(backend: str, per_s: float, directory: Path | None = None) -
     try:
         path = (directory or private_directory()) / f"{backend}.pace"
         with path.open("a+", encoding="ascii") as file:
-            deadline = anyio.current_time() + HELD_BY_OTHERS_S
-            while not _lock(file.fileno()):
-                if anyio.current_time() > deadline:
-                    return
-                await anyio.sleep(POLL_S)
+            with anyio.move_on_after(HELD_BY_OTHERS_S) as scope:
+                await wait_for_lock(file, POLL_S)
+            if scope.cancelled_caught:
+                return
             boot, now = own_labels("").boot_id, time.monotonic()
             file.seek(0)
             told = file.read().split()
@@ -41,11 +40,3 @@ async def next_turn(backend: str, per_s: float, directory: Path | None = None) -
         logger.info("launches keep no pace with those of other programs: %s", error)
         return
     await anyio.sleep(max(0.0, turn - time.monotonic()))
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

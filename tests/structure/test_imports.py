@@ -16,7 +16,7 @@ from hermes_exec.cli.app import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("hermes_exec.errors", "hermes_exec._lazy"),
-    ("hermes_exec.checks", "hermes_exec.results", "hermes_exec.private_files"),
+    ("hermes_exec.checks", "hermes_exec.results", "hermes_exec.private_files", "hermes_exec.file_lock"),
     ("hermes_exec.aio", "hermes_exec.config"),
     ("hermes_exec.redact", "hermes_exec.backends", "hermes_exec.channel"),
     ("hermes_exec.tracing",),

@@ -17,9 +17,9 @@ from hermes_exec.backends.docker.build import tag_of
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.dockerfile import folder_of
-from hermes_exec.backends.file_lock import locked
 from hermes_exec.backends.image_errors import not_built, not_fetched
 from hermes_exec.errors import ExecError, ImageError, LaunchError, LaunchTimeout, QuotaExceeded
+from hermes_exec.file_lock import locked
 from hermes_exec.results import PullProgress
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ import anyio.to_thread
 from anyio.abc import Process
 
 from hermes_exec.backends.box_directory import remove_tree
-from hermes_exec.backends.file_lock import locked
 from hermes_exec.backends.helpers import helper_environment
 from hermes_exec.backends.image_errors import not_built, not_fetched
 from hermes_exec.backends.process import with_us
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import Engine
 from hermes_exec.errors import ConfigError, ImageError, LaunchError, LaunchTimeout
+from hermes_exec.file_lock import locked
 from hermes_exec.results import PullProgress
 
 Progress = Callable[[PullProgress], None]

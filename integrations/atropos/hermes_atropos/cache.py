@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
@@ -11,6 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from hermes_exec.file_lock import lock_file
 
 _NAME_CHARS = 80
 
@@ -35,7 +36,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock of that path against other threads and processes; the system gives it back when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(path.name + ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock_file(file, wait=True)
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_agent import RolloutResult
 from hermes_exec import ConfigError
+from hermes_exec.file_lock import lock_file
 from hermes_exec.private_files import make_directory, private
 
 if TYPE_CHECKING:
@@ -69,11 +69,9 @@ class Samples:
         self.path = path
         make_directory(path.parent)
         self._lock = open(path.with_name(f"{path.name}.lock"), "a", opener=private)  # noqa: SIM115 - held
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_file(self._lock):
             self._lock.close()
-            raise ConfigError(f"another evaluation writes to {path}: name another folder") from None
+            raise ConfigError(f"another evaluation writes to {path}: name another folder")
         kept = {one.key: (one, line) for one, line in (_read(path) if resume else ()) if one.solved is not None}
         self.earlier = [one for one, _ in kept.values()]
         aside = path.with_name(f"{path.name}.new")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from hermes_batch.images import IMAGE_NAME, SCREENSHOTS
 from hermes_batch.record import Record
 from hermes_batch.settings import explain_write_errors
 from hermes_exec.errors import ConfigError
+from hermes_exec.file_lock import lock_file
 from hermes_exec.private_files import make_directory, private
 
 TRAJECTORIES = "trajectories.jsonl"
@@ -154,12 +154,12 @@ def _line(record: Mapping[str, Any]) -> bytes:
 def _lock(file: BinaryIO, out: Path) -> None:
     """A lock that ends with the process. Some file systems of clusters have none: there the user sees to it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise ConfigError(f"out: another process is writing the results in {out}") from None
+        is_ours = lock_file(file)
     except OSError:
         return
+    if not is_ours:
+        file.close()
+        raise ConfigError(f"out: another process is writing the results in {out}")
 
 
 @contextmanager

@@ -1,0 +1,52 @@
+"""Locks that one program holds at a time: each is an open file, and lasts until that is closed or its process ends."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import anyio
+
+logger = logging.getLogger(__name__)
+POLL_S = 0.1
+
+
+def lock_file(file: IO[Any], *, wait: bool = False) -> bool:
+    """Take the lock of a file, on all hosts that share its file system; return False while somebody else holds it,
+    unless `wait` is set.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def wait_for_lock(file: IO[Any], poll_s: float = POLL_S) -> None:
+    """Take the lock of a file as soon as nobody else holds it. Raises as `lock_file`."""
+    while not lock_file(file):  # noqa: ASYNC110 - no event comes from other programs
+        await anyio.sleep(poll_s)
+
+
+@asynccontextmanager
+async def locked(path: Path) -> AsyncIterator[bool]:
+    """Hold the lock of a path, whose file stands beside it.
+
+    False where no file can be locked: then some may do the same at once.
+    """
+    held = True
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            await wait_for_lock(stack.enter_context(path.with_name(f"{path.name}.lock").open("ab")))
+        except OSError as error:
+            logger.info("%s is not locked: %s", path, error)
+            held = False
+        yield held
