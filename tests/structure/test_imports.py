@@ -114,7 +114,9 @@ PUBLIC = ("blocking", "config", "errors", "results", "testing", "tools", "tracin
 SHARED = (
     "hermes_exec._lazy",
     "hermes_exec.aio.loop",
+    "hermes_exec.aio.tasks",
     "hermes_exec.cli.kit",
+    "hermes_exec.file_lock",
     "hermes_exec.private_files",
     "hermes_exec.redact",
 )
