@@ -19,7 +19,6 @@ OPEN_IN_PYTHON = {
     "singularity/backend.py: folder.chmod(493)": "a trial's image, without tenants",
     "singularity/images.py: self._cache.mkdir(parents=True, exist_ok=True)": "images, without tenants",
     "ssh/paramiko_transport.py: self._known_hosts.parent.mkdir(mode=448, parents=True, exist_ok=True)": "keys",
-    "file_lock.py: path.parent.mkdir(parents=True, exist_ok=True)": "beside images, without tenants",
     "strict_path.py: directory.mkdir(493, exist_ok=True)": "above sandboxes: others may pass, and not write",
 }
 """Where a directory is made, or opened to others, and why that is right."""
