@@ -15,15 +15,16 @@ from hermes_exec.aio.portal import call, call_or_undo, may_leave
 from hermes_exec.errors import SlotClosed
 
 W = TypeVar("W")
+Wrapped = TypeVar("Wrapped", covariant=True)
 R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class SyncFacade(Generic[W]):
+class SyncFacade(Generic[Wrapped]):
     """Holds the async object (`wrapped`) and the portal to its event loop. Usable from any thread."""
 
-    def __init__(self, wrapped: W, portal: BlockingPortal) -> None:
+    def __init__(self, wrapped: Wrapped, portal: BlockingPortal) -> None:
         self.wrapped = wrapped
         self._portal = portal
         self._pid = os.getpid()

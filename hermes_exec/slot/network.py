@@ -11,16 +11,17 @@ from contextlib import suppress
 from math import inf
 from os import PathLike
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import anyio
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
-from hermes_exec.channel import Conversation, Data, End, RemoteError
+from hermes_exec.channel import Conversation, RemoteError
 from hermes_exec.checks import checked_wait
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.slot.command import checked_path
+from hermes_exec.slot.receiver import Receiver
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
 logger = logging.getLogger(__name__)
@@ -129,50 +130,17 @@ class SlotListener:
                 await self._scope.call("file.remove", {"path": self._where, "recursive": False, "missing_ok": True})
 
 
-class Connection(ByteStream):
+class Connection(Receiver, ByteStream):
     """A TCP connection to a port inside a slot, as a byte stream of anyio. It ends with the slot."""
 
+    _conversation: Conversation
+
     def __init__(self, scope: SlotScope, conversation: Conversation) -> None:
-        self._scope, self._conversation = scope, conversation
-        self._rest = b""
-        self._ended = self._sent_eof = self._closed = self._busy = False
+        super().__init__(scope, conversation)
+        self._sent_eof = False
 
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """The next bytes. Raises anyio.EndOfStream when the other side has closed."""
-        if self._closed:
-            raise anyio.ClosedResourceError
-        if self._busy:
-            raise anyio.BusyResourceError("receiving from")
-        if max_bytes < 1:
-            raise ValueError("max_bytes must be 1 or more")
-        self._busy = True
-        try:
-            if not self._rest:
-                self._rest = await self._next()
-        finally:
-            self._busy = False
-        piece, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
-        return piece
-
-    async def _next(self) -> bytes:
-        if self._ended:
-            raise anyio.EndOfStream
-        try:
-            with self._scope.cancel_scope():
-                while (item := await self._conversation.receive()) is not None:
-                    if type(item) is Data and item.data:
-                        return item.data
-                    if type(item) is End:
-                        self._ended = True
-                        raise anyio.EndOfStream
-                self._conversation.result()
-        except RemoteError as error:
-            self._ended = True
-            raise anyio.BrokenResourceError from await self._scope.translate(error)
-        except TRANSPORT_ERRORS as error:
-            await self._scope.fail(error)
-        self._ended = True
-        raise anyio.EndOfStream
+    async def _refuse(self, error: RemoteError) -> NoReturn:
+        raise anyio.BrokenResourceError from await self._scope.translate(error)
 
     async def send(self, item: bytes) -> None:
         """Send bytes, waiting while the other side does not read."""
@@ -185,14 +153,6 @@ class Connection(ByteStream):
         if not self._sent_eof and not self._closed:
             self._sent_eof = True
             await self._conversation.end()
-
-    async def aclose(self) -> None:
-        """Close the connection. Harmless when repeated."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._conversation.answered:
-            await self._scope.channel.finish(self._conversation)
 
 
 class Forward:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream
+from anyio.abc import ByteSendStream
 
-from hermes_exec.channel import Conversation, Data, RemoteError
+from hermes_exec.channel import Conversation, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.checks import checked_offset, checked_signal, checked_size, checked_timeout
@@ -17,6 +17,7 @@ from hermes_exec.errors import ConfigError, ProtocolError
 from hermes_exec.results import KillReceipt, RunResult
 from hermes_exec.slot.answers import integer, number, receipt, text
 from hermes_exec.slot.command import pty_size, terminal_size
+from hermes_exec.slot.receiver import Receiver
 from hermes_exec.slot.run_result import run_result
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
@@ -313,7 +314,7 @@ class ProcessInput(ByteSendStream):
                 return
 
 
-class ProcessOutput(ByteReceiveStream):
+class ProcessOutput(Receiver):
     """Standard output or error of a process, from its first byte (or the oldest that is kept) to its end.
 
     `lost_bytes` counts what was written before reading began and is no longer kept. With a `delimiter`, the byte that
@@ -322,65 +323,24 @@ class ProcessOutput(ByteReceiveStream):
     """
 
     def __init__(self, scope: SlotScope, process: str, stream: Literal["stdout", "stderr"]) -> None:
-        self._scope, self._process, self._stream = scope, process, stream
+        super().__init__(scope)
+        self._process, self._stream = process, stream
         self.lost_bytes = 0
         self.delimiter = b""
-        self._conversation: Conversation | None = None
-        self._rest = b""
-        self._ended = False
-        self._closed = False
-        self._busy = False
 
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """The next bytes. Raises anyio.EndOfStream when the stream has ended."""
-        if self._closed:
-            raise anyio.ClosedResourceError
-        if self._busy:
-            raise anyio.BusyResourceError("receiving from")
-        if max_bytes < 1:
-            raise ValueError("max_bytes must be 1 or more")
-        self._busy = True
-        try:
-            if not self._rest:
-                self._rest = await self._next()
-        finally:
-            self._busy = False
-        piece, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
-        return piece
+    def _begin(self) -> Conversation:
+        params = {"slot": self._scope.slot, "process": self._process, "stream": STREAMS[self._stream], "offset": 0}
+        if self.delimiter:
+            params["delimiter"] = ord(self.delimiter)
+        return self._scope.channel.begin("proc.follow", params, FOLLOW_WINDOW)
+
+    def _end(self, result: dict[str, Any]) -> None:
+        self.lost_bytes = integer(result, "lost_bytes")
 
     async def deliver(self, sink: Callable[[bytes], bool]) -> None:
         """After a first `receive`: have the event loop pass what comes to `sink`, which spares the waking of a task for
         each piece, until it returns False or only `receive` tells what has happened. What `sink` raises is raised here.
         """
-        if self._conversation is not None and not self._rest and not self._ended:
+        if self._conversation is not None and not (self._rest or self._ended or self._closed):
             with self._scope.cancel_scope():
                 await self._conversation.deliver(sink)
-
-    async def _next(self) -> bytes:
-        if self._ended:
-            raise anyio.EndOfStream
-        scope = self._scope
-        try:
-            with scope.cancel_scope():
-                if self._conversation is None:
-                    params = {"slot": scope.slot, "process": self._process, "offset": 0}
-                    params["stream"] = STREAMS[self._stream]
-                    if self.delimiter:
-                        params["delimiter"] = ord(self.delimiter)
-                    self._conversation = scope.channel.begin("proc.follow", params, FOLLOW_WINDOW)
-                while (item := await self._conversation.receive()) is not None:
-                    if type(item) is Data and item.data:
-                        return item.data
-                self.lost_bytes = integer(self._conversation.result(), "lost_bytes")
-        except (RemoteError, *TRANSPORT_ERRORS) as error:
-            self._ended = True
-            await scope.fail(error)
-        self._ended = True
-        raise anyio.EndOfStream
-
-    async def aclose(self) -> None:
-        """Stop reading: the process no longer waits for this reader. Harmless when repeated."""
-        self._closed = True
-        conversation, self._conversation = self._conversation, None
-        if conversation is not None and not conversation.answered:
-            await self._scope.channel.finish(conversation)

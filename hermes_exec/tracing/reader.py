@@ -11,8 +11,7 @@ from typing import IO, Any
 from hermes_exec.channel.frames import FrameType
 from hermes_exec.channel.trace import TracedFrame
 from hermes_exec.errors import ConfigError
-from hermes_exec.tracing import Call
-from hermes_exec.tracing.calls import Calls
+from hermes_exec.tracing.calls import Call, Calls
 
 MAX_LINE = 1 << 20
 LONGEST_NAME = 256
