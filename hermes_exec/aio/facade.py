@@ -15,16 +15,16 @@ from hermes_exec.aio.portal import call, call_or_undo, may_leave
 from hermes_exec.errors import SlotClosed
 
 W = TypeVar("W")
-Wrapped = TypeVar("Wrapped", covariant=True)
+W_co = TypeVar("W_co", covariant=True)
 R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class SyncFacade(Generic[Wrapped]):
+class SyncFacade(Generic[W_co]):
     """Holds the async object (`wrapped`) and the portal to its event loop. Usable from any thread."""
 
-    def __init__(self, wrapped: Wrapped, portal: BlockingPortal) -> None:
+    def __init__(self, wrapped: W_co, portal: BlockingPortal) -> None:
         self.wrapped = wrapped
         self._portal = portal
         self._pid = os.getpid()

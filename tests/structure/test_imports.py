@@ -102,6 +102,51 @@ def test_imports_point_downward(module: str) -> None:
     assert wrong == []
 
 
+def module_of(name: str) -> str:
+    """The module that an imported name is, or is in; "" for one of another package."""
+    while name and name not in FILES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def import_graph() -> dict[str, set[str]]:
+    """The modules that each module imports: at its top, inside of functions and for the type checker. What a package
+    names for the type checker in its `__init__.py` are its public names, which it loads when they are used.
+    """
+    graph = {}
+    for module, path in FILES.items():
+        tree = ast.parse(path.read_text())
+        names = imports(without_type_checking(tree) if path.name == "__init__.py" else tree)
+        graph[module] = {module_of(name) for name in names} - {"", module}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The sets of modules that import each other, directly or by others."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        ahead = [start]
+        while ahead:
+            found = graph[ahead.pop()] - seen
+            seen |= found
+            ahead += found
+        return seen
+
+    behind = {module: reached(module) for module in graph}
+    sets = {frozenset(other for other in behind[module] if module in behind[other]) for module in graph}
+    return [set(members) for members in sets if members]
+
+
+def test_modules_import_each_other_in_one_place_only() -> None:
+    assert circles(import_graph()) == [{"hermes_exec.pool.pool", "hermes_exec.blocking"}]
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    graph: dict[str, set[str]] = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e"}}
+    assert sorted(map(sorted, circles(graph))) == [["b", "c"], ["e"]]
+
+
 def test_a_module_of_no_room_is_refused() -> None:
     (first, *_) = (name for name in ("slot", "pool") if is_module(name))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyError, match="no room"):
@@ -192,7 +237,9 @@ def test_public_modules_are_attributes() -> None:
     assert loaded(code, "hermes_exec.tools") == "hermes_exec.tools"
 
 
-@pytest.mark.parametrize("module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli", "hermes_atropos.cli"])
+@pytest.mark.parametrize(
+    "module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli", "hermes_atropos.cli.commands"]
+)
 def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
     module = f"hermes_exec.cli.commands.{module}" if module in COMMANDS else module
     assert loaded(f"import {module}", "pydantic", "rich", "yaml", "hermes_exec.pool", "hermes_exec.tools") == ""

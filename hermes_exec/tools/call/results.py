@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,6 +54,10 @@ class ToolResult:
         if self.images:
             shown["images"] = len(self.images)
         return describe_result(self, "error_kind", "spilled", **shown)
+
+
+CallTool = Callable[[str, Mapping[str, object]], Awaitable[ToolResult]]
+"""Carries out a call that code makes; an ExecError is the end of the code."""
 
 
 def to_json(data: object) -> str:

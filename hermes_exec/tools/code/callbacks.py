@@ -17,8 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.slot.network import Connection, SlotListener
 from hermes_exec.tools.call.json_size import is_structure_above
-from hermes_exec.tools.call.results import to_json
-from hermes_exec.tools.state.tool_state import CallTool
+from hermes_exec.tools.call.results import CallTool, to_json
 
 R = TypeVar("R")
 

@@ -63,15 +63,15 @@ async def _as_program(state: ToolState, code: str) -> Outcome:
 async def _in_kernel(state: ToolState, code: str) -> Outcome:
     started = time.monotonic()
     options = state.options
-    lost = await state.kernel.why_ended() if state.kernel is not None else state.kernel_lost
+    kernel = state.kernel if isinstance(state.kernel, Kernel) else None
+    lost = await kernel.why_ended() if kernel is not None else state.kernel_lost
     state.kernel_lost = None
     if lost is not None:
         await state.close_kernel()
-    if state.kernel is None:
+    if kernel is None or lost is not None:
         kernel = Kernel(state)
         await kernel.start()
         state.kernel = kernel
-    kernel = state.kernel
     try:
         piece = await kernel.run(code, options.code_timeout_s)
     except BaseException:  # what it does now nobody knows

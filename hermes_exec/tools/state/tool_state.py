@@ -6,12 +6,12 @@ import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import Outcome, ToolResult
+from hermes_exec.tools.call.results import CallTool, Outcome
 from hermes_exec.tools.catalog.schemas import JsonObject
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.line import Line
@@ -21,10 +21,16 @@ from hermes_exec.tools.state.watch import Rate, Watch
 if TYPE_CHECKING:
     from hermes_exec.slot.session import Session
     from hermes_exec.slot.slot import Slot
-    from hermes_exec.tools.code.kernel import Kernel
 
-CallTool = Callable[[str, Mapping[str, object]], Awaitable[ToolResult]]
-"""Carries out a call that code makes; an ExecError is the end of the code."""
+
+class CodeKernel(Protocol):
+    """A Python that keeps its variables between the calls of execute_code."""
+
+    async def why_ended(self, within_s: float = 0) -> str | None:
+        """Why it is there no more; None while it is, after waiting for its end."""
+
+    async def aclose(self) -> None:
+        """End it and everything that it left running."""
 
 
 @dataclass
@@ -53,7 +59,7 @@ class ToolState:
     """The tools that code may call, with their schemas."""
     calls_of_code: int = 0
     """How many of them are under way: code gets each result whole, and what it gets the model has not seen."""
-    kernel: Kernel | None = None
+    kernel: CodeKernel | None = None
     kernel_lost: str | None = None
     """Why that of the call before is there no more, if nobody was told."""
     turn_of_code: anyio.Lock = field(default_factory=anyio.Lock)

@@ -165,7 +165,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         """The command line `serve | process | evaluate`, with the flags of atroposlib (`--config`, `--env.X`,
         `--openai.X`).
         """
-        from hermes_atropos.cli import run_environment
+        from hermes_atropos.cli.run import run_environment
 
         run_environment(cls)
 
@@ -233,7 +233,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 if self.config.uses_pool_image:
                     async with self.pool.slot() as slot:
                         await self.reach.check(slot, None)
-                guard(self)
+                guard(self, self.rolling)
                 await self.rolling.run(work, self._groups_at_once() if in_groups else 1)
         except RetryError as error:
             cause = innermost(error)

@@ -7,15 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hermes_agent.rewards import show_value
 from hermes_atropos.errors import EnvironmentMistake
-from hermes_exec import ConfigError
+from hermes_exec import ConfigError, ErrorCause
 from hermes_exec.aio.loop import raise_stray_cancellation
-
-if TYPE_CHECKING:
-    from hermes_atropos.env import SandboxAgentEnv
 
 _LOG = logging.getLogger(__name__)
 _MISTAKES = (EnvironmentMistake, NameError, ImportError)
@@ -23,7 +20,17 @@ _MISTAKES = (EnvironmentMistake, NameError, ImportError)
 _ATROPOS_CALLS = ("setup", "get_next_item", "postprocess_histories", "evaluate")
 
 
-def check_hooks(kind: type[SandboxAgentEnv[Any]], base: type[SandboxAgentEnv[Any]]) -> None:
+class Run(Protocol):
+    """What is told when a hook fails."""
+
+    def stop(self, why: str, cause: ErrorCause | None) -> None:
+        """End the run."""
+
+    def drop_broken(self, author: str, error: Exception) -> None:
+        """Count a group that the code of the environment raised an error for."""
+
+
+def check_hooks(kind: type[Any], base: type[Any]) -> None:
     """Raise ConfigError where the author of an environment has left out what every environment has."""
     missing = [name for name in ("get_next_item", "format_prompt") if getattr(kind, name) is getattr(base, name)]
     if kind.compute_reward is base.compute_reward and (
@@ -35,7 +42,7 @@ def check_hooks(kind: type[SandboxAgentEnv[Any]], base: type[SandboxAgentEnv[Any
 
 
 @contextmanager
-def code_of(env: SandboxAgentEnv[Any], method: str) -> Iterator[None]:
+def code_of(env: object, method: str) -> Iterator[None]:
     """Raise EnvironmentMistake, which names the method, where the code of an environment is wrong or would end the
     process (SystemExit and the like). A CancelledError while nobody cancels this task becomes a RuntimeError.
     """
@@ -55,7 +62,7 @@ def code_of(env: SandboxAgentEnv[Any], method: str) -> Iterator[None]:
         raise EnvironmentMistake(f"{author}: it raised {error!r}, which ends programs") from error
 
 
-def guard(env: SandboxAgentEnv[Any]) -> None:
+def guard(env: object, run: Run) -> None:
     """Put `code_of` around the hooks that atroposlib calls: a mistake in one ends the run, also where atroposlib would
     only log it.
     """
@@ -70,11 +77,11 @@ def guard(env: SandboxAgentEnv[Any]) -> None:
                         _check_groups(given)
                     return given
             except EnvironmentMistake as error:
-                env.rolling.stop(str(error), error.cause)
+                run.stop(str(error), error.cause)
                 raise
             except Exception as error:
                 if method == "postprocess_histories":
-                    env.rolling.drop_broken(f"{type(env).__name__}.{method}", error)
+                    run.drop_broken(f"{type(env).__name__}.{method}", error)
                 raise
 
         return call

@@ -8,7 +8,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 from atroposlib.envs.base import ScoredDataGroup
@@ -29,6 +29,7 @@ from hermes_agent.rewards import show_value, to_float
 from hermes_agent.scoring import check_verdict
 from hermes_agent.tokens import ChatTemplate
 from hermes_atropos.context import ToolContext
+from hermes_atropos.environment import Environment
 from hermes_atropos.errors import EnvironmentMistake, EnvironmentStopped, ServerReachable
 from hermes_atropos.evaluation import Evaluated
 from hermes_atropos.groups import Finished, Group, KeptGroups, find_odd_value, finished, problem, scored, to_json
@@ -39,9 +40,6 @@ from hermes_atropos.servers import ServerKind, Servers, make_model
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError, ErrorCause, ExecError, ImageError, Slot
 from hermes_exec.aio.tasks import PlainTaskGroup
-
-if TYPE_CHECKING:
-    from hermes_atropos.env import SandboxAgentEnv
 
 _LOG = logging.getLogger(__name__)
 _ADVICE_AFTER = 8
@@ -59,7 +57,7 @@ class Rolling(Generic[ItemT]):
     so far, and how many in all.
     """
 
-    def __init__(self, env: SandboxAgentEnv[ItemT], kind: ServerKind) -> None:
+    def __init__(self, env: Environment[ItemT], kind: ServerKind) -> None:
         config = env.config
         self.kind = kind
         self.tally = Tally()

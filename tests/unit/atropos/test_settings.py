@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hermes_atropos import SandboxEnvConfig
-from hermes_atropos.cli import ENVIRONMENTS, environment, read_settings
+from hermes_atropos.cli.commands import ENVIRONMENTS, environment
+from hermes_atropos.cli.settings import read_settings
 from hermes_atropos.envs.gsm8k_agent import Gsm8kAgentEnv
 from hermes_atropos.envs.terminal_test import TerminalTestEnv
 from hermes_exec import ConfigError

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hermes_agent import CheckFailed
+from hermes_atropos.cli import swe_smith
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, read_instance
-from hermes_atropos.envs.swe_smith_oracle.make import make_app
 from hermes_atropos.envs.swe_smith_oracle.workspace import Settings, Workspaces, fill, judged
 from hermes_exec import SandboxPool
 from tests.conftest import ROOT
@@ -151,7 +151,7 @@ def test_the_generator_makes_what_holds(tmp_path: Path) -> None:
     runs = []
     for name in ("one", "two"):
         arguments = ["inflection==0.5.1", "--out", str(tmp_path / f"{name}.jsonl"), "--count", "1", "--seed", "5"]
-        done = CliRunner().invoke(make_app, arguments)
+        done = CliRunner().invoke(swe_smith.app, arguments)
         assert done.exit_code == 0, done.output
         runs.append((tmp_path / f"{name}.jsonl").read_text("utf-8"))
     assert runs[0] == runs[1]
@@ -171,6 +171,6 @@ def test_the_generator_makes_what_holds(tmp_path: Path) -> None:
 
 def test_the_generator_says_what_it_cannot_have(tmp_path: Path) -> None:
     for package, words in (("inflection", "NAME==VERSION"), ("inflection==0.0.0", "lists no source distribution")):
-        done = CliRunner().invoke(make_app, [package, "--out", str(tmp_path / "x.jsonl")])
+        done = CliRunner().invoke(swe_smith.app, [package, "--out", str(tmp_path / "x.jsonl")])
         assert done.exit_code == 1
         assert words in done.output.replace("\n", " ")

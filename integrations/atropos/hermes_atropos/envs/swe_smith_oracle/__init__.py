@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hermes_atropos.envs.swe_smith_oracle.env import ENV, SweSmithOracleConfig, SweSmithOracleEnv
-    from hermes_atropos.envs.swe_smith_oracle.make import make_app
 
-__all__ = ["ENV", "SweSmithOracleConfig", "SweSmithOracleEnv", "make_app"]
+__all__ = ["ENV", "SweSmithOracleConfig", "SweSmithOracleEnv"]
 
 if not TYPE_CHECKING:
 
@@ -18,5 +17,4 @@ if not TYPE_CHECKING:
 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = "make" if name == "make_app" else "env"
-        return getattr(import_module(f"{__name__}.{module}"), name)
+        return getattr(import_module(f"{__name__}.env"), name)

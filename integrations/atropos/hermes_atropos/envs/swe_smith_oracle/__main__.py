@@ -8,10 +8,10 @@ import sys
 def main() -> None:
     """Make instances, or run the environment."""
     if sys.argv[1:2] == ["make"]:
-        from hermes_atropos.envs.swe_smith_oracle.make import make_app
+        from hermes_atropos.cli.swe_smith import app
 
         del sys.argv[1]
-        make_app(prog_name="python -m hermes_atropos.envs.swe_smith_oracle make")
+        app(prog_name="python -m hermes_atropos.envs.swe_smith_oracle make")
     else:
         from hermes_atropos.envs.swe_smith_oracle.env import SweSmithOracleEnv
 

@@ -1,52 +1,28 @@
-"""`hermes-exec env`: the environments, and the command line of each of them."""
+"""The settings of an environment: flags, the file of `--config`, and what the environment says itself."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from hermes_exec.cli.kit import exits
-from hermes_exec.cli.kit.ending import end_with
-from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import LogHandler, emit_json, say, stdout
+from hermes_exec.cli.kit.output import say
 from hermes_exec.errors import ConfigError
 from hermes_exec.private_files import make_directory, private
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from pydantic import BaseModel
 
-    from hermes_atropos.env import SandboxAgentEnv
-    from hermes_atropos.evaluation import Evaluated
-    from hermes_atropos.groups import Finished
+    from hermes_atropos.config import SandboxEnvConfig
+    from hermes_atropos.rolling import Rolling
 
     ModelT = TypeVar("ModelT", bound=BaseModel)
 
-ENVIRONMENTS: Mapping[str, str] = {
-    "terminal_test": "make a file with a text: three tasks, to see that everything works",
-    "swe_smith_oracle": "mend a bug in a real package, scored by the package's own tests",
-    "endless_terminals": "bring a machine into a state, each task in an image of its own",
-    "terminalbench_2": "TerminalBench 2: an evaluation",
-    "tblite": "100 easier tasks in the form of TerminalBench 2: an evaluation",
-    "hermes_swe": "write a function, scored by its tests (HumanEvalPack)",
-    "gsm8k_agent": "solve a word problem with tools (GSM8K)",
-}
-"""The environments of this package, each a module of `hermes_atropos.envs`, and what they are."""
-
-_COMMANDS = {
-    "serve": "fill groups for a trainer, through the server of atropos (`run-api`)",
-    "process": "write groups to a file",
-    "evaluate": "evaluate the model",
-}
 _HIDDEN = "****"
 _HOW = frozenset(
     {
@@ -72,149 +48,36 @@ _TITLES = {
     "APIServerConfig": "inference server",
     "ServerBaseline": "inference server, further settings",
 }
-_AnyArguments = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
-app = typer.Typer(no_args_is_help=True, help="RL environments for the trainers of atropos.")
 
 
-@app.command("list")
-def list_environments(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
-    """List the environments."""
-    if as_json:
-        emit_json(dict(ENVIRONMENTS))
-        return
-    from rich.table import Table
+class CommandLineEnv(Protocol):
+    """A `SandboxAgentEnv`, as far as its command line goes."""
 
-    table = Table("environment", "what is to be done")
-    for name, what in ENVIRONMENTS.items():
-        table.add_row(name, what)
-    stdout().print(table)
+    name: ClassVar[str | None]
+    config: SandboxEnvConfig
+    rolling: Rolling[Any]
+    process_mode: bool
+    n_groups_to_process: int
+    group_size_to_process: int
 
+    def __init__(self, config: SandboxEnvConfig, server_configs: list[Any]) -> None: ...
 
-def _command(command: str) -> None:
-    @app.command(
-        command, context_settings=_AnyArguments, help=f"{_COMMANDS[command].capitalize()}.", add_help_option=False
-    )
-    def run(context: typer.Context) -> None:
-        name, *arguments = context.args or [""]
-        if name in ("", "--help"):
-            say(f"usage: hermes-exec env {command} NAME [--help | --config FILE | --env.X VALUE | --openai.X VALUE]")
-            say(f"NAME is one of {', '.join(ENVIRONMENTS)}")
-            raise typer.Exit(exits.USAGE if not name else exits.OK)
-        raise typer.Exit(_run(environment(name), command, arguments, f"hermes-exec env {command} {name}"))
+    @classmethod
+    def config_init(cls) -> tuple[Any, list[Any]]:
+        """The settings where nothing else is said, and the servers."""
 
+    async def env_manager(self) -> None:
+        """`serve`."""
 
-for _name in _COMMANDS:
-    _command(_name)
+    async def process_manager(self) -> None:
+        """`process`."""
 
-swe = typer.Typer(help="Tools of the environment swe_smith_oracle.")
-app.add_typer(swe, name="swe-smith")
-
-
-@swe.command("make", context_settings=_AnyArguments, add_help_option=False)
-def make(context: typer.Context) -> None:
-    """Make instances: bugs in a real package, each proven by its tests."""
-    from hermes_atropos.envs.swe_smith_oracle.make import make_app
-
-    make_app(args=list(context.args), prog_name="hermes-exec env swe-smith make")
-
-
-def run_command(work: Callable[[], Awaitable[int]]) -> int:
-    """Run the asynchronous part of a command, which signals end, and return its exit code."""
-    return run_async(work)
-
-
-def environment(name: str) -> type[SandboxAgentEnv[Any]]:
-    """The class of an environment of this package. Raises ConfigError for an unknown name, with the nearest one."""
-    from importlib import import_module
-
-    from hermes_exec.config import nearest
-
-    if name not in ENVIRONMENTS:
-        raise ConfigError(f"there is no environment {name!r}; {nearest(name.replace('-', '_'), ENVIRONMENTS)}")
-    # Transformers says at its import that it has no torch, which nothing here needs.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    try:
-        found: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"environments need the extra atropos: pip install 'hermes-exec[atropos]' ({error})"
-        ) from error
-    return found
-
-
-def run_environment(kind: type[SandboxAgentEnv[Any]]) -> None:
-    """The command line of one environment: `serve | process | evaluate` and flags. Ends the process."""
-    logging.basicConfig(level=logging.WARNING, handlers=[LogHandler()])
-    program = f"python -m {kind.__module__}" if kind.__module__ != "__main__" else sys.argv[0]
-    command, *arguments = sys.argv[1:] or [""]
-    if command not in _COMMANDS:
-        listed = "\n".join(f"  {name:10} {what}" for name, what in _COMMANDS.items())
-        say(f"usage: {program} COMMAND [--help | --config FILE | --env.X VALUE | --openai.X VALUE]\n{listed}")
-        sys.exit(exits.OK if command in ("-h", "--help") else exits.USAGE)
-    end_with(lambda: sys.exit(_run(kind, command, arguments, f"{program} {command}")))
-
-
-def _run(kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str], program: str) -> int:
-    config, servers = read_settings(kind, command, arguments, program)
-    if command == "evaluate" and config.data_dir_to_save_evals is not None:
-        _keep_settings(Path(config.data_dir_to_save_evals), config, servers)
-    # It tells its status ten times a second.
-    logging.getLogger("atroposlib.envs.base").setLevel(min(logging.WARNING, logging.getLogger().level))
-    env = kind(config, servers)
-    env.rolling.on_group = _Told(config.total_steps if command == "process" else None)
-    env.rolling.on_item = _tell_item
-    work: Mapping[str, Callable[[], Awaitable[None]]] = {
-        "serve": env.env_manager,
-        "process": env.process_manager,
-        "evaluate": env._run_evaluate,
-    }
-
-    async def main() -> int:
-        if command == "process":
-            env.process_mode, env.n_groups_to_process = True, config.total_steps
-            env.group_size_to_process = config.group_size
-        await work[command]()
-        return exits.OK
-
-    try:
-        code = run_async(main)
-    except SystemExit as ended:
-        from hermes_atropos.errors import EnvironmentMistake
-
-        raise EnvironmentMistake(f"the code of {kind.__name__} raised {ended!r}, which ends programs") from ended
-    if command == "process":
-        say(f"groups: {env.config.data_path_to_save_groups}")
-    return code
-
-
-class _Told:
-    """Tells each group as it is filled."""
-
-    def __init__(self, of: int | None) -> None:
-        self._of, self._count = "" if of is None else f"/{of}", 0
-
-    def __call__(self, done: Sequence[Finished]) -> None:
-        self._count += 1
-        rewards = " ".join(f"{one.reward:g}" for one in done)
-        calls = [call for one in done if one.result.episode is not None for call in one.result.episode.tool_calls]
-        malformed = sum(call.error_kind == "malformed_call" for call in calls)
-        seconds = max(one.result.seconds for one in done)
-        told = f"{len(calls)} tool calls" + (f", {malformed} of them malformed" if malformed else "")
-        say(f"group {self._count}{self._of}: rewards {rewards}; {told}; {seconds:.1f} s")
-        if calls and malformed == len(calls):
-            say("no tool call was understood: is --env.tool_call_parser the format in which this model writes them?")
-
-
-def _tell_item(one: Evaluated, count: int, total: int) -> None:
-    outcome = {True: "solved", False: "not solved", None: f"nothing can be said: {one.error}"}[one.solved]
-    say(f"{count}/{total} {one.key}: {outcome} ({one.finish}, {one.turns} turns, {one.seconds:.1f} s)")
+    async def _run_evaluate(self) -> None:
+        """`evaluate`."""
 
 
 def read_settings(
-    kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str], program: str
+    kind: type[CommandLineEnv], command: str, arguments: Sequence[str], program: str
 ) -> tuple[Any, list[Any]]:
     """The settings and the servers: flags win over the file of `--config`, that over the environment's own.
 
@@ -264,7 +127,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _flags(
-    program: str, kind: type[SandboxAgentEnv[Any]], config: type[BaseModel], server: type[BaseModel]
+    program: str, kind: type[CommandLineEnv], config: type[BaseModel], server: type[BaseModel]
 ) -> argparse.ArgumentParser:
     usage = "%(prog)s [--config FILE] [--env.NAME VALUE …] [--openai.NAME VALUE …]"
     parser = _Parser(prog=program, usage=usage, description=kind.__doc__, allow_abbrev=False)
@@ -367,7 +230,7 @@ def _server_of_environment() -> dict[str, Any]:
     return {"server_type": "openai", **given} if "base_url" in given else given
 
 
-def _keep_settings(folder: Path, config: BaseModel, servers: Sequence[BaseModel]) -> None:
+def keep_settings(folder: Path, config: BaseModel, servers: Sequence[BaseModel]) -> None:
     """Write the settings beside the results of an evaluation, without keys. Raises ConfigError where there are results
     of an evaluation with others: it would go on with these.
     """

@@ -1,0 +1,15 @@
+"""`hermes-exec env`: the environments, and the command line of each of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hermes_exec._lazy import lazily
+
+if TYPE_CHECKING:
+    from hermes_atropos.cli.commands import app
+
+__all__ = ["app"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazily(__name__, __all__, where=("commands",))

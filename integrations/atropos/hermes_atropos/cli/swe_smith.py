@@ -1,0 +1,111 @@
+"""`hermes-exec env swe-smith make`: instances of the environment swe_smith_oracle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hermes_exec.cli.kit.interrupt import run_async
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hermes_atropos.envs.swe_smith_oracle.instance import Instance
+    from hermes_atropos.envs.swe_smith_oracle.make import Yield
+
+app = typer.Typer(add_completion=False, help="Tools of the environment swe_smith_oracle.")
+
+
+@app.command("make")
+def make(
+    packages: Annotated[list[str], typer.Argument(metavar="NAME==VERSION …", help="Packages of the index.")],
+    out: Annotated[Path, typer.Option(help="The JSONL file to write.")],
+    count: Annotated[int, typer.Option(min=1, help="Instances for each package.")] = 4,
+    seed: Annotated[int, typer.Option(help="Another seed gives other bugs.")] = 0,
+    cache: Annotated[Path | None, typer.Option(help="Where downloads are kept.")] = None,
+    python: Annotated[str, typer.Option(help="The Python of the slots.")] = "python3",
+    backend: Annotated[str, typer.Option(help="Where the tests are run.")] = "local",
+    image: Annotated[str | None, typer.Option(help="The image of the slots.")] = None,
+    test_requirements: Annotated[str, typer.Option(help="What the tests need, with semicolons.")] = "pytest>=8,<10",
+    test_arguments: Annotated[str, typer.Option(help="Further arguments of pytest, as in a shell.")] = "",
+) -> None:
+    """Make bugs in packages, prove each by the package's tests, and write them as instances.
+
+    What is said here of Python and of the tests has to be said to the environment too.
+    """
+    from rich.console import Console
+
+    from hermes_atropos.envs.swe_smith_oracle.env import SweSmithOracleConfig
+    from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable
+    from hermes_atropos.envs.swe_smith_oracle.make import make_instances
+    from hermes_exec import SandboxPool
+
+    settings = SweSmithOracleConfig(
+        repo_cache_dir="" if cache is None else str(cache),
+        python=python,
+        test_requirements=test_requirements,
+        test_arguments=test_arguments,
+    ).settings()
+    console = Console(stderr=True)
+    rows: list[Instance] = []
+    failed = False
+
+    async def work(told: Callable[[str, Yield | None], None]) -> int:
+        nonlocal failed
+        async with SandboxPool(backend, image=image) as pool:
+            for package in packages:
+                told(package, None)
+                try:
+                    made, counted = await make_instances(
+                        pool, package, count=count, seed=seed, settings=settings, told=lambda y: told(y.package, y)
+                    )
+                except InstanceUnusable as error:
+                    console.print(f"{package}: {error}", style="red", markup=False, soft_wrap=True)
+                    failed = True
+                    continue
+                rows.extend(made)
+                console.print(str(counted), markup=False, highlight=False, soft_wrap=True)
+        return 0
+
+    with _progress(console, count * len(packages)) as told:
+        code = run_async(lambda: work(told))
+    if code:
+        raise typer.Exit(code)
+    _write(out, rows)
+    console.print(f"{len(rows)} instances in {out}", markup=False, soft_wrap=True)
+    if failed or not rows:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(console: Console, total: int) -> Iterator[Callable[[str, Yield | None], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("starting", total=total)
+        kept: dict[str, int] = {}
+
+        def told(package: str, counted: Yield | None) -> None:
+            if counted is not None:
+                kept[package] = counted.kept
+            tried = "" if counted is None else f", {counted.tried} tried"
+            progress.update(task, description=f"{package}{tried}", completed=sum(kept.values()))
+
+        yield told
+
+
+def _write(out: Path, rows: Sequence[Instance]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent, delete=False) as file:
+        for row in rows:
+            file.write(json.dumps(row.row(), ensure_ascii=False) + "\n")
+    Path(file.name).chmod(0o644)
+    shutil.move(file.name, out)
