@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +41,7 @@ def make(
 
     from hermes_atropos.envs.swe_smith_oracle.env import SweSmithOracleConfig
     from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable
-    from hermes_atropos.envs.swe_smith_oracle.make import make_instances
+    from hermes_atropos.envs.swe_smith_oracle.make import make_instances, write_instances
     from hermes_exec import SandboxPool
 
     settings = SweSmithOracleConfig(
@@ -78,7 +75,7 @@ def make(
         code = run_async(lambda: work(told))
     if code:
         raise typer.Exit(code)
-    _write(out, rows)
+    write_instances(out, rows)
     console.print(f"{len(rows)} instances in {out}", markup=False, soft_wrap=True)
     if failed or not rows:
         raise typer.Exit(1)
@@ -100,12 +97,3 @@ def _progress(console: Console, total: int) -> Iterator[Callable[[str, Yield | N
             progress.update(task, description=f"{package}{tried}", completed=sum(kept.values()))
 
         yield told
-
-
-def _write(out: Path, rows: Sequence[Instance]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent, delete=False) as file:
-        for row in rows:
-            file.write(json.dumps(row.row(), ensure_ascii=False) + "\n")
-    Path(file.name).chmod(0o644)
-    shutil.move(file.name, out)

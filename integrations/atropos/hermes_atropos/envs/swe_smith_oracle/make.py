@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import random
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -238,3 +240,13 @@ def _statement(candidate: Candidate, failing: list[str], run: Report) -> str:
         "Find the cause and mend it in the package's source. All other tests must go on passing. Changes of tests and "
         "of configuration do not count."
     )
+
+
+def write_instances(out: Path, rows: Sequence[Instance]) -> None:
+    """Write instances as the lines of a file, which is there whole or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent, delete=False) as file:
+        for row in rows:
+            file.write(json.dumps(row.row(), ensure_ascii=False) + "\n")
+    Path(file.name).chmod(0o644)
+    shutil.move(file.name, out)
