@@ -17,7 +17,7 @@ from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
 from hermes_exec.aio.facade import Member, SyncContext, SyncFacade, blocking, closing, context, wraps
-from hermes_exec.aio.portal import Portals, call, call_or_undo, in_event_loop, may_leave
+from hermes_exec.aio.portal import Portals, call, in_event_loop, may_leave
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
 from hermes_exec.results import Isolation, PoolEvent, PoolStats
@@ -241,6 +241,7 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     run_id = Member[pool.SandboxPool, str](lambda one: one.wrapped.run_id)
     slot = context(pool.SandboxPool.slot, Slot)
     slots = context(pool.SandboxPool.slots, _slots)
+    acquire = wraps(pool.SandboxPool.acquire, Slot, undo=pool.SandboxPool.release)
     prewarm = blocking(pool.SandboxPool.prewarm)
     prefetch = blocking(pool.SandboxPool.prefetch)
     aclose = closing(pool.SandboxPool.aclose)
@@ -257,18 +258,6 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
             return call(self.portal, self.wrapped.stats)
         except SlotClosed:
             return self.wrapped.stats()
-
-    def acquire(
-        self,
-        profile: str | None = None,
-        image: str | None = None,
-        workdir: str | None = None,
-        timeout_s: float | None = None,
-        owner: str | None = None,
-    ) -> Slot:
-        """As `SandboxPool.acquire`; nothing is lent when it is interrupted."""
-        work = partial(self.wrapped.acquire, profile, image, workdir, timeout_s, owner)
-        return Slot(call_or_undo(self.portal, work, self.wrapped.release), self.portal)
 
     def release(self, slot: Slot) -> None:
         """As `SandboxPool.release`."""

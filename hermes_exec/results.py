@@ -311,18 +311,18 @@ class PoolStats:
 
     sandboxes: Mapping[str, int]
     slots_most: int
-    slots_total: int
-    slots_lent: int
-    slots_free: int
-    slots_quarantined: int
-    waiting: int
-    launches: int
-    failures: int
-    calls: int
-    acquired: int
-    released: int
-    acquire_p50_s: float
-    acquire_p95_s: float
+    slots_total: int = 0
+    slots_lent: int = 0
+    slots_free: int = 0
+    slots_quarantined: int = 0
+    waiting: int = 0
+    launches: int = 0
+    failures: int = 0
+    calls: int = 0
+    acquired: int = 0
+    released: int = 0
+    acquire_p50_s: float = 0.0
+    acquire_p95_s: float = 0.0
     runners: Mapping[str, RunnerMemory] = field(default_factory=dict)
 
 

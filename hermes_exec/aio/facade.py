@@ -104,23 +104,32 @@ def blocking(method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> Mem
 
 @overload
 def wraps(
-    method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]], make: Callable[[R, BlockingPortal], T]
+    method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]],
+    make: Callable[[R, BlockingPortal], T],
+    undo: Callable[[W, R], Awaitable[object]] | None = None,
 ) -> Member[W, Callable[P, T]]: ...
 @overload
 def wraps(
     method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]
 ) -> Member[W, Callable[P, T]]: ...
 def wraps(
-    method: Callable[Concatenate[W, P], Any], make: Callable[[Any, BlockingPortal], T]
+    method: Callable[Concatenate[W, P], Any],
+    make: Callable[[Any, BlockingPortal], T],
+    undo: Callable[[W, Any], Awaitable[object]] | None = None,
 ) -> Member[W, Callable[P, T]]:
-    """As `blocking`, also of a plain method, which runs in the loop too; the result is made into its blocking form."""
+    """As `blocking`, also of a plain method, which runs in the loop too; the result is made into its blocking form, or
+    given to `undo` where an interrupt came first.
+    """
 
     def bind(facade: SyncFacade[W]) -> Callable[P, T]:
         wrapped, portal = facade.wrapped, facade.portal
 
         @functools.wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            return make(call(portal, functools.partial(method, wrapped, *args, **kwargs)), portal)
+            work = functools.partial(method, wrapped, *args, **kwargs)
+            if undo is None:
+                return make(call(portal, work), portal)
+            return make(call_or_undo(portal, work, functools.partial(undo, wrapped)), portal)
 
         return run
 

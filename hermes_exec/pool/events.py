@@ -78,7 +78,7 @@ class Hub:
 
     def __init__(self, on_event: OnEvent | None, secrets: list[str] | None = None) -> None:
         self.tracer: Tracer | None = None
-        self._secrets = secrets or []
+        self.secrets = secrets or []
         self._on_event = on_event
         self._listeners: list[Events] = []
         self._pending: deque[Awaitable[object]] = deque()
@@ -102,7 +102,7 @@ class Hub:
     def emit(self, event: PoolEvent) -> None:
         """Tell everybody; never blocks and never raises."""
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s", masked(repr(event), self._secrets))
+            logger.debug("%s", masked(repr(event), self.secrets))
         if self.tracer is not None:
             self.tracer.event(event)
         for listener in self._listeners:

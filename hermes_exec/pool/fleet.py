@@ -11,8 +11,8 @@ from secrets import token_hex
 
 import anyio
 from anyio import to_thread
-from anyio.abc import TaskGroup
 
+from hermes_exec.aio.tasks import DetachedTaskGroup
 from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sandbox
 from hermes_exec.backends.capabilities import Mortal, OwnSize
 from hermes_exec.backends.engine_errors import why_not_ended
@@ -21,8 +21,8 @@ from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.pace import next_turn
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
-from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
-from hermes_exec.pool.state import Phase, PoolState, SandboxRecord
+from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
+from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState
 from hermes_exec.pool.templates import Template, Templates
 from hermes_exec.redact import masked
 from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
@@ -46,8 +46,7 @@ class Fleet:
         templates: Templates,
         hub: Hub,
         labels: Labels,
-        tasks: TaskGroup,
-        secrets: list[str],
+        background: DetachedTaskGroup,
         on_pull: OnPull | None,
     ) -> None:
         self.on_change: Callable[[], None]
@@ -55,7 +54,7 @@ class Fleet:
         self.templates = templates
         self.hub = hub
         self.labels = labels
-        self.tasks = tasks
+        self._background = background
         self.state = PoolState()
         self.boxes: dict[int, PooledSandbox] = {}
         self.sandboxes: dict[int, Sandbox] = {}
@@ -65,7 +64,7 @@ class Fleet:
         # Several pools may have been given the same run.
         self._name = labels.run_id if templates.config.run_id is None else f"{labels.run_id}-{token_hex(3)}"
         self._on_pull = on_pull
-        self._secrets = secrets
+        self._secrets = hub.secrets
         self._launch_scopes: dict[int, anyio.CancelScope] = {}
         self._scopes: set[anyio.CancelScope] = set()
         self._settled = anyio.Event()
@@ -113,9 +112,9 @@ class Fleet:
             self._wake_at = math.inf
             self.on_change()
 
-    def slot_id(self, box: PooledSandbox, place: SlotPlace) -> str:
+    def slot_id(self, slot: PooledSlot) -> str:
         """What a slot is called on this host."""
-        return f"{self._name}-{box.record.id}-{place.name}"
+        return f"{self._name}-{slot.sandbox.record.id}-{slot.name}"
 
     def emit(self, event: PoolEvent) -> None:
         """Send an event to all listeners."""
@@ -130,7 +129,7 @@ class Fleet:
             except Exception:
                 logger.exception("%s failed", what)
 
-        self.tasks.start_soon(guarded, name=what)
+        self._background.tasks.start_soon(guarded, name=what)
 
     @contextmanager
     def until_closed(self) -> Iterator[anyio.CancelScope]:
@@ -173,13 +172,11 @@ class Fleet:
         self.boxes[record.id] = box
         if isinstance(box.sandbox, Mortal):
             record.ends_at = anyio.current_time() + box.sandbox.ends_at - time.monotonic()
-        self.state.launched(record, anyio.current_time())
+        self.state.launched(record, box.slots, anyio.current_time())
         self.launches += 1
         self._told = ""
         took = time.monotonic() - started
-        self.emit(
-            Ready(time=time.time(), sandbox=box.id, profile=template.profile, slots=record.slots, duration_s=took)
-        )
+        self.emit(Ready(time=time.time(), sandbox=box.id, profile=template.profile, slots=record.size, duration_s=took))
         self.on_change()
 
     def _launch_failed(self, record: SandboxRecord, error: Exception) -> None:
@@ -211,7 +208,7 @@ class Fleet:
         sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
         self.sandboxes[id(sandbox)] = sandbox
         if isinstance(sandbox, OwnSize) and sandbox.slots is not None:
-            record.slots = sandbox.slots
+            record.size = sandbox.slots
         self.emit(
             Launched(
                 time=time.time(),
@@ -283,7 +280,7 @@ class Fleet:
         """Give up a box that is dead or unusable: tell its holders, forget it, remove what is left of it."""
         if box.record.id not in self.boxes or box.record.phase is Phase.CLOSING:
             return
-        held = sum(place.held for place in box.places)
+        held = box.record.count(SlotState.HELD)
         death = box.death or PostMortem("the box has ended")
         del self.boxes[box.record.id]
         self.state.remove(box.record)
@@ -336,7 +333,7 @@ class Fleet:
                 for box in list(self.boxes.values()):
                     box.channel.on_lost = None
                     ending.start_soon(self.end_sandbox, box)
-                if not self.tasks.cancel_scope.cancel_called:
+                if not self._background.tasks.cancel_scope.cancel_called:
                     ending.start_soon(self._reaped.wait)
                 while self._launch_scopes:
                     self._settled = anyio.Event()

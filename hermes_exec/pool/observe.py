@@ -29,10 +29,11 @@ from hermes_exec.errors import ExecError, SlotClosed
 from hermes_exec.pool.private_directory import directory, private_directory
 
 if TYPE_CHECKING:
-    from hermes_exec.pool.checkout import Checkout, Checkouts
+    from hermes_exec.pool.sandbox import PooledSlot
     from hermes_exec.slot.scope import SlotScope
     from hermes_exec.slot.slot import Slot
 
+Held = Mapping[str, "PooledSlot"]
 Send = Callable[[Mapping[str, object]], Awaitable[None]]
 logger = logging.getLogger(__name__)
 REQUEST_BYTES = 64 << 10
@@ -42,7 +43,7 @@ LAST_WORDS_S = 5.0
 SUFFIX = ".pool"
 
 
-async def offer_view(checkouts: Checkouts) -> None:
+async def offer_view(held: Held) -> None:
     """Serve observers until cancelled. Without a place for the socket there are none; the pool is not affected."""
     path, pid = directory() / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}", os.getpid()
     try:
@@ -52,7 +53,7 @@ async def offer_view(checkouts: Checkouts) -> None:
         return
     try:
         async with await SocketListener.from_socket(listener) as served:
-            await served.serve(partial(_guarded, checkouts))
+            await served.serve(partial(_guarded, held))
     finally:
         if os.getpid() == pid:
             path.unlink(missing_ok=True)
@@ -94,13 +95,13 @@ def listens(path: Path) -> bool:
     return True
 
 
-async def _guarded(checkouts: Checkouts, stream: SocketStream) -> None:
+async def _guarded(held: Held, stream: SocketStream) -> None:
     """Serve one observer; errors here never reach the pool."""
     async with stream:
         if not _allowed(stream):
             return
         try:
-            await _answer_all(checkouts, stream)
+            await _answer_all(held, stream)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.DelimiterNotFound, anyio.IncompleteRead):
             return
         except Exception:
@@ -112,7 +113,7 @@ def _allowed(stream: SocketStream) -> bool:
     return not tells_peers() or peer(stream.extra(SocketAttribute.raw_socket))[1] in {0, os.geteuid()}
 
 
-async def _answer_all(checkouts: Checkouts, stream: SocketStream) -> None:
+async def _answer_all(held: Held, stream: SocketStream) -> None:
     lines = BufferedByteReceiveStream(stream)
 
     async def send(answer: Mapping[str, object]) -> None:
@@ -124,32 +125,31 @@ async def _answer_all(checkouts: Checkouts, stream: SocketStream) -> None:
             if not isinstance(asked, dict):
                 raise TypeError("a request is an object")
             if asked.get("do") == "view":
-                await _show_until_gone(_lent(checkouts, asked), lines, send)
+                await _show_until_gone(_lent(held, asked)[1], lines, send)
                 return
-            await send(await _answer(checkouts, asked))
+            await send(await _answer(held, asked))
         except (ExecError, OSError, ValueError, TypeError, RecursionError) as error:
             await send({"error": str(error), "kind": type(error).__name__})
 
 
-async def _answer(checkouts: Checkouts, asked: Mapping[str, Any]) -> dict[str, object]:
+async def _answer(held: Held, asked: Mapping[str, Any]) -> dict[str, object]:
     match asked.get("do"):
         case "slots":
-            return {
-                "slots": [_facts(checkout.slot) for checkout in checkouts.by_slot.values() if not checkout.slot.closed]
-            }
+            slots = [pooled.holder for pooled in held.values() if pooled.holder is not None]
+            return {"slots": [_facts(slot) for slot in slots if not slot.closed]}
         case "processes":
-            found = await _lent(checkouts, asked).slot.processes()
+            found = await _lent(held, asked)[0].processes()
             names = ("pid", "argv", "started_at", "rss_bytes", "request_id", "state")
             return {"processes": [{name: getattr(each, name) for name in names} for each in found]}
         case other:
             raise ValueError(f"{other!r} is nothing that can be asked here")
 
 
-def _lent(checkouts: Checkouts, asked: Mapping[str, Any]) -> Checkout:
-    checkout = checkouts.by_slot.get(str(asked.get("slot")))
-    if checkout is None or checkout.slot.closed:
+def _lent(held: Held, asked: Mapping[str, Any]) -> tuple[Slot, SlotScope]:
+    pooled = held.get(str(asked.get("slot")))
+    if pooled is None or pooled.holder is None or pooled.holder.closed:
         raise SlotClosed("the slot is no longer lent")
-    return checkout
+    return pooled.holder, pooled.calls
 
 
 def _facts(slot: Slot) -> dict[str, object]:
@@ -157,7 +157,7 @@ def _facts(slot: Slot) -> dict[str, object]:
     return {**facts, "isolation": slot.isolation.level, "pid": os.getpid()}
 
 
-async def _show_until_gone(lent: Checkout, lines: BufferedByteReceiveStream, send: Send) -> None:
+async def _show_until_gone(scope: SlotScope, lines: BufferedByteReceiveStream, send: Send) -> None:
     async with PlainTaskGroup() as tasks:
 
         async def until_gone() -> None:
@@ -167,15 +167,13 @@ async def _show_until_gone(lent: Checkout, lines: BufferedByteReceiveStream, sen
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(until_gone)
-        await _show(lent, send)
+        await _show(scope, send)
         tasks.cancel_scope.cancel()
 
 
-async def _show(lent: Checkout, send: Send) -> None:
+async def _show(scope: SlotScope, send: Send) -> None:
     """Send what is printed in the slot, over its resets, until it is released."""
-    slot, tenancy = lent.slot, lent.tenancy
-    while not slot.closed:
-        scope = tenancy.scope
+    while not scope.final:
         with anyio.CancelScope() as cancel_scope:
             scope.on_close(cancel_scope, lambda: setattr(cancel_scope, "deadline", anyio.current_time() + LAST_WORDS_S))
             try:
@@ -185,9 +183,11 @@ async def _show(lent: Checkout, send: Send) -> None:
                     raise ExecError(f"the slot is out of reach: {error}") from error
             finally:
                 scope.forget(cancel_scope)
-        while tenancy.scope is scope and not slot.closed:  # noqa: ASYNC110 - a reset sets nothing for who looks on
+        while scope.successor is None and not scope.final:  # noqa: ASYNC110 - a reset sets nothing for who looks on
             await anyio.sleep(RESET_POLL_S)
-        if not slot.closed:
+        if scope.successor is not None:
+            scope = scope.successor
+        if not scope.final:
             await send({"event": "reset"})
     await send({"event": "released"})
 

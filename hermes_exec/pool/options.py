@@ -21,6 +21,10 @@ def configured(
         ConfigError: a name or value is wrong.
         BackendUnavailable: the backend is not installed.
     """
+    for name in ("profiles", "env", "secrets", "files"):
+        given[name] = mapping(given[name], name)
+    for name in ("setup", "slot_setup"):
+        given[name] = commands(given[name], name)
     if isinstance(backend, BackendConfig):
         if options:
             names = ", ".join(sorted(options))

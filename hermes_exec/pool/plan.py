@@ -140,15 +140,15 @@ class _Draft:
         for box in self.state.boxes.values():
             self.of_template[box.template] = self.of_template.get(box.template, 0) + 1
             if box.phase is Phase.LAUNCHING:
-                self._count(box.template, 1, box.slots)
-                self.coming[box.template] = self.coming.get(box.template, 0) + box.slots
+                self._count(box.template, 1, box.size)
+                self.coming[box.template] = self.coming.get(box.template, 0) + box.size
             elif box.phase is Phase.CLOSING or (box.phase is Phase.READY and self._retired(box)):
                 self.leaving.append(box.id)
                 self.retired.add(box.id)
             elif box.phase is Phase.READY:
-                self._count(box.template, 1, box.slots)
-                if box.lendable and box.free:
-                    self.free[box.id] = box.free
+                self._count(box.template, 1, box.size)
+                if box.lendable and (free := box.free):
+                    self.free[box.id] = free
 
     def _count(self, template: str, boxes: int, slots: int) -> None:
         """So many boxes more will be there, or fewer, with so many slots."""
@@ -266,7 +266,7 @@ class _Draft:
             idle, key=lambda box: (box.template in self.demanded, not self._spare(box.template), box.idle_since, box.id)
         )
         self.free.pop(box.id, None)
-        self._count(box.template, -1, -box.slots)
+        self._count(box.template, -1, -box.size)
         self.of_template[box.template] -= 1
         self._close(box, "evicted")
         return True
@@ -285,15 +285,15 @@ class _Draft:
     def _replace(self, boxes: list[SandboxRecord]) -> None:
         """Close the smallest idle one of these boxes, where there may be a larger one in its place."""
         idle = [box for box in boxes if not box.lent and box.id not in self.lent]
-        small = [box for box in idle if box.slots < self.config.templates[box.template].largest]
+        small = [box for box in idle if box.size < self.config.templates[box.template].largest]
         if not small:
             return
-        box = min(small, key=lambda box: (box.slots, box.id))
+        box = min(small, key=lambda box: (box.size, box.id))
         due_at = box.launched_at + REPLACED_AFTER_S
         if due_at > self.now:
             self.wake_at = min(self.wake_at, due_at)
             return
-        self._count(box.template, -1, -box.slots)
+        self._count(box.template, -1, -box.size)
         self._close(box, "replaced")
 
     def _close(self, box: SandboxRecord, reason: str) -> None:

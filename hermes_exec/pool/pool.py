@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
-from hermes_exec.checks import checked_count, checked_timeout
-from hermes_exec.errors import ConfigError, ExecError, SlotClosed
+from hermes_exec.checks import checked_count
+from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.pool.context import SlotContext
+from hermes_exec.pool.request import SlotRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import hermes_exec.blocking
-    from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
     from hermes_exec.config import BackendConfig, Limits, ProfileConfig
     from hermes_exec.config.browser import BrowserConfig
-    from hermes_exec.pool.checkout import Checkouts
     from hermes_exec.pool.events import Events, OnEvent
-    from hermes_exec.pool.fleet import Fleet
     from hermes_exec.pool.launch import OnPull
+    from hermes_exec.pool.running import RunningPool
     from hermes_exec.results import IsolationLevel, PoolStats, SlotRoot
     from hermes_exec.slot.slot import Slot
     from hermes_exec.tracing import Tracer
@@ -35,6 +32,8 @@ if TYPE_CHECKING:
 # A program that sets up no logging gets nothing on stderr; what matters of it is in events and exceptions too.
 logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
 T = TypeVar("T")
+NO_CONFIGURATION = frozenset({"self", "backend", "on_event", "on_pull", "trace", "backend_options"})
+"""Arguments of a pool that are no fields of its PoolConfig."""
 
 
 class SandboxPool:
@@ -131,42 +130,14 @@ class SandboxPool:
         trace: str | os.PathLike[str] | Tracer | None = None,
         **backend_options: Any,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in NO_CONFIGURATION}
         from secrets import token_hex
 
         from hermes_exec.pool.events import Hub
-        from hermes_exec.pool.options import commands, configured, listener, mapping
+        from hermes_exec.pool.options import configured, listener
         from hermes_exec.pool.templates import Templates
         from hermes_exec.redact import secret_values
 
-        given: dict[str, Any] = {
-            "image": image,
-            "slots_per_sandbox": slots_per_sandbox,
-            "min_sandboxes": min_sandboxes,
-            "max_sandboxes": max_sandboxes,
-            "profiles": mapping(profiles, "profiles"),
-            "min_isolation": min_isolation,
-            "network": network,
-            "limits": limits,
-            "slot_limits": slot_limits,
-            "best_effort_limits": best_effort_limits,
-            "env": mapping(env, "env"),
-            "secrets": mapping(secrets, "secrets"),
-            "files": mapping(files, "files"),
-            "setup": commands(setup, "setup"),
-            "slot_setup": commands(slot_setup, "slot_setup"),
-            "browser": browser,
-            "slot_root": slot_root,
-            "workdir": workdir,
-            "acquire_timeout_s": acquire_timeout_s,
-            "launch_timeout_s": launch_timeout_s,
-            "pull_timeout_s": pull_timeout_s,
-            "shutdown_timeout_s": shutdown_timeout_s,
-            "lease_s": lease_s,
-            "idle_timeout_s": idle_timeout_s,
-            "max_lifetime_s": max_lifetime_s,
-            "runner_memory_mb": runner_memory_mb,
-            "run_id": run_id,
-        }
         self.config, backend_config = configured(backend, given, backend_options)
         self.run_id = self.config.run_id or token_hex(6)
         self._templates = Templates(self.config, backend_config)
@@ -174,12 +145,7 @@ class SandboxPool:
         self._hub = Hub(listener(on_event, "on_event"), self._secrets)
         self._trace = trace
         self._on_pull = listener(on_pull, "on_pull")
-        self._pid: int | None = None
-        self._loop: object = None
-        self._background: DetachedTaskGroup | None = None
-        self._fleet: Fleet | None = None
-        self._checkouts: Checkouts | None = None
-        self._closing: ShieldedTask | None = None
+        self._running: RunningPool | None = None
         self._entered = False
         self._entry: hermes_exec.blocking.Entry | None = None
         self._blocking: hermes_exec.blocking.SandboxPool | None = None
@@ -234,7 +200,8 @@ class SandboxPool:
         return cls.from_config(options, profile=profile, **more)
 
     def __repr__(self) -> str:
-        state = "open" if self._fleet is not None and not self._fleet.closing else "closed"
+        running = self._running
+        state = "open" if running is not None and running.started and not running.fleet.closing else "closed"
         image = f" image={self.config.image!r}" if self.config.image else ""
         return f"<SandboxPool {type(self._templates.backend).backend!r}{image} run_id={self.run_id!r} {state}>"
 
@@ -244,60 +211,23 @@ class SandboxPool:
     # Entering and leaving.
 
     async def __aenter__(self) -> Self:
-        from hermes_exec.aio.loop import running_loop
-        from hermes_exec.aio.tasks import DetachedTaskGroup
         from hermes_exec.backends.owner import own_labels
-        from hermes_exec.pool.checkout import Checkouts
-        from hermes_exec.pool.fleet import Fleet
-        from hermes_exec.pool.observe import offer_view
-        from hermes_exec.pool.queue import Queue
+        from hermes_exec.pool.running import RunningPool
         from hermes_exec.tracing.writer import tracer_for
 
         if self._entered:
             raise RuntimeError("a SandboxPool is entered once: make a new one")
         self._entered = True
-        self._pid, self._loop = os.getpid(), running_loop()
-        try:
-            for template in self._templates.all:
-                await template.check()
-            self._hub.tracer = tracer_for(self._trace, self._secrets)
-            self._background = DetachedTaskGroup(on_abandoned=self.aclose)
-            tasks = await self._background.start()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._leave_backends()
-            raise
-        labels = own_labels(self.run_id)
-        self._fleet = Fleet(self._templates, self._hub, labels, tasks, self._secrets, self._on_pull)
-        queue = Queue(self._fleet)
-        self._fleet.on_change = queue.serve
-        self._checkouts = Checkouts(self._fleet, queue)
-        atexit.register(self._at_exit)
-        try:
-            self._fleet.background(self._hub.run, "telling events")
-            self._fleet.background(self._fleet.wake_up, "waking up")
-            self._fleet.background(self._fleet.reap_orphans, "reaping orphans")
-            self._fleet.background(partial(offer_view, self._checkouts), "offering a view")
-            await self._warm_minimum()
-        except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
-            raise
+        self._running = RunningPool(self._templates, self._hub, own_labels(self.run_id), self._on_pull)
+        self._hub.tracer = tracer_for(self._trace, self._secrets)
+        await self._running.open()
         return self
-
-    async def _warm_minimum(self) -> None:
-        assert self._checkouts is not None
-        wanted = [template for template in self._templates.all if template.size.min_sandboxes]
-        for template in wanted:
-            await self._checkouts.queue.warm(template, template.size.min_sandboxes, self.config.acquire_timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._background is not None
-        try:
-            await self.aclose()
-        finally:
-            await self._background.end()
+        assert self._running is not None
+        await self._running.end()
 
     async def aclose(self) -> None:
         """End every box that this pool started, within `shutdown_timeout_s`, also when cancelled; what drivers that
@@ -305,39 +235,8 @@ class SandboxPool:
 
         Calls under way and waiting requests raise SlotClosed. Harmless when repeated.
         """
-        fleet, checkouts = self._fleet, self._checkouts
-        if fleet is None or checkouts is None:
-            return
-        from hermes_exec.aio.tasks import ShieldedTask
-
-        self._check_process()
-        fleet.closing = True
-        self._closing = self._closing or ShieldedTask(partial(self._close, fleet, checkouts))
-        await self._closing.wait()
-
-    async def _close(self, fleet: Fleet, checkouts: Checkouts) -> None:
-        assert self._background is not None
-        try:
-            with anyio.CancelScope(shield=True):
-                checkouts.queue.close()
-                checkouts.close()
-                await fleet.shut_down()
-                self._hub.end()
-                await self._leave_backends()
-            atexit.unregister(self._at_exit)
-        finally:
-            self._hub.drop()
-            self._background.cancel()
-
-    async def _leave_backends(self) -> None:
-        with anyio.move_on_after(1):
-            for backend in self._templates.backends:
-                await backend.aclose()
-
-    def _at_exit(self) -> None:
-        if self._fleet is not None and self._pid == os.getpid():
-            self._fleet.closing = True
-            self._fleet.destroy_now(self.config.shutdown_timeout_s)
+        if self._running is not None:
+            await self._running.aclose()
 
     def __enter__(self) -> hermes_exec.blocking.SandboxPool:
         from hermes_exec import blocking
@@ -363,8 +262,8 @@ class SandboxPool:
         owner: str | None = None,
     ) -> SlotContext[Slot, hermes_exec.blocking.Slot]:
         """Lend a slot for a block; it is reset when the block is left. Arguments and errors as in `acquire`."""
-        asked = (profile, image, workdir, timeout_s, owner)
-        return SlotContext(lambda: self.acquire(*asked), self.release, lambda: self._facade().slot(*asked))
+        request = SlotRequest(profile, image, workdir, timeout_s, owner)
+        return SlotContext(lambda: self.acquire(*request), self.release, lambda: self._facade().slot(*request))
 
     def slots(
         self,
@@ -380,12 +279,15 @@ class SandboxPool:
         Raises:
             ConfigError: more than the pool can ever have at once. Otherwise as `acquire`.
         """
-        asked = (checked_count(n, "n"), profile, image, workdir, timeout_s, owner)
-        return SlotContext(lambda: self._acquire(*asked), self._release_all, lambda: self._facade().slots(*asked))
+        request = SlotRequest(profile, image, workdir, timeout_s, owner)
+        checked_count(n, "n")
+        return SlotContext(
+            lambda: self._open().queue.acquire(request, n), self._release_all, lambda: self._facade().slots(n, *request)
+        )
 
     def _facade(self) -> hermes_exec.blocking.SandboxPool:
         if self._blocking is None:
-            if self._fleet is None:
+            if self._running is None or not self._running.started:
                 raise RuntimeError("the pool is not open: use `with SandboxPool(...) as pool, pool.slot() as slot:`")
             raise RuntimeError("the pool was entered by `async with`: use `async with` for its slots too")
         return self._blocking
@@ -412,23 +314,8 @@ class SandboxPool:
             ConfigError: there is no such profile, images are not for this backend, or `workdir` cannot be had.
             SlotClosed: the pool was closed meanwhile.
         """
-        return (await self._acquire(1, profile, image, workdir, timeout_s, owner))[0]
-
-    async def _acquire(
-        self,
-        count: int,
-        profile: str | None,
-        image: str | None,
-        workdir: str | None,
-        timeout_s: float | None,
-        owner: str | None,
-    ) -> list[Slot]:
-        checkouts = self._open()
-        template = self._templates.get(profile, image)
-        wait_s = checked_timeout(timeout_s) or self.config.acquire_timeout_s
-        self._templates.check_room(template, count)
-        start = self._templates.workdir(template, workdir)
-        return await checkouts.acquire(template, count, wait_s, owner, start)
+        (slot,) = await self._open().queue.acquire(SlotRequest(profile, image, workdir, timeout_s, owner))
+        return slot
 
     async def release(self, slot: Slot) -> None:
         """Take a slot back and reset it; returns when that is done. Releasing twice is harmless, and what another pool
@@ -437,9 +324,9 @@ class SandboxPool:
         A slot that cannot be proven clean is quarantined, and its box replaced; a box that is silent meanwhile is given
         up after about 7 s.
         """
-        self._check_process()
-        if self._checkouts is not None:
-            await self._checkouts.release(slot)
+        if self._running is not None:
+            self._running.check_process()
+            await self._running.releases.release(slot)
 
     async def _release_all(self, slots: list[Slot]) -> None:
         async with anyio.create_task_group() as tasks:
@@ -453,7 +340,7 @@ class SandboxPool:
             ConfigError: more boxes than `max_sandboxes`.
             LaunchError: launches failed. AcquireTimeout: not within `acquire_timeout_s`.
         """
-        checkouts = self._open()
+        running = self._open()
         template = self._templates.get(profile, image)
         if checked_count(n, "n", least=0) > (most := template.most_boxes):
             raise ConfigError(
@@ -461,7 +348,7 @@ class SandboxPool:
                 f"set max_sandboxes={n}"
             )
         if n:
-            await checkouts.queue.warm(template, n, self.config.acquire_timeout_s)
+            await running.queue.warm(template, n)
 
     async def prefetch(self, images: Iterable[str], profile: str | None = None) -> dict[str, ExecError | None]:
         """Make images ready (pulled, built, converted) before slots are asked for, as many at once as boxes are
@@ -476,9 +363,7 @@ class SandboxPool:
         """
         from hermes_exec.pool.prefetch import prefetch
 
-        self._open()
-        assert self._fleet is not None
-        return await prefetch(self._fleet, images, profile, self._on_pull)
+        return await prefetch(self._open().fleet, images, profile, self._on_pull)
 
     def events(self) -> Events:
         """What happens from now on, as an async iterator that ends when the pool closes.
@@ -491,7 +376,7 @@ class SandboxPool:
         """The pool at this moment."""
         from hermes_exec.pool.stats import pool_stats
 
-        return pool_stats(self._fleet, self._checkouts, self._templates.slots_most)
+        return pool_stats(self._running, self._templates.slots_most)
 
     def masked(self, data: T) -> T:
         """JSON data, or a text, with the secrets of the pool and of its backend masked in every text of it."""
@@ -499,20 +384,8 @@ class SandboxPool:
 
         return masked_data(data, self._secrets)
 
-    def _check_process(self) -> None:
-        if self._pid is not None and self._pid != os.getpid():
-            raise RuntimeError(
-                f"this SandboxPool belongs to process {self._pid}: make a new one after a fork or in a worker process"
-            )
-
-    def _open(self) -> Checkouts:
-        from hermes_exec.aio.loop import running_loop
-
-        if self._checkouts is None or self._fleet is None:
+    def _open(self) -> RunningPool:
+        if self._running is None or not self._running.started:
             raise RuntimeError("the pool is not open: use `async with SandboxPool(...) as pool:`")
-        self._check_process()
-        if self._fleet.closing:
-            raise SlotClosed("the pool was closed")
-        if running_loop() != self._loop:
-            raise RuntimeError("this SandboxPool belongs to another event loop")
-        return self._checkouts
+        self._running.check()
+        return self._running

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,21 @@ from hermes_exec.errors import (
     ProtocolError,
     SandboxDied,
 )
-from hermes_exec.pool.state import SandboxRecord
+from hermes_exec.pool.request import SlotRequest
+from hermes_exec.pool.state import SandboxRecord, SlotState
 from hermes_exec.pool.templates import Template
 from hermes_exec.redact import masked
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, integer, items, receipt, remote_failure
 from hermes_exec.slot.run import execute
 from hermes_exec.slot.scope import SlotScope, raise_seen
+from hermes_exec.slot.slot import Slot
 from hermes_exec.slot.transfer.transfer import moving, upload
 
 logger = logging.getLogger(__name__)
 PING_S = 5.0
+PATIENCE_S = 2.0
+"""A reset that takes longer goes on as long as the box answers pings."""
 STATUS_S = 3.0
 CREATE_S = 60.0
 RESET_S = 120.0
@@ -44,36 +49,40 @@ SETUP_TIMEOUT_S = 600.0
 SETUP_SLOT = "setup"
 
 
-@dataclass(slots=True)
-class SlotPlace:
-    """One slot of a box: its name on the wire, and its facts once it was created.
-
-    `touched` says that something was put into it, or somebody held it, since it was created or reset.
-    """
+@dataclass(slots=True, eq=False)
+class PooledSlot:
+    """One slot of a sandbox, over all its holders."""
 
     name: str
+    """Its name on the wire."""
+    sandbox: PooledSandbox
+    state: SlotState = SlotState.FREE
     facts: SlotFacts | None = None
+    """What the runner told of it once it was created."""
     begun: bool = False
     """Its creation was begun; if that was interrupted, how far it got is unknown."""
-    lent: bool = False
-    held: bool = False
-    """A tenant has it; a place that is lent may also be one that is prepared or reset."""
     touched: bool = False
-    quarantined: bool = False
+    """Something was put into it, or somebody held it, since it was created or reset."""
+    unproven: str = ""
+    """Why a reset cannot prove it clean: a kill in it left processes behind."""
     doing: str = ""
     """What is being done to prepare it, for the error of a waiter that times out."""
+    request: SlotRequest | None = None
+    """What its holder asked for."""
+    scope: SlotScope | None = None
+    """The calls of its holder."""
+    holder: Slot | None = None
+    """What its holder has of it."""
 
+    @property
+    def calls(self) -> SlotScope:
+        """The scope of the holder's calls."""
+        assert self.scope is not None, f"nobody holds {self.name}"
+        return self.scope
 
-@dataclass(frozen=True, slots=True)
-class ResetOutcome:
-    """What a reset found. `reusable` is False where the box has to be replaced although the slot is clean, `killed`
-    None where its runner could not tell.
-    """
-
-    clean: bool
-    reusable: bool
-    killed: KillReceipt | None
-    reason: str = ""
+    def note_left(self, killed: KillReceipt) -> None:
+        """Take note of a kill that left processes behind."""
+        self.unproven = f"{killed.left} processes could not be ended"
 
 
 @dataclass(slots=True)
@@ -84,7 +93,7 @@ class PooledSandbox:
     template: Template
     sandbox: Sandbox
     channel: Channel
-    places: list[SlotPlace]
+    slots: list[PooledSlot] = field(default_factory=list)
     death: PostMortem | None = None
     disk_full: bool = False
     """Whether a disk of it was nearly full at the last ping."""
@@ -149,23 +158,23 @@ class PooledSandbox:
             return False
         return conversation.answered
 
-    def scope(self, place: SlotPlace, left: KillWatch) -> SlotScope:
-        """A new scope for the calls on a slot."""
-        return SlotScope(place.name, self.channel, self.explain_loss, left.see)
+    def scope(self, slot: PooledSlot, facts: SlotFacts, workdir: str | None = None) -> SlotScope:
+        """A new scope for the calls on a slot, which start in `workdir`."""
+        return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_left)
 
-    async def create(self, place: SlotPlace) -> SlotFacts:
+    async def create(self, slot: PooledSlot) -> SlotFacts:
         """The facts of a slot, which is created at first use.
 
         Raises:
             IsolationError, ConfigError, LaunchError: the runner cannot give such a slot here.
         """
-        if place.facts is not None:
-            return place.facts
-        params = self.template.slot_params(place.name, self.sandbox.user)
+        if slot.facts is not None:
+            return slot.facts
+        params = self.template.slot_params(slot.name, self.sandbox.user)
         try:
-            if place.begun:
-                await self._destroy_slot(place)
-            place.begun = True
+            if slot.begun:
+                await self._destroy_slot(slot)
+            slot.begun = True
             answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
         except RemoteError as error:
             raise self._refused(error) from None
@@ -179,37 +188,39 @@ class PooledSandbox:
         told = facts.isolation.filesystem
         if self.template.own_roots.refused:
             told += f"; {self.template.own_roots.refused}"
-        place.facts = replace(facts, isolation=replace(facts.isolation, limits=limits, filesystem=told))
-        return place.facts
+        slot.facts = replace(facts, isolation=replace(facts.isolation, limits=limits, filesystem=told))
+        return slot.facts
 
-    async def _destroy_slot(self, place: SlotPlace) -> KillReceipt | None:
+    async def _destroy_slot(self, slot: PooledSlot, silence_s: float = PING_S) -> KillReceipt | None:
         """End what runs in a slot, and forget it; None where there is no such slot."""
         try:
-            answer = await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
+            answer = await self._wait_patiently("slot.destroy", slot, silence_s)
         except RemoteError as error:
             if error.kind != "no_slot":
                 raise
             return None
         return receipt(answer.get("killed"))
 
-    def workdir(self, wanted: str | None) -> str | None:
-        """The directory that `image` stands for, or the one that is named; None for the workspace."""
+    def workdir(self, request: SlotRequest) -> str | None:
+        """Where calls start: as the request says, else as the pool says; None for the workspace."""
+        wanted = request.workdir or self.template.config.workdir
         return self.sandbox.workdir if wanted == "image" else wanted
 
-    async def provision(self, place: SlotPlace, scope: SlotScope, workdir: str | None) -> None:
-        """Prepare a slot that is about to be lent: its working directory, the configured files, its `slot_setup`.
+    async def provision(self, slot: PooledSlot, workdir: str | None) -> None:
+        """Prepare a slot for a holder: its working directory, the configured files, its `slot_setup`.
 
         Raises:
             ConfigError: the working directory is not there and cannot be made.
             LaunchError: a file cannot be put into it, or a command failed.
         """
+        scope = slot.calls
         if workdir is not None:
             try:
                 await scope.call("slot.workdir", {"path": to_wire(workdir, "workdir")}, timeout_s=CREATE_S)
             except OSError as error:
                 raise ConfigError(f"workdir: calls cannot start in {workdir!r}: {error}") from error
         for path, source in self.template.config.files.items():
-            place.doing = f"the files for {path!r} were not yet there"
+            slot.doing = f"the files for {path!r} were not yet there"
             wired = to_wire(path, "files")
             try:
                 if isinstance(source, bytes):
@@ -223,11 +234,11 @@ class PooledSandbox:
                 again = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=again) from error
         for command in self.template.slot_setup:
-            place.doing = f"its slot_setup {masked(repr(command), self.template.secrets)} had not ended"
+            slot.doing = f"its slot_setup {masked(repr(command), self.template.secrets)} had not ended"
             await _set_up(scope, command, "slot_setup", self.template)
         if self.template.config.files or self.template.slot_setup:
             await scope.call("slot.disk", {"prepared": True}, timeout_s=CREATE_S)
-        place.doing = ""
+        slot.doing = ""
 
     async def set_up(self) -> None:
         """Run the commands of `setup`, and create the first slot.
@@ -240,28 +251,28 @@ class PooledSandbox:
         """
         if self.template.setup:
             await self._run_setup()
-        await self.create(self.places[0])
+        await self.create(self.slots[0])
 
     async def _run_setup(self) -> None:
-        place = SlotPlace(SETUP_SLOT)
+        slot = PooledSlot(SETUP_SLOT, self)
         ours = self.template.backend.whole_box
-        params = self.template.slot_params(place.name, None)
+        params = self.template.slot_params(slot.name, None)
         if ours:
             level = "auto" if self.template.own_roots.given else "box"
             params |= {"level": level, "floor": "none", "limits": {}, "setup": True, "workspace": "", "user": None}
         facts = SlotFacts.parse(await self._ask("slot.create", params))
-        scope = self.scope(place, KillWatch())
+        scope = self.scope(slot, facts)
         for command in self.template.setup:
             await _set_up(scope, command, "setup", self.template)
         for path in () if ours else (facts.workspace, facts.home):
-            params = {"slot": place.name, "path": to_wire(path, "path"), "recursive": False, "limit": 10}
+            params = {"slot": slot.name, "path": to_wire(path, "path"), "recursive": False, "limit": 10}
             entries = items(await self._ask("file.list", params), "entries")
             if made := [name for entry in entries if (name := from_wire(entry.get("name"), "name")) != ".cache"]:
                 raise ConfigError(
                     f"setup made {made[0]!r} in {path}, where no slot would find it: a box of backend "
                     f"{self.template.backend.name!r} is a machine that is not ours to change; use slot_setup"
                 )
-        await self._ask("slot.destroy", {"slot": place.name})
+        await self._ask("slot.destroy", {"slot": slot.name})
 
     async def _ask(self, method: str, params: dict[str, object]) -> dict[str, Any]:
         try:
@@ -276,43 +287,50 @@ class PooledSandbox:
         seen = remote_failure(error)
         return seen if isinstance(seen, ExecError) else LaunchError(f"the box refused: {seen}", sandbox=self.id)
 
-    async def reset(self, place: SlotPlace) -> ResetOutcome:
+    async def reset(self, slot: PooledSlot, silence_s: float = PING_S) -> tuple[KillReceipt | None, str]:
         """End everything in a slot, wipe it, and prove that it is clean. A whole box is never reset but replaced.
 
+        Returns what was ended (None where its runner could not tell), and why the slot is not clean, empty when it is.
+
         Raises:
-            ExecError: the runner did not answer, or cannot do it.
+            ExecError: the runner cannot do it, or did not answer: ChannelLost where it was silent for `silence_s`.
         """
         if self.template.whole_box:
-            try:
-                killed = await self._destroy_slot(place)  # before the container: who looks on sees the last of it
+            try:  # before the container: who looks on sees the last of it
+                return await self._destroy_slot(slot, silence_s), ""
             except RemoteError:
-                killed = None
-            return ResetOutcome(clean=True, reusable=False, killed=killed)
+                return None, ""
         try:
-            answer = await self.channel.call("slot.reset", {"slot": place.name}, timeout_s=RESET_S)
+            answer = await self._wait_patiently("slot.reset", slot, silence_s)
         except RemoteError as error:
             raise ExecError(f"the slot cannot be reset: {error.message}", sandbox=self.id) from error
         killed = receipt(answer.get("killed"))
-        if place.facts is not None:
-            place.facts = replace(place.facts, uid=integer(answer, "uid"), gid=integer(answer, "gid"))
-        if answer.get("clean") is not True or killed.left:
-            differences = answer.get("differences")
-            told = "; ".join(map(readable, differences[:5])) if isinstance(differences, list) else ""
-            return ResetOutcome(False, False, killed, told or f"{killed.left} processes are left")
-        return ResetOutcome(True, True, killed)
+        if slot.facts is not None:
+            slot.facts = replace(slot.facts, uid=integer(answer, "uid"), gid=integer(answer, "gid"))
+        if answer.get("clean") is True and not killed.left:
+            return killed, ""
+        differences = answer.get("differences")
+        told = "; ".join(map(readable, differences[:5])) if isinstance(differences, list) else ""
+        return killed, told or f"{killed.left} processes are left"
 
+    async def _wait_patiently(self, method: str, slot: PooledSlot, silence_s: float) -> dict[str, Any]:
+        """Ask for something that may take long, and wait for the answer as long as the box answers pings.
 
-class KillWatch:
-    """Remembers that a kill in a slot left processes behind, or that a reset could not prove the slot clean."""
-
-    def __init__(self) -> None:
-        self.found = False
-        self.reason = ""
-
-    def see(self, killed: KillReceipt | None, reason: str = "") -> None:
-        """Take note of a receipt that left something, or of why a slot is not clean."""
-        self.found = True
-        self.reason = reason or f"{killed.left if killed else 0} processes could not be ended"
+        Raises:
+            ChannelLost: it did not answer one within `silence_s`. OutcomeUnknown: it took longer than RESET_S.
+        """
+        conversation = self.channel.begin(method, {"slot": slot.name})
+        until = time.monotonic() + RESET_S
+        try:
+            while time.monotonic() < until:
+                with anyio.move_on_after(PATIENCE_S):
+                    return await conversation.response()
+                # A stream that is being restored is the channel's matter: it gives up when the lease is over.
+                if self.channel.state == "open" and not await self.ping(silence_s):
+                    raise ChannelLost(f"the box has not answered for {silence_s:g} s", sandbox=self.id)
+            raise OutcomeUnknown(f"{method} was not answered within {RESET_S:g} s", sandbox=self.id)
+        finally:
+            await self.channel.finish(conversation, 0.0)
 
 
 async def _set_up(scope: SlotScope, command: str, what: str, template: Template) -> None:
@@ -374,6 +392,6 @@ async def open_sandbox(
         told = f"the runner in {sandbox.id} did not answer: {known.reason if known else error}"
         tail = known.log_tail.strip()[-2000:] if known else ""
         raise LaunchError(f"{told}\n{tail}" if tail else told) from error
-    places = [SlotPlace(f"s{index}") for index in range(record.slots)]
-    box = PooledSandbox(record, template, sandbox, channel, places)
+    box = PooledSandbox(record, template, sandbox, channel)
+    box.slots = [PooledSlot(f"s{index}", box) for index in range(record.size)]
     return box

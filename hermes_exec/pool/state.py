@@ -1,9 +1,10 @@
-"""What a pool has and who waits: boxes, slot counts, waiters. Plain data and its transitions, no I/O and no policy."""
+"""What a pool has and who waits: boxes, the states of their slots, waiters. Plain data, no I/O and no policy."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 
 class Phase(Enum):
@@ -16,18 +17,35 @@ class Phase(Enum):
     CLOSING = "closing"
 
 
+class SlotState(Enum):
+    """Where a slot is between two holders."""
+
+    FREE = "free"
+    PREPARING = "preparing"
+    """It is made ready for a waiter."""
+    HELD = "held"
+    """A holder has it, also while it is reset for the same holder."""
+    RESETTING = "resetting"
+    QUARANTINED = "quarantined"
+    """It could not be proven clean, and nobody gets it any more."""
+
+
+class HasState(Protocol):
+    """What the policy knows of a slot."""
+
+    state: SlotState
+
+
 @dataclass(slots=True)
 class SandboxRecord:
-    """One box. `free + lent + quarantined == slots` while it is ready; a slot that is being reset counts as lent."""
+    """One box. `size` is the number of its slots, which are there once it is ready."""
 
     id: int
     template: str
-    slots: int
+    size: int
     launched_at: float
     phase: Phase = Phase.LAUNCHING
-    free: int = 0
-    lent: int = 0
-    quarantined: int = 0
+    slots: Sequence[HasState] = ()
     draining: bool = False
     """It lends no more and is closed when its last holder has left."""
     suspect: bool = False
@@ -35,6 +53,25 @@ class SandboxRecord:
     idle_since: float = 0.0
     ends_at: float = math.inf
     """When its engine ends it."""
+
+    def count(self, state: SlotState) -> int:
+        """How many of its slots are in this state."""
+        return [slot.state for slot in self.slots].count(state)
+
+    @property
+    def free(self) -> int:
+        """How many of its slots can be acquired."""
+        return self.count(SlotState.FREE)
+
+    @property
+    def quarantined(self) -> int:
+        """How many of its slots nobody gets any more."""
+        return self.count(SlotState.QUARANTINED)
+
+    @property
+    def lent(self) -> int:
+        """How many of its slots are prepared, held or reset."""
+        return len(self.slots) - self.free - self.quarantined
 
     @property
     def healthy(self) -> bool:
@@ -118,16 +155,16 @@ class PoolState:
         self.waiters[waiter.id] = waiter
         self.waiters = dict(sorted(self.waiters.items()))
 
-    def launching(self, template: str, slots: int, now: float) -> SandboxRecord:
+    def launching(self, template: str, size: int, now: float) -> SandboxRecord:
         """A launch begins."""
-        box = SandboxRecord(self.next_id(), template, slots, now)
+        box = SandboxRecord(self.next_id(), template, size, now)
         self.boxes[box.id] = box
         return box
 
-    def launched(self, box: SandboxRecord, now: float) -> None:
-        """A launch succeeded: its slots are free."""
+    def launched(self, box: SandboxRecord, slots: Sequence[HasState], now: float) -> None:
+        """A launch succeeded: the box has these slots."""
         box.phase = Phase.READY
-        box.free = box.slots
+        box.slots = slots
         box.idle_since = now
         self.launches[box.template] = LaunchHistory()
 
@@ -156,21 +193,8 @@ class PoolState:
         history.error = error
         history.hopeless = hopeless
 
-    def lend(self, waiter: Waiter, shares: Mapping[int, int]) -> None:
-        """Slots go to a waiter, which leaves the line."""
-        del self.waiters[waiter.id]
-        for box_id, count in shares.items():
-            box = self.boxes[box_id]
-            box.free -= count
-            box.lent += count
-
-    def give_back(self, box: SandboxRecord, now: float, *, clean: bool, drain: bool = False) -> None:
-        """A lent slot comes back, and is lent no more if it is not proven clean; with `drain` its box is not either."""
-        box.lent -= 1
-        if clean:
-            box.free += 1
-        else:
-            box.quarantined += 1
+    def came_back(self, box: SandboxRecord, now: float, *, drain: bool = False) -> None:
+        """A slot of a box was released, or was not acquired after all; with `drain` the box lends no more."""
         box.draining = box.draining or drain
         box.idle_since = now
         use = self.uses.setdefault(box.template, Use())

@@ -252,7 +252,7 @@ class Templates:
         if config.slot_root == "own" and not backend.whole_box:
             told = f"slot_root='own' needs boxes with an image, and those of backend {name!r} are machines of others"
             raise ConfigError(told)
-        self._check_workdir(config.workdir)
+        self.check_workdir(config.workdir)
         _check_files(config)
         most = own.max_sandboxes if profile else None
         boxes = backend_config.sizes(min(most or self.max_sandboxes, self.max_sandboxes), slots)
@@ -296,22 +296,17 @@ class Templates:
             self._backends[key] = config, make_backend(config)
         return self._backends[key]
 
-    def workdir(self, template: Template, asked: str | None) -> str | None:
-        """Where the calls of a slot are to start: what a request asks, else what its kind says, None for the workspace.
+    def check_workdir(self, workdir: str | None) -> None:
+        """Refuse a directory in which calls cannot start.
 
         Raises:
-            ConfigError: it is neither `image` nor an absolute path.
+            ConfigError: it is neither `image`, where there are images, nor an absolute path.
         """
-        if asked is None:
-            return template.config.workdir
         try:
-            check_workdir(asked)
+            if workdir is not None:
+                check_workdir(workdir)
         except ValueError as error:
             raise ConfigError(f"workdir: {error}") from None
-        self._check_workdir(asked)
-        return asked
-
-    def _check_workdir(self, workdir: str | None) -> None:
         if workdir == "image" and not self._has_images:
             told = f"workdir='image' needs an image, and backend {type(self.backend).backend!r} has none"
             raise ConfigError(f"{told}: give an absolute path")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
@@ -16,7 +16,6 @@ from hermes_exec.results import FileStat, FileType, FileWritten, SearchFile, Sea
 from hermes_exec.slot.answers import integer, items, number, optional_path, text, texts
 from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.scope import SlotScope
-from hermes_exec.slot.tenancy import Tenancy
 from hermes_exec.slot.transfer.transfer import STALL_S, download, moving, restore, save, upload
 
 RemotePath = str | bytes | os.PathLike[str]
@@ -39,12 +38,12 @@ class Files:
     `Slot.run`.
     """
 
-    def __init__(self, tenancy: Tenancy) -> None:
-        self._tenancy = tenancy
+    def __init__(self, scope: Callable[[], SlotScope]) -> None:
+        self._current_scope = scope
 
     @property
     def _scope(self) -> SlotScope:
-        return self._tenancy.scope
+        return self._current_scope()
 
     async def read_bytes(
         self, path: RemotePath, offset: int = 0, length: int | None = None, limit_bytes: int = READ_LIMIT_BYTES

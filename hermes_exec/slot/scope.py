@@ -16,7 +16,7 @@ from hermes_exec.channel import Channel, Conversation, Overdue, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied, SlotClosed
 from hermes_exec.results import KillReceipt
-from hermes_exec.slot.answers import optional_receipt, remote_failure
+from hermes_exec.slot.answers import SlotFacts, optional_receipt, remote_failure
 
 ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
 """Explains the loss of a channel: SandboxDied with a post-mortem where the box is known to be dead."""
@@ -27,17 +27,35 @@ TRANSPORT_ERRORS = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
 
 class SlotScope:
-    """Lets calls through to the box while it lasts, and ends those under way when it is over.
+    """The calls of a slot's holder up to the next reset: lets them through to the box, and ends those under way then.
 
-    `on_left` is called with the receipt of a kill that left processes behind.
+    `slot` is the slot's name on the wire, `sandbox` the backend's name of the box. Calls start in `workdir`, None for
+    the workspace. `on_left` is called with the receipt of a kill that left processes behind.
     """
 
     def __init__(
-        self, slot: str, channel: Channel, explain_loss: ExplainLoss, on_left: Callable[[KillReceipt], None]
+        self,
+        slot: str,
+        sandbox: str,
+        facts: SlotFacts,
+        workdir: str | None,
+        channel: Channel,
+        explain_loss: ExplainLoss,
+        on_left: Callable[[KillReceipt], None],
     ) -> None:
         self.slot = slot
+        self.sandbox = sandbox
+        self.facts = facts
+        self.workdir = workdir or facts.workspace
         self.channel = channel
         self.closed: str | None = None
+        """Why it is over; None while it lasts."""
+        self.final = False
+        """It is over for good, and not only until a reset is done."""
+        self.resets = 0
+        """How many resets the holder has had before."""
+        self.successor: SlotScope | None = None
+        """The scope in which the holder goes on after a reset."""
         self.disk_full = False
         """A disk was nearly full at the end of a command, or refused a write, since that was last looked into."""
         self.quota_used_up = False
@@ -102,10 +120,13 @@ class SlotScope:
         """Take back `on_close`."""
         self._endings.pop(key, None)
 
-    def expire(self, why: str) -> None:
-        """End it: calls under way raise SlotClosed. Harmless when repeated."""
-        if self.closed is None:
+    def expire(self, why: str, *, final: bool = True) -> None:
+        """End it, for good or until a reset is done: calls under way raise SlotClosed. Harmless when repeated."""
+        lasted = self.closed is None
+        if lasted or (final and not self.final):
             self.closed = why
+        self.final = self.final or final
+        if lasted:
             for cancel_scope in list(self._scopes):
                 cancel_scope.cancel()
             for conversation in self._watched:
@@ -114,13 +135,20 @@ class SlotScope:
                 ending()
             self._endings.clear()
 
-    async def close(self, why: str) -> None:
+    async def close(self, why: str, *, final: bool = True) -> None:
         """As `expire`, and calls under way have left when this returns."""
-        self.expire(why)
+        self.expire(why, final=final)
         if self._scopes or self._watched:
             if self._idle is None:
                 self._idle = anyio.Event()
             await self._idle.wait()
+
+    def go_on_in(self, successor: SlotScope) -> None:
+        """Let the holder go on in another scope after a reset, unless this one is over for good."""
+        successor.resets = self.resets + 1
+        self.successor = successor
+        if self.final and self.closed is not None:
+            successor.expire(self.closed)
 
     async def call(
         self,

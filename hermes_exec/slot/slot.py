@@ -23,7 +23,6 @@ from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute, single
 from hermes_exec.slot.scope import DISK_S, SlotScope
 from hermes_exec.slot.session import Session
-from hermes_exec.slot.tenancy import Tenancy
 
 KILL_S = 60.0
 
@@ -45,7 +44,7 @@ class Slot:
         self,
         *,
         id: str,  # noqa: A002 - the public name of the attribute
-        tenancy: Tenancy,
+        scope: SlotScope,
         backend: str,
         image: str | None,
         reset: Callable[[], Awaitable[None]],
@@ -60,74 +59,75 @@ class Slot:
         self.id = id
         self.backend = backend
         self.image = image
-        self.files = Files(tenancy)
-        self._tenancy = tenancy
+        self.files = Files(lambda: self._scope)
+        self._latest = scope
         self._reset = reset
         self._resetting = False
 
     def __repr__(self) -> str:
-        closed = self._tenancy.closed
-        state = f" closed ({closed})" if closed else ""
+        state = f" closed ({self._scope.closed})" if self.closed else ""
         return f"<Slot {self.id} {self.isolation.level} in {self.backend} sandbox {self.sandbox[:12]}{state}>"
 
     @property
     def _scope(self) -> SlotScope:
-        return self._tenancy.scope
+        while (successor := self._latest.successor) is not None:
+            self._latest = successor
+        return self._latest
 
     @property
     def closed(self) -> bool:
         """Whether it was released or taken back."""
-        return self._tenancy.closed is not None
+        return self._scope.final
 
     @property
     def resets(self) -> int:
         """How often it was reset since it was lent."""
-        return self._tenancy.resets
+        return self._scope.resets
 
     @property
     def sandbox(self) -> str:
         """The backend's name of the box."""
-        return self._tenancy.sandbox
+        return self._scope.sandbox
 
     @property
     def workspace(self) -> str:
         """An empty directory of the slot's own."""
-        return self._tenancy.facts.workspace
+        return self._scope.facts.workspace
 
     @property
     def workdir(self) -> str:
         """Where calls start and relative paths begin: the workspace unless another one was asked for."""
-        return self._tenancy.workdir
+        return self._scope.workdir
 
     @property
     def home(self) -> str:
         """The home directory of the slot's user."""
-        return self._tenancy.facts.home
+        return self._scope.facts.home
 
     @property
     def tmp(self) -> str:
         """The slot's directory for temporary files."""
-        return self._tenancy.facts.tmp
+        return self._scope.facts.tmp
 
     @property
     def uid(self) -> int:
         """The number of the user that commands run as. At `uid` and `namespaces` as root each holder has another."""
-        return self._tenancy.facts.uid
+        return self._scope.facts.uid
 
     @property
     def user(self) -> str:
         """The name of that user."""
-        return self._tenancy.facts.user_name
+        return self._scope.facts.user_name
 
     @property
     def shell(self) -> str | None:
         """The name of the shell that runs commands given as text; None where there is none."""
-        return self._tenancy.facts.shell
+        return self._scope.facts.shell
 
     @property
     def isolation(self) -> Isolation:
         """What the box was found to give."""
-        return self._tenancy.facts.isolation
+        return self._scope.facts.isolation
 
     def _with_extra(self, env: Environment | None) -> Environment | None:
         return {**self.extra_env, **(env or {})} if self.extra_env else env
@@ -290,7 +290,7 @@ class Slot:
     def session(self, *, cwd: str | PathLike[str] | None = None, env: Environment | None = None) -> Session:
         """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
         self._scope.check()
-        return Session(self._scope, self._tenancy.facts, self.workdir, cwd, self._with_extra(env))
+        return Session(self._scope, self._scope.facts, self.workdir, cwd, self._with_extra(env))
 
     async def processes(self) -> list[ProcessInfo]:
         """What lives in the slot now, whoever started it."""
@@ -381,7 +381,7 @@ class Slot:
         async def work() -> None:
             try:
                 with anyio.CancelScope(shield=True):
-                    await self._scope.close("the slot was reset")
+                    await self._scope.close("the slot was reset", final=False)
                 await self._reset()
             finally:
                 self._resetting = False

@@ -243,9 +243,9 @@ async def test_a_launch_that_fails_is_tried_again() -> None:
 
 def processes_of(pool: SandboxPool) -> BoxProcesses:
     """Those of the one box of a pool."""
-    assert pool._checkouts is not None
-    (checkout,) = pool._checkouts.by_slot.values()
-    return BoxProcesses(checkout.box.sandbox)
+    assert pool._running is not None
+    (slot,) = pool._running.releases.held.values()
+    return BoxProcesses(slot.sandbox.sandbox)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="a small file system is mounted by root")

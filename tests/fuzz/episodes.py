@@ -18,7 +18,6 @@ from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.slot import Slot
-from hermes_exec.slot.tenancy import Tenancy
 from tests.fuzz.runner import HostileRunner
 from tests.fuzz.seeds import SLOT
 
@@ -198,8 +197,5 @@ def _slot(channel: Channel) -> Slot:
     def left(_: KillReceipt) -> None:
         return
 
-    def scope() -> SlotScope:
-        return SlotScope("s0", channel, explain_loss, left)
-
-    tenancy = Tenancy(SlotFacts.parse(SLOT), None, "box", scope)
-    return Slot(id="s0", tenancy=tenancy, backend="hostile", image=None, reset=reset)
+    scope = SlotScope("s0", "box", SlotFacts.parse(SLOT), None, channel, explain_loss, left)
+    return Slot(id="s0", scope=scope, backend="hostile", image=None, reset=reset)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def signalable(pool: SandboxPool, slot: Slot) -> Signalable | None:
     """The box of this slot, if signals can be sent to it from outside."""
-    assert pool._fleet is not None  # a slot of it is held
-    for box in pool._fleet.boxes.values():
+    assert pool._running is not None  # a slot of it is held
+    for box in pool._running.fleet.boxes.values():
         if box.id == slot.sandbox and isinstance(box.sandbox, Signalable):
             return box.sandbox
     return None
@@ -24,8 +24,8 @@ def signalable(pool: SandboxPool, slot: Slot) -> Signalable | None:
 
 def disk_here(pool: SandboxPool) -> bool:
     """Whether the option `base_dir` says where on this host boxes have their files."""
-    assert pool._fleet is not None  # it is open
-    return any(isinstance(box.template.backend, OnThisHost) for box in pool._fleet.boxes.values())
+    assert pool._running is not None  # it is open
+    return any(isinstance(box.template.backend, OnThisHost) for box in pool._running.fleet.boxes.values())
 
 
 def open_sockets() -> set[tuple[int, str]]:

@@ -117,8 +117,8 @@ async def test_many_streams_at_once(options: dict[str, Any]) -> None:
     """In one of a hundred cases Nomad says at once that a program has ended which is about to run."""
     backend = make_backend("nomad", config_of(options))
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
-        assert pool._fleet is not None
-        (box,) = pool._fleet.boxes.values()
+        assert pool._running is not None
+        (box,) = pool._running.fleet.boxes.values()
         assert await backend.sandboxes()
         for _ in range(4):
             await together(*(opened_and_closed(box.sandbox) for _ in range(16)))

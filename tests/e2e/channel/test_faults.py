@@ -14,7 +14,7 @@ import pytest
 from anyio import to_thread
 
 from hermes_exec import OutcomeUnknown, SandboxDied, SandboxPool
-from hermes_exec.pool.checkout import Checkout
+from hermes_exec.pool.sandbox import PooledSlot
 from tests.chaos.containers import pause
 from tests.support.outside import count_becomes, ends, frozen, mark, runner_pid
 
@@ -157,7 +157,7 @@ async def test_many_boxes_die_while_many_wait() -> None:
         async def kill() -> None:
             for _ in range(4):
                 await anyio.sleep(0.15)
-                for sandbox in {checkout.slot.sandbox for checkout in held(pool)}:
+                for sandbox in {slot.sandbox.id for slot in held(pool)}:
                     try:
                         os.kill(runner_pid(sandbox), signal.SIGKILL)
                     except ProcessLookupError:
@@ -173,6 +173,6 @@ async def test_many_boxes_die_while_many_wait() -> None:
         assert sum(stats.sandboxes.values()) <= 2
 
 
-def held(pool: SandboxPool) -> list[Checkout]:
-    assert pool._checkouts is not None
-    return list(pool._checkouts.by_slot.values())
+def held(pool: SandboxPool) -> list[PooledSlot]:
+    assert pool._running is not None
+    return list(pool._running.releases.held.values())

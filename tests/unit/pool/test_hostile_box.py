@@ -18,6 +18,7 @@ from hermes_exec import Died, ExecError, LaunchError, OutcomeUnknown, PoolEvent,
 from hermes_exec.channel.connection import Connection
 from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_positioned
 from hermes_exec.slot import run
+from hermes_exec.slot.answers import SlotFacts
 from hermes_exec.slot.command import command_params
 from hermes_exec.slot.scope import SlotScope
 from tests.support.hostile import Backend, registered
@@ -122,7 +123,8 @@ async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_
         async def explain_loss(error: ExecError) -> ExecError:
             return error
 
-        scope = SlotScope("s0", channel, explain_loss, lambda _: None)
+        facts = SlotFacts.parse(CREATED)
+        scope = SlotScope("s0", "box", facts, None, channel, explain_loss, lambda _: None)
         with pytest.raises(OutcomeUnknown, match="its result did not come"):
             await run.execute(scope, command_params(scope, "true"), timeout_s=0.1)
 

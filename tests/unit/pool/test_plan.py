@@ -258,7 +258,7 @@ def test_a_gang_that_takes_boxes_of_different_sizes_is_lent() -> None:
     gang = world.acquire("e", LARGE + SMALL)
     world.run_dry()
     assert [waiter.id for waiter in world.lent] == [gang]
-    assert sorted(box.slots for box in world.phase(Phase.READY)) == [SMALL, LARGE]
+    assert sorted(box.size for box in world.phase(Phase.READY)) == [SMALL, LARGE]
     assert world.closed == []
 
 
@@ -285,7 +285,7 @@ def test_an_idle_box_that_is_too_small_makes_room_for_a_larger_one() -> None:
         world.reconcile()
         world.launch_all()
     world.reconcile()
-    assert [box.slots for box in world.phase(Phase.READY)] == [SMALL, SMALL]
+    assert [box.size for box in world.phase(Phase.READY)] == [SMALL, SMALL]
     gang = world.acquire("e", LARGE + SMALL)
     world.now += 11
     world.reconcile()

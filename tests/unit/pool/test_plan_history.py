@@ -56,7 +56,7 @@ class History(RuleBasedStateMachine):
             for box_id in self.world.held.pop(waiter_id):
                 if box_id in self.world.state.boxes:
                     box = self.world.state.boxes[box_id]
-                    self.world.state.give_back(box, self.world.now, clean=True)
+                    self.world.give_back(box)
                     box.suspect = True
             self.world.lent.remove(waiter)
             self.world.state.requeue(waiter)
@@ -122,7 +122,7 @@ class History(RuleBasedStateMachine):
         for box in self.world.state.boxes.values():
             assert min(box.free, box.lent, box.quarantined) >= 0
             if box.phase is Phase.READY:
-                assert box.free + box.lent + box.quarantined == box.slots
+                assert box.free + box.lent + box.quarantined == box.size == len(box.slots)
             held = sum(box_id == box.id for boxes in self.world.held.values() for box_id in boxes)
             assert held == box.lent
 

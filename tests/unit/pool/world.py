@@ -1,7 +1,9 @@
 """A pool without boxes: carries out what the planner decides, as the pool does."""
 
+from dataclasses import dataclass
+
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, TemplateSize, plan
-from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
+from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState, Waiter
 
 DELAYS = (0.5, 30.0)
 SMALL, LARGE = 1, 4
@@ -22,6 +24,13 @@ def templates(per_box: int, minimum: int, lifetime_s: float | None) -> dict[str,
         "d": TemplateSize(1, 0, None, 10.0, lifetime_s, used_once=True),
         "e": TemplateSize(2, 0, None, 10.0, lifetime_s, largest=LARGE),
     }
+
+
+@dataclass
+class PlannedSlot:
+    """A slot without a sandbox."""
+
+    state: SlotState = SlotState.FREE
 
 
 class World:
@@ -59,7 +68,9 @@ class World:
                     assert box.lendable
                     assert 0 < count <= box.free
                     assert box.template == waiter.template
-                self.state.lend(waiter, shares)
+                del self.state.waiters[waiter.id]
+                for box_id, count in shares.items():
+                    self.change(box_id, SlotState.FREE, SlotState.HELD, count)
                 assert sum(shares.values()) == waiter.slots or waiter.boxes
                 if waiter.boxes:
                     self.warmed.append(waiter.id)
@@ -84,10 +95,10 @@ class World:
     def launched(self, box: SandboxRecord) -> None:
         """A launch succeeds; a box of `e` is on the host that has fewer, the one with large boxes first."""
         if box.template == "e":
-            there = [other.slots for other in self.state.of_template("e") if other.phase is not Phase.LAUNCHING]
+            there = [other.size for other in self.state.of_template("e") if other.phase is not Phase.LAUNCHING]
             large = there.count(LARGE) <= there.count(SMALL) and not self.large_host_away
-            box.slots = LARGE if large else SMALL
-        self.state.launched(box, self.now)
+            box.size = LARGE if large else SMALL
+        self.state.launched(box, [PlannedSlot() for _ in range(box.size)], self.now)
 
     def launch_all(self) -> None:
         for box in self.phase(Phase.LAUNCHING):
@@ -109,7 +120,18 @@ class World:
             if box_id in self.state.boxes:
                 box = self.state.boxes[box_id]
                 once = self.config.templates[box.template].used_once
-                self.state.give_back(box, self.now, clean=clean or once, drain=once)
+                self.give_back(box, clean=clean or once, drain=once)
+
+    def give_back(self, box: SandboxRecord, *, clean: bool = True, drain: bool = False) -> None:
+        """A slot comes back after its reset; its holder does not matter to the planner."""
+        self.change(box.id, SlotState.HELD, SlotState.FREE if clean else SlotState.QUARANTINED, 1)
+        self.state.came_back(box, self.now, drain=drain)
+
+    def change(self, box_id: int, before: SlotState, after: SlotState, count: int) -> None:
+        """So many slots of a box change their state."""
+        slots = [slot for slot in self.state.boxes[box_id].slots if slot.state is before]
+        for slot in slots[:count]:
+            slot.state = after
 
     def run_dry(self) -> None:
         """Everything succeeds from here on and every holder gives back, until nobody waits."""

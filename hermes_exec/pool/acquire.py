@@ -1,0 +1,337 @@
+"""Acquires slots: waiting in line for them, making them ready, and why it took too long."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+
+from hermes_exec.checks import checked_timeout
+from hermes_exec.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    ChannelLost,
+    ConfigError,
+    ErrorCause,
+    ExecError,
+    LaunchError,
+    OutcomeUnknown,
+    ProtocolError,
+    SandboxDied,
+    SlotClosed,
+)
+from hermes_exec.pool.fleet import Fleet, waiting_logger
+from hermes_exec.pool.plan import Fail, Lend
+from hermes_exec.pool.release import Releases
+from hermes_exec.pool.request import SlotRequest
+from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
+from hermes_exec.pool.state import Phase, SlotState, Waiter
+from hermes_exec.pool.templates import Template
+from hermes_exec.results import Lent
+from hermes_exec.slot.slot import Slot
+
+RECHECK_S = 1.0
+TRANSPORT = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Ticket:
+    """What one waiter in the queue is given: slots or an error."""
+
+    waiter: Waiter
+    done: anyio.Event = field(default_factory=anyio.Event)
+    slots: list[PooledSlot] = field(default_factory=list)
+    error: ExecError | None = None
+    doing: str = ""
+    """What was still being done in a slot for it when it left."""
+
+
+class Queue:
+    """The waiters of a pool. Runs the planner through the fleet, and makes the slots that it assigns to them ready."""
+
+    def __init__(self, fleet: Fleet, releases: Releases) -> None:
+        self.fleet = fleet
+        self.releases = releases
+        self.waits: deque[float] = deque(maxlen=1000)
+        """How long the last ones waited, in seconds."""
+        self.acquired = 0
+        self._tickets: dict[int, Ticket] = {}
+        fleet.on_change = self.serve
+        releases.acquire = self.acquire
+
+    async def acquire(self, request: SlotRequest, count: int = 1) -> list[Slot]:
+        """Wait for slots and make them ready. Raises as `SandboxPool.acquire`."""
+        templates = self.fleet.templates
+        template = templates.get(request.profile, request.image)
+        timeout_s = checked_timeout(request.timeout_s) or template.config.acquire_timeout_s
+        templates.check_room(template, count)
+        templates.check_workdir(request.workdir)
+        began = time.monotonic()
+        ticket = self._enter(template, slots=count)
+        slots: list[Slot] | None = None
+        with anyio.move_on_after(timeout_s) as scope:
+            try:
+                await self._wait(ticket)
+                while (slots := await self._prepare(ticket, request)) is None:
+                    self._enter_again(ticket)
+                    await self._wait(ticket)
+            except BaseException:
+                self._withdraw(ticket)
+                raise
+        if slots is None:
+            assert scope.cancelled_caught
+            raise self._timed_out(template, ticket, timeout_s)
+        waited = time.monotonic() - began
+        self.waits.append(waited)
+        for slot in slots:
+            self.fleet.emit(
+                Lent(
+                    time=time.time(),
+                    sandbox=slot.sandbox,
+                    profile=template.profile,
+                    slot=slot.id,
+                    owner=request.owner,
+                    waited_s=waited,
+                )
+            )
+        return slots
+
+    async def warm(self, template: Template, count: int) -> None:
+        """Wait until so many boxes of a template are ready. Raises as `SandboxPool.prewarm`."""
+        timeout_s = template.config.acquire_timeout_s
+        ticket = self._enter(template, slots=0, boxes=count)
+        with anyio.move_on_after(timeout_s):
+            try:
+                await self._wait(ticket)
+            except BaseException:
+                self._leave(ticket)
+                self.serve()
+                raise
+        if not ticket.done.is_set():
+            raise self._timed_out(template, ticket, timeout_s)
+
+    def serve(self) -> None:
+        """Run the planner and hand the waiters what it decides."""
+        for action in self.fleet.reconcile():
+            if isinstance(action, Lend):
+                self._hand_over(action)
+            else:
+                self._fail(action)
+
+    def close(self) -> None:
+        """Tell all waiters that the pool is closed."""
+        for ticket in self._tickets.values():
+            ticket.error = SlotClosed("the pool was closed")
+            ticket.done.set()
+
+    # Waiting in line.
+
+    def _enter(self, template: Template, *, slots: int, boxes: int = 0) -> Ticket:
+        waiter = self.fleet.state.enqueue(template.key, anyio.current_time(), slots=slots, boxes=boxes)
+        ticket = self._tickets[waiter.id] = Ticket(waiter)
+        return ticket
+
+    def _enter_again(self, ticket: Ticket) -> None:
+        """Put a waiter whose slots were unusable back at its old position."""
+        self.fleet.state.requeue(ticket.waiter)
+        ticket.done = anyio.Event()
+        self._tickets[ticket.waiter.id] = ticket
+
+    async def _wait(self, ticket: Ticket) -> None:
+        """Wait until there are slots for a waiter, or until its boxes are ready.
+
+        Raises:
+            ExecError: launches for it failed, or the pool was closed.
+        """
+        self.serve()
+        if not ticket.done.is_set():
+            await ticket.done.wait()
+        if ticket.error is not None:
+            raise ticket.error
+
+    def _leave(self, ticket: Ticket) -> None:
+        """Remove a waiter; harmless when it is no longer in the queue."""
+        self._tickets.pop(ticket.waiter.id, None)
+        self.fleet.state.waiters.pop(ticket.waiter.id, None)
+
+    def _withdraw(self, ticket: Ticket) -> None:
+        """Remove a waiter, and take back the slots that it was given."""
+        self._leave(ticket)
+        ticket.doing = next((slot.doing for slot in ticket.slots if slot.doing), "")
+        self._take_back(ticket)
+        self.fleet.on_change()
+
+    def _take_back(self, ticket: Ticket) -> None:
+        for slot in ticket.slots:
+            self.releases.take_back_unused(slot)
+        ticket.slots = []
+
+    def _hand_over(self, lend: Lend) -> None:
+        del self.fleet.state.waiters[lend.waiter.id]
+        ticket = self._tickets.pop(lend.waiter.id)
+        for box_id, count in lend.shares.items():
+            free = [slot for slot in self.fleet.boxes[box_id].slots if slot.state is SlotState.FREE]
+            for slot in free[:count]:
+                slot.state, slot.doing = SlotState.PREPARING, ""
+                ticket.slots.append(slot)
+        ticket.done.set()
+
+    # Making slots ready.
+
+    async def _prepare(self, ticket: Ticket, request: SlotRequest) -> list[Slot] | None:
+        """Make the slots of a waiter ready; None when a box turned out to be gone, and they were given back."""
+        failures: list[ExecError] = []
+        boxes = {slot.sandbox.record.id: slot.sandbox for slot in ticket.slots}
+        await _together(partial(self._look_at, failures), boxes.values())
+        if not failures:
+            await _together(partial(self._prepare_slot, failures, request), ticket.slots)
+        if fatal := [error for error in failures if not isinstance(error, TRANSPORT)]:
+            raise fatal[0]
+        if failures:
+            self._take_back(ticket)
+            return None
+        slots = []
+        for pooled in ticket.slots:
+            assert pooled.holder is not None
+            pooled.state = SlotState.HELD
+            self.releases.held[pooled.holder.id] = pooled
+            slots.append(pooled.holder)
+        self.acquired += len(slots)
+        ticket.slots = []
+        return slots
+
+    async def _look_at(self, failures: list[ExecError], box: PooledSandbox) -> None:
+        """See whether a box answers and its disk has room."""
+        if not await box.ping():
+            failures.append(ChannelLost("the box does not answer", sandbox=box.id))
+            await self._suspect(box)
+        elif box.disk_full:
+            waiting_logger.warning("the disk of %s is nearly full: it gets no new slots until there is room", box.id)
+            failures.append(ChannelLost("the disk of the sandbox is nearly full", sandbox=box.id))
+            self._set_aside(box)
+
+    async def _prepare_slot(self, failures: list[ExecError], request: SlotRequest, pooled: PooledSlot) -> None:
+        """Create a slot if needed, provision it, and make what its holder gets."""
+        box, template = pooled.sandbox, pooled.sandbox.template
+        try:
+            facts = await box.create(pooled)
+        except ExecError as error:
+            if isinstance(error, TRANSPORT):
+                await self._suspect(box)
+            failures.append(error)
+            return
+        pooled.request, pooled.touched = request, True
+        workdir = box.workdir(request)
+        pooled.scope = box.scope(pooled, facts, workdir)
+        slot = pooled.holder = Slot(
+            id=self.fleet.slot_id(pooled),
+            scope=pooled.scope,
+            backend=template.backend.name,
+            image=template.image,
+            reset=lambda: self.releases.reset(slot),
+            network=template.config.network,
+            own_loopback=not template.backend.private_root,
+            browser=template.config.browser,
+        )
+        try:
+            await box.provision(pooled, workdir)
+        except BaseException as error:
+            await pooled.calls.close("the slot could not be prepared")
+            if not isinstance(error, ExecError):
+                raise
+            failures.append(error)
+
+    async def _suspect(self, box: PooledSandbox) -> None:
+        """Handle a box that does not answer: give it up if it is dead, else lend nothing of it until it answers."""
+        status = await box.status()
+        if status.state == "dead":
+            self.fleet.mark_dead(box)
+        else:
+            self._set_aside(box)
+
+    def _set_aside(self, box: PooledSandbox) -> None:
+        """Lend nothing of a box until it answers, and its disk has room."""
+        if box.record.phase is Phase.READY and not box.record.suspect:
+            box.record.suspect = True
+            self.fleet.background(lambda: self._recheck(box), f"recheck {box.id}")
+
+    async def _recheck(self, box: PooledSandbox) -> None:
+        while box.record.phase is Phase.READY and box.record.id in self.fleet.boxes:
+            await anyio.sleep(RECHECK_S)
+            if await box.ping() and not box.disk_full:
+                box.record.suspect = False
+                self.fleet.on_change()
+                return
+
+    # Errors.
+
+    def _fail(self, fail: Fail) -> None:
+        del self.fleet.state.waiters[fail.waiter.id]
+        ticket = self._tickets.pop(fail.waiter.id)
+        ticket.error = self._launch_error(fail.waiter.template)
+        ticket.done.set()
+
+    def _launch_error(self, key: str) -> ExecError:
+        history = self.fleet.state.history(key)
+        last = history.error
+        if isinstance(last, ConfigError | BackendUnavailable) or (isinstance(last, LaunchError) and history.hopeless):
+            error: ExecError = type(last)(*last.args, cause=last.cause, retryable=last.retryable, sandbox=last.sandbox)
+        else:
+            kind = type(last) if isinstance(last, LaunchError) else LaunchError
+            said = f"{history.failures} launches in a row failed, the last one with: {last}"
+            error = kind(said)
+            if isinstance(last, ExecError):
+                error.cause, error.retryable = last.cause, last.retryable
+        # What an error of ours tells, the text has already.
+        error.__cause__ = None if isinstance(last, ExecError) else last
+        return error
+
+    def _timed_out(self, template: Template, ticket: Ticket, timeout_s: float) -> ExecError:
+        """The error for a waiter whose time is over: what it waited for, and what the pool has."""
+        if ticket.doing:
+            return AcquireTimeout(f"no slot within {timeout_s:g} s: one was there, but {ticket.doing}")
+        waiter = ticket.waiter
+        records = [box for box in self.fleet.state.boxes.values() if box.template == template.key]
+        history = self.fleet.state.history(template.key)
+        if history.error is not None and history.seen >= waiter.id and not any(box.healthy for box in records):
+            return self._launch_error(template.key)
+        boxes = self.fleet.state.boxes.values()
+        counts = ((phase.value, sum(box.phase is phase for box in boxes)) for phase in Phase)
+        told = ", ".join(f"{count} {name}" for name, count in counts if count) or "no sandboxes"
+        ahead = sum(
+            other.id < waiter.id and other.template == template.key for other in self.fleet.state.waiters.values()
+        )
+        free, lent = sum(box.free for box in records), sum(box.lent for box in records)
+        text = (
+            f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {template.key}, which has "
+            f"{lent} lent and {free} free; "
+            f"{ahead} requests were ahead; {told}, at most {self.fleet.templates.max_sandboxes}"
+        )
+        if quarantined := sum(box.quarantined for box in records):
+            text += f"; {quarantined} could not be proven clean, and are lent no more"
+        boxes_here = (self.fleet.boxes[box.id] for box in records if box.suspect and box.id in self.fleet.boxes)
+        if full := [box.id for box in boxes_here if box.disk_full]:
+            text += f"; no new slots of {', '.join(full)} until a disk that is nearly full has room"
+        if history.error is not None:
+            text += f"; the last launch failed: {history.error}"
+        # A full disk is no matter of the caller's time.
+        error = AcquireTimeout(text, cause=ErrorCause.INFRA if full else None)
+        error.__cause__ = history.error
+        return error
+
+
+async def _together(work: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T]) -> None:
+    """Do something with each of these at the same time; without a task where there is only one."""
+    first, *others = items
+    if not others:
+        await work(first)
+        return
+    async with anyio.create_task_group() as tasks:
+        for each in (first, *others):
+            tasks.start_soon(work, each)

@@ -1,0 +1,115 @@
+"""What a pool runs while it is entered: its boxes, its queue, and the tasks beside them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from functools import partial
+
+import anyio
+
+from hermes_exec.aio.loop import running_loop
+from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
+from hermes_exec.backends.base import Labels
+from hermes_exec.errors import SlotClosed
+from hermes_exec.pool.acquire import Queue
+from hermes_exec.pool.events import Hub
+from hermes_exec.pool.fleet import Fleet
+from hermes_exec.pool.launch import OnPull
+from hermes_exec.pool.observe import offer_view
+from hermes_exec.pool.release import Releases
+from hermes_exec.pool.templates import Templates
+
+
+class RunningPool:
+    """One entered pool. Made in the event loop that it belongs to."""
+
+    def __init__(self, templates: Templates, hub: Hub, labels: Labels, on_pull: OnPull | None) -> None:
+        self.pid = os.getpid()
+        self._loop = running_loop()
+        self._templates = templates
+        self._hub = hub
+        self._background = DetachedTaskGroup(on_abandoned=self.aclose)
+        self._closing: ShieldedTask | None = None
+        self.started = False
+        """The backend was checked, and slots can be asked for."""
+        self.fleet = Fleet(templates, hub, labels, self._background, on_pull)
+        self.releases = Releases(self.fleet)
+        self.queue = Queue(self.fleet, self.releases)
+
+    async def open(self) -> None:
+        """Check the backend, start what runs beside, and wait for `min_sandboxes`. Raises as `SandboxPool.acquire`."""
+        try:
+            for template in self._templates.all:
+                await template.check()
+            await self._background.start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._leave_backends()
+            raise
+        self.started = True
+        atexit.register(self._at_exit)
+        try:
+            self.fleet.background(self._hub.run, "telling events")
+            self.fleet.background(self.fleet.wake_up, "waking up")
+            self.fleet.background(self.fleet.reap_orphans, "reaping orphans")
+            self.fleet.background(partial(offer_view, self.releases.held), "offering a view")
+            for template in self._templates.all:
+                if template.size.min_sandboxes:
+                    await self.queue.warm(template, template.size.min_sandboxes)
+        except BaseException:
+            await self.end()
+            raise
+
+    async def end(self) -> None:
+        """As `aclose`; what ran beside has ended when this returns."""
+        try:
+            await self.aclose()
+        finally:
+            await self._background.end()
+
+    async def aclose(self) -> None:
+        """End every box. Harmless when repeated."""
+        self.check_process()
+        if self.started:
+            self.fleet.closing = True
+            self._closing = self._closing or ShieldedTask(self._close)
+            await self._closing.wait()
+
+    async def _close(self) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                self.queue.close()
+                self.releases.close()
+                await self.fleet.shut_down()
+                self._hub.end()
+                await self._leave_backends()
+            atexit.unregister(self._at_exit)
+        finally:
+            self._hub.drop()
+            self._background.cancel()
+
+    async def _leave_backends(self) -> None:
+        with anyio.move_on_after(1):
+            for backend in self._templates.backends:
+                await backend.aclose()
+
+    def _at_exit(self) -> None:
+        if self.pid == os.getpid():
+            self.fleet.closing = True
+            self.fleet.destroy_now(self._templates.config.shutdown_timeout_s)
+
+    def check_process(self) -> None:
+        """Raise RuntimeError in another process than the pool's."""
+        if self.pid != os.getpid():
+            raise RuntimeError(
+                f"this SandboxPool belongs to process {self.pid}: make a new one after a fork or in a worker process"
+            )
+
+    def check(self) -> None:
+        """Raise SlotClosed when the pool was closed, RuntimeError in another process or event loop than the pool's."""
+        self.check_process()
+        if self.fleet.closing:
+            raise SlotClosed("the pool was closed")
+        if running_loop() != self._loop:
+            raise RuntimeError("this SandboxPool belongs to another event loop")
