@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -24,20 +25,19 @@ class Portals:
     """One event loop thread a process, shared by every pool that is open in the blocking way; it ends with the last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pid = 0
         self._provider = BlockingPortalProvider()
-        self._of_parents: list[BlockingPortalProvider] = []
+        os.register_at_fork(after_in_child=self._forked)
 
     def open(self) -> AbstractContextManager[BlockingPortal]:
         """The portal, for as long as the context lasts. After a fork the child has its own."""
-        with self._lock:
-            if self._pid != os.getpid():
-                self._pid = os.getpid()
-                # A dropped provider would wait at its end for a thread that the child does not have.
-                self._of_parents.append(self._provider)
-                self._provider = BlockingPortalProvider()
-            return _Use(self._provider)
+        return _Use(self._provider)
+
+    def _forked(self) -> None:
+        """Begin anew in a child. What is left of the parent's portal is never freed: it would wait at its end for a
+        thread that the child does not have, at the latest when the interpreter ends.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._provider))
+        self._provider = BlockingPortalProvider()
 
 
 class _Use(AbstractContextManager[BlockingPortal, None]):
