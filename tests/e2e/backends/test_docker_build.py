@@ -208,6 +208,7 @@ async def test_a_build_that_is_given_up_ends_at_once(how: str, make: Make, engin
     assert not engine.images.list(filters={"reference": tag_of(folder_in(image), None)})
 
 
+@pytest.mark.whole
 async def test_a_build_ends_with_its_driver(make: Make) -> None:
     seconds = mark()
     image = make(f"RUN sleep {seconds}")

@@ -32,6 +32,7 @@ async def content(image: str, **options: str) -> str:
         return (await slot.run("cat /version")).stdout.strip()
 
 
+@pytest.mark.whole
 async def test_the_policies(engine: DockerClient, server: Registry, docker_image: Image) -> None:
     image = publish(engine, server, docker_image("busybox"), "1", "first")
     with pytest.raises(ImageError, match=image):

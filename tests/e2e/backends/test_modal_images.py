@@ -64,6 +64,7 @@ async def test_an_image_that_cannot_be_built(options: dict[str, Any], modal_serv
     assert modal_server.running() == before
 
 
+@pytest.mark.whole
 async def test_an_image_by_its_id(options: dict[str, Any], modal_server: Server) -> None:
     async with SandboxPool("modal", **options) as pool, pool.slot() as slot:
         known = modal_server.switch("state")["sandboxes"][slot.sandbox]["image"]

@@ -89,6 +89,7 @@ async def test_output_is_whole_where_nomads_own_exec_loses_it(options: dict[str,
             assert (len(result.stdout_bytes), result.exit_code) == (size, 7)
 
 
+@pytest.mark.whole
 async def test_streams_that_break_lose_nothing_and_leave_nothing(
     options: dict[str, Any], nomad_agent: Agent, engine: DockerClient
 ) -> None:
@@ -218,6 +219,7 @@ async def test_signals_from_inside_do_not_end_the_runner_in_order(options: dict[
         assert (await slot.run("echo goes on")).stdout == "goes on\n"
 
 
+@pytest.mark.whole
 async def test_a_removed_job_is_told(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
         nomad_agent.ask("DELETE", f"job/{box_of(slot)}?purge=true")
@@ -263,6 +265,7 @@ async def other_driver(options: dict[str, Any]) -> AsyncIterator[tuple[anyio.abc
                 driver.kill()
 
 
+@pytest.mark.whole
 async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with other_driver({**options, "lease_s": 4}) as (driver, box):
         driver.kill()

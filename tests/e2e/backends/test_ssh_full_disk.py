@@ -74,6 +74,7 @@ async def work(pool: SandboxPool) -> list[RolloutResult]:
     return results
 
 
+@pytest.mark.whole
 async def test_prompts_run_elsewhere_while_a_disk_is_full(hosts: list[Server], base: Path, tmp_path: Path) -> None:
     results: list[list[RolloutResult]] = []
     pool = SandboxPool("ssh", **options(hosts, base, tmp_path), slots_per_sandbox=2, max_sandboxes=HOSTS)

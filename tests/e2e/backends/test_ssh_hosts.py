@@ -63,6 +63,7 @@ async def test_a_link_that_is_cut_for_a_while_loses_nothing(
     assert left(tmp_path) == []
 
 
+@pytest.mark.whole
 async def test_a_link_that_stays_cut_is_told_in_time(
     options: dict[str, Any], hosts: list[RemoteHost], tmp_path: Path
 ) -> None:

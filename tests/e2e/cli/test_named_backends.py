@@ -181,6 +181,7 @@ def test_conformance_and_bench_take_one_by_name(cli: Cli, several: Several) -> N
     assert report["figures"]
 
 
+@pytest.mark.whole
 def test_config_checks_all_and_shows_one_without_its_secrets(cli: Cli, several: Several, tmp_path: Path) -> None:
     checked = cli.run("config", "check", str(several.path))
     assert checked.returncode == 2

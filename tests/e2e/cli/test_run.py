@@ -79,6 +79,7 @@ def test_reason_is_told_for_each_of_several_slots(cli: Cli) -> None:
     assert [line[:3] for line in done.stderr.splitlines() if "no-such-program-here" in line] == ["0: ", "1: "]
 
 
+@pytest.mark.whole
 def test_more_slots_than_there_can_be_names_what_makes_room(cli: Cli) -> None:
     few = ("-o", "slots_per_sandbox=2", "-o", "max_sandboxes=1")
     refused = cli.run("run", "--slots", "3", *few, "--", "true")

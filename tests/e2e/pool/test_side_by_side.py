@@ -182,6 +182,7 @@ async def test_pools_of_one_backend_in_two_processes_and_commands_beside_them(
         assert set(await to_thread.run_sync(listed)) >= {boxes["mine"]}
 
 
+@pytest.mark.whole
 async def test_all_is_all_of_the_backends_that_are_asked(config: dict[str, Any], tmp_path: Path) -> None:
     """`reap --all` ends boxes of living owners too, as it says: those that its backends can see, and no others."""
     for name in ("apart", "nothing"):

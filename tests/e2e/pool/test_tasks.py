@@ -158,6 +158,7 @@ def test_a_reset_goes_on_when_asyncio_cancels_it() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.whole
 def test_nothing_is_written_after_a_download_that_asyncio_cancels(tmp_path: Path) -> None:
     async def main() -> list[tuple[int, int]]:
         found = []

@@ -213,6 +213,7 @@ async def test_bash() -> None:
     assert sum(found) > len(SEEDS) * COMMANDS / 2
 
 
+@pytest.mark.whole
 @pytest.mark.docker
 async def test_busybox(docker_image: Callable[[str], str]) -> None:
     async with SandboxPool("docker", image=docker_image("busybox")) as pool:

@@ -86,6 +86,7 @@ def check(rows: list[dict[str, Any]]) -> None:
     assert (rows[0]["solved"], rows[0]["check"]["exit_code"], rows[0]["errors"]) == ("unscored", -1, "[]")
 
 
+@pytest.mark.whole
 async def test_datasets_loads_two_runs(runs: list[str], tmp_path: Path) -> None:
     load = partial(datasets.load_dataset, "json", split="train", cache_dir=str(tmp_path / "cache"))
     loaded = load(data_files=runs)

@@ -147,6 +147,7 @@ anyio.run(main)
     assert not list((tmp_path / "cache").rglob("*.new"))
 
 
+@pytest.mark.whole
 def test_the_generator_makes_what_holds(tmp_path: Path) -> None:
     runs = []
     for name in ("one", "two"):

@@ -30,6 +30,7 @@ async def test_a_page_that_leads_on_by_itself(surf: Surfer, path: str) -> None:
         assert "Password" in opened["snapshot"]
 
 
+@pytest.mark.whole
 async def test_a_form_whose_answer_leads_on_to_the_page(changing: Surfer) -> None:
     await changing.goto("/notes")
     for number in range(8):
@@ -39,6 +40,7 @@ async def test_a_form_whose_answer_leads_on_to_the_page(changing: Surfer) -> Non
         assert f"note {number}" in sent["changes"]
 
 
+@pytest.mark.whole
 async def test_nothing_is_waited_for_that_does_not_come(changing: Surfer) -> None:
     """The answer for a frame without an address, and for a navigation that another replaced: waits of 30 s here."""
     with anyio.fail_after(25):
@@ -75,6 +77,7 @@ async def leaving(slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> 
     return surf
 
 
+@pytest.mark.whole
 async def test_a_page_that_is_leaving_for_one_that_never_comes(leaving: Surfer) -> None:
     with anyio.fail_after(40):
         seen = await leaving("snapshot")

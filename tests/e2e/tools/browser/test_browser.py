@@ -250,6 +250,7 @@ async def test_what_the_page_logs_and_does_wrong(surf: Surfer) -> None:
     assert "nonsense is not defined" in (await surf.fails("console", expression="nonsense()")).content
 
 
+@pytest.mark.whole
 async def test_devtools_of_frames(surf: Surfer) -> None:
     await surf.goto("/across")
     frames = (await surf("snapshot"))["frame_tree"]

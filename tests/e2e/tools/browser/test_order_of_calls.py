@@ -37,6 +37,7 @@ def change(number: int, workdir: str) -> list[ToolCall]:
     ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("turn", [page, change])
 async def test_browser_calls_of_a_turn_run_in_order(turn: Callable[[int, str], list[ToolCall]], slot: Slot) -> None:
     turns = 16
