@@ -4,18 +4,15 @@ from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.limits import Limits
 from hermes_exec.config.loading import Configured, named_backends, pool_schema, read_config, resolve_config
 from hermes_exec.config.model import ConfigModel, masked_settings, nearest, secret_fields
-from hermes_exec.config.older_names import Imported, import_older_names
 from hermes_exec.config.pool import PoolConfig, ProfileConfig, overlaid, with_profile
 
 __all__ = [
     "BackendConfig",
     "ConfigModel",
     "Configured",
-    "Imported",
     "Limits",
     "PoolConfig",
     "ProfileConfig",
-    "import_older_names",
     "masked_settings",
     "named_backends",
     "nearest",

@@ -1,299 +1,252 @@
-"""Import of the variables of older tools: a pure function from an environment to our options and warnings."""
+"""Names of older systems: one table of what each became, and the importer that reads them by it."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from hermes_exec.config.loading import read_config
+from hermes_exec.config.model import nearest
+from hermes_exec.config.pool import ProfileConfig
 from hermes_exec.errors import ConfigError
 
+
+class Row(NamedTuple):
+    """What a name became, or why it is `gone`; for the backends of `of`."""
+
+    option: str
+    gone: str
+    of: str
+
+
+def _rows() -> Iterator[tuple[str, Row]]:
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    for of, rows in table["became"].items():
+        yield from ((name, Row(option, "", of)) for option, names in rows.items() for name in names.split())
+    for of, rows in table["gone"].items():
+        yield from ((name, Row("", why, of)) for why, names in rows.items() for name in names.split())
+
+
+ROWS: Mapping[str, Row] = dict(_rows())
+"""The table by name, in its order."""
+FIELDS = frozenset(name for name in ROWS if name.islower() and "." not in name)
+"""The fields of an RL environment."""
+_KEYS = {name.removeprefix("profile."): row for name, row in ROWS.items() if name.startswith("profile.")}
+_PROFILE = re.compile(rf"(TERMINAL|ATROPOS)_MODAL_PROFILE_(?P<name>\w+?)_(?P<key>{'|'.join(_KEYS).upper()})")
+_NOMADS_OWN = frozenset(name for name in ROWS if name.startswith("NOMAD_")) - {"NOMAD_CACERT", "NOMAD_SKIP_VERIFY"}
+"""Nomad's client reads them wherever it runs."""
 BACKENDS = {name: name for name in ("local", "docker", "ssh", "singularity", "modal", "nomad")}
 BACKENDS |= {"apptainer": "singularity"}
 
 
 class Imported(NamedTuple):
-    """Options as SandboxPool takes them, and one warning for each name that was read."""
+    """Options as SandboxPool takes them, the option that each name became, and a sentence a name that is left out."""
 
     options: dict[str, Any]
-    warnings: list[str]
+    became: dict[str, str]
+    left_out: list[str]
 
 
-class Rule(NamedTuple):
-    """Where a value goes (``limits.cpus`` is a nested one), how it is read, and for which backends it counts; with no
-    option, `why` it is gone.
-    """
-
-    option: str = ""
-    read: Callable[[str], Any] = str
-    backends: frozenset[str] = frozenset()
-    why: str = ""
+def _list(value: object) -> tuple[str, ...]:
+    """A list, also as JSON, or names with commas."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.lstrip().startswith("[") else value.split(",")
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise ValueError("it is no list of texts")
+    return tuple(one.strip() for one in value if one.strip())
 
 
-def _list(text: str) -> tuple[str, ...]:
-    """A JSON list, or names with commas."""
-    if not text.lstrip().startswith("["):
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    values = json.loads(text)
-    if not all(isinstance(value, str) for value in values):
-        raise ValueError("not a list of strings")
-    return tuple(values)
+def _mapping(value: object) -> dict[str, str]:
+    """A mapping, also as JSON, or ``NAME=VALUE`` with semicolons."""
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        parts = [part.strip() for part in value.split(";") if part.strip()]
+        if wrong := [part for part in parts if "=" not in part]:
+            raise ValueError(f"{wrong[0]!r} is not NAME=VALUE")
+        value = dict(part.split("=", 1) for part in parts)
+    elif isinstance(value, str):
+        value = json.loads(value)
+    if not isinstance(value, Mapping):
+        raise ValueError("it is no mapping of names to values")
+    return {str(name).strip(): str(content).strip() for name, content in value.items()}
 
 
-def _mapping(text: str) -> dict[str, str]:
-    """A JSON object, or ``NAME=VALUE`` with semicolons."""
-    if not text.lstrip().startswith("{"):
-        pairs = (pair.partition("=") for pair in text.split(";") if pair.strip())
-        return {name.strip(): value.strip() for name, _, value in pairs}
-    values = json.loads(text)
-    return {str(k): str(v) for k, v in values.items()}
-
-
-def _truth(text: str) -> bool:
+def _truth(value: object) -> bool:
     known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if text.strip().lower() not in known:
-        raise ValueError("neither true nor false")
-    return known[text.strip().lower()]
+    if (found := known.get(str(value).strip().lower())) is None:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return found
 
 
-def _amount(text: str) -> float | None:
-    """A number; 0 was no limit."""
-    return float(text) or None
+def _number(value: Any) -> float:  # noqa: ANN401 - what a file may hold
+    try:
+        found = float(value)
+    except (ValueError, TypeError):
+        raise ValueError(f"{value!r} is no number") from None
+    return int(found) if found.is_integer() else found
 
 
-def _megabytes(text: str) -> int | None:
-    return int(float(text)) or None
-
-
-def _driver(text: str) -> str:
-    return {"raw_exec": "singularity"}.get(text, text)
-
-
-def _gone(why: str, *backends: str) -> Rule:
-    return Rule(backends=frozenset(backends), why=why)
-
-
-DOCKER, MODAL, NOMAD, SINGULARITY, SSH = (
-    frozenset({name}) for name in ("docker", "modal", "nomad", "singularity", "ssh")
-)
-BOXES = DOCKER | MODAL | SINGULARITY | NOMAD
-_TIMEOUT = "a command has a timeout of its own, `slot.run(timeout_s=…)`; the tool `terminal`: `ToolOptions(%s=…)`"
-_FRESH = "a slot is fresh each time: what is to last is uploaded, downloaded, or in `volumes`"
-_SHELL = "the tool `terminal` always keeps its shell; elsewhere `slot.session()` does"
-_ONE_STREAM = "calls go over one stream into the box, without a service or a port"
-_PRIVILEGED = "nothing here needs it, but roots of the slots' own: `docker={'privileged': True}`"
-_NO_ENVIRONMENT = "the driver's environment never reaches a slot: name what it is to have in `env` or `secrets`"
-
-RULES: Mapping[str, Rule] = {
-    "TERMINAL_ENV": Rule("backend"),
-    "TERMINAL_SLOT_BACKEND": Rule("backend"),
-    "TERMINAL_TIMEOUT": _gone(_TIMEOUT % "terminal_timeout_s"),
-    "TERMINAL_MAX_FOREGROUND_TIMEOUT": _gone(_TIMEOUT % "terminal_max_timeout_s"),
-    "TERMINAL_LIFETIME_SECONDS": Rule("idle_timeout_s", float),
-    "TERMINAL_CWD": _gone("calls start in the slot's own workspace: `workdir` names another place in the slot"),
-    "TERMINAL_PERSISTENT_SHELL": _gone(_SHELL),
-    "TERMINAL_LOCAL_PERSISTENT": _gone(_SHELL, "local"),
-    "TERMINAL_SSH_PERSISTENT": _gone(_SHELL, "ssh"),
-    "TERMINAL_DISK_WARNING_GB": _gone("`limits.disk_mb` and `slot_limits.disk_mb` bound what is written"),
-    "TERMINAL_SANDBOX_DIR": Rule("base_dir", backends=SINGULARITY | {"local"}),
-    "TERMINAL_SCRATCH_DIR": Rule("base_dir", backends=SINGULARITY),
-    "TERMINAL_CONTAINER_CPU": Rule("limits.cpus", _amount, BOXES),
-    "TERMINAL_CONTAINER_MEMORY": Rule("limits.memory_mb", _megabytes, BOXES),
-    "TERMINAL_CONTAINER_DISK": _gone(
-        "engines do not bound it: `slot_limits.disk_mb` bounds what a slot writes", *BOXES
-    ),
-    "TERMINAL_CONTAINER_PERSISTENT": _gone(_FRESH, *BOXES),
-    "TERMINAL_DOCKER_IMAGE": Rule("image", backends=DOCKER),
-    "TERMINAL_DOCKER_VOLUMES": Rule("volumes", _list, DOCKER),
-    "TERMINAL_DOCKER_ENV": Rule("env", _mapping, DOCKER),
-    "TERMINAL_DOCKER_NETWORK": Rule("network", _truth, DOCKER),
-    "TERMINAL_DOCKER_FORWARD_ENV": _gone(_NO_ENVIRONMENT, "docker"),
-    "TERMINAL_DOCKER_EXTRA_ARGS": _gone("arguments of `docker run` are options, as `cap_add`", "docker"),
-    "TERMINAL_DOCKER_MOUNT_CWD_TO_WORKSPACE": _gone("name the directory in `volumes`, or upload it", "docker"),
-    "TERMINAL_DOCKER_RUN_AS_HOST_USER": _gone("`user` names a user of the container", "docker"),
-    "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES": _gone("a box ends with its pool", "docker"),
-    "TERMINAL_DOCKER_ORPHAN_REAPER": _gone("every pool ends orphans when it begins, and `hermes-exec reap`", "docker"),
-    "HERMES_DOCKER_BINARY": _gone("the engine is reached by its socket: `base_url` names another one", "docker"),
-    "TERMINAL_SINGULARITY_IMAGE": Rule("image", backends=SINGULARITY),
-    "TERMINAL_SSH_HOST": Rule("hosts.host", backends=SSH),
-    "TERMINAL_SSH_USER": Rule("hosts.user", backends=SSH),
-    "TERMINAL_SSH_PORT": Rule("hosts.port", int, SSH),
-    "TERMINAL_SSH_KEY": Rule("identity_file", backends=SSH),
-    "TERMINAL_DAYTONA_IMAGE": _gone("there is no such backend", "daytona"),
-    "TERMINAL_VERCEL_RUNTIME": _gone("there is no such backend", "vercel_sandbox"),
-    "TERMINAL_SLOT_APP_NAME": Rule("app_name", backends=MODAL),
-    "TERMINAL_MODAL_APP_NAME": Rule("app_name", backends=MODAL),
-    "TERMINAL_MODAL_IMAGE": Rule("image", backends=MODAL),
-    "TERMINAL_MODAL_GPU": Rule("gpus", backends=MODAL),
-    "TERMINAL_MODAL_CPU": Rule("limits.cpus", _amount, MODAL),
-    "TERMINAL_MODAL_MEMORY": Rule("limits.memory_mb", _megabytes, MODAL),
-    "TERMINAL_MODAL_SLOTS": Rule("slots_per_sandbox", int, MODAL),
-    "TERMINAL_MODAL_MIN": Rule("min_sandboxes", int, MODAL),
-    "TERMINAL_MODAL_MIN_POOL": Rule("min_sandboxes", int, MODAL),
-    "TERMINAL_MODAL_MAX": Rule("max_sandboxes", int, MODAL),
-    "TERMINAL_MODAL_MAX_POOL": Rule("max_sandboxes", int, MODAL),
-    "TERMINAL_MODAL_POOL_MAX": Rule("max_sandboxes", int, MODAL),
-    "TERMINAL_MODAL_POOL_SIZE": Rule("max_sandboxes", int, MODAL),
-    "TERMINAL_MODAL_IDLE_TIMEOUT": Rule("idle_timeout_s", float, MODAL),
-    "TERMINAL_MODAL_SCALE_DOWN_IDLE": Rule("idle_timeout_s", float, MODAL),
-    "TERMINAL_MODAL_MAX_LIFETIME": Rule("max_lifetime_s", float, MODAL),
-    "TERMINAL_MODAL_ACQUIRE_TIMEOUT": Rule("acquire_timeout_s", float, MODAL),
-    "TERMINAL_MODAL_EXEC_TIMEOUT": _gone(_TIMEOUT % "terminal_timeout_s", "modal"),
-    "TERMINAL_MODAL_WORKSPACE": _gone("where slots have their workspaces is the pool's own matter", "modal"),
-    "TERMINAL_MODAL_SECRETS": Rule("modal_secrets", _list, MODAL),
-    "TERMINAL_MODAL_PROFILES_FILE": Rule("profiles_file", backends=MODAL),
-    "TERMINAL_MODAL_DEFAULT_PROFILE": _gone("a request names its profile, or `HERMES_EXEC_PROFILE`", "modal"),
-    "TERMINAL_MODAL_MODE": _gone("boxes are always of your own account, in a pool", "modal"),
-    "ATROPOS_MODAL_APP_NAME": Rule("app_name", backends=MODAL),
-    "ATROPOS_MODAL_IMAGE": Rule("image", backends=MODAL),
-    "ATROPOS_MODAL_GPU": Rule("gpus", backends=MODAL),
-    "ATROPOS_MODAL_CPU": Rule("limits.cpus", _amount, MODAL),
-    "ATROPOS_MODAL_MEMORY": Rule("limits.memory_mb", _megabytes, MODAL),
-    "ATROPOS_MODAL_SLOTS_PER_SANDBOX": Rule("slots_per_sandbox", int, MODAL),
-    "ATROPOS_MODAL_MIN_SANDBOXES": Rule("min_sandboxes", int, MODAL),
-    "ATROPOS_MODAL_MAX_SANDBOXES": Rule("max_sandboxes", int, MODAL),
-    "ATROPOS_MODAL_IDLE_TIMEOUT": Rule("idle_timeout_s", float, MODAL),
-    "ATROPOS_MODAL_MAX_LIFETIME": Rule("max_lifetime_s", float, MODAL),
-    "ATROPOS_MODAL_ACQUIRE_TIMEOUT": Rule("acquire_timeout_s", float, MODAL),
-    "ATROPOS_MODAL_EXECUTION_TIMEOUT": _gone(_TIMEOUT % "terminal_timeout_s", "modal"),
-    "ATROPOS_MODAL_SECRETS": Rule("modal_secrets", _list, MODAL),
-    "ATROPOS_MODAL_ENV_VARS": Rule("env", _mapping, MODAL),
-    "ATROPOS_MODAL_WORKSPACE_BASE": _gone("where slots have their workspaces is the pool's own matter", "modal"),
-    "ATROPOS_MODAL_PROFILES_FILE": Rule("profiles_file", backends=MODAL),
-    "ATROPOS_MODAL_PROFILES": Rule("profiles", backends=MODAL),
-    "NOMAD_ADDR": Rule("address", backends=NOMAD),
-    "NOMAD_TOKEN": Rule("token", backends=NOMAD),
-    "NOMAD_NAMESPACE": Rule("namespace", backends=NOMAD),
-    "NOMAD_REGION": Rule("region", backends=NOMAD),
-    "NOMAD_CACERT": Rule("ca_cert", backends=NOMAD),
-    "NOMAD_CLIENT_CERT": Rule("client_cert", backends=NOMAD),
-    "NOMAD_CLIENT_KEY": Rule("client_key", backends=NOMAD),
-    "NOMAD_SKIP_VERIFY": _gone("`ca_cert` names the authority that is believed", "nomad"),
-    "TERMINAL_NOMAD_ADDRESS": Rule("address", backends=NOMAD),
-    "TERMINAL_NOMAD_IMAGE": Rule("image", backends=NOMAD),
-    "TERMINAL_NOMAD_APPTAINER_IMAGE": Rule("image", backends=NOMAD),
-    "TERMINAL_NOMAD_DRIVER": Rule("driver", _driver, NOMAD),
-    "TERMINAL_NOMAD_SLOTS": Rule("slots_per_sandbox", int, NOMAD),
-    "TERMINAL_NOMAD_MIN": Rule("min_sandboxes", int, NOMAD),
-    "TERMINAL_NOMAD_MAX": Rule("max_sandboxes", int, NOMAD),
-    "TERMINAL_NOMAD_JOB_ID": _gone("every box is a job of its own, with a name of its own", "nomad"),
-    "TERMINAL_NOMAD_PRIVILEGED": _gone(_PRIVILEGED, "nomad"),
-    "TERMINAL_NOMAD_RAW_EXEC_PORT": _gone(_ONE_STREAM, "nomad"),
-    "TERMINAL_NOMAD_AUTOSTART": _gone("the cluster is there before its pool", "nomad"),
-    "TOOL_EXECUTOR_NOMAD_ADDRESS": Rule("address", backends=NOMAD),
-    "TOOL_EXECUTOR_IMAGE": Rule("image", backends=NOMAD),
-    "TOOL_EXECUTOR_SLOTS": Rule("slots_per_sandbox", int, NOMAD),
-    "TOOL_EXECUTOR_MIN_CONTAINERS": Rule("min_sandboxes", int, NOMAD),
-    "TOOL_EXECUTOR_MAX_CONTAINERS": Rule("max_sandboxes", int, NOMAD),
-    "TOOL_EXECUTOR_ACQUIRE_TIMEOUT_S": Rule("acquire_timeout_s", float, NOMAD),
-    "TOOL_EXECUTOR_ALLOW_NETWORK": Rule("network", _truth, NOMAD),
-    "TOOL_EXECUTOR_PURGE_JOB_ON_SHUTDOWN": Rule("purge_on_shutdown", _truth, NOMAD),
-    "TOOL_EXECUTOR_JOB_ID": _gone("every box is a job of its own, with a name of its own", "nomad"),
-    "TOOL_EXECUTOR_PRIVILEGED": _gone(_PRIVILEGED, "nomad"),
-    "TOOL_EXECUTOR_BATCH_WINDOW_MS": _gone("calls are not collected: each goes at once, and many at the same time"),
-    "TOOL_EXECUTOR_MAX_BATCH_SIZE": _gone("calls are not collected: each goes at once, and many at the same time"),
-    "TOOL_EXECUTOR_TOKEN": _gone(_ONE_STREAM),
-    "TOOL_EXECUTOR_TOOL_SERVER_URL": _gone("tools of the host run in the driver (`@tool`)"),
-    "TOOL_EXECUTOR_TOOL_SERVER_TOKEN": _gone("tools of the host run in the driver (`@tool`)"),
-    "TOOL_SERVER_TOKEN": _gone("tools of the host run in the driver (`@tool`)"),
-    "TOOL_SERVER_MAX_CONCURRENCY": _gone("tools of the host run in the driver (`@tool`)"),
-    "ATROPOS_SANDBOX_IMAGE": Rule("image", backends=BOXES),
-    "ATROPOS_STATEFUL_DIR": _gone("`slot.session()` keeps a shell's state without tmux and its socket"),
-    "HERMES_WRITE_SAFE_ROOT": _gone("file tools have the rights of the slot, and no others"),
-    "HERMES_EXEC_ASK": _gone("nobody is asked before a command runs: the slot is the boundary"),
+_READ: Mapping[str, Callable[[Any], object]] = {
+    **dict.fromkeys(("slots_per_sandbox", "min_sandboxes", "max_sandboxes", "hosts.port"), _number),
+    **dict.fromkeys(("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s"), _number),
+    "environment.terminal_timeout_s": _number,
+    **dict.fromkeys(("limits.cpus", "limits.memory_mb"), lambda value: _number(value) or None),  # 0 was no limit
+    **dict.fromkeys(("network", "purge_on_start", "purge_on_shutdown"), _truth),
+    **dict.fromkeys(("volumes", "modal_secrets"), _list),
+    "env": _mapping,
+    "driver": lambda value: "singularity" if value == "raw_exec" else value,
+    "min_isolation": lambda wanted: "namespaces" if _truth(wanted) else "none",
 }
-"""Every name that is known. Those of other backends than the chosen one are passed over in silence: they say nothing
-about this pool. What comes later counts more where several became the same."""
-
-_NOMADS_OWN = frozenset(
-    f"NOMAD_{name}" for name in ("ADDR", "TOKEN", "NAMESPACE", "REGION", "CLIENT_CERT", "CLIENT_KEY")
-)
-"""Nomad's client knows them wherever it runs: nobody need write something else."""
-_NAMES_OF_PROFILES = "ATROPOS_MODAL_PROFILES"
-_OF_A_PROFILE: Mapping[str, Rule] = {
-    "WORKDIR": Rule("workdir", backends=MODAL),
-    "USE_DOTENV": _gone(_NO_ENVIRONMENT, "modal"),
-    "ACQUIRE_TIMEOUT": _gone("`acquire_timeout_s` is the pool's", "modal"),
-    **{key: RULES[f"TERMINAL_MODAL_{key}"] for key in ("MIN_POOL", "MAX_POOL", "SCALE_DOWN_IDLE")},
-}
-_KEYS = {*_OF_A_PROFILE, *(name.removeprefix("ATROPOS_MODAL_") for name in RULES if name.startswith("ATROPOS_MODAL_"))}
-_PROFILE = re.compile(rf"(TERMINAL|ATROPOS)_MODAL_PROFILE_(?P<name>\w+?)_(?P<key>{'|'.join(sorted(_KEYS))})")
-"""A profile has variables like those of the pool, with its name before the last part."""
-_BACKENDS_OWN = frozenset({"app_name", "gpus", "modal_secrets"})
-"""In a profile they stand in `backend_options`."""
+"""How values are read, by what they became; others stay as they are."""
 
 
-def import_older_names(environ: Mapping[str, str], backend: str | None = None) -> Imported:
-    """Options for the names of older tools in ``environ``, with a warning a name that says what it became or why not.
+def find_older_names(environ: Mapping[str, str]) -> list[str]:
+    """The variables that `import_names` would read, but those that Nomad's client knows."""
+    known = ROWS.keys() - _NOMADS_OWN - FIELDS
+    return sorted(name for name, text in environ.items() if text and (name in known or _PROFILE.fullmatch(name)))
 
-    ``backend`` is the type of backend that was chosen otherwise; without one these names choose it. Those of other
-    backends are passed over in silence: they say nothing about this pool.
+
+def import_names(given: Mapping[str, object], backend: str | None = None) -> Imported:
+    """Options for the variables of older tools, or the fields of an older RL environment, in a mapping.
+
+    `backend` is the type of backend that was chosen otherwise; without one these names choose it, local at last.
 
     Raises:
         ConfigError: a value cannot be read, or the backend has no counterpart here.
     """
-    given = {name: text.strip() for name, text in environ.items() if text.strip()}
-    options: dict[str, Any] = {}
-    warnings: list[str] = []
-    if "TERMINAL_NOMAD_IMAGE" in given and given.get("TERMINAL_NOMAD_DRIVER", "docker").lower() == "docker":
-        given.pop("TERMINAL_NOMAD_APPTAINER_IMAGE", None)  # it is that of the other driver
-    chosen = backend
-    if backend is None and (chosen := _backend(given)) is not None:
-        options["backend"] = chosen
-    for name, rule, path in _found(given):
-        if rule.option == "backend":
-            became = f"is left out: the backend is {chosen!r}" if backend else f"is read as backend={chosen!r}"
-            warnings += [f"{name}={given[name]} {became}"] if chosen else []
-        elif rule.backends and (chosen or "local") not in rule.backends:
+    stripped = {name: value.strip() if isinstance(value, str) else value for name, value in given.items()}
+    given = {name: value for name, value in stripped.items() if value not in (None, "")}
+    for image, other, driver in (
+        ("TERMINAL_NOMAD_IMAGE", "TERMINAL_NOMAD_APPTAINER_IMAGE", "TERMINAL_NOMAD_DRIVER"),
+        ("sandbox_image", "singularity_image", "driver"),
+    ):
+        if image in given and str(given.get(driver, "docker")).lower() == "docker":
+            given.pop(other, None)  # it is that of the other driver
+    asked = None if backend else _backend(given)
+    chosen = backend or asked or "local"
+    found = Imported({"backend": asked} if asked else {}, {}, [])
+    for name, row in ROWS.items():
+        if name not in given:
             continue
-        elif not path:
-            warnings.append(f"{name} is left out: {rule.why}")
+        if row.of != "every" and chosen not in row.of.split():
+            found.left_out.append(f"{name} is left out: it is about {' and '.join(row.of.split())}, not {chosen}")
+        elif row.option == "backend" and backend:
+            found.left_out.append(f"{name}={given[name]} is left out: the backend is {backend}")
         else:
-            if name != _NAMES_OF_PROFILES:
-                _put(options, path, _read(name, rule, given[name]))
-            warnings += [] if name in _NOMADS_OWN else [f"{name} is read as {'.'.join(path)}; write that instead"]
-    known = {name for name, _, _ in _found(given)}
-    unknown = sorted(name for name in given.keys() - known if name.startswith("TERMINAL_"))
-    return Imported(options, warnings + [f"{name} has no meaning for hermes-exec and is left out" for name in unknown])
-
-
-def _found(given: Mapping[str, str]) -> list[tuple[str, Rule, tuple[str, ...]]]:
-    """The names that are known, with the path of the option that each became; none for what is gone."""
-    found = [(name, rule, tuple(filter(None, rule.option.split(".")))) for name, rule in RULES.items() if name in given]
-    called = {name.upper().replace("-", "_"): name for name in _list(given.get(_NAMES_OF_PROFILES, ""))}
-    for name in sorted(given):
-        if (parts := _PROFILE.fullmatch(name)) is None:
-            continue
-        key, profile = parts["key"], called.get(parts["name"], parts["name"])
-        rule = _OF_A_PROFILE.get(key) or RULES[f"ATROPOS_MODAL_{key}"]
-        path = tuple(filter(None, rule.option.split(".")))
-        if path and profile.lower() != "default":  # that is what the pool itself says
-            path = ("profiles", profile, *(("backend_options",) if rule.option in _BACKENDS_OWN else ()), *path)
-        found.append((name, rule, path))
+            _take(found, name, row, given[name])
+    for profile, keys in _profiles(given, chosen, found).items():
+        inside = () if profile.lower() == "default" else ("profiles", profile)  # the former is the pool itself
+        _take_profile(found, f"profile {profile}: ", keys, inside)
+    unknown = sorted(n for n in given.keys() - ROWS if n.startswith("TERMINAL_") and not _PROFILE.fullmatch(n))
+    found.left_out.extend(f"{name} is left out: it means nothing here" for name in unknown)
     return found
 
 
-def _backend(given: Mapping[str, str]) -> str | None:
-    chosen = given.get("TERMINAL_ENV", "").lower()
-    if chosen == "slot_pool":
-        chosen = given.get("TERMINAL_SLOT_BACKEND", "").lower() or "modal"
-    if not chosen:
-        return None
-    if chosen not in BACKENDS:
-        raise ConfigError(f"TERMINAL_ENV={chosen!r} has no counterpart; the backends are {', '.join(sorted(BACKENDS))}")
-    return BACKENDS[chosen]
+def import_profiles(path: str | PathLike[str]) -> Imported:
+    """Options for a file of profiles of Modal, in both shapes that were in use: the profiles, with the default one as
+    the pool itself.
+
+    Raises:
+        ConfigError: the file cannot be read, or has names that mean nothing.
+    """
+    content = read_config(path)
+    given = content.get("profiles", content)
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(f"{path}: there are no profiles in it")
+    default = content.get("default_profile") or ("default" if "default" in given else None)
+    if default is not None and default not in given:
+        raise ConfigError(f"{path}: default_profile {default!r}: there is no such profile; {nearest(default, given)}")
+    found = Imported({"profiles": {str(name): {} for name in given}}, {}, [])
+    for name, values in given.items():
+        _take_profile(found, f"{path}: {name}.", values, ("profiles", str(name)))
+    profiles = found.options["profiles"]
+    own = deepcopy(profiles.get(default, {}))
+    # The minimum of the default profile is the pool's; another one for the profile itself would double it.
+    profiles.get(default, {}).pop("min_sandboxes", None)
+    most = [profile.get("max_sandboxes") for profile in profiles.values()]
+    return found._replace(options={**own, "max_sandboxes": None if None in most else sum(most), **found.options})
 
 
-def _read(name: str, rule: Rule, text: str) -> object:
-    try:
-        return rule.read(text)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{name}={text!r} cannot be read: {error}") from error
+def import_file(path: str | PathLike[str], backend: str | None = None) -> Imported:
+    """Options for a file of profiles of Modal, or of the settings of an older RL environment. `backend`: see
+    `import_names`.
+
+    Raises:
+        ConfigError: it is neither, it cannot be read, or a value in it is wrong.
+    """
+    content = read_config(path)
+    section = content.get("env", content)
+    if not isinstance(section, Mapping) or "profiles" in content:
+        section = {}
+    if fields := FIELDS & section.keys():
+        found = import_names({name: section[name] for name in fields}, backend or section.get("backend"))
+        if others := sorted(map(str, section.keys() - FIELDS)):
+            found.left_out.append(f"the environment keeps {', '.join(others)}")
+        return found
+    if "env" in content or not all(isinstance(value, Mapping) for value in content.get("profiles", content).values()):
+        raise ConfigError(f"{path} has neither profiles of Modal nor fields of an older environment in its section env")
+    if backend not in (None, "modal"):
+        raise ConfigError(f"{path} has profiles of Modal, which are not for the backend {backend}")
+    found = import_profiles(path)
+    return found._replace(options={"backend": "modal", **found.options})
 
 
-def _put(options: dict[str, Any], path: tuple[str, ...], value: object) -> None:
-    *outer, last = path
-    for part in outer:
+def _take(found: Imported, name: str, row: Row, value: object, inside: tuple[str, ...] = ()) -> None:
+    """Put what a name became into the options, below `inside`."""
+    if not row.option:
+        found.left_out.append(f"{name} is left out: {row.gone}")
+        return
+    found.became[name] = row.option
+    if row.option in ("backend", "profiles"):
+        return  # read before
+    *outer, last = row.option.split(".")
+    if inside and [*outer, last][0] not in ProfileConfig.model_fields:
+        outer = ["backend_options"]
+    options = found.options
+    for part in (*inside, *outer):
         options = options.setdefault(part, {})
-    options[last] = value
+    try:
+        options[last] = _READ[row.option](value) if row.option in _READ else value
+    except ValueError as error:
+        raise ConfigError(f"{name} cannot be read: {error}") from None
+
+
+def _take_profile(found: Imported, where: str, values: object, inside: tuple[str, ...]) -> None:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where.rstrip('.')}: a profile is a mapping of names to values")
+    for key in values:
+        if key not in _KEYS:
+            raise ConfigError(f"{where.rstrip('.')}: there is no {key!r}; {nearest(str(key), _KEYS)}")
+    for key, row in _KEYS.items():
+        if values.get(key) is not None:
+            _take(found, where + key, row, values[key], inside)
+
+
+def _profiles(given: Mapping[str, Any], chosen: str, found: Imported) -> dict[str, dict[str, object]]:
+    """What variables of profiles say of each, with the names as `ATROPOS_MODAL_PROFILES` writes them."""
+    called = {name.upper().replace("-", "_"): name for name in _list(given.get("ATROPOS_MODAL_PROFILES", ""))}
+    profiles: dict[str, dict[str, object]] = {}
+    for name in sorted(given):
+        if (parts := _PROFILE.fullmatch(name)) and chosen == "modal":
+            own = profiles.setdefault(called.get(parts["name"], parts["name"]), {})
+            own[parts["key"].lower()] = given[name]
+        elif parts:
+            found.left_out.append(f"{name} is left out: it is about modal, not {chosen}")
+    return profiles
+
+
+def _backend(given: Mapping[str, object]) -> str | None:
+    for name in ("TERMINAL_ENV", "tool_pool_mode", "terminal_backend"):
+        chosen = str(given.get(name, "default")).lower()
+        if chosen == "slot_pool":
+            name, chosen = "TERMINAL_SLOT_BACKEND", str(given.get("TERMINAL_SLOT_BACKEND", "modal")).lower()
+        if chosen in BACKENDS:
+            return BACKENDS[chosen]
+        if chosen != "default":
+            raise ConfigError(f"{name}={chosen!r} has no counterpart; the backends are {', '.join(sorted(BACKENDS))}")
+    return None

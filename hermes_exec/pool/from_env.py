@@ -1,4 +1,4 @@
-"""A pool's options from an environment: names after a prefix, a file that one of them names, and the older names."""
+"""A pool's options from an environment: names after a prefix, and a file that one of them names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import yaml
 from pydantic import SecretStr
 
 from hermes_exec.backends.registry import config_type
-from hermes_exec.config import PoolConfig, import_older_names, nearest, read_config
+from hermes_exec.config import PoolConfig, nearest, read_config
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.named import with_backend
 
 logger = logging.getLogger(__name__)
+_OLDER = ("ATROPOS_", "HERMES_DOCKER_", "HERMES_WRITE_", "NOMAD_", "TERMINAL_", "TOOL_")
 _TEXTS = (str, str | None, SecretStr, SecretStr | None)
 
 
@@ -22,7 +23,7 @@ def options_from(
     environ: Mapping[str, str], prefix: str, backend: str | None = None
 ) -> tuple[dict[str, Any], str | None]:
     """The options, with those of one backend where the file names several, and the profile that is asked for. `backend`
-    counts more than the variable of that name. Warnings about older names are logged.
+    counts more than the variable of that name. That there are names of older systems is logged.
 
     Raises:
         ConfigError: a value cannot be read, or a name after the prefix is no option.
@@ -30,13 +31,11 @@ def options_from(
     own = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix) and text}
     profile = own.pop("profile", None)
     own.pop("request", None)  # the mark of a command in a slot
-    own.pop("ask", None)  # an older tool's, see `config.older_names`
+    own.pop("ask", None)  # an older tool's
     path, named = own.pop("config", None), own.pop("backend", None)
     options = with_backend({} if path is None else read_config(path), backend or named)
-    imported = import_older_names(environ, options.get("backend"))
-    for warning in imported.warnings:
-        logger.warning("%s", warning)
-    options = {**imported.options, **options}
+    if any(name.startswith(_OLDER) for name in environ):
+        _warn_of_older_names(environ)
     fields = config_type(str(options.get("backend", "local"))).model_fields
     for name, text in own.items():
         if name not in PoolConfig.model_fields and name not in fields:
@@ -44,6 +43,13 @@ def options_from(
             raise ConfigError(f"{prefix}{name.upper()}: there is no option {name!r}; {hint}")
         options[name] = text if _is_text(name, fields) else _read(prefix + name.upper(), text)
     return options, profile
+
+
+def _warn_of_older_names(environ: Mapping[str, str]) -> None:
+    from hermes_exec.config.older_names import find_older_names
+
+    if found := find_older_names(environ):
+        logger.warning("%s: not read; `hermes-exec config import` prints a configuration from them", ", ".join(found))
 
 
 def _is_text(name: str, fields: Mapping[str, Any]) -> bool:

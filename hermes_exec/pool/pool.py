@@ -187,8 +187,8 @@ class SandboxPool:
         """A pool from the environment: `HERMES_EXEC_BACKEND`, `HERMES_EXEC_IMAGE`, `HERMES_EXEC_MAX_SANDBOXES`, …
 
         Each option of the pool and of its backend is a name in capitals after the prefix; values that are not text are
-        read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. The names of older tools (`TERMINAL_*`,
-        `ATROPOS_MODAL_*`, `NOMAD_*`, …) count least, with a warning a name. `more` are arguments that count most.
+        read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. Names of older tools (`TERMINAL_*`, …) are
+        not read: a warning tells of `hermes-exec config import`. `more` are arguments that count most.
 
         Raises:
             ConfigError: a value cannot be read, or a name after the prefix is no option.

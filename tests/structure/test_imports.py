@@ -161,6 +161,7 @@ SHARED = (
     "hermes_exec.aio.loop",
     "hermes_exec.aio.tasks",
     "hermes_exec.cli.kit",
+    "hermes_exec.config.older_names",
     "hermes_exec.file_lock",
     "hermes_exec.private_files",
     "hermes_exec.redact",

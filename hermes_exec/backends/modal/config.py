@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from hermes_exec.backends.modal.profiles import with_profiles
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.model import Volume
+from hermes_exec.config.pool import PoolConfig, overlaid
 
+logger = logging.getLogger(__name__)
 DAY_S = 86_400
 
 
@@ -63,6 +65,16 @@ class ModalConfig(BackendConfig):
 
     @classmethod
     def expand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """See ``BackendConfig.expand``: with the profiles of ``profiles_file``."""
+        """See ``BackendConfig.expand``: with the profiles of ``profiles_file``; what the pool says counts more."""
         path = (values.get("backend_options") or {}).get("profiles_file", values.get("profiles_file"))
-        return values if path is None else with_profiles(values, str(path))
+        if path is None:
+            return values
+        from hermes_exec.config.older_names import import_profiles
+
+        own, _, left_out = import_profiles(str(path))
+        for told in left_out:
+            logger.warning("%s", told)
+        fields = PoolConfig.model_fields
+        usual = {name: fields[name].get_default(call_default_factory=True) for name in values.keys() & fields.keys()}
+        said = {name: value for name, value in values.items() if value is not None and value != usual.get(name)}
+        return overlaid(own, said)

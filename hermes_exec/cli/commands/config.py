@@ -1,13 +1,14 @@
-"""`hermes-exec config`: shows, checks and describes the settings of a pool."""
+"""`hermes-exec config`: shows, checks, describes and imports the settings of a pool."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes_exec.cli.kit.output import emit_json, stdout
+from hermes_exec.cli.kit.output import emit_json, say, stdout
 from hermes_exec.cli.kit.pools import (
     AlwaysJson,
     AsJson,
@@ -46,12 +47,7 @@ def show(
     if "pids" not in pool.slot_limits.model_fields_set:
         values["slot_limits"]["pids"] = DEFAULT_PIDS
     values = masked_data(values, secret_values(pool, chosen, *of_profiles))
-    if as_json:
-        emit_json(values)
-    else:
-        import yaml
-
-        stdout().print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), markup=False, end="")
+    _emit(values, as_json)
 
 
 def schema(as_json: AlwaysJson = True) -> None:
@@ -97,6 +93,43 @@ def check(
         stdout().print(f"{file}: good, backend {told}, {len(profiles)} profiles", markup=False)
 
 
+def import_older(
+    file: Annotated[
+        Path | None, typer.Argument(help="A modal_profiles.yaml, or the settings of an RL environment (section env).")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", "-b", help="Type of the backend, instead of that of the older names.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a configuration file from the names of older systems: those of FILE, or without one the variables
+    TERMINAL_…, ATROPOS_…, TOOL_EXECUTOR_… and NOMAD_… of the environment. What has no counterpart is told on stderr.
+    """
+    from hermes_exec.config.older_names import import_file, import_names
+
+    options, became, left_out = import_names(os.environ, backend) if file is None else import_file(file, backend)
+    for told in left_out:
+        say(told)
+    for name, option in became.items():
+        if option.startswith("environment."):
+            say(f"{name} is left out: it is {option.removeprefix('environment.')} of the RL environment")
+    if not became and not left_out:
+        raise ConfigError("the environment has no names of older systems; a file with some is an argument")
+    values = {"backend": backend or "local", **options}
+    values = {name: value for name, value in values.items() if name != "environment" and value is not None}
+    _resolved(values)
+    _emit(values, as_json)
+
+
+def _emit(values: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        emit_json(values)
+    else:
+        import yaml
+
+        stdout().print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), markup=False, end="")
+
+
 def _of_its_backend(line: str, own: list[str | None], all_of_them: list[str | None]) -> str:
     """A line about some backends, with their names where it does not say them and is not about the whole file."""
     named = line.startswith("backends.") or len(own) == len(all_of_them) or None in own
@@ -111,9 +144,10 @@ def _resolved(settings: dict[str, Any]) -> Configured:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands `config show`, `config schema` and `config check`."""
+    """Add the commands `config show`, `config schema`, `config check` and `config import`."""
     config = typer.Typer(no_args_is_help=True, help="Settings of a pool.")
     config.command(epilog="Example: hermes-exec config show -b docker -i debian:12 -o slots_per_sandbox=8")(show)
     config.command(epilog="Example: hermes-exec config schema > pool.schema.json")(schema)
     config.command(epilog="Example: hermes-exec config check pool.yaml")(check)
+    config.command("import", epilog="Example: TERMINAL_ENV=docker hermes-exec config import > pool.yaml")(import_older)
     app.add_typer(config, name="config")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,16 +15,17 @@ from pydantic import ConfigDict, Field, field_serializer, field_validator, model
 
 from hermes_agent import get_parser
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
-from hermes_atropos.seed_names import SeedNames, translate
 from hermes_exec import ConfigError, Limits, PoolConfig, SandboxPool, config_types
 from hermes_exec.config import masked_settings, named_backends, read_config, secret_fields
+from hermes_exec.config.older_names import FIELDS, import_names
 from hermes_exec.tools import ToolOptions, draw_toolsets, select
 
 InferenceServer = Literal["auto", "openai", "vllm", "sglang", "tinker"]
+_LOG = logging.getLogger(__name__)
 _LISTS = ("enabled_toolsets", "disabled_toolsets")
 
 
-class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
+class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     """The settings of a `SandboxAgentEnv`, beside those of atroposlib. Lists are texts with commas, mappings JSON.
 
     What older environments called otherwise is read, with a note, as what it became.
@@ -117,7 +119,23 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
         for name in _LISTS:
             if joined.get(name) is None:
                 joined.pop(name, None)
-        return translate(joined)
+        return cls._translated(joined) if FIELDS & joined.keys() else joined
+
+    @classmethod
+    def _translated(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The settings with those of older names in the place of what they became; each is told in the log."""
+        found = import_names({name: values.pop(name) for name in FIELDS & values.keys()}, values.get("backend"))
+        for name, option in found.became.items():
+            last = option.rpartition(".")[2]
+            _LOG.warning("%s is now %s%s", name, last, "" if last in cls.model_fields else ", in backend_options")
+        for told in found.left_out:
+            _LOG.warning("%s", told)
+        options = found.options
+        options |= {**options.pop("environment", {}), **options.pop("limits", {})}
+        own = {name: options.pop(name) for name in cls.model_fields.keys() & options.keys()}
+        if options:
+            own["backend_options"] = json.dumps({**json.loads(values.get("backend_options") or "{}"), **options})
+        return {**values, **own}
 
     @field_validator("sampling", "backend_options")
     @classmethod

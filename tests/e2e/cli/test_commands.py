@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.e2e.cli.conftest import Cli
 
 COMMANDS = (
     ["run"], ["shell"], ["doctor"], ["ps"], ["reap"], ["conformance"], ["bench"], ["config", "show"],
-    ["config", "schema"], ["config", "check"], ["tools", "list"], ["tools", "schema"],
+    ["config", "schema"], ["config", "check"], ["config", "import"], ["tools", "list"], ["tools", "schema"],
 )  # fmt: skip
 
 
@@ -112,6 +113,63 @@ def test_config_file_is_checked_shown_and_matches_its_schema(cli: Cli, tmp_path:
     jsonschema.validate({"backend": "docker", "image": "x", "pull_policy": "never"}, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"backend": "docker", "slots_per_sandbx": 4}, schema)
+
+
+OLDER_FILES = {
+    "profiles: {default: {image: x, cpu: 2}, gpu: {gpu: T4}}": "modal",
+    "env: {tool_pool_mode: nomad, sandbox_image: x, group_size: 4, terminal_timeout: 9}": "nomad",
+    "{terminal_backend: local, terminal_lifetime: 600}": "local",
+}
+
+
+def test_config_is_imported_from_older_names(cli: Cli, tmp_path: Path) -> None:
+    variables = {"TERMINAL_ENV": "docker", "TERMINAL_DOCKER_IMAGE": "x", "TERMINAL_TIMEOUT": "9"}
+    done = cli.run("config", "import", env=variables)
+    assert (done.returncode, done.stdout) == (0, "backend: docker\nimage: x\n")
+    assert "TERMINAL_TIMEOUT is left out: a command has a timeout of its own" in " ".join(done.stderr.split())
+    pool = tmp_path / "pool.yaml"
+    pool.write_text(done.stdout)
+    assert SandboxPool.from_config(pool).config.image == "x"
+    assert cli.run("config", "import", "-b", "singularity", env=variables).stdout == "backend: singularity\n"
+    older = tmp_path / "older.yaml"
+    for text, backend in OLDER_FILES.items():
+        older.write_text(text)
+        done = cli.run("config", "import", "--json", str(older))
+        options = json.loads(done.stdout)
+        assert options.pop("backend") == backend
+        SandboxPool.from_config(options, backend=backend)
+        if "group_size" in text:
+            assert done.stderr.split("\n")[:2] == [
+                "the environment keeps group_size",
+                "terminal_timeout is left out: it is terminal_timeout_s of the RL environment",
+            ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [", "while parsing a flow node"),
+        ("a: 3", "has neither profiles of Modal nor fields of an older environment"),
+        ("env: {group_size: 4}", "has neither profiles of Modal nor fields of an older environment"),
+        ("env: {terminal_backend: ssh}", "hosts: field required"),
+        ("env: {tool_pool_mode: daytona}", "tool_pool_mode='daytona' has no counterpart; the backends are apptainer"),
+        ("{tool_pool_mode: modal, modal_cpu: many}", "modal_cpu cannot be read: 'many' is no number"),
+        ("profiles: {a: {min_pool: -1}}", "profiles.a.min_sandboxes: input should be greater than or equal to 0"),
+        ("profiles: {a: {imgae: x}}", "a: there is no 'imgae'; did you mean 'image'?"),
+    ],
+)
+def test_what_cannot_be_imported_is_told(cli: Cli, text: str, told: str, tmp_path: Path) -> None:
+    older = tmp_path / "older.yaml"
+    older.write_text(text)
+    done = cli.run("config", "import", str(older))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in " ".join(done.stderr.split())
+
+
+def test_there_is_nothing_to_import(cli: Cli, tmp_path: Path) -> None:
+    done = cli.run("config", "import", env={name: "" for name in os.environ if name.startswith("NOMAD_")})
+    assert (done.returncode, "no names of older systems" in done.stderr) == (2, True)
+    assert cli.run("config", "import", str(tmp_path / "none.yaml")).returncode == 2
 
 
 def test_options_count_more_than_the_profile_and_that_more_than_the_file(cli: Cli, tmp_path: Path) -> None:

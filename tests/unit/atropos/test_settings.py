@@ -14,6 +14,7 @@ from hermes_atropos.cli.settings import read_settings
 from hermes_atropos.envs.gsm8k_agent import Gsm8kAgentEnv
 from hermes_atropos.envs.terminal_test import TerminalTestEnv
 from hermes_exec import ConfigError
+from hermes_exec.config.older_names import FIELDS
 from tests.support.guarded import install
 
 
@@ -84,7 +85,7 @@ def test_variables_of_older_environments(monkeypatch: pytest.MonkeyPatch) -> Non
         ("env: {enabled_toolsets: [termnal]}", "termnal"),
         ("env: {sampling: '[1]'}", "is no JSON object"),
         ("env: {distribution: defualt}", "default"),
-        ("env: {terminal_timeout: long}", "terminal_timeout: .*number"),
+        ("env: {terminal_timeout: long}", "terminal_timeout cannot be read: 'long' is no number"),
         ("a: [", "cannot be read"),
     ],
 )
@@ -128,7 +129,11 @@ def test_older_names_are_read_as_what_they_became(caplog: pytest.LogCaptureFixtu
     assert (config.terminal_timeout_s, config.acquire_timeout_s) == (90, 30)
     assert json.loads(config.backend_options) == {"modal_secrets": ["a", "b"]}
     assert config.tool_options.terminal_timeout_s == 90
-    for told in ("modal_image is now image", "tool_pool_size is ignored"):
+    for told in (
+        "modal_image is now image\n",
+        "secrets is now modal_secrets, in backend_",
+        "tool_pool_size is left out",
+    ):
         assert told in caplog.text
 
 
@@ -136,7 +141,21 @@ def test_purging_is_an_option_of_nomad_alone(caplog: pytest.LogCaptureFixture) -
     config, _ = read("--env.tool_pool_mode", "nomad", "--env.purge_job_on_start", "true", "--env.sandbox_image", "i")
     assert (config.image, json.loads(config.backend_options)) == ("i", {"purge_on_start": True})
     read("--env.purge_job_on_start", "true")
-    assert "purge_job_on_start has no meaning with backend local" in caplog.text
+    assert "purge_job_on_start is left out: it is about nomad, not local" in caplog.text
+
+
+def test_all_older_names_are_fields_and_flags() -> None:
+    """In Python and with everything that a flag takes; extra keys of a mapping go on to the backend's options."""
+    config = SandboxEnvConfig(
+        terminal_backend="modal", modal_cpu=2, modal_memory=64, modal_env_vars="A=1", extra_body={"top_p": 0.5},
+        require_sandbox=True, allow_network=False, backend_options={"region": "eu"},
+    )  # fmt: skip
+    assert (config.backend, config.cpus, config.memory_mb, config.network) == ("modal", 2, 64, False)
+    assert (config.min_isolation, config.further_sampling) == ("namespaces", {"top_p": 0.5})
+    assert json.loads(config.backend_options) == {"region": "eu", "env": {"A": "1"}}
+    for name in FIELDS - {"tool_pool_mode", "terminal_backend", "extra_body"}:
+        assert read(f"--env.{name}", "1")[0].backend == "local"
+    assert read("--env.tool_pool_mode", "default", "--env.backend", "docker")[0].backend == "docker"
 
 
 def test_toolsets_of_groups() -> None:

@@ -75,7 +75,7 @@ def test_the_shape_of_the_configuration_class(tmp_path: Path, caplog: pytest.Log
     gpu = config.profiles["gpu"]
     assert gpu.backend_options == {"gpus": "A100:2", "modal_secrets": ("a", "b")}
     assert gpu.env == {"X": "1", "Y": "a=b"}
-    assert "execution_timeout_s is left out: it is timeout_s of each call" in caplog.text
+    assert "execution_timeout_s is left out: a command has a timeout of its own" in caplog.text
 
 
 def test_what_the_pool_says_counts_more(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_options_of_the_backend_in_the_default_profile(tmp_path: Path) -> None:
     [
         ("profiles: {a: {imgae: x}}", "a: there is no 'imgae'; did you mean 'image'?"),
         ("default_profile: b\nprofiles: {a: {image: x}}", "there is no such profile; valid names are a"),
-        ("profiles: {a: {image: x, cpu: many}}", "cpus"),
+        ("profiles: {a: {image: x, cpu: many}}", "a.cpu cannot be read: 'many' is no number"),
         ("profiles: {a: 3}", "a profile is a mapping"),
         ("profiles: {a: {env_vars: nothing}}", "is not NAME=VALUE"),
         ("{}", "there are no profiles in it"),

@@ -44,7 +44,6 @@ _SECTIONS = ("env", "openai")
 _TITLES = {
     "SandboxEnvConfig": "settings of every environment here",
     "BaseEnvConfig": "settings of atroposlib",
-    "SeedNames": "older names",
     "APIServerConfig": "inference server",
     "ServerBaseline": "inference server, further settings",
 }
@@ -129,6 +128,8 @@ class _Parser(argparse.ArgumentParser):
 def _flags(
     program: str, kind: type[CommandLineEnv], config: type[BaseModel], server: type[BaseModel]
 ) -> argparse.ArgumentParser:
+    from hermes_exec.config.older_names import FIELDS
+
     usage = "%(prog)s [--config FILE] [--env.NAME VALUE …] [--openai.NAME VALUE …]"
     parser = _Parser(prog=program, usage=usage, description=kind.__doc__, allow_abbrev=False)
     parser.add_argument("--config", help="YAML file with the sections env and openai")
@@ -137,13 +138,13 @@ def _flags(
     for prefix, model in sections:
         groups = {title: parser.add_argument_group(title) for title in _titles(model)}
         for name, field in model.model_fields.items():
-            older = (field.description or "").startswith("an older name")
             text = f"{field.description or ''} (default: {field.get_default(call_default_factory=True)})".replace(
                 "%", "%%"
             )
-            groups[_title(model, name)].add_argument(
-                f"--{prefix}{name}", default=argparse.SUPPRESS, metavar="X", help=argparse.SUPPRESS if older else text
-            )
+            flag = f"--{prefix}{name}"
+            groups[_title(model, name)].add_argument(flag, default=argparse.SUPPRESS, metavar="X", help=text)
+    for name in FIELDS:
+        parser.add_argument(f"--env.{name}", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
 
 
@@ -203,8 +204,9 @@ def _made(model: type[ModelT], values: Mapping[str, Any], section: str) -> Model
     from pydantic import ValidationError
 
     from hermes_exec.config import nearest
+    from hermes_exec.config.older_names import FIELDS
 
-    unknown = sorted(values.keys() - model.model_fields.keys())
+    unknown = sorted(values.keys() - model.model_fields.keys() - (FIELDS if section == "env" else set()))
     if unknown:
         told = f"the section {section} has no {', '.join(map(repr, unknown))}"
         raise ConfigError(f"{told}; {nearest(unknown[0], model.model_fields)}")
