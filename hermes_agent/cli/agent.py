@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,32 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hermes_agent.cli.options import (
-    ApiKey,
-    BaseUrl,
-    Deadline,
-    MaxCost,
-    MaxRetries,
-    MaxTokens,
-    MaxTokensTotal,
-    MaxToolCalls,
-    MaxTurns,
+    LoopOptions,
     ModelName,
-    ParallelCallsOption,
-    Parser,
-    RequestTimeout,
-    Sampling,
-    Stream,
+    ModelOptions,
     Strict,
-    Temperature,
-    TextTools,
     ToolOption,
     Toolsets,
-    WaitOutage,
-    parse_sampling,
+    flatten_options,
 )
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import emit_json, say, stderr
+from hermes_exec.cli.kit.output import emit_json, printable, say, stderr
 from hermes_exec.cli.kit.pools import (
     AsJson,
     Backend,
@@ -66,35 +50,21 @@ _CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK
     epilog='Example: hermes-exec agent "Count the lines of all Python files" --put ./src --model qwen3 '
     "--base-url http://localhost:8000/v1",
 )
+@flatten_options
 def agent(
     task: Annotated[str, typer.Argument(metavar="TASK", help="What the model is asked to do.")],
     model: ModelName,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = "none",
-    parser: Parser = None,
-    text_tools: TextTools = False,
-    request_timeout: RequestTimeout = 600.0,
-    stream: Stream = None,
-    max_retries: MaxRetries = 4,
-    wait_outage: WaitOutage = 30.0,
+    reached: ModelOptions,
+    loop: LoopOptions,
     backend: Backend = None,
     image: Image = None,
     put: Annotated[
         list[Path] | None,
         typer.Option("--put", exists=True, help="File or directory to put into the workspace; may be repeated."),
     ] = None,
-    max_turns: MaxTurns = 30,
     toolset: Toolsets = None,
     tool_option: ToolOption = None,
     strict: Strict = False,
-    temperature: Temperature = 1.0,
-    max_tokens: MaxTokens = None,
-    sampling: Sampling = None,
-    max_tool_calls: MaxToolCalls = None,
-    parallel_calls: ParallelCallsOption = "safe",
-    deadline: Deadline = None,
-    max_tokens_total: MaxTokensTotal = None,
-    max_cost: MaxCost = None,
     config: Config = None,
     profile: Profile = None,
     option: Options = None,
@@ -109,7 +79,6 @@ def agent(
     """
     from hermes_agent import Hooks, Rollout
     from hermes_agent.models.named import named_model
-    from hermes_agent.turn import parse_parallel_calls
     from hermes_exec.tools import ToolOptions, select
 
     if not task.strip():
@@ -120,35 +89,14 @@ def agent(
     if left_out := select(toolset or (), strict=strict).unavailable:
         stderr().print(_styled(f"left out, not part of this package: {', '.join(left_out)}"))
     pool = make_pool(backend, image, config, profile, option, trace=trace)
-    made = named_model(
-        model,
-        base_url=base_url,
-        api_key=api_key,
-        parser=parser,
-        text_tools=text_tools,
-        request_timeout_s=request_timeout,
-        stream="auto" if stream is None else stream,
-        max_retries=max_retries,
-        wait_outage_s=wait_outage,
-    )
+    made = named_model(model, **reached.settings())
     shown = _Shown()
     rollout = Rollout(
         messages=task,
         files=places,
         toolsets=toolset,
         tool_options=ToolOptions.of(parse_options(tool_option)),
-        loop={
-            "max_turns": max_turns,
-            "temperature": temperature,
-            "max_tokens": max_tokens,
-            "sampling": parse_sampling(sampling),
-            "max_tool_calls": max_tool_calls,
-            "parallel_calls": parse_parallel_calls(parallel_calls),
-            "deadline_s": deadline,
-            "max_tokens_total": max_tokens_total,
-            "max_cost": max_cost,
-            "hooks": Hooks(before_call=shown.before, after_call=shown.after),
-        },
+        loop={**loop.settings(), "hooks": Hooks(before_call=shown.before, after_call=shown.after)},
     )
     raise typer.Exit(run_async(lambda: _run(pool, made, rollout, as_json)))
 
@@ -194,7 +142,7 @@ def _print(episode: Episode) -> None:
     facts = f"{episode.turns} turns, {calls} calls, {episode.duration_s:.1f} s"
     console.print(f"{episode.finish} ({episode.cause}), {facts}")
     if episode.answer:
-        typer.echo(_safe(episode.answer))
+        typer.echo(printable(episode.answer))
 
 
 def _styled(text: str, style: str = "") -> Text:
@@ -219,9 +167,5 @@ def _facts(episode: Episode) -> dict[str, object]:
 
 def _line(text: str) -> str:
     """One line, cut, with what a terminal would act on escaped."""
-    shown = _safe(text).replace("\n", " ")
+    shown = printable(text).replace("\n", " ")
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]} …"
-
-
-def _safe(text: str) -> str:
-    return "".join(char if char in "\n\t" or char.isprintable() else json.dumps(char)[1:-1] for char in text)

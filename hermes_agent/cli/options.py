@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -23,26 +26,10 @@ ApiKey = Annotated[
     str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key of the endpoint.", show_default=False)
 ]
 Parser = Annotated[str | None, typer.Option("--parser", help="Format of tool calls in plain text, such as hermes.")]
-TextTools = Annotated[
-    bool, typer.Option("--text-tools", help="Describe tools in the prompt, for endpoints that know none.")
-]
-RequestTimeout = Annotated[
-    float,
-    typer.Option("--request-timeout", metavar="SECONDS", help="So long without a byte of an answer, and it is lost."),
-]
-Stream = Annotated[
-    bool | None,
-    typer.Option("--stream/--no-stream", help="Stream answers, or wait for all of each (default: of short ones)."),
-]
-MaxRetries = Annotated[
-    int,
-    typer.Option("--max-retries", min=0, help="How often a completion that was lost is asked for again (paid twice)."),
-]
 WaitOutage = Annotated[
     float,
     typer.Option("--wait-outage", metavar="SECONDS", min=0, help="How long an endpoint that is away is waited for."),
 ]
-MaxTurns = Annotated[int, typer.Option("--max-turns", min=1, help="Completions of an episode.")]
 Toolsets = Annotated[
     list[str] | None, typer.Option("--toolset", "-t", help="May be repeated (default: terminal, file).")
 ]
@@ -55,32 +42,111 @@ ToolOption = Annotated[
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse toolsets that have no tool here.")]
-Temperature = Annotated[float, typer.Option("--temperature", min=0, max=100, help="0 is greedy.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of one completion.")]
-Sampling = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sampling",
-        metavar="NAME=VALUE",
-        help="A further parameter of requests, its value as JSON or text: top_p=0.9, reasoning_effort=high, "
-        """'provider={"order": ["x"]}'; may be repeated.""",
-    ),
-]
-ParallelCallsOption = Annotated[
-    str,
-    typer.Option(
-        "--parallel-calls",
-        metavar="safe|all|N",
-        help="Calls of one turn: `safe` runs only neighbouring reads side by side, `all` or a number all (at most N) "
-        "at once, 1 one after another.",
-    ),
-]
-MaxToolCalls = Annotated[int | None, typer.Option("--max-tool-calls", min=0, help="Tool calls of an episode.")]
-Deadline = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="Longest time of an episode.")]
-MaxTokensTotal = Annotated[
-    int | None, typer.Option("--max-tokens-total", min=1, help="Tokens of an episode, prompts and completions.")
-]
-MaxCost = Annotated[float | None, typer.Option("--max-cost", help="What an episode may cost, as the provider says.")]
+
+
+@dataclass(frozen=True, repr=False)
+class ModelOptions:
+    """How a model is reached, beside its name."""
+
+    base_url: BaseUrl = None
+    api_key: ApiKey = "none"
+    parser: Parser = None
+    text_tools: Annotated[
+        bool, typer.Option("--text-tools", help="Describe tools in the prompt, for endpoints that know none.")
+    ] = False
+    request_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--request-timeout", metavar="SECONDS", help="So long without a byte of an answer, and it is lost."
+        ),
+    ] = 600.0
+    stream: Annotated[
+        bool | None,
+        typer.Option("--stream/--no-stream", help="Stream answers, or wait for all of each (default: of short ones)."),
+    ] = None
+    max_retries: Annotated[
+        int,
+        typer.Option(
+            "--max-retries", min=0, help="How often a completion that was lost is asked for again (paid twice)."
+        ),
+    ] = 4
+    wait_outage_s: WaitOutage = 30.0
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `named_model`."""
+        return {**vars(self), "stream": "auto" if self.stream is None else self.stream}
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """How a model is asked, and how far an episode may go."""
+
+    max_turns: Annotated[int, typer.Option("--max-turns", min=1, help="Completions of an episode.")] = 30
+    temperature: Annotated[float, typer.Option("--temperature", min=0, max=100, help="0 is greedy.")] = 1.0
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of one completion.")] = None
+    sampling: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sampling",
+            metavar="NAME=VALUE",
+            help="A further parameter of requests, its value as JSON or text: top_p=0.9, reasoning_effort=high, "
+            """'provider={"order": ["x"]}'; may be repeated.""",
+        ),
+    ] = None
+    max_tool_calls: Annotated[int | None, typer.Option("--max-tool-calls", min=0, help="Tool calls of an episode.")] = (
+        None
+    )
+    parallel_calls: Annotated[
+        str,
+        typer.Option(
+            "--parallel-calls",
+            metavar="safe|all|N",
+            help="Calls of one turn: `safe` runs only neighbouring reads side by side, `all` or a number all (at most "
+            "N) at once, 1 one after another.",
+        ),
+    ] = "safe"
+    deadline_s: Annotated[
+        float | None, typer.Option("--deadline", metavar="SECONDS", help="Longest time of an episode.")
+    ] = None
+    max_tokens_total: Annotated[
+        int | None, typer.Option("--max-tokens-total", min=1, help="Tokens of an episode, prompts and completions.")
+    ] = None
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", help="What an episode may cost, as the provider says.")
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `AgentLoop`. Raises ConfigError."""
+        from hermes_agent.turn import parse_parallel_calls
+
+        sampling, parallel_calls = parse_sampling(self.sampling), parse_parallel_calls(self.parallel_calls)
+        return {**vars(self), "sampling": sampling, "parallel_calls": parallel_calls}
+
+
+def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of its parameters that are dataclasses, as typer takes it."""
+    hints = get_type_hints(command, include_extras=True)
+    flat: list[Parameter] = []
+    of: dict[str, list[str]] = {}
+    for name, parameter in signature(command).parameters.items():
+        if not is_dataclass(kind := hints[name]):
+            flat.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind))
+            continue
+        types = get_type_hints(kind, include_extras=True)
+        of[name] = [field.name for field in fields(kind)]
+        flat += [
+            Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name])
+            for field in fields(kind)
+        ]
+
+    @wraps(command)
+    def flattened(**given: Any) -> None:
+        made = {name: hints[name](**{field: given.pop(field) for field in names}) for name, names in of.items()}
+        command(**given, **made)
+
+    flattened.__signature__ = Signature(flat)  # type: ignore[attr-defined]
+    flattened.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return flattened
 
 
 def parse_sampling(given: Iterable[str] | None) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def trace(
             _word(each.box, 20),
             _word(each.slot),
             _word(each.method),
-            *map(_ms, _times(each)),
+            *map(_ms, (each.total_s, each.queue_s, each.wire_s, each.exec_s)),
             _word(each.error),
             each.why,
         )
@@ -80,10 +80,6 @@ def trace(
 def _word(text: object, most: int = 40) -> str | None:
     """Return a name as a terminal may show it: the file may be anybody's."""
     return None if text is None else one_line(str(text)[:most])
-
-
-def _times(call: Call) -> tuple[float, float, float, float]:
-    return call.total_s, call.queue_s, call.wire_s, call.exec_s
 
 
 def _ms(seconds: float) -> str:

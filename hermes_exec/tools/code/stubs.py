@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -40,15 +40,12 @@ def _function(name: str, schema: Mapping[str, Any]) -> str:
     if not _usable(name):
         return ""
     described = str(schema["function"].get("description", ""))
-    given = ", ".join(f"{word!r}: {word}" for word in _names(_parameters(schema)))
+    words = [parameter.partition("=")[0] for parameter in _parameters(schema)]
+    given = ", ".join(f"{word!r}: {word}" for word in words)
     return (
         f"\n\ndef {signature(name, schema)}:\n    {described!r}\n    given = {{{given}}}\n"
         f"    return _call({name!r}, {{word: value for word, value in given.items() if value is not None}})\n"
     )
-
-
-def _names(parameters: Iterable[str]) -> list[str]:
-    return [parameter.partition("=")[0] for parameter in parameters]
 
 
 def _usable(name: str) -> bool:

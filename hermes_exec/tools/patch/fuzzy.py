@@ -11,22 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-STRICT_STRATEGIES = (
-    "exact",
-    "line_trimmed",
-    "whitespace_normalized",
-    "indentation_flexible",
-    "escape_normalized",
-    "trimmed_boundary",
-    "unicode_normalized",
-)
-"""Always tried, in this order: all of them need every character but white space, escapes and punctuation look-alikes
-to be equal."""
-
-SIMILARITY_STRATEGIES = ("block_anchor", "context_aware")
-"""Tried only when asked for: they accept lines that merely resemble what was asked for, and so can replace the wrong
-ones."""
-
 _WHITE = re.compile(r"[ \t]+")
 _SAME_LOOK = (
     "'‘’‚‛′",
@@ -96,7 +80,7 @@ def _strategies(text: str, old: str, similar: bool, *, overlapping: bool) -> Ite
         yield "trimmed_boundary", _by_lines(str.strip, overlapping)
         yield "trimmed_boundary", _trimmed_in_line
     yield "unicode_normalized", _unicode_normalized
-    if similar:
+    if similar:  # up to here all but white space, escapes and look-alikes is equal: these can find the wrong lines
         yield "block_anchor", _block_anchor
         yield "context_aware", _context_aware
 

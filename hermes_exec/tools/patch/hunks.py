@@ -62,17 +62,15 @@ def _find(text: str, hunk: Hunk, similar: bool) -> Found | None:
     lines = Lines(text)
     exact = tuple(lines.span(index, len(hunk.old)) for index in fuzzy.find_lines(lines.lines, hunk.old))
     old = "\n".join(hunk.old)
-    found = Found("exact", exact, old) if exact else _find_loosely(text, old, similar)
+    found = Found("exact", exact, old) if exact else None
+    if found is None and old.strip():
+        found = fuzzy.find(text, old, similar=similar, most=_MAX_PLACES)
     if found is None:
         return None
     whole = tuple(match for match in found.matches if _whole_lines(text, match))
     if hunk.at_end_of_file:
         whole = tuple(match for match in whole if not text[match.end :].strip())
     return Found(found.strategy, whole, found.old) if whole else None
-
-
-def _find_loosely(text: str, old: str, similar: bool) -> Found | None:
-    return fuzzy.find(text, old, similar=similar, most=_MAX_PLACES) if old.strip() else None
 
 
 def _whole_lines(text: str, match: Match) -> bool:

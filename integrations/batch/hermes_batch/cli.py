@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,27 +12,15 @@ import typer
 
 from hermes_agent.cli.options import (
     ApiKey,
-    BaseUrl,
-    Deadline,
-    MaxCost,
-    MaxRetries,
-    MaxTokens,
-    MaxTokensTotal,
-    MaxToolCalls,
-    MaxTurns,
+    LoopOptions,
     ModelName,
-    ParallelCallsOption,
+    ModelOptions,
     Parser,
-    RequestTimeout,
-    Sampling,
-    Stream,
     Strict,
-    Temperature,
-    TextTools,
     ToolOption,
     Toolsets,
     WaitOutage,
-    parse_sampling,
+    flatten_options,
 )
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
@@ -46,49 +35,32 @@ app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in a 
 _Out = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")]
 
 
-@app.command("run", epilog="Example: hermes-exec batch run prompts.jsonl --out runs/a --model embedded --workers 8")
-def run(
-    dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="File of prompts: JSON lines, or a JSON array.")],
-    out: Annotated[Path, typer.Option("--out", help="Directory for trajectories.jsonl, report.html and run.json.")],
-    model: ModelName,
+@dataclass(frozen=True, repr=False)
+class _ModelOptions(ModelOptions):
+    wait_outage_s: WaitOutage = 1800.0
+
+
+@dataclass(frozen=True)
+class _RunOptions:
+    """Settings of a run that have the names and values of `BatchConfig`."""
+
     extra: Annotated[
         str, typer.Option("--extra", help="Unknown entries of a prompt: `refuse`, or keep them in its `metadata`.")
-    ] = "refuse",
-    base_url: BaseUrl = None,
-    api_key: ApiKey = "none",
-    parser: Parser = None,
-    text_tools: TextTools = False,
-    request_timeout: RequestTimeout = 600.0,
-    stream: Stream = None,
-    max_retries: MaxRetries = 4,
-    wait_outage: WaitOutage = 1800.0,
+    ] = "refuse"
     on_outage: Annotated[
         str,
         typer.Option("--on-outage", help="When it is away for longer: `wait` on, or `stop` with the rest undone."),
-    ] = "wait",
+    ] = "wait"
     retries: Annotated[
         int, typer.Option("--retries", min=0, help="How often a prompt whose slot failed is worked on again.")
-    ] = 2,
-    backend: Backend = None,
-    image: Image = None,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = 4,
-    max_turns: MaxTurns = 30,
-    toolset: Toolsets = None,
-    tool_option: ToolOption = None,
-    system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="Told before each prompt.")] = None,
-    temperature: Temperature = 1.0,
-    max_tokens: MaxTokens = None,
-    sampling: Sampling = None,
-    max_tool_calls: MaxToolCalls = None,
-    parallel_calls: ParallelCallsOption = "safe",
-    deadline: Deadline = None,
-    max_tokens_total: MaxTokensTotal = None,
-    max_cost: MaxCost = None,
+    ] = 2
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = 4
+    system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="Told before each prompt.")] = None
     distribution: Annotated[
         str | None,
         typer.Option("--distribution", help="Draw each prompt's toolsets from it (`hermes-exec tools distributions`)."),
-    ] = None,
-    strict: Strict = False,
+    ] = None
+    strict: Strict = False
     score_in: Annotated[
         str,
         typer.Option(
@@ -96,11 +68,26 @@ def run(
             help="Where checks run: `sealed` (the work alone, in a clean slot), `slot` (as it was left) or `live` "
             "(with its processes).",
         ),
-    ] = "sealed",
-    check_timeout: Annotated[float, typer.Option("--check-timeout", metavar="SECONDS", help="Of one check.")] = 60.0,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first prompts.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling, where the model has seeds.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results that are in --out.")] = False,
+    ] = "sealed"
+    check_timeout_s: Annotated[float, typer.Option("--check-timeout", metavar="SECONDS", help="Of one check.")] = 60.0
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first prompts.")] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling, where the model has seeds.")] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results that are in --out.")] = False
+
+
+@app.command("run", epilog="Example: hermes-exec batch run prompts.jsonl --out runs/a --model embedded --workers 8")
+@flatten_options
+def run(
+    dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="File of prompts: JSON lines, or a JSON array.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory for trajectories.jsonl, report.html and run.json.")],
+    model: ModelName,
+    reached: _ModelOptions,
+    loop: LoopOptions,
+    own: _RunOptions,
+    toolset: Toolsets = None,
+    tool_option: ToolOption = None,
+    backend: Backend = None,
+    image: Image = None,
     pool_config: Config = None,
     profile: Profile = None,
     option: Options = None,
@@ -114,47 +101,19 @@ def run(
     for reasons outside of the model or were not done because its endpoint was away or the disk of --out full, 130
     interrupted.
     """
-    from pydantic import SecretStr
-
     from hermes_batch.config import BatchConfig
     from hermes_batch.run import run_batch
 
     settings: dict[str, Any] = {
         "dataset": dataset,
-        "extra": extra,
         "out": out,
         "model": model,
-        "base_url": base_url,
-        "api_key": SecretStr(api_key),
-        "parser": parser,
-        "text_tools": text_tools,
-        "request_timeout_s": request_timeout,
-        "stream": "auto" if stream is None else stream,
-        "max_retries": max_retries,
-        "wait_outage_s": wait_outage,
-        "on_outage": on_outage,
-        "retries": retries,
+        **reached.settings(),
+        **loop.settings(),
+        **vars(own),
         **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
-        "workers": workers,
-        "max_turns": max_turns,
         "toolsets": tuple(toolset or ("terminal", "file")),
         "tool_options": parse_options(tool_option),
-        "system_prompt": system_prompt,
-        "temperature": temperature,
-        "max_tokens": max_tokens,
-        "sampling": parse_sampling(sampling),
-        "max_tool_calls": max_tool_calls,
-        "parallel_calls": parallel_calls,
-        "deadline_s": deadline,
-        "max_tokens_total": max_tokens_total,
-        "max_cost": max_cost,
-        "distribution": distribution,
-        "strict": strict,
-        "score_in": score_in,
-        "check_timeout_s": check_timeout,
-        "limit": limit,
-        "seed": seed,
-        "overwrite": overwrite,
     }
     config = BatchConfig.of(settings)
     raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json), notice=_notice(config.out)))
