@@ -1,4 +1,4 @@
-"""Directories of boxes on this host: made with an owner file, found again, removed without ever following a mount."""
+"""Directories of boxes on this host: made with an owner file, found again, removed."""
 
 from __future__ import annotations
 
@@ -9,31 +9,26 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import from_json, own_labels, process_start, to_json
+from hermes_exec.backends.removal import NOT_REMOVED, mounts_below, remove_tree
 from hermes_exec.backends.strict_path import make_directories, why_not_strict
-from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
+from hermes_exec.errors import ConfigError, LaunchError
 
 logger = logging.getLogger(__name__)
-CGROUP_NAME = "hermes-exec-"
 OWNER_FILE = "owner.json"
 RUNNER_FILE = "runner.json"
 LOG_FILE = "runner.log"
-GROUPS_FILE = "groups"
 LEFT_FILE = "left.json"
 """What could not be removed of the directory, as the runner writes it too; it is then left alone."""
 MAX_LEFT_BYTES = 256 * 1024
-NOT_REMOVED = "it could not be removed"
 LOG_TAIL_BYTES = 8192
 MAX_LOG_BYTES = 1 << 20
 NEVER = (errno.EACCES, errno.EINVAL, errno.ENOENT, errno.ENOTSUP, errno.EPERM, errno.EROFS)
@@ -133,7 +128,7 @@ class BoxDirectory:
         and says why. What is mounted below stays, since a removal would empty it.
         """
         owner = self.owner()
-        left = [f"{mount} is mounted" for mount in _mounts() if mount.startswith(f"{self.path}/")]
+        left = [f"{mount} is mounted" for mount in mounts_below(self.path)]
         if left:
             logger.warning("%s is kept: %s", self.path, left[0])
         else:
@@ -143,78 +138,6 @@ class BoxDirectory:
                 (self.path / LEFT_FILE).write_text(json.dumps(left), "utf-8")
                 if owner is not None:
                     (self.path / OWNER_FILE).write_text(to_json(owner), "utf-8")
-
-
-def remove_groups(directory: BoxDirectory, patience_s: float = 5.0) -> None:
-    """Remove the cgroups that a killed runner of this host has left, by what it wrote down; one with processes is
-    kept.
-    """
-    try:
-        beginnings = (directory.box / GROUPS_FILE).read_text("utf-8").splitlines()
-    except (OSError, ValueError):
-        return  # a runner that ends by itself has removed both
-    deadline = time.monotonic() + patience_s
-    for beginning in beginnings:
-        parent, name = os.path.split(os.path.normpath(beginning))
-        if not re.fullmatch(rf"{CGROUP_NAME}[0-9a-f]+-", name):
-            continue
-        for group in Path(parent).glob(f"{name}*"):
-            _remove_group(group, deadline)
-
-
-def _remove_group(group: Path, deadline: float) -> None:
-    while True:
-        try:
-            group.rmdir()
-        except OSError as error:
-            if error.errno == errno.EBUSY and time.monotonic() < deadline:
-                time.sleep(0.01)  # its last processes are ending
-                continue
-            logger.debug("%s could not be removed: %s", group, error.strerror)
-        return
-
-
-def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> list[str]:
-    """Remove a folder with all that is in it, what this user cannot by `otherwise`; return why something stays, which
-    is logged too.
-    """
-    # These go deeper than Python can: a tenant may have nested folders without end.
-    _run("rm", "-rf", path)
-    problems = _wipe(path)
-    if problems and otherwise is not None:
-        otherwise(path)
-        problems = _wipe(path)
-    if problems:
-        logger.warning("%s could not be removed", path)
-    return problems
-
-
-def _wipe(path: Path) -> list[str]:
-    """Remove what `rm` did not: a folder without write permission keeps its entries, and not each `rm` knows any
-    depth. Return why something stays.
-    """
-    said = b""
-    if os.path.lexists(path):
-        with contextlib.suppress(BackendUnavailable):
-            said = _run(str(runner_binary.path()), "wipe", path, errors=subprocess.PIPE)
-    if not os.path.lexists(path):
-        return []
-    lines = said.decode("utf-8", "replace").splitlines()
-    return [line.removeprefix("runner wipe: ") for line in lines] or [NOT_REMOVED]
-
-
-def _run(program: str, option: str, path: Path, errors: int = subprocess.DEVNULL) -> bytes:
-    nowhere, found = subprocess.DEVNULL, shutil.which(program) or f"/bin/{program}"
-    done = subprocess.run([found, option, path], stdin=nowhere, stdout=nowhere, stderr=errors, check=False)
-    return done.stderr or b""
-
-
-def _mounts() -> list[str]:
-    try:
-        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return []
-    return [line.split(" ")[4].encode("utf-8", "surrogateescape").decode("unicode_escape") for line in lines]
 
 
 def parent_directory(base_dir: str | None) -> Path:

@@ -1,8 +1,10 @@
-"""What failures of an engine come to: it is away for a moment, or the box has ended."""
+"""What failures of an engine are here: each adapter has a table of them, and all tables are read in one way."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import anyio
 
@@ -13,12 +15,55 @@ AWAY_S, AWAY_PAUSE_S = 10.0, 0.5
 """How long an engine that is away is asked again to end a box, and how often."""
 
 
+class ErrorRow(NamedTuple):
+    """A row of a table: the failures that it is for, and the error that they are here.
+
+    It is for failures of one of the `types`, with one of the `statuses`, in whose text `pattern` is found; what is
+    empty matches all. In `message` stand `{said}` for the text, `{status}`, and the names that the adapter gives.
+    """
+
+    error: Callable[[str], ExecError]
+    message: str
+    pattern: str = ""
+    types: tuple[type[BaseException], ...] = ()
+    statuses: tuple[int, ...] = ()
+
+    def is_for(self, text: str, failure: BaseException | None, status: int | None) -> bool:
+        """Return whether a failure is one of those that this row is for."""
+        if self.types and not isinstance(failure, self.types):
+            return False
+        if self.statuses and status not in self.statuses:
+            return False
+        return re.search(self.pattern, text) is not None
+
+
+def translate(
+    rows: Sequence[ErrorRow],
+    said: str,
+    *,
+    text: str | None = None,
+    failure: BaseException | None = None,
+    status: int | None = None,
+    **names: object,
+) -> ExecError:
+    """Return the error of the first row that is for a failure. `text` is what patterns are searched in, if that is more
+    than the message is to have. The last row of a table is for all.
+    """
+    row = next(row for row in rows if row.is_for(said if text is None else text, failure, status))
+    return row.error(row.message.format(said=said, status=status, **names))
+
+
 def away_for_now(error: BackendUnavailable) -> BackendUnavailable:
     """Return the error, marked as that of an engine that has answered before, or that did not answer in time, which
     proves nothing: whoever waits for a sandbox goes on waiting.
     """
     error.cause, error.retryable = ErrorCause.INFRA, True
     return error
+
+
+def unavailable_for_now(message: str) -> BackendUnavailable:
+    """Return the error of an engine that is away for now."""
+    return away_for_now(BackendUnavailable(message))
 
 
 async def why_not_ended(end: Callable[[], Awaitable[object]]) -> ExecError | OSError | None:

@@ -58,10 +58,15 @@ class HostBackend:
             if labels is None:
                 continue
             pid = directory.runner_pid()
-            state = "ended" if pid is None else "running"
-            owner = owner_state(labels, shared_engine=False)
-            name, created = self._name_of(directory, pid), directory.created_at()
-            info = SandboxInfo(name, self.name, labels, owner, state, created_at=created, left=directory.left())
+            info = SandboxInfo(
+                sandbox=self._name_of(directory, pid),
+                backend=self.name,
+                labels=labels,
+                owner=owner_state(labels, shared_engine=False),
+                state="ended" if pid is None else "running",
+                created_at=directory.created_at(),
+                left=directory.left(),
+            )
             found.append((directory, info))
         return found
 

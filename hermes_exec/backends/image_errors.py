@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 
-from hermes_exec.errors import ErrorCause, ImageError, LaunchError, QuotaExceeded
+from hermes_exec.backends.engine_errors import ErrorRow, translate
+from hermes_exec.errors import ErrorCause, ExecError, ImageError, QuotaExceeded
 
-UNREACHABLE = re.compile(
-    r": (dial|read|write) (tcp|udp)|no such host|server misbehaving|timeout|deadline exceeded"
-    r"|connection (refused|reset)|network is unreachable|unexpected HTTP status: 5\d\d|\bEOF$",
-    re.IGNORECASE,
+UNREACHABLE = (
+    r"(?i): (dial|read|write) (tcp|udp)|no such host|server misbehaving|timeout|deadline exceeded"
+    r"|connection (refused|reset)|network is unreachable|unexpected HTTP status: 5\d\d|\bEOF$"
 )
 """Messages about a registry that does not answer, or not now; there is no code for it."""
+ROWS = (
+    ErrorRow(QuotaExceeded, "the registry does not hand out {name!r} now: {said}", "toomanyrequests|(?i:rate limit)"),
+    ErrorRow(
+        partial(ImageError, cause=ErrorCause.PROVIDER, retryable=True),
+        "the image {name!r} cannot be fetched, its registry is not to be had now: {said}",
+        UNREACHABLE,
+    ),
+    ErrorRow(ImageError, "the image {name!r} cannot be fetched: {said}"),
+)
 LOG_LINES, LOG_CHARS = 10, 1000
 """How much of the end of a build's log an error has."""
 
 
-def not_fetched(name: str, said: str) -> LaunchError:
+def not_fetched(name: str, said: str) -> ExecError:
     """The error for an image that cannot be fetched, for the reason that was told."""
-    if "toomanyrequests" in said or "rate limit" in said.lower():
-        return QuotaExceeded(f"the registry does not hand out {name!r} now: {said}")
-    if UNREACHABLE.search(said):
-        message = f"the image {name!r} cannot be fetched, its registry is not to be had now: {said}"
-        return ImageError(message, cause=ErrorCause.PROVIDER, retryable=True)
-    return ImageError(f"the image {name!r} cannot be fetched: {said}")
+    return translate(ROWS, said, name=name)
 
 
 def not_built(name: str, log: str) -> ImageError:

@@ -253,6 +253,8 @@ EXTRAS = {
     "hermes_exec/aio/websocket.py": {"wsproto"},
     "hermes_exec/backends/docker/client.py": {"docker", "requests"},
     "hermes_exec/backends/docker/context.py": {"docker"},
+    "hermes_exec/backends/docker/errors.py": {"docker", "requests", "urllib3"},
+    "hermes_exec/backends/modal/errors.py": {"grpclib", "modal"},
     "hermes_exec/backends/ssh/paramiko_transport.py": {"paramiko"},
 }
 

@@ -121,8 +121,15 @@ class DockerBackend:
                 if isinstance(error, APIError) and self._delivery.refuted(error, way, runner):
                     raise NotShared from error
                 raise
-        user, base = None if self._config.user else image.user, base_of(self._config)
-        made = CreatedContainer(container, name, user, image.workdir, plan.limits, spec.whole_box, base)
+        made = CreatedContainer(
+            id=container,
+            name=name,
+            user=None if self._config.user else image.user,
+            workdir=image.workdir,
+            limits=plan.limits,
+            whole_box=spec.whole_box,
+            base=base_of(self._config),
+        )
         return DockerSandbox(self._engine, made, stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
@@ -138,9 +145,9 @@ class DockerBackend:
 
         def chosen(strings: Mapping[str, str]) -> bool:
             labels = from_strings(strings)
-            # A volume is there a moment before its container: only the owner's end says that it is left.
             if labels is None:
                 return False
+            # A volume is there a moment before its container: only the owner's end says that it is left.
             owner = owner_state(labels, shared_engine=True)
             return reap_reason(which, labels, owner, ended=False) is not None
 
@@ -155,11 +162,20 @@ class DockerBackend:
         containers: list[Mapping[str, Any]] = client.api.containers(all=True, filters={"label": RUN_LABEL})
         for container in containers:
             labels = from_strings(container.get("Labels") or {})
-            if labels is not None:
-                image, created = container.get("Image"), container.get("Created")
-                state = str(container.get("State"))
-                owner, ended = owner_state(labels, shared_engine=True), state in ENDED
-                found.append(SandboxInfo(container["Id"], self.name, labels, owner, state, image, created, ended))
+            if labels is None:
+                continue
+            state = str(container.get("State"))
+            info = SandboxInfo(
+                sandbox=container["Id"],
+                backend=self.name,
+                labels=labels,
+                owner=owner_state(labels, shared_engine=True),
+                state=state,
+                image=container.get("Image"),
+                created_at=container.get("Created"),
+                ended=state in ENDED,
+            )
+            found.append(info)
         return found
 
     async def leftovers(self) -> list[str]:

@@ -77,9 +77,12 @@ def connect(config: DockerConfig, connections: int) -> HurriedClient:
         timeout_s = max(1, round(config.api_timeout_s))
         _reach(base_url, timeout_s)
         client = HurriedClient(
-            base_url=base_url, timeout=timeout_s, version="auto", max_pool_size=connections,
+            base_url=base_url,
+            timeout=timeout_s,
+            version="auto",
+            max_pool_size=connections,
             credstore_env=without_others(config.helper_environment("DOCKER_.*")),
-        )  # fmt: skip
+        )
         if config.docker_config is not None:
             client.api.reload_config(config.docker_config)
         return client

@@ -28,8 +28,18 @@ LOG_BYTES = "1m"
 SECCOMP_PROFILE = Path(__file__).with_name("seccomp.json")
 """Of containers whose slots have roots of their own."""
 AS_THEY_ARE = (
-    *("cap_add", "cap_drop", "cpuset_cpus", "devices", "dns", "extra_hosts", "oom_kill_disable"),
-    *("privileged", "read_only", "runtime", "sysctls", "tmpfs"),
+    "cap_add",
+    "cap_drop",
+    "cpuset_cpus",
+    "devices",
+    "dns",
+    "extra_hosts",
+    "oom_kill_disable",
+    "privileged",
+    "read_only",
+    "runtime",
+    "sysctls",
+    "tmpfs",
 )
 """Options that the engine calls by the same name."""
 NAME_LABEL = f"{PREFIX}name"
@@ -83,9 +93,7 @@ def image_of(config: DockerConfig, spec: LaunchSpec) -> str:
 
 def how_enforced(spec: LaunchSpec) -> dict[str, str]:
     """How each limit of a box is enforced on a container. Those of a single process are the slots' business."""
-    how = {"cpus": "cgroup of the container", "memory_mb": "cgroup of the container"}
-    how |= {"pids": "cgroup of the container", "disk_mb": "not enforced"}
-    return {name: how[name] for name in spec.limits.box() if name in how}
+    return {name: "not enforced" if name == "disk_mb" else "cgroup of the container" for name in spec.limits.box()}
 
 
 def plan_container(

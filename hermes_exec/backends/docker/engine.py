@@ -1,13 +1,11 @@
-"""The Docker engine behind its SDK: one client, blocking calls in threads, foreign errors mapped where they enter."""
+"""The Docker engine behind its SDK: one client, blocking calls in threads, errors translated where they enter."""
 
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +17,7 @@ from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL, deadline
 from hermes_exec.backends.engine_errors import away_for_now
 from hermes_exec.backends.threads import in_thread, launch_in_thread
-from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError
+from hermes_exec.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -31,8 +29,6 @@ MAX_CALLS = 16
 """Calls of one backend that may be under way at once; each occupies a thread and a connection."""
 CLOSED_TIMEOUT_S = 5
 """Longest time for one answer after `close`, in seconds: for threads that undo abandoned work."""
-REFUSAL = re.compile(r"unable to find (user|group) |network \S+ not found|could not select device driver")
-"""What the daemon says, with a status other than 400, of a configuration that can never work."""
 
 
 class Engine:
@@ -61,13 +57,14 @@ class Engine:
     def _connected(self) -> HurriedClient:
         try:
             from hermes_exec.backends.docker.client import connect
+            from hermes_exec.backends.docker.errors import translated
         except ImportError as error:
             raise BackendUnavailable("the Docker SDK is not installed: pip install 'hermes-exec[docker]'") from error
-        with mapped():
+        with translated():
             return connect(self._config, MAX_CALLS + 4)
 
     async def call(self, work: Callable[[DockerClient], T]) -> T:
-        """Do blocking work with the client in a thread. Errors of the engine become ours (see ``mapped``).
+        """Do blocking work with the client in a thread. Errors of the engine become ours (see ``translated``).
 
         Work that was begun goes on when nobody waits for it any more; no answer is then waited for past the deadline
         of the caller.
@@ -111,13 +108,15 @@ class Engine:
         """As ``call`` in the calling thread; no answer is waited for longer than `within_s` from now.
 
         Raises:
-            ExecError: as ``mapped``; BackendUnavailable is retryable when the daemon has answered before, or did not
-                answer in time.
+            ExecError: as ``translated``; BackendUnavailable is retryable when the daemon has answered before, or did
+                not answer in time.
         """
         token = ANSWERED_UNTIL.set(time.monotonic() + within_s)
         try:
             client = self.client()
-            with mapped():
+            from hermes_exec.backends.docker.errors import translated
+
+            with translated():
                 done = work(client)
             self._answered = True
             return done
@@ -142,47 +141,6 @@ class Engine:
     def _drop_connections(self) -> None:
         if self._client is not None:
             self._client.close()
-
-
-@contextmanager
-def mapped() -> Iterator[None]:
-    """Turns errors of the SDK into errors of this library.
-
-    Raises:
-        BackendUnavailable: no daemon answers, or it refuses us; with the command that mends it.
-        ImageError: an image is not there.
-        ConfigError: the daemon says that what was asked for is wrong.
-        LaunchError: everything else that it reports.
-    """
-    import requests
-    import urllib3
-    from docker.errors import APIError, DockerException, ImageNotFound
-
-    try:
-        yield
-    except ExecError:
-        raise
-    except ImageNotFound as error:
-        raise ImageError(f"there is no such image: {error.explanation}") from error
-    except APIError as error:
-        status, said = error.status_code, str(error.explanation or error)
-        if status == 400 or REFUSAL.search(said):
-            raise ConfigError(f"Docker refuses the configuration: {said}") from error
-        raise LaunchError(f"Docker answered with {status}: {said}") from error
-    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        away = BackendUnavailable(unavailable(error))
-        # Silence says nothing about the configuration.
-        raise away_for_now(away) if "timed out" in str(error).lower() else away from error
-
-
-def unavailable(error: BaseException) -> str:
-    """Why the daemon cannot be used, and the command that mends it."""
-    text = str(error)
-    if "Permission denied" in text:
-        return "this user may not use the Docker daemon: sudo usermod -aG docker $USER, then log in again"
-    if "timed out" in text.lower():
-        return f"the Docker daemon does not answer in time: sudo systemctl restart docker ({text})"
-    return f"no Docker daemon answers: sudo systemctl start docker, or set base_url or DOCKER_HOST ({text})"
 
 
 def status_of(error: BaseException | None) -> int | None:

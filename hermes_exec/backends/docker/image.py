@@ -18,7 +18,7 @@ from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.dockerfile import folder_of
 from hermes_exec.backends.image_errors import not_built, not_fetched
-from hermes_exec.errors import ExecError, ImageError, LaunchError, LaunchTimeout, QuotaExceeded
+from hermes_exec.errors import ExecError, ImageError, LaunchTimeout, QuotaExceeded
 from hermes_exec.file_lock import locked
 from hermes_exec.results import PullProgress
 
@@ -79,23 +79,29 @@ class Images:
             raise LaunchTimeout(f"the image {name!r} was not there within pull_timeout_s={timeout_s:g}") from error
 
     async def _ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> ImageFacts:
-        policy, folder = self._config.pull_policy, folder_of(name)
-        found = await self.find(await self._tag(name))
-        if policy == "never":
-            await self.check(name)
-        elif folder is not None and found is None:
-            async with locked(Path.home() / ".cache" / "hermes-exec" / "builds" / self._tags[name]):
-                found = await self.find(self._tags[name])
-                if found is None:
-                    self._tags[name] = await self._build(name, folder, timeout_s, on_progress)
-                    found = await self.find(self._tags[name])
-        elif folder is None and (found is None or (policy == "always" and name not in self._fetched)):
+        await self.check(name)
+        folder = folder_of(name)
+        if folder is not None:
+            return await self._ensure_built(name, folder, timeout_s, on_progress)
+        found = await self.find(name)
+        if found is None or (self._config.pull_policy == "always" and name not in self._fetched):
             await self._pull(name, on_progress)
             self._fetched.add(name)
             found = await self.find(name)
+        return _ready(name, found)
+
+    async def _ensure_built(
+        self, name: str, folder: Path, timeout_s: float, on_progress: Progress | None
+    ) -> ImageFacts:
+        tag = await self._tag(name)
+        found = await self.find(tag)
         if found is None:
-            raise ImageError(f"the image {name!r} was made ready and is still not on this engine")
-        return found
+            async with locked(Path.home() / ".cache" / "hermes-exec" / "builds" / tag):
+                found = await self.find(tag)
+                if found is None:
+                    self._tags[name] = await self._build(name, folder, timeout_s, on_progress)
+                    found = await self.find(self._tags[name])
+        return _ready(name, found)
 
     async def _tag(self, name: str) -> str:
         """What the engine calls it: of what is built, what its folder held when it was first asked for."""
@@ -135,13 +141,19 @@ class Images:
 
         await self._follow(work, failed)
 
-    async def _follow(self, work: Callable[[DockerClient], T], failed: Callable[[str], LaunchError]) -> T:
+    async def _follow(self, work: Callable[[DockerClient], T], failed: Callable[[str], ExecError]) -> T:
         try:
             return await self._engine.follow(work)
         except ExecError as error:
             if isinstance(error, (ImageError, QuotaExceeded)) or status_of(error) is None:
                 raise
             raise failed(str(error)) from error
+
+
+def _ready(name: str, found: ImageFacts | None) -> ImageFacts:
+    if found is None:
+        raise ImageError(f"the image {name!r} was made ready and is still not on this engine")
+    return found
 
 
 def _inspect(client: DockerClient, name: str) -> ImageFacts | None:
@@ -162,7 +174,7 @@ def _read(
     name: str,
     events: Generator[Mapping[str, Any]],
     on_progress: Progress | None,
-    failed: Callable[[str], LaunchError],
+    failed: Callable[[str], ExecError],
 ) -> None:
     """Read what the engine tells of a pull or a build until its end; what it says last goes into the error."""
     layers: dict[str, tuple[int, int]] = {}
@@ -178,5 +190,5 @@ def _read(
                 layers[str(event.get("id"))] = (int(detail.get("current", 0)), int(detail["total"]))
             said = str(event.get("status") or stream).strip().rpartition("\n")[2]
             if on_progress is not None and said:
-                current, total = (sum(column) for column in zip(*layers.values(), strict=True)) if layers else (0, 0)
+                current, total = (sum(layer[part] for layer in layers.values()) for part in (0, 1))
                 anyio.from_thread.run_sync(on_progress, PullProgress(name, said, current, total))

@@ -87,11 +87,16 @@ class DockerSandbox:
             return SandboxStatus("alive")
         if status not in {"exited", "dead", "removing"}:
             return SandboxStatus("unknown", detail=f"the container is {status}")
+        return SandboxStatus("dead", self._post_mortem(client, state))
+
+    def _post_mortem(self, client: DockerClient, state: Mapping[str, Any]) -> PostMortem:
         code, oom, failed = int(state.get("ExitCode", -1)), bool(state.get("OOMKilled")), state.get("Error")
         reason = f"the container ended with exit code {code}"
-        reason += (", out of memory" if oom else "") + (f": {failed}" if failed else "")
-        suspect = self._suspect(code, oom, bool(failed))
-        return SandboxStatus("dead", PostMortem(reason, code, oom, self._log_tail(client), suspect))
+        if oom:
+            reason += ", out of memory"
+        if failed:
+            reason += f": {failed}"
+        return PostMortem(reason, code, oom, self._log_tail(client), self._suspect(code, oom, bool(failed)))
 
     def _suspect(self, code: int, oom: bool, failed: bool) -> Suspect:
         if failed:

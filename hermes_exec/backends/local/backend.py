@@ -12,13 +12,9 @@ from pathlib import Path
 
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec, check_host_box
-from hermes_exec.backends.box_directory import (
-    BoxDirectory,
-    check_parent,
-    make_directory,
-    remove_groups,
-)
+from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory
 from hermes_exec.backends.host_backend import HostBackend
+from hermes_exec.backends.local.cgroups import remove_groups
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.local.sandbox import LocalSandbox
 from hermes_exec.backends.process import SYSTEM_PATH, start_child

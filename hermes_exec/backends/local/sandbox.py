@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hermes_exec.backends.box_directory import remove_groups
 from hermes_exec.backends.child_box import ChildBox
+from hermes_exec.backends.local.cgroups import remove_groups
 
 
 class LocalSandbox(ChildBox):

@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, volume_arguments
 from hermes_exec.backends.dockerfile import folder_of
-from hermes_exec.backends.engine_errors import away_for_now
+from hermes_exec.backends.engine_errors import unavailable_for_now
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
 from hermes_exec.backends.modal.images import RUNNER, Images, told_of
@@ -25,7 +25,7 @@ from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, wo
 from hermes_exec.backends.modal.stream import Streams
 from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_each, to_strings
 from hermes_exec.config.model import volume_parts
-from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
+from hermes_exec.errors import ConfigError, LaunchError
 
 if TYPE_CHECKING:
     import modal
@@ -57,8 +57,7 @@ class ModalBackend:
         try:
             await self._client.call(self._client.hello)
         except LaunchError as error:
-            away = BackendUnavailable(f"Modal is not to be had now, try again later: {error}")
-            raise away_for_now(away) from error
+            raise unavailable_for_now(f"Modal is not to be had now, try again later: {error}") from error
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> ModalSandbox:
         """See ``Backend.launch``."""
@@ -167,8 +166,14 @@ class ModalBackend:
                 raise tags
             labels = from_tags(tags)
             if labels is not None:
-                owner = owner_state(labels, shared_engine=True)
-                found.append((sandbox, SandboxInfo(sandbox.object_id, self.name, labels, owner, "running")))
+                info = SandboxInfo(
+                    sandbox=sandbox.object_id,
+                    backend=self.name,
+                    labels=labels,
+                    owner=owner_state(labels, shared_engine=True),
+                    state="running",
+                )
+                found.append((sandbox, info))
         return found
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Modal behind its own client: calls in an event loop of their own, foreign errors mapped where they enter.
+"""Modal behind its own client: calls in an event loop of their own, errors translated where they enter.
 
 The client works on asyncio alone. A loop in a thread serves drivers on trio and blocking ones as well, and goes on with
 what has to be finished when a caller is cancelled.
@@ -9,25 +9,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import CancelledError
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
-from hermes_exec.backends.engine_errors import away_for_now
-from hermes_exec.errors import (
-    BackendUnavailable,
-    ConfigError,
-    ErrorCause,
-    ExecError,
-    ImageError,
-    LaunchError,
-    QuotaExceeded,
-)
+from hermes_exec.backends.engine_errors import unavailable_for_now
+from hermes_exec.errors import BackendUnavailable, ConfigError
 
 if TYPE_CHECKING:
     import modal
@@ -55,21 +46,26 @@ class Client:
         """Do something with the client. Cancelled here, it is cancelled there, and its end is waited for.
 
         Raises:
-            ExecError: as ``mapped``; BackendUnavailable also when there is no answer within `within_s`.
+            ExecError: as ``translated``; BackendUnavailable also when there is no answer within `within_s`.
         """
         portal = await anyio.to_thread.run_sync(self._ready)
-        with mapped():
-            with anyio.move_on_after(within_s):
-                return await portal.call_async(work)
-            import modal
+        from hermes_exec.backends.modal.errors import translated
 
-            told = f"Modal did not answer within {within_s:g} s at {modal.config.config['server_url']}"
-            raise away_for_now(BackendUnavailable(f"{told}: is there a network, and MODAL_SERVER_URL right?"))
+        with translated(), anyio.move_on_after(within_s):
+            return await portal.call_async(work)
+        import modal
+
+        url = modal.config.config["server_url"]
+        raise unavailable_for_now(
+            f"Modal did not answer within {within_s:g} s at {url}: is there a network, and MODAL_SERVER_URL right?"
+        )
 
     def call_now(self, work: Callable[[], Awaitable[T]], within_s: float) -> T:
         """The same in this thread."""
         portal = self._ready()
-        with mapped():
+        from hermes_exec.backends.modal.errors import translated
+
+        with translated():
             return portal.start_task_soon(work).result(within_s)
 
     def _ready(self) -> BlockingPortal:
@@ -117,39 +113,3 @@ class Client:
         if entered is not None and portal is not None:
             portal.call(portal.stop, True)
             entered.__exit__(None, None, None)
-
-
-@contextmanager
-def mapped() -> Iterator[None]:
-    """Turns errors of the client into errors of this library, with Modal's own text.
-
-    Raises:
-        BackendUnavailable: Modal does not let us in, or does not know this version of its client.
-        QuotaExceeded: there is no room for one more, or too many requests were made.
-        ImageError: an image was not built.
-        ConfigError: what was asked for is wrong, or names what is not there (a secret, a volume, an environment), or a
-            setting of the client is wrong.
-        LaunchError: everything else; another try may succeed.
-    """
-    from grpclib.exceptions import StreamTerminatedError
-    from modal import exception as told
-
-    try:
-        yield
-    except ExecError:
-        raise
-    except (told.AuthError, told.PermissionDeniedError) as error:
-        raise BackendUnavailable(f"Modal does not let us in ({error}): {TOKEN}") from error
-    except told.VersionError as error:
-        raise BackendUnavailable(f"Modal does not know this version of its client ({error}): {INSTALL}") from error
-    except told.ResourceExhaustedError as error:
-        raise QuotaExceeded(f"Modal has no room for it: {error}") from error
-    except told.ImageBuildError as error:
-        raise ImageError(f"Modal cannot build the image: {error}") from error
-    except told.ConflictError as error:
-        raise LaunchError(f"Modal refuses: {error}") from error
-    except (told.InvalidError, told.NotFoundError, ValueError) as error:
-        raise ConfigError(f"Modal refuses what was asked for: {error}") from error
-    except (TimeoutError, told.Error, StreamTerminatedError, OSError, CancelledError) as error:
-        why = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise LaunchError(f"Modal: {why}", cause=ErrorCause.PROVIDER) from error

@@ -15,23 +15,16 @@ import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.engine_errors import why_not_ended
+from hermes_exec.backends.nomad.arrival import taking
 from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
-from hermes_exec.backends.nomad.job import (
-    IMAGE,
-    check_options,
-    check_own_roots,
-    hides,
-    how_enforced,
-    image_of,
-    job,
-    taking,
-)
-from hermes_exec.backends.nomad.refusals import failed, unplaced
+from hermes_exec.backends.nomad.errors import task_failed
+from hermes_exec.backends.nomad.job import IMAGE, check_options, check_own_roots, hides, how_enforced, image_of, job
+from hermes_exec.backends.nomad.placement import nodes_of, wait_for_allocation
 from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, send_signal, state_of
 from hermes_exec.backends.owner import from_strings, owner_state, reap_each
 from hermes_exec.backends.runner_binary import find_runner
-from hermes_exec.backends.singularity.failures import RefusedError, explain
+from hermes_exec.backends.singularity.errors import RefusedError, not_started
 from hermes_exec.errors import ConfigError, ExecError, IsolationError, LaunchError, QuotaExceeded
 from hermes_exec.results import PullProgress
 
@@ -40,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 POLL_S, MOST_POLL_S = 0.02, 0.25
+NS_PER_S = 10**9
 OPEN = (
     "this cluster has no ACLs: each task in it can do everything in it, as the root of its nodes too. Turn them on "
     "(acl { enabled = true }), or say allow_open_api=True"
@@ -75,8 +69,10 @@ class NomadBackend:
 
     async def remarks(self) -> list[str]:
         """See ``Remarkable.remarks``."""
-        reachable = [REACHABLE] if self._config.driver == "docker" and not hides(self._config) else []
-        return [OPEN] * await self._is_open() + reachable
+        remarks = [OPEN] if await self._is_open() else []
+        if self._config.driver == "docker" and not hides(self._config):
+            remarks.append(REACHABLE)
+        return remarks
 
     async def _is_open(self) -> bool:
         if self._open_api is None:
@@ -95,7 +91,7 @@ class NomadBackend:
             registered: Mapping[str, Any] = await self._cluster.make(
                 lambda client: client.job.register_job(name, wanted), gone
             )
-            allocation = await self._placed(str(registered["EvalID"]), wanted["Job"])
+            allocation = await wait_for_allocation(self._cluster, str(registered["EvalID"]), wanted["Job"])
             workdir = await self._arrived(allocation, spec)
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -125,24 +121,6 @@ class NomadBackend:
             raise QuotaExceeded("no node of the Nomad cluster is ready")
         return max(1, math.ceil(spec.limits.cpus * min(per_core)))
 
-    async def _placed(self, evaluation: str, wanted: Mapping[str, Any]) -> str:
-        """Wait until the scheduler has found a node for a job; the id of the allocation there."""
-        while True:
-            found: Mapping[str, Any] = await self._cluster.call(lambda c: c.evaluation.get_evaluation(evaluation))
-            for metrics in (found.get("FailedTGAllocs") or {}).values():
-                try:
-                    ask = partial(self._cluster.ask_now, nodes_of)
-                    nodes = await self._cluster.run(ask) if metrics.get("DimensionExhausted") else []
-                except ExecError:  # it takes a further right to be told
-                    nodes = []
-                raise unplaced(metrics, wanted, nodes)
-            if found.get("Status") in {"failed", "canceled"}:
-                raise LaunchError(f"Nomad did not place the box: {found.get('StatusDescription')}")
-            allocations = await self._cluster.call(lambda c: c.evaluation.get_allocations(evaluation))
-            if allocations:
-                return str(allocations[0]["ID"])
-            await anyio.sleep(POLL_S)
-
     async def _arrived(self, allocation: str, spec: LaunchSpec) -> str:
         """Wait until the runner is in the box; the working directory of the image.
 
@@ -158,16 +136,17 @@ class NomadBackend:
             except (LaunchError, *STREAM_ERRORS) as error:
                 refusal = str(error)
                 if "Permission denied" in refusal:
-                    raise self._cluster.denied(refusal) from error
+                    raise self._cluster.explain(refusal) from error
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.allocation.get_allocation(allocation))
             events = events_of(found)
             if state_of(found, whole_box=False).state == "dead":
                 if self._config.driver == "singularity" and (log := await self._cluster.log_tail(allocation)):
-                    why = explain(log)
+                    why = not_started(log)
                     raise why.error if isinstance(why, RefusedError) else why
-                raise failed(image_of(self._config, spec), events)
-            if spec.on_progress is not None and events and "ownloading image" in events[-1].get("DisplayMessage", ""):
-                spec.on_progress(PullProgress(image_of(self._config, spec), str(events[-1]["DisplayMessage"])))
+                raise task_failed(image_of(self._config, spec), events)
+            news = str(events[-1].get("DisplayMessage", "")) if events else ""
+            if spec.on_progress is not None and "ownloading image" in news:
+                spec.on_progress(PullProgress(image_of(self._config, spec), news))
             overlooked = "not started yet" in refusal and found.get("ClientStatus") == "running"
             await anyio.sleep(pause_s)
             pause_s = min(MOST_POLL_S, pause_s * 1.2)
@@ -214,18 +193,22 @@ class NomadBackend:
         for each in client.jobs.get_jobs(prefix=PREFIX, meta=True):
             meta: Mapping[str, str] = each.get("Meta") or {}
             labels = from_strings(meta)
-            if labels is not None:
-                owner, state = owner_state(labels, shared_engine=True), str(each.get("Status"))
-                image, created = meta.get(IMAGE), each.get("SubmitTime", 0) / 1e9
-                found.append(SandboxInfo(each["ID"], self.name, labels, owner, state, image, created, state == "dead"))
+            if labels is None:
+                continue
+            state = str(each.get("Status"))
+            info = SandboxInfo(
+                sandbox=each["ID"],
+                backend=self.name,
+                labels=labels,
+                owner=owner_state(labels, shared_engine=True),
+                state=state,
+                image=meta.get(IMAGE),
+                created_at=each.get("SubmitTime", 0) / NS_PER_S,
+                ended=state == "dead",
+            )
+            found.append(info)
         return found
 
     async def aclose(self) -> None:
         """Close the connections; boxes and their streams have their own."""
         self._cluster.close()
-
-
-def nodes_of(client: Nomad) -> list[Mapping[str, Any]]:
-    """All nodes of the cluster, with what they have."""
-    found: list[Mapping[str, Any]] = client.nodes.request(params={"resources": "true"}, method="get").json()
-    return found

@@ -1,10 +1,9 @@
-"""A Nomad cluster behind its client library: blocking calls in threads, foreign errors mapped where they enter."""
+"""A Nomad cluster behind its client library: blocking calls in threads, errors translated where they enter."""
 
 from __future__ import annotations
 
 import json
 import re
-import ssl
 import threading
 import time
 import urllib.parse
@@ -16,10 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from hermes_exec.backends.engine_errors import away_for_now
-from hermes_exec.backends.nomad.config import NomadConfig, address_of
+from hermes_exec.backends.engine_errors import away_for_now, translate
+from hermes_exec.backends.nomad.client import NOT_INSTALLED, connect, open_session, tls_context
+from hermes_exec.backends.nomad.config import NomadConfig
+from hermes_exec.backends.nomad.errors import NO_ANSWER, ROWS, is_denied
 from hermes_exec.backends.threads import in_thread, launch_in_thread
-from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, LaunchError
+from hermes_exec.errors import BackendUnavailable, ExecError
 
 if TYPE_CHECKING:
     from nomad import Nomad
@@ -37,21 +38,12 @@ PLACE = "hermes-exec"
 """What is ours in the directory of a task."""
 LOG, LOG_BYTES = f"{TASK}/{PLACE}/log", 8192
 OLDEST = (1, 8)
-RIGHTS = ("submit-job", "alloc-exec", "alloc-lifecycle")
+RIGHTS = ["submit-job", "alloc-exec", "alloc-lifecycle"]
 """What a token may have to do in its namespace; for programs on the nodes themselves one more."""
-WRONG = ("validation failed", "validation error", "nonexistent", "no path to region", "must be between", "minimum ")
-MOMENTARY = (429, 502, 503, 504)
-NO_SERVER = ("No cluster leader", "failed to get conn", "leadership lost")
-"""Statuses, and what Nomad says with others, while it has no server for a moment."""
-DENIED, DENIED_S = "does not let us", 1.0
-"""What is said of a token without a right, and how long after that Nomad is asked once more."""
+DENIED_S = 1.0
+"""How long after a refusal Nomad is asked once more."""
 MOST_SAID = 2000
 """Characters of an answer that are told: a proxy's is a page."""
-NOT_INSTALLED = "the client of Nomad is not installed: pip install 'hermes-exec[nomad]'"
-
-
-class NotThere(LaunchError):
-    """Raised when Nomad knows no such job, allocation or evaluation."""
 
 
 class Cluster:
@@ -94,7 +86,7 @@ class Cluster:
     def ask_now(self, work: Callable[[Nomad], T]) -> T:
         """The same for what a token need not allow."""
         client = self.client()
-        with self._mapped():
+        with self._translated():
             done = work(client)
         self._answered = True
         return done
@@ -104,13 +96,13 @@ class Cluster:
         try:
             return work()
         except BackendUnavailable as error:
-            if not self._answered or DENIED not in str(error):
+            if not self._answered or not is_denied(error):
                 raise
         time.sleep(DENIED_S)
         try:
             return work()
         except BackendUnavailable as error:
-            if DENIED in str(error) and self._lets_nobody_in():
+            if is_denied(error) and self._lets_nobody_in():
                 away_for_now(error)
             raise
 
@@ -124,38 +116,12 @@ class Cluster:
     def client(self, token: str | None = None) -> Nomad:
         """The client, made at the first call; with another token one of its own."""
         with self._lock:
+            if self._session is None:
+                self._session = open_session(MAX_CALLS)
             if self._made is None:
                 own = self._config.token
-                self._made = self._connected(own.get_secret_value() if own else None)
-            return self._made if token is None else self._connected(token)
-
-    def _connected(self, token: str | None) -> Nomad:
-        try:
-            from nomad import Nomad
-            from requests import Session
-            from requests.adapters import HTTPAdapter
-        except ImportError as error:
-            raise BackendUnavailable(NOT_INSTALLED) from error
-        config = self._config
-        if self._session is None:
-            self._session = Session()
-            for scheme in ("http://", "https://"):
-                self._session.mount(scheme, HTTPAdapter(pool_maxsize=MAX_CALLS))
-        named = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
-        given = {name: value for name, value in named.items() if value is not None}
-        found = Nomad(**given)  # with what it knows of the environment
-        try:
-            given["address"] = address_of(found.address or f"{found.get_uri()}:{found.port}")
-        except ValueError as error:
-            raise ConfigError(f"NOMAD_ADDR: {error}") from None
-        given["token"] = _token(found.token)
-        return Nomad(
-            **given,
-            timeout=config.api_timeout_s,
-            verify=config.ca_cert or ssl.get_default_verify_paths().cafile or True,  # else that of `requests`
-            cert=(config.client_cert, config.client_key) if config.client_cert else None,
-            session=self._session,
-        )
+                self._made = connect(self._config, self._session, own.get_secret_value() if own else None)
+            return self._made if token is None else connect(self._config, self._session, token)
 
     @property
     def address(self) -> str:
@@ -179,10 +145,10 @@ class Cluster:
             raise BackendUnavailable(f"Nomad at {self.address} is of version {build}: boxes need 1.8 or newer")
         try:
             stranger = self.client(token=str(uuid.uuid4()))
-            with self._mapped():
+            with self._translated():
                 stranger.jobs.get_jobs(prefix=PREFIX)
         except BackendUnavailable as error:
-            if DENIED not in str(error):  # no answer is no proof of ACLs
+            if not is_denied(error):  # no answer is no proof of ACLs
                 raise
             return False
         return True
@@ -216,9 +182,10 @@ class Cluster:
             raise BackendUnavailable(NOT_INSTALLED) from error
         url, client = urllib.parse.urlsplit(self.address), self.client()
         query = {"task": TASK, "tty": "false", "command": json.dumps(list(command))}
-        query |= {"region": client.region} if client.region else {}
+        if client.region:
+            query["region"] = client.region
         target = f"{url.path}/v1/client/allocation/{allocation}/exec?{urllib.parse.urlencode(query)}"
-        tls = self._tls() if url.scheme == "https" else None
+        tls = tls_context(self._config, client) if url.scheme == "https" else None
         where = (url.hostname or "127.0.0.1", url.port or (443 if tls else 80))
         headers = {"X-Nomad-Token": client.token} if client.token else {}
 
@@ -226,18 +193,12 @@ class Cluster:
             try:
                 fd, websocket = open_websocket(where, target, headers, tls, self._config.api_timeout_s)
             except WebSocketRefused as error:
-                raise self._refused(error.status, str(error)) from error
+                raise self.explain(str(error), error.status) from error
             except OSError as error:
-                raise self._away(error) from error
+                raise self.explain(str(error), failure=error) from error
             return ExecStream(fd, websocket, frames=frames)
 
         return self._allowed(opened)
-
-    def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self._config.ca_cert)
-        if cert := self.client().cert:  # that of the configuration, or of NOMAD_CLIENT_CERT and NOMAD_CLIENT_KEY
-            context.load_cert_chain(*cert)
-        return context
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
@@ -245,7 +206,7 @@ class Cluster:
             self._session.close()
 
     @contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         from nomad.api.exceptions import BaseNomadException
         from requests import RequestException, Response
         from requests.exceptions import InvalidJSONError
@@ -253,46 +214,26 @@ class Cluster:
         try:
             yield
         except BaseNomadException as error:
-            if not isinstance(error.nomad_resp, Response):
-                raise self._away(error.nomad_resp or error) from error
-            raise self._refused(error.nomad_resp.status_code, error.nomad_resp.text.strip()) from error
+            response = error.nomad_resp
+            if isinstance(response, Response):
+                raise self.explain(response.text.strip(), response.status_code) from error
+            raise self.explain(str(response or error), failure=error) from error
         except InvalidJSONError as error:
             told = f"what answers at {self.address} is no Nomad: set address or NOMAD_ADDR"
             raise BackendUnavailable(f"{told} ({error})") from error
         except (RequestException, OSError) as error:
-            raise self._away(error) from error
+            raise self.explain(str(error), failure=error) from error
 
-    def _away(self, error: object) -> BackendUnavailable:
-        told = f"Nomad does not answer at {self.address}: set address or NOMAD_ADDR, and look at its TLS settings"
-        away = BackendUnavailable(f"{told} ({error})")
-        if self._answered or "timed out" in str(error):
-            away_for_now(away)
-        return away
+    def explain(self, said: str, status: int | None = None, *, failure: Exception | None = None) -> ExecError:
+        """Return the error for an answer of Nomad that is no success, or for a failure in its place."""
+        names = {"address": self.address, "policy": self._policy()}
+        error = translate(ROWS, said[:MOST_SAID], failure=failure, status=status, **names)
+        if isinstance(error, BackendUnavailable) and NO_ANSWER in str(error):
+            return away_for_now(error) if self._answered or "timed out" in str(error) else error
+        return error
 
-    def _refused(self, status: int, said: str) -> ExecError:
-        said = said[:MOST_SAID]
-        if status in MOMENTARY or any(word in said for word in NO_SERVER):
-            return self._away(f"{status}: {said}")
-        if status in {401, 403} or "Permission denied" in said:
-            return self.denied(said)
-        if status == 404:
-            return NotThere(f"Nomad: {said}") if said else self._away("404 without a word, which is no Nomad")
-        if status == 400 or any(word in said.lower() for word in WRONG):
-            return ConfigError(f"Nomad refuses the configuration: {said}")
-        return LaunchError(f"Nomad answered with {status}: {said}")
-
-    def denied(self, said: str) -> BackendUnavailable:
-        """The error for a token that lacks a right."""
+    def _policy(self) -> str:
+        """Return the policy that a token needs."""
         namespace = str(self.client().get_namespace() or "default")
-        rights = json.dumps([*RIGHTS, *["alloc-node-exec"] * (self._config.driver == "singularity")])
-        policy = f'namespace "{namespace}" {{ policy = "read" capabilities = {rights} }}'
-        told = f"Nomad at {self.address} {DENIED} ({said})"
-        told += ": set token, or NOMAD_TOKEN, to one with the policy "
-        return BackendUnavailable(f"{told}{policy} (a namespace that is not there is refused, too)")
-
-
-def _token(found: str | None) -> str:
-    token = (found or "").strip()
-    if not token.isascii() or not token.isprintable():
-        raise ConfigError("the token of Nomad, or NOMAD_TOKEN, has letters that no token has")
-    return token
+        rights = [*RIGHTS, "alloc-node-exec"] if self._config.driver == "singularity" else RIGHTS
+        return f'namespace "{namespace}" {{ policy = "read" capabilities = {json.dumps(rights)} }}'

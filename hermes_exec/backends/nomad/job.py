@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
 import shlex
@@ -10,53 +9,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot, volume_arguments
+from hermes_exec.backends.nomad.arrival import BOUND, FETCHED, STATE, arrival, artifacts, place_of
 from hermes_exec.backends.nomad.cluster import PLACE, TASK
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.backends.runner_binary import RunnerBinary
+from hermes_exec.backends.singularity.command import Place, Start, command, limited
 from hermes_exec.backends.singularity.config import SingularityConfig
-from hermes_exec.backends.singularity.engine import OLDEST, Engine, Place, Start, command, limited
+from hermes_exec.backends.singularity.engine import OLDEST, Engine
 from hermes_exec.errors import ConfigError
 
-STATE = "/hermes-exec/state"
-BOUND, FETCHED = "/hermes-exec/runner", "/hermes-exec/artifact"
 HIDDEN = "/sys/firmware"
 """Where a container has the node's directories of its task, which take set-uid programs and device nodes: the engine
 mounts an empty file system over it after all others, so that nobody in the container reaches them."""
 DIRECTORIES = {"ALLOC": HIDDEN, "TASK": f"{HIDDEN}/data", "SECRETS": f"{HIDDEN}/tmp"}
 AS_USUAL = ("/alloc", "/local", "/secrets")
 """The same where a runtime may have no such file system."""
-ROOT = (None, "0", "0:0", "root", "root:root")
 IMAGE = f"{PREFIX}image"
 LEAST_MEMORY_MB, MEMORY_MB = 1024, 256
 """What a box reserves, and may use, where nothing is said: so much for each slot, and no less. Nomad has no task
 without a limit."""
 NS_PER_S = 10**9
-POLL_S = 0.02
 KILL_S = 25
 """How long the runner of a job that is ended may take to remove what its tenants have left, as Nomad could not."""
-ARRIVAL_S = 30.0
-"""How long a box waits for its runner, or for its lease if that is longer, before it ends by itself."""
 HERE = "@here@"
 """Stands for the folder of a box until the node's shell knows it."""
-ON_NODE = '"$(dirname "$NOMAD_TASK_DIR")"'
-IN_PLACE = "umask 066; mkdir -p {place} && cd {place} || exit; umask 022; "
-CLOSED = f"""umask 077; cd {ON_NODE} && chown 0:0 . && chmod 700 . && mkdir -p {PLACE} && [ ! -L {PLACE} ] \\
-&& [ -O {PLACE} ] && cd {PLACE} || exit; umask 022; """
-"""Nomad lets each user of the node write to the directory of a task: it is closed, and what others have put there is
-not used."""
-TAKE = """w=$PWD; {there}echo "for $(uname -m)"; read n && head -c "$n" >part.$$ && chmod 755 part.$$ \\
-&& mv part.$$ runner && r=$PWD/runner && {up}cd "$w" && exec "$r" here"""
-"""Takes the runner from standard input, after its size: what is not whole is never in its place."""
-COPY = """cp {source} part && echo '{sha256}  part' | sha256sum -c >&2 && chmod 755 part && mv part runner || exit; """
-"""Takes it from where others may have exchanged it."""
-UP = """until [ -S state/box/run/socket ]; do
-[ -e runner ] && ! grep -qs FATAL log || exit 1; sleep 0.02; done; """
-"""Waits on a node for what Apptainer has started, unless it says why not or the box is given up."""
-WAIT = """trap 'exit 1' TERM; sleep {limit_s} & limit=$!; until [ -x runner ]; do
-kill -0 $limit 2>/dev/null || exit 1; sleep {poll_s} 2>/dev/null || sleep 1; done
-kill $limit; wait $limit 2>/dev/null; """
-"""What the main process does first where the runner is yet to come: it becomes the runner."""
 
 
 def check_options(config: NomadConfig, spec: LaunchSpec) -> None:
@@ -81,36 +58,9 @@ def check_own_roots(config: NomadConfig, spec: LaunchSpec) -> None:
         )
 
 
-def program(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
-    """What starts the runner in a task where it has arrived, in the one case with the base of that which serves."""
-    if config.driver == "singularity":
-        start = 'exec ./runner "$@" --base state/box' if base else f'{UP}exec ./runner "$@"'
-        script = f"cd {ON_NODE}/{PLACE} || exit; {start}"
-        return ["/bin/sh", "-c", script, "sh", *argv]
-    place = place_of(config)
-    path = BOUND if config.runner_delivery == "bind" else f"{place}/runner"
-    return [path, *argv, *(["--base", f"{place}/box"] * base)]
-
-
-def place_of(config: NomadConfig) -> str:
-    """Return the directory of the runner in a container, which nobody else there can exchange."""
-    return STATE if config.user in ROOT else "/tmp/hermes-exec"
-
-
 def hides(config: NomadConfig) -> bool:
     """Tell whether the runtime of a container is known to hide HIDDEN."""
     return config.docker.get("runtime", "runc") in {"runc", "crun"}
-
-
-def taking(config: NomadConfig) -> list[str]:
-    """What takes the runner in a task, unless it comes by itself, and says that it is there."""
-    if config.runner_delivery != "exec":
-        return program(config, "here")
-    return ["/bin/sh", "-c", TAKE.format(there=_there(config), up=UP if config.driver == "singularity" else "")]
-
-
-def _there(config: NomadConfig) -> str:
-    return CLOSED if config.driver == "singularity" else IN_PLACE.format(place=place_of(config))
 
 
 def image_of(config: NomadConfig, spec: LaunchSpec) -> str:
@@ -120,8 +70,8 @@ def image_of(config: NomadConfig, spec: LaunchSpec) -> str:
 
 def how_enforced(config: NomadConfig, spec: LaunchSpec) -> dict[str, str]:
     """How each limit of a box is enforced."""
-    none = {"disk_mb"} if config.driver == "docker" or _limited(spec) else set(spec.limits.box())
-    return {name: "not enforced" if name in none else "cgroup of the container" for name in spec.limits.box()}
+    by_cgroup = {"cpus", "memory_mb", "pids"} if config.driver == "docker" or _limited(spec) else set()
+    return {name: "cgroup of the container" if name in by_cgroup else "not enforced" for name in spec.limits.box()}
 
 
 def _limited(spec: LaunchSpec) -> bool:
@@ -139,7 +89,7 @@ def job(
         "KillTimeout": KILL_S * NS_PER_S,
         "LogConfig": {"Disabled": True},
         "Resources": _resources(config, spec, mhz),
-        "Artifacts": _artifacts(config, runner),
+        "Artifacts": artifacts(config, runner),
         **(_docker(config, spec, runner, mhz) if config.driver == "docker" else _raw_exec(config, spec, runner)),
     }
     group = {
@@ -183,16 +133,22 @@ def asked_for(job: Mapping[str, Any]) -> dict[str, int]:
     """How much a job asks for, as the scheduler calls it, as far as it says so."""
     (group,) = job["TaskGroups"]
     resources = group["Tasks"][0]["Resources"]
-    asked = {"memory": resources.get("MemoryMB"), "cpu": resources.get("CPU"), "cores": resources.get("Cores")}
-    return {what: size for what, size in {**asked, "disk": group["EphemeralDisk"]["SizeMB"]}.items() if size}
+    asked = {
+        "memory": resources.get("MemoryMB"),
+        "cpu": resources.get("CPU"),
+        "cores": resources.get("Cores"),
+        "disk": group["EphemeralDisk"]["SizeMB"],
+    }
+    return {what: size for what, size in asked.items() if size}
 
 
 def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: int | None) -> dict[str, Any]:
     place, hidden = place_of(config), hides(config)
     serve = ["serve", "--base", f"{place}/box", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
-    serve += [word for directory in ((HIDDEN,) if hidden else AS_USUAL) for word in ("--hide", directory)]
+    for directory in (HIDDEN,) if hidden else AS_USUAL:
+        serve += ["--hide", directory]
     serve += volume_arguments(config.volumes)
-    start = ["/bin/sh", "-c", f'{_arrival(config, spec, runner)}cd / && exec {place}/runner "$@"', "sh", *serve]
+    start = ["/bin/sh", "-c", f'{arrival(config, spec, runner)}cd / && exec {place}/runner "$@"', "sh", *serve]
     options, volumes = dict(config.docker), list(config.volumes)
     if config.docker.get("privileged"):
         volumes.append(f"{PLACE}:{STATE}")  # of the task's directory: overlays cannot lie on an overlay
@@ -203,7 +159,8 @@ def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: in
         options["cap_drop"] = [*options.get("cap_drop", ()), "mknod"]
     if config.runner_delivery == "artifact":
         volumes.append(f"local/{PLACE}:{FETCHED}:ro")
-    if isinstance(login := options.get("auth"), dict) and "password" in login:
+    login = options.get("auth")
+    if isinstance(login, dict) and "password" in login:
         options["auth"] = {**login, "password": login["password"].get_secret_value()}
     if config.runner_delivery == "bind":
         volumes.append(f"{config.runner_source or runner.path.resolve()}:{BOUND}:ro")
@@ -236,32 +193,15 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
     options = SingularityConfig(volumes=config.volumes, gpus="all" if config.gpus else None)
     argv = command(options, spec, start, place)
     lines = ["set --"]
-    for word in (word for word in argv if word != "--until-stdin-ends"):
+    argv.remove("--until-stdin-ends")
+    for word in argv:
         optional = re.fullmatch(r"type=bind,source=.*,destination=(/(?:proc|sys)/[^,]*),readonly", word)
         if optional is None:
             lines.append(f'set -- "$@" {shlex.quote(word)}')
         else:
             lines[-1] = f'[ ! -e {optional[1]} ] || set -- "$@" --mount {shlex.quote(word)}'
     hosts = "cp /etc/hosts hosts" if spec.network else "echo 127.0.0.1 localhost >hosts"
-    script = f"{_arrival(config, spec, runner)}mkdir -p {' '.join(made)} && {hosts} || exit\n"
+    script = f"{arrival(config, spec, runner)}mkdir -p {' '.join(made)} && {hosts} || exit\n"
     script += "\n".join(lines).replace(HERE, '"$PWD"') + '\nexec "$@" 2>log'
     env = {f"APPTAINERENV_{name}": value for name, value in config.env.items()}
     return {"Driver": "raw_exec", "Env": env, "Config": {"command": "/bin/sh", "args": ["-c", script]}}
-
-
-def _arrival(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> str:
-    """What a shell does until the runner is there."""
-    if config.runner_delivery == "exec":
-        return _there(config) + WAIT.format(limit_s=math.ceil(max(spec.lease_s, ARRIVAL_S)), poll_s=POLL_S)
-    source = config.runner_source or str(runner.path.resolve())
-    if config.runner_delivery == "artifact":
-        source = f"../local/{PLACE}/runner" if config.driver == "singularity" else f"{FETCHED}/runner"
-    return _there(config) + COPY.format(source=shlex.quote(source), sha256=runner.sha256)
-
-
-def _artifacts(config: NomadConfig, runner: RunnerBinary) -> list[dict[str, Any]]:
-    if config.runner_delivery != "artifact":
-        return []
-    options = {"checksum": f"sha256:{runner.sha256}"}
-    source = {"GetterSource": config.runner_source, "GetterMode": "file", "GetterOptions": options}
-    return [{**source, "RelativeDest": f"local/{PLACE}/runner"}]

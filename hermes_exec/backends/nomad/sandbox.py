@@ -11,8 +11,9 @@ import anyio
 
 from hermes_exec.backends.base import BY_ITSELF, SandboxStatus
 from hermes_exec.backends.engine_errors import not_opened
-from hermes_exec.backends.nomad.cluster import TASK, Cluster, NotThere
-from hermes_exec.backends.nomad.job import program
+from hermes_exec.backends.nomad.arrival import program
+from hermes_exec.backends.nomad.cluster import TASK, Cluster
+from hermes_exec.backends.nomad.errors import NotThere
 from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect
 
 if TYPE_CHECKING:

@@ -22,24 +22,15 @@ import anyio.to_thread
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec
-from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory, remove_tree
+from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory
 from hermes_exec.backends.host_backend import HostBackend
 from hermes_exec.backends.owner import descendants
 from hermes_exec.backends.process import kill_with_descendants, start_child
+from hermes_exec.backends.removal import remove_tree
+from hermes_exec.backends.singularity.command import Start, command, how_enforced, limited, place_here
 from hermes_exec.backends.singularity.config import SingularityConfig
-from hermes_exec.backends.singularity.engine import (
-    Engine,
-    Start,
-    check_options,
-    command,
-    environment,
-    fakeroot,
-    find_engine,
-    image_of,
-    limited,
-    place_here,
-)
-from hermes_exec.backends.singularity.failures import Refused, RefusedError, explain
+from hermes_exec.backends.singularity.engine import Engine, check_options, environment, fakeroot, find_engine, image_of
+from hermes_exec.backends.singularity.errors import Refused, RefusedError, not_started
 from hermes_exec.backends.singularity.images import Images
 from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
 from hermes_exec.backends.strict_path import make_private_directory
@@ -155,10 +146,15 @@ class SingularityBackend(HostBackend):
             directory.remove()
             raise
         directory.remember_runner(pid)
-        how = "cgroup of the box" if start.with_limits else "not enforced"
-        limits = {name: "not enforced" if name == "disk_mb" else how for name in spec.limits.box()}
-        runner, whole = Path(start.runner), spec.whole_box
-        return SingularitySandbox(process, pid, directory, runner, limits, self._remove, whole_box=whole)
+        return SingularitySandbox(
+            process,
+            pid,
+            directory,
+            Path(start.runner),
+            limits=how_enforced(spec, with_limits=start.with_limits),
+            remove=self._remove,
+            whole_box=spec.whole_box,
+        )
 
     def _remove(self, directory: BoxDirectory) -> None:
         directory.remove(self._remove_as_fakeroot if os.geteuid() != 0 else None)
@@ -170,8 +166,8 @@ class SingularityBackend(HostBackend):
             _fill(folder)
             engine = self._engine or find_engine(self._config.binary)
             argv = [engine.path, "-s", "exec", "--containall", "--no-home", *fakeroot(engine)]
-            argv += ["--bind", f"{path}:/hermes-exec-left", str(folder), "/runner", "end"]
-            argv += ["--base", "/hermes-exec-left/box"]
+            argv += ["--bind", f"{path}:/hermes-exec-left", str(folder)]
+            argv += ["/runner", "end", "--base", "/hermes-exec-left/box"]
             env = environment(self._config, engine)
             subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_S, check=False)
         except (OSError, ExecError, subprocess.TimeoutExpired) as error:
@@ -207,7 +203,7 @@ def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory, given_up: t
         if socket.exists() and (pid := _process_1(process.pid)) is not None:
             return pid
         if ended:
-            raise explain(directory.log_tail())
+            raise not_started(directory.log_tail())
         if given_up.wait(POLL_S):
             raise LaunchError("nobody waits for the box any more")
     raise LaunchError(f"the box did not start within {START_S:g} s: {directory.log_tail()[-500:]}")

@@ -84,17 +84,21 @@ class SSHBackend:
         for host, boxes in (await self._hosts.ask(Host.boxes, self._patience_s)).items():
             for box in boxes:
                 labels = from_values(box.get("owner"))
-                if labels is not None:
-                    base, state = str(box["base"]), str(box["state"])
-                    owner, created, ended = (
-                        owner_state(labels, shared_engine=True),
-                        box.get("created_at"),
-                        state == "ended",
-                    )
-                    left = "; ".join(map(str, box.get("left") or ())) or None
-                    name = host.box_name(base)
-                    info = SandboxInfo(name, self.name, labels, owner, state, None, created, ended, host.name, left)
-                    found.append((host, base, info))
+                if labels is None:
+                    continue
+                base, state = str(box["base"]), str(box["state"])
+                info = SandboxInfo(
+                    sandbox=host.box_name(base),
+                    backend=self.name,
+                    labels=labels,
+                    owner=owner_state(labels, shared_engine=True),
+                    state=state,
+                    created_at=box.get("created_at"),
+                    ended=state == "ended",
+                    host=host.name,
+                    left="; ".join(map(str, box.get("left") or ())) or None,
+                )
+                found.append((host, base, info))
         return found
 
     async def aclose(self) -> None:

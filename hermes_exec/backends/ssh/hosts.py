@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import anyio
 
-from hermes_exec.backends.engine_errors import away_for_now
+from hermes_exec.backends.engine_errors import away_for_now, unavailable_for_now
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.threads import in_thread
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError
@@ -101,7 +101,7 @@ class Hosts:
         for known in due:
             if known.host not in answers and known.failed_at < began:
                 told = f"ssh {known.host.name}: no answer within {patience_s:g} s after that of another host"
-                self._leave_out(known, away_for_now(BackendUnavailable(told)), began)
+                self._leave_out(known, unavailable_for_now(told), began)
         if not answers:
             raise self._away()
         return answers

@@ -15,7 +15,8 @@ from pathlib import Path
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.process import open_child, with_us
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.transport import CLOSED, Attempts, Completed, unavailable
+from hermes_exec.backends.ssh.errors import CLOSED, unavailable
+from hermes_exec.backends.ssh.transport import Attempts, Completed
 from hermes_exec.backends.strict_path import make_private_directory
 
 LONGEST_TMPDIR = 52

@@ -15,7 +15,8 @@ from hermes_exec.aio.bridge import bridged
 from hermes_exec.aio.streams import READ_BYTES, FdStream
 from hermes_exec.backends.helpers import unset_others
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.transport import CLOSED, Attempts, Completed, unavailable
+from hermes_exec.backends.ssh.errors import CLOSED, unavailable
+from hermes_exec.backends.ssh.transport import Attempts, Completed
 from hermes_exec.errors import BackendUnavailable
 
 SLICE_BYTES = 1 << 20

@@ -1,8 +1,7 @@
-"""What an SSH client has to do here, and what its failures mean. All of it blocks, and is called in threads."""
+"""What an SSH client has to do here. All of it blocks, and is called in threads."""
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +9,6 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.engine_errors import away_for_now
-from hermes_exec.backends.ssh.config import SSHHost
-from hermes_exec.errors import BackendUnavailable
-
-CLOSED = "the connection was closed"
 
 
 class Completed(NamedTuple):
@@ -66,31 +60,6 @@ class Attempts:
                 raise
 
 
-CHANGED = (
-    "its host key has changed, or somebody else answers: if that is right, ssh-keygen -R '{entry}' forgets the old one "
-    "(with -f FILE where known_hosts= names another file)"
-)
-NEW = (
-    "its host key is not known: compare it, then {scan} >> ~/.ssh/known_hosts (or the file of known_hosts=), or "
-    "host_keys='accept-new'"
-)
-SILENT = "it does not answer"
-REASONS = (
-    ("REMOTE HOST IDENTIFICATION HAS CHANGED|BadHostKey", CHANGED),
-    (r"No \S+ host key is known|Host key verification failed|not found in known_hosts", NEW),
-    (
-        "ncorrect passphrase|encrypted|Passw|nvalid key",
-        "the key needs its passphrase: load it into ssh-agent, or give passphrase=",
-    ),
-    ("Permission denied|uthentication", "it does not let us in: ssh-copy-id {name}, or give identity_file"),
-    ("ould not resolve|Name or service not known|nodename nor servname", "its name is not known"),
-    ("onnection refused|Unable to connect", "no SSH server listens there"),
-    ("imed out|timeout|No route to host|unreachable", SILENT),
-    ("", "the connection failed"),
-)
-"""What clients say, and what it means; the first that matches."""
-
-
 class StreamAfter(FdStream):
     """Takes over a stream and leaves out what comes before a line: what the start-up files of a shell print."""
 
@@ -109,13 +78,3 @@ class StreamAfter(FdStream):
         else:
             self._before = before[-len(self._line) :]
         return after
-
-
-def unavailable(host: SSHHost, said: str) -> BackendUnavailable:
-    """The error for what a client said, with the cause and what mends it."""
-    reason = next(reason for pattern, reason in REASONS if re.search(pattern, said))
-    told = " ".join(line for line in said.splitlines() if line.strip() and not line.startswith("@"))[-500:]
-    entry = host.host if host.port in {None, 22} else f"[{host.host}]:{host.port}"
-    scan = " ".join(("ssh-keyscan", *(() if host.port is None else ("-p", str(host.port))), host.host))
-    error = BackendUnavailable(f"ssh {host.name}: {reason.format(name=host.name, entry=entry, scan=scan)} ({told})")
-    return away_for_now(error) if reason is SILENT else error

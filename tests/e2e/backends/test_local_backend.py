@@ -17,11 +17,12 @@ import anyio
 import pytest
 
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
-from hermes_exec.backends.box_directory import OWNER_FILE, make_directory, remove_tree
+from hermes_exec.backends.box_directory import OWNER_FILE, make_directory
 from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import own_labels, process_start
 from hermes_exec.backends.registry import make_backend
+from hermes_exec.backends.removal import remove_tree
 from hermes_exec.config import Limits
 from hermes_exec.errors import ChannelLost, ConfigError, LaunchError, SandboxDied
 from tests.e2e.backends.boxes import box, left, until_state

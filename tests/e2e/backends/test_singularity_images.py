@@ -14,7 +14,7 @@ import pytest
 from docker import DockerClient
 
 from hermes_exec import ImageError, LaunchTimeout, PullProgress, SandboxPool
-from hermes_exec.backends.singularity.images import Source, find
+from hermes_exec.backends.singularity.sources import Source, find
 from tests.e2e.backends import registry
 from tests.e2e.backends.registry import Registry
 from tests.images import busybox

@@ -31,7 +31,7 @@ from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.exec_stream import ExecStream
 from hermes_exec.backends.nomad.job import job
-from hermes_exec.backends.nomad.refusals import unplaced
+from hermes_exec.backends.nomad.placement import unplaced
 from hermes_exec.backends.owner import (
     descendants,
     from_json,

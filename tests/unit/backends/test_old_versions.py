@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from hermes_exec.backends.modal.client import mapped
 from hermes_exec.backends.nomad.cluster import Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.errors import BackendUnavailable
@@ -49,5 +48,7 @@ def test_an_old_cluster_of_nomad(old_agent: str) -> None:
 
 def test_a_client_that_is_too_old_for_modal() -> None:
     modal = pytest.importorskip("modal")
-    with pytest.raises(BackendUnavailable, match=r"this version of its client \(use 9\): pip install"), mapped():
+    from hermes_exec.backends.modal.errors import translated
+
+    with pytest.raises(BackendUnavailable, match=r"this version of its client \(use 9\): pip install"), translated():
         raise modal.exception.VersionError("use 9")

@@ -16,10 +16,10 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.nomad.cluster import Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.singularity import engine as singularity
-from hermes_exec.backends.singularity.failures import explain
+from hermes_exec.backends.singularity.errors import not_started
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
+from hermes_exec.backends.ssh.errors import unavailable
 from hermes_exec.backends.ssh.openssh import OpenSSH
-from hermes_exec.backends.ssh.transport import unavailable
 from hermes_exec.errors import BackendUnavailable, ErrorCause, ExecError, QuotaExceeded
 
 pytestmark = pytest.mark.anyio
@@ -120,7 +120,7 @@ def test_silent_apptainer_is_retryable(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_shortage_is_no_property_of_a_host_of_apptainer(log: str, kind: type[ExecError]) -> None:
-    error = explain(log)
+    error = not_started(log)
     assert isinstance(error, kind)
     assert error.retryable
     assert error.cause in (ErrorCause.INFRA, ErrorCause.PROVIDER)

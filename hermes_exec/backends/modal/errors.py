@@ -1,0 +1,68 @@
+"""What errors of Modal's client are here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from functools import partial
+
+from grpclib.exceptions import StreamTerminatedError
+from modal import exception as modal_errors
+
+from hermes_exec.backends.engine_errors import ErrorRow, translate
+from hermes_exec.backends.modal.client import INSTALL, TOKEN
+from hermes_exec.errors import (
+    BackendUnavailable,
+    ConfigError,
+    ErrorCause,
+    ExecError,
+    ImageError,
+    LaunchError,
+    QuotaExceeded,
+)
+
+ROWS = (
+    ErrorRow(
+        BackendUnavailable,
+        f"Modal does not let us in ({{said}}): {TOKEN}",
+        types=(modal_errors.AuthError, modal_errors.PermissionDeniedError),
+    ),
+    ErrorRow(
+        BackendUnavailable,
+        f"Modal does not know this version of its client ({{said}}): {INSTALL}",
+        types=(modal_errors.VersionError,),
+    ),
+    ErrorRow(QuotaExceeded, "Modal has no room for it: {said}", types=(modal_errors.ResourceExhaustedError,)),
+    ErrorRow(ImageError, "Modal cannot build the image: {said}", types=(modal_errors.ImageBuildError,)),
+    ErrorRow(LaunchError, "Modal refuses: {said}", types=(modal_errors.ConflictError,)),
+    ErrorRow(
+        ConfigError,
+        "Modal refuses what was asked for: {said}",
+        types=(modal_errors.InvalidError, modal_errors.NotFoundError, ValueError),
+    ),
+    ErrorRow(partial(LaunchError, cause=ErrorCause.PROVIDER), "Modal: {kind}{said}"),
+)
+FOREIGN = (modal_errors.Error, StreamTerminatedError, ValueError, OSError, CancelledError)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn errors of the client into errors of this library, with Modal's own text.
+
+    Raises:
+        BackendUnavailable: Modal does not let us in, or does not know this version of its client.
+        QuotaExceeded: there is no room for one more, or too many requests were made.
+        ImageError: an image was not built.
+        ConfigError: what was asked for is wrong, or names what is not there (a secret, a volume, an environment), or a
+            setting of the client is wrong.
+        LaunchError: everything else; another try may succeed.
+    """
+    try:
+        yield
+    except ExecError:
+        raise
+    except FOREIGN as error:
+        said = str(error)
+        kind = f"{type(error).__name__}: " if said else type(error).__name__
+        raise translate(ROWS, said, failure=error, kind=kind) from error

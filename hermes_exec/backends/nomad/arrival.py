@@ -1,0 +1,82 @@
+"""How the runner comes into a task: the shell's words for it, and how it is started there."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import Any
+
+from hermes_exec.backends.base import LaunchSpec
+from hermes_exec.backends.nomad.cluster import PLACE
+from hermes_exec.backends.nomad.config import NomadConfig
+from hermes_exec.backends.runner_binary import RunnerBinary
+
+STATE = "/hermes-exec/state"
+BOUND, FETCHED = "/hermes-exec/runner", "/hermes-exec/artifact"
+ROOT = (None, "0", "0:0", "root", "root:root")
+POLL_S = 0.02
+ARRIVAL_S = 30.0
+"""How long a box waits for its runner, or for its lease if that is longer, before it ends by itself."""
+ON_NODE = '"$(dirname "$NOMAD_TASK_DIR")"'
+IN_PLACE = "umask 066; mkdir -p {place} && cd {place} || exit; umask 022; "
+CLOSED = f"""umask 077; cd {ON_NODE} && chown 0:0 . && chmod 700 . && mkdir -p {PLACE} && [ ! -L {PLACE} ] \\
+&& [ -O {PLACE} ] && cd {PLACE} || exit; umask 022; """
+"""Nomad lets each user of the node write to the directory of a task: it is closed, and what others have put there is
+not used."""
+TAKE = """w=$PWD; {there}echo "for $(uname -m)"; read n && head -c "$n" >part.$$ && chmod 755 part.$$ \\
+&& mv part.$$ runner && r=$PWD/runner && {up}cd "$w" && exec "$r" here"""
+"""Takes the runner from standard input, after its size: what is not whole is never in its place."""
+COPY = """cp {source} part && echo '{sha256}  part' | sha256sum -c >&2 && chmod 755 part && mv part runner || exit; """
+"""Takes it from where others may have exchanged it."""
+UP = """until [ -S state/box/run/socket ]; do
+[ -e runner ] && ! grep -qs FATAL log || exit 1; sleep 0.02; done; """
+"""Waits on a node for what Apptainer has started, unless it says why not or the box is given up."""
+WAIT = """trap 'exit 1' TERM; sleep {limit_s} & limit=$!; until [ -x runner ]; do
+kill -0 $limit 2>/dev/null || exit 1; sleep {poll_s} 2>/dev/null || sleep 1; done
+kill $limit; wait $limit 2>/dev/null; """
+"""What the main process does first where the runner is yet to come: it becomes the runner."""
+
+
+def program(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
+    """Return what starts the runner in a task where it has arrived; with `base` it speaks to the one that serves."""
+    if config.driver == "singularity":
+        start = 'exec ./runner "$@" --base state/box' if base else f'{UP}exec ./runner "$@"'
+        return ["/bin/sh", "-c", f"cd {ON_NODE}/{PLACE} || exit; {start}", "sh", *argv]
+    place = place_of(config)
+    command = [BOUND if config.runner_delivery == "bind" else f"{place}/runner", *argv]
+    return [*command, "--base", f"{place}/box"] if base else command
+
+
+def place_of(config: NomadConfig) -> str:
+    """Return the directory of the runner in a container, which nobody else there can exchange."""
+    return STATE if config.user in ROOT else "/tmp/hermes-exec"
+
+
+def taking(config: NomadConfig) -> list[str]:
+    """What takes the runner in a task, unless it comes by itself, and says that it is there."""
+    if config.runner_delivery != "exec":
+        return program(config, "here")
+    return ["/bin/sh", "-c", TAKE.format(there=_there(config), up=UP if config.driver == "singularity" else "")]
+
+
+def _there(config: NomadConfig) -> str:
+    return CLOSED if config.driver == "singularity" else IN_PLACE.format(place=place_of(config))
+
+
+def arrival(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> str:
+    """What a shell does until the runner is there."""
+    if config.runner_delivery == "exec":
+        return _there(config) + WAIT.format(limit_s=math.ceil(max(spec.lease_s, ARRIVAL_S)), poll_s=POLL_S)
+    source = config.runner_source or str(runner.path.resolve())
+    if config.runner_delivery == "artifact":
+        source = f"../local/{PLACE}/runner" if config.driver == "singularity" else f"{FETCHED}/runner"
+    return _there(config) + COPY.format(source=shlex.quote(source), sha256=runner.sha256)
+
+
+def artifacts(config: NomadConfig, runner: RunnerBinary) -> list[dict[str, Any]]:
+    """Return what the node fetches for a task."""
+    if config.runner_delivery != "artifact":
+        return []
+    options = {"checksum": f"sha256:{runner.sha256}"}
+    source = {"GetterSource": config.runner_source, "GetterMode": "file", "GetterOptions": options}
+    return [{**source, "RelativeDest": f"local/{PLACE}/runner"}]

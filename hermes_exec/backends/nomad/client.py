@@ -1,0 +1,71 @@
+"""The client library of Nomad, with what the configuration and the environment say."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from hermes_exec.backends.nomad.config import NomadConfig, address_of
+from hermes_exec.errors import BackendUnavailable, ConfigError
+
+if TYPE_CHECKING:
+    from nomad import Nomad
+    from requests import Session
+
+NOT_INSTALLED = "the client of Nomad is not installed: pip install 'hermes-exec[nomad]'"
+
+
+def open_session(connections: int) -> Session:
+    """Return the connections that the clients of a cluster share."""
+    try:
+        from requests import Session
+        from requests.adapters import HTTPAdapter
+    except ImportError as error:
+        raise BackendUnavailable(NOT_INSTALLED) from error
+    session = Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
+    return session
+
+
+def connect(config: NomadConfig, session: Session, token: str | None) -> Nomad:
+    """Return a client of the cluster with this token; None for that of the environment.
+
+    Raises:
+        BackendUnavailable: the client library is not installed.
+        ConfigError: a setting of the environment cannot be used.
+    """
+    try:
+        from nomad import Nomad
+    except ImportError as error:
+        raise BackendUnavailable(NOT_INSTALLED) from error
+    settings = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
+    given = {name: value for name, value in settings.items() if value is not None}
+    found = Nomad(**given)  # with what it knows of the environment
+    try:
+        given["address"] = address_of(found.address or f"{found.get_uri()}:{found.port}")
+    except ValueError as error:
+        raise ConfigError(f"NOMAD_ADDR: {error}") from None
+    given["token"] = _checked_token(found.token)
+    return Nomad(
+        **given,
+        timeout=config.api_timeout_s,
+        verify=config.ca_cert or ssl.get_default_verify_paths().cafile or True,  # else that of `requests`
+        cert=(config.client_cert, config.client_key) if config.client_cert else None,
+        session=session,
+    )
+
+
+def _checked_token(found: str | None) -> str:
+    token = (found or "").strip()
+    if not token.isascii() or not token.isprintable():
+        raise ConfigError("the token of Nomad, or NOMAD_TOKEN, has letters that no token has")
+    return token
+
+
+def tls_context(config: NomadConfig, client: Nomad) -> ssl.SSLContext:
+    """Return the TLS settings of a stream, which are those of a client."""
+    context = ssl.create_default_context(cafile=config.ca_cert)
+    if client.cert:  # that of the configuration, or of NOMAD_CLIENT_CERT and NOMAD_CLIENT_KEY
+        context.load_cert_chain(*client.cert)
+    return context

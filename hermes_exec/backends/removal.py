@@ -1,0 +1,62 @@
+"""Removal of trees of this host, of any depth, and without ever following a mount."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from hermes_exec.backends import runner_binary
+from hermes_exec.errors import BackendUnavailable
+
+logger = logging.getLogger(__name__)
+NOT_REMOVED = "it could not be removed"
+
+
+def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> list[str]:
+    """Remove a folder with all that is in it, what this user cannot by `otherwise`; return why something stays, which
+    is logged too.
+    """
+    # These go deeper than Python can: a tenant may have nested folders without end.
+    _run("rm", "-rf", path)
+    problems = _wipe(path)
+    if problems and otherwise is not None:
+        otherwise(path)
+        problems = _wipe(path)
+    if problems:
+        logger.warning("%s could not be removed", path)
+    return problems
+
+
+def _wipe(path: Path) -> list[str]:
+    """Remove what `rm` did not: a folder without write permission keeps its entries, and not each `rm` knows any
+    depth. Return why something stays.
+    """
+    said = b""
+    if os.path.lexists(path):
+        with contextlib.suppress(BackendUnavailable):
+            said = _run(str(runner_binary.path()), "wipe", path, errors=subprocess.PIPE)
+    if not os.path.lexists(path):
+        return []
+    lines = said.decode("utf-8", "replace").splitlines()
+    return [line.removeprefix("runner wipe: ") for line in lines] or [NOT_REMOVED]
+
+
+def _run(program: str, option: str, path: Path, errors: int = subprocess.DEVNULL) -> bytes:
+    command: list[str | Path] = [shutil.which(program) or f"/bin/{program}", option, path]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, check=False)
+    return done.stderr or b""
+
+
+def mounts_below(path: Path) -> list[str]:
+    """Return what is mounted below a directory, whose removal would empty it."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+    mounts = (line.split(" ")[4].encode("utf-8", "surrogateescape").decode("unicode_escape") for line in lines)
+    return [mount for mount in mounts if mount.startswith(f"{path}/")]

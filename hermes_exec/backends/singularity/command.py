@@ -1,0 +1,195 @@
+"""What a box is started with: a specification and a configuration in the words of the engine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import pwd
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hermes_exec.backends.base import LaunchSpec, volume_arguments
+from hermes_exec.backends.box_directory import BoxDirectory
+from hermes_exec.backends.singularity.config import SingularityConfig
+from hermes_exec.backends.singularity.engine import Engine, fakeroot
+from hermes_exec.config.model import volume_parts
+
+MOUNT = "/hermes-exec"
+BASE = f"{MOUNT}/state/box"
+RUNNER = f"{MOUNT}/runner"
+CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+)
+"""What root of a box has: as in a container of Docker, without device nodes (there is no cgroup that keeps them from
+the devices of the host) and raw sockets (the network may be the host's)."""
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+HIDDEN = (
+    "/proc/acpi/",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi/",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+)
+DEVICES = ("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module")
+"""What root of a box may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
+LEFT_OUT = (
+    "APPTAINER_*",
+    "SINGULARITY_*",
+    "HOME",
+    "LANG=C",
+    "PS1",
+    "PROMPT_COMMAND",
+    "USER_PATH",
+    "LD_LIBRARY_PATH=/.singularity.d/libs",
+)
+"""Variables that the engine sets in each box, its own paths on the host among them."""
+
+
+def limited(spec: LaunchSpec) -> dict[str, str]:
+    """Those limits of a box that a cgroup can enforce, in the engine's options."""
+    limits = spec.limits
+    values: dict[str, object] = {"--cpus": limits.cpus, "--pids-limit": spec.box_pids}
+    if limits.memory_mb is not None:
+        values |= {"--memory": f"{limits.memory_mb}M", "--memory-swap": f"{limits.memory_mb}M"}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def how_enforced(spec: LaunchSpec, *, with_limits: bool) -> dict[str, str]:
+    """Return how each limit of a box is enforced."""
+    by_cgroup = {"cpus", "memory_mb", "pids"} if with_limits else set()
+    return {name: "cgroup of the box" if name in by_cgroup else "not enforced" for name in spec.limits.box()}
+
+
+class Start(NamedTuple):
+    """A box that is to be started: the image's path on its host, and where its changes and its limits are kept."""
+
+    engine: Engine
+    image: Path | str
+    runner: Path | str
+    overlay_on_disk: bool
+    with_limits: bool
+
+
+class Place(NamedTuple):
+    """Where a box is started: its folder there, with a file ``hosts``; by whom; what makes a folder in it, and tells
+    what the host has.
+    """
+
+    folder: str
+    name: str
+    uid: int
+    make: Callable[[str], str]
+    exists: Callable[[str], bool]
+
+
+def place_here(directory: BoxDirectory, network: bool) -> Place:
+    """A place on this host."""
+    (directory.path / "hosts").write_text(_hosts(network), "utf-8")
+    return Place(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
+
+
+def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
+    """What starts the box; the folders that it names are made."""
+    home = _home() if spec.whole_box and not config.fakeroot and place.uid else None
+    argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-umask", "--no-eval"]
+    argv += _container_options(config, spec, start, place)
+    if home is None:
+        argv += ["--no-home"]
+    else:
+        argv += ["--home", f"{place.make('home')}:{home}"]
+    for mount in _mounts(config, spec, start, place):
+        argv += ["--mount", mount]
+    argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s)]
+    argv += ["--filter", "--until-stdin-ends", "--own", "/tmp", "--own", "/var/tmp"]
+    if home is not None:
+        argv += ["--own", home]
+    if spec.network:
+        argv += ["--network-of", "host"]
+    for name in LEFT_OUT:
+        argv += ["--unset", name]
+    return argv + volume_arguments(config.volumes, config.shared_volumes)
+
+
+def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
+    """Return the engine's options for a box, but for its home and its mounts."""
+    argv = ["--pwd", "/", "--workdir", place.make("work"), "--no-mount", "bind-paths"]
+    argv += ["--hostname", f"box-{place.name[-8:].replace('_', '0')}"]
+    if start.overlay_on_disk:
+        argv += ["--overlay", place.make("overlay")]
+    else:
+        argv += ["--writable-tmpfs"]
+    if not spec.network:
+        argv += ["--net", "--network", "none"]
+    if config.gpus is not None:
+        argv += ["--nv" if config.gpus == "all" else "--rocm"]
+    if config.fakeroot:
+        argv += fakeroot(start.engine)
+    if start.with_limits:
+        for option, value in limited(spec).items():
+            argv += [option, value]
+    if place.uid == 0:
+        capabilities = ",".join(f"CAP_{name}" for name in CAPABILITIES)
+        argv += ["--no-privs", "--add-caps", capabilities, "--no-mount", "sys"]
+    return argv
+
+
+def _home() -> str | None:
+    """The home of an ordinary user, which images do not have; root's is the image's."""
+    try:
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return None
+    return home if re.fullmatch("(/[^/:]+)+", home) else None
+
+
+def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> Iterator[str]:
+    yield _mount(place.make("state"), f"{MOUNT}/state")
+    yield _mount(str(start.runner), RUNNER, read_only=True)
+    yield _mount(f"{place.folder}/hosts", "/etc/hosts")
+    for volume in (*config.volumes, *config.shared_volumes):
+        source, target, mode = volume_parts(volume)
+        yield _mount(source, target, read_only=mode == "ro")
+    if place.uid != 0:
+        return
+    yield from (_mount(path, path, read_only=True) for path in DEVICES if place.exists(path))
+    if spec.whole_box and not spec.own_roots:
+        # Its tenant is root of this host; where slots have roots of their own, the runner does the same for each.
+        yield from (_mount(path, path, read_only=True) for path in READ_ONLY if place.exists(path))
+        empty = place.make("empty")
+        for path in filter(place.exists, HIDDEN):
+            yield _mount(empty if path.endswith("/") else "/dev/null", path.rstrip("/"), read_only=True)
+
+
+def _mount(source: str, target: str, *, read_only: bool = False) -> str:
+    """A mount in the engine's words, which are one line of CSV."""
+    words = ["type=bind", f"source={source}", f"destination={target}"]
+    if read_only:
+        words.append("readonly")
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(words)
+    return line.getvalue()
+
+
+def _hosts(network: bool) -> str:
+    if network:
+        try:
+            return Path("/etc/hosts").read_text("utf-8", "replace")
+        except OSError:
+            pass
+    return "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"

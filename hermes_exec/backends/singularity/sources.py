@@ -1,0 +1,122 @@
+"""What the name of an image means: a file or a folder that is there, or what an image has to be built from."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from hermes_exec.backends.helpers import helper_environment
+from hermes_exec.errors import ConfigError, ImageError, LaunchTimeout
+
+ARCHIVES = ("docker-archive:", "oci-archive:")
+TRANSPORTS = (*ARCHIVES, "docker-daemon:", "oci:")
+DAEMON_S = 30.0
+
+
+class Source(NamedTuple):
+    """What an image is built from: the argument for the engine, and what its content is known by."""
+
+    argument: str
+    content: str
+
+
+def mounts_files() -> bool:
+    """Whether this user can mount the file of an image: root with a loop device, others with FUSE. Else images are kept
+    as folders.
+    """
+    return os.geteuid() == 0 or os.access("/dev/fuse", os.R_OK | os.W_OK)
+
+
+def find(name: str) -> Path | Source:
+    """The path of an image that can be taken as it is, or what it has to be built from; blocking.
+
+    Raises:
+        ImageError: it names a file that is not there.
+        ConfigError: it is built of a Dockerfile.
+    """
+    if name.startswith("dockerfile:"):
+        raise ConfigError(f"image={name!r} is for the docker backend: name a definition (a .def file)")
+    if "://" in name or name.startswith(TRANSPORTS):
+        return Source(name, _content(name))
+    path = Path(name).expanduser().absolute()
+    if path.is_dir():
+        return path
+    if path.suffix == ".def" and path.is_file():
+        return Source(str(path), _definition(path))
+    if path.is_file():
+        return path if mounts_files() else Source(str(path), _hash(path))
+    if name.startswith(("/", ".", "~")) or path.suffix in {".sif", ".def", ".img", ".sqsh"}:
+        raise ImageError(f"there is no image at {path}")
+    return Source(f"docker://{name}", f"docker://{name}")
+
+
+def _content(name: str) -> str:
+    if name.startswith(ARCHIVES):
+        path, _, tag = name.partition(":")[2].partition(":")
+        if not os.path.isfile(path):
+            raise ImageError(f"there is no image at {os.path.abspath(path)}")
+        return f"{_hash(Path(path))}:{tag}"
+    if name.startswith("docker-daemon:"):
+        return _daemon_image(name.partition(":")[2].removeprefix("//"))
+    return name
+
+
+def _daemon_image(reference: str) -> str:
+    argv, env = ["docker", "image", "inspect", "--format", "{{.Id}}", reference], helper_environment("DOCKER_.*")
+    try:
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=DAEMON_S, check=False)
+    except subprocess.TimeoutExpired as error:  # by its name alone an image that was kept before would be taken for it
+        raise LaunchTimeout(f"the Docker daemon did not describe {reference!r} within {DAEMON_S:g} s") from error
+    except OSError:
+        return reference
+    return done.stdout.strip() if done.returncode == 0 else reference
+
+
+def _definition(path: Path) -> str:
+    """A definition is known by its text, and by the files that it copies or starts from, as the engine finds them: from
+    the working directory.
+    """
+    text = path.read_text("utf-8", "replace")
+    sections = re.findall(r"^%files[^\n]*\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL)
+    words = [line for section in sections for line in section.splitlines()]
+    if re.search(r"^bootstrap:\s*localimage", text, re.MULTILINE | re.IGNORECASE):
+        words += re.findall(r"^from:\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    parts = [text]
+    for line in words:
+        for name in glob.glob(os.path.expandvars(_first_word(line))):
+            parts += (f"{path} {found.st_size} {found.st_mtime_ns}" for path, found in _below(Path(name)))
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _first_word(line: str) -> str:
+    try:
+        return next(iter(shlex.split(line, comments=True)), "")
+    except ValueError:
+        return line.strip()
+
+
+def _below(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        with contextlib.suppress(OSError):
+            if each.is_file():
+                yield each, each.stat()
+
+
+def _hash(path: Path) -> str:
+    found = path.stat()
+    return _hash_of(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@lru_cache(maxsize=256)
+def _hash_of(path: Path, *_: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
