@@ -148,18 +148,22 @@ def parent_directory(base_dir: str | None) -> Path:
 def check_parent(base_dir: str | None, prefix: str) -> None:
     """Raise ConfigError when this user cannot make directories there, or others could exchange them."""
     parent = parent_directory(base_dir)
+    why = _why_no_directories(parent, prefix)
+    if why is not None:
+        raise ConfigError(f"boxes cannot have their directories in {parent}: {why}; choose another base_dir")
+
+
+def _why_no_directories(parent: Path, prefix: str) -> str | None:
     existing = next(path for path in (parent, *parent.parents) if os.path.exists(path))
     if not existing.is_dir():
-        why = f"{existing} is not a directory"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        why = f"this user cannot write to {existing}"
-    elif (unsafe := why_not_strict(existing)) is not None:
-        why = unsafe
-    elif (refused := _try_directory(parent, prefix)) is not None:
-        why = f"{existing} takes no directory with a file ({refused.strerror})"
-    else:
-        return
-    raise ConfigError(f"boxes cannot have their directories in {parent}: {why}; choose another base_dir")
+        return f"{existing} is not a directory"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"this user cannot write to {existing}"
+    unsafe = why_not_strict(existing)
+    if unsafe is not None:
+        return unsafe
+    refused = _try_directory(parent, prefix)
+    return None if refused is None else f"{existing} takes no directory with a file ({refused.strerror})"
 
 
 def _try_directory(parent: Path, prefix: str) -> OSError | None:

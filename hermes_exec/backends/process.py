@@ -65,9 +65,11 @@ def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:
     """End a child by force, with its group and all that comes of it; waits a moment for its end."""
     if child.poll() is None:
         started = descendants(child.pid)
-        for kill, pid in ((os.killpg, child.pid), *((os.kill, each) for each in started)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        for pid in started:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
     if child.stdin is not None:
         child.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

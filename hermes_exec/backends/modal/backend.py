@@ -146,7 +146,8 @@ class ModalBackend:
     async def _end_all(self, tags: Mapping[str, str]) -> None:
         import modal
 
-        if (app := await self._client.app(make=False)) is not None:
+        app = await self._client.app(make=False)
+        if app is not None:
             async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, tags=dict(tags)):
                 await terminate(sandbox)
 
@@ -211,7 +212,9 @@ def to_tags(labels: Labels) -> dict[str, str]:
 def from_tags(tags: Mapping[str, str]) -> Labels | None:
     """The labels among the tags of a sandbox; None when it is not one of ours."""
     labels, own = from_strings(tags), own_labels("").host_id
-    return replace(labels, host_id=own) if labels is not None and labels.host_id == _digest(own) else labels
+    if labels is not None and labels.host_id == _digest(own):
+        return replace(labels, host_id=own)
+    return labels
 
 
 def _digest(text: str) -> str:

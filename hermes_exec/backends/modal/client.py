@@ -6,7 +6,6 @@ what has to be finished when a caller is cancelled.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -82,7 +81,8 @@ class Client:
                     if not value.isascii() or not value.isprintable() or value != value.strip():
                         raise ConfigError(f"the {name} of Modal has a line break, or letters that none has: {TOKEN}")
                 # At DEBUG the client's HTTP/2 logs all headers, Modal's token among them. Who sets this level has them.
-                if (headers := logging.getLogger("hpack")).level == logging.NOTSET:
+                headers = logging.getLogger("hpack")
+                if headers.level == logging.NOTSET:
                     headers.setLevel(logging.INFO)
                 self._open = start_blocking_portal("asyncio", name="hermes-exec-modal")
                 self._portal = self._open.__enter__()
@@ -100,10 +100,13 @@ class Client:
         import modal
 
         if self._app is None:
-            with contextlib.nullcontext() if make else contextlib.suppress(modal.exception.NotFoundError):
+            try:
                 self._app = await modal.App.lookup.aio(
                     self._app_name, create_if_missing=make, environment_name=self._environment
                 )
+            except modal.exception.NotFoundError:
+                if make:
+                    raise
         return self._app
 
     def close(self) -> None:

@@ -85,16 +85,18 @@ class ModalSandbox:
         if code is None:
             return SandboxStatus("alive")
         log = await self._log_tail()
+        suspect: Suspect = "outside"
         try:
             await self._sandbox.wait.aio()
         except SandboxTimeoutError:
-            return SandboxStatus("dead", PostMortem("its lifetime on Modal was over", code, False, log, "outside"))
+            reason = "its lifetime on Modal was over"
         except SandboxTerminatedError:
             reason = "Modal has ended it: it was terminated, preempted, or idle"
-            return SandboxStatus("dead", PostMortem(reason, code, False, log, "outside"))
-        # Process 1 is an init of Modal's, so that a tenant of the whole sandbox can kill the runner, or use up memory.
-        suspect: Suspect = "tenant" if self._whole_box and code not in BY_ITSELF else "unknown"
-        return SandboxStatus("dead", PostMortem(f"its runner ended with exit code {code}", code, False, log, suspect))
+        else:
+            reason = f"its runner ended with exit code {code}"
+            # Process 1 is an init of Modal's: a tenant of the whole sandbox can kill the runner, or use up memory.
+            suspect = "tenant" if self._whole_box and code not in BY_ITSELF else "unknown"
+        return SandboxStatus("dead", PostMortem(reason, exit_code=code, log_tail=log, suspect=suspect))
 
     async def _log_tail(self) -> str:
         with contextlib.suppress(Exception), anyio.move_on_after(LOG_S):
@@ -148,7 +150,9 @@ async def workdir_of(sandbox: modal.Sandbox) -> str:
         code, said = await sandbox.poll.aio(), ""
         with contextlib.suppress(Exception), anyio.move_on_after(LOG_S):
             said = (await sandbox.stderr.read.aio())[-LOG_BYTES:].strip()
-        why = f"exit code {code} (are limits.memory_mb and limits.cpus enough?)" + (f": {said}" if said else "")
+        why = f"exit code {code} (are limits.memory_mb and limits.cpus enough?)"
+        if said:
+            why += f": {said}"
         raise LaunchError(f"the sandbox ended while it started: {why}") from error
 
 

@@ -115,7 +115,8 @@ class NomadConfig(BackendConfig):
         """What ``resources`` and ``gpus`` ask for."""
         if self.gpus is None:
             return self.resources.devices
-        name, _, count = (self.gpus if isinstance(self.gpus, str) else f"nvidia/gpu:{self.gpus}").rpartition(":")
+        gpus = self.gpus if isinstance(self.gpus, str) else f"nvidia/gpu:{self.gpus}"
+        name, _, count = gpus.rpartition(":")
         return {**self.resources.devices, name: int(count)}
 
     @field_validator("address")
@@ -126,9 +127,11 @@ class NomadConfig(BackendConfig):
     @field_validator("docker")
     @classmethod
     def _docker(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(OURS & value.keys()):
+        taken = sorted(OURS & value.keys())
+        if taken:
             raise ValueError(f"{taken[0]!r} is set by this library")
-        if isinstance(login := value.get("auth"), dict) and isinstance(login.get("password"), str):
+        login = value.get("auth")
+        if isinstance(login, dict) and isinstance(login.get("password"), str):
             value = {**value, "auth": {**login, "password": SecretStr(login["password"])}}
         return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -64,8 +65,7 @@ class NomadSandbox:
             if status.post_mortem is None:
                 return status
             tail = await self._cluster.log_tail(self._placed.allocation)
-            death = status.post_mortem
-            return SandboxStatus("dead", PostMortem(death.reason, death.exit_code, death.oom, tail, death.suspect))
+            return SandboxStatus("dead", replace(status.post_mortem, log_tail=tail))
         except NotThere:
             return SandboxStatus("dead", PostMortem("the job was removed", suspect="outside"))
         except ExecError as error:
@@ -119,12 +119,12 @@ def state_of(allocation: Mapping[str, Any], *, whole_box: bool) -> SandboxStatus
             return SandboxStatus("dead", PostMortem("its task was started anew", suspect="outside"))
         # `unknown`: its node is away, and may come back.
         return SandboxStatus("unknown" if state == "unknown" else "alive", detail=f"Nomad says {state}")
-    ended: Mapping[str, Any] = next((each for each in reversed(events) if each.get("Type") == "Terminated"), {})
-    details: Mapping[str, Any] = ended.get("Details") or {}
+    ends = [each.get("Details") or {} for each in events if each.get("Type") == "Terminated"]
+    details: Mapping[str, Any] = ends[-1] if ends else {}
     oom, code = details.get("oom_killed") == "true", details.get("exit_code")
-    told = next((text for each in reversed(events) if (text := each.get("DisplayMessage"))), "")
-    reason = f"the job is {state}: {told or allocation.get('ClientDescription')}"
-    exit_code = int(code) if code is not None else None
+    exit_code = None if code is None else int(code)
+    messages = [each["DisplayMessage"] for each in events if each.get("DisplayMessage")]
+    reason = f"the job is {state}: {messages[-1] if messages else allocation.get('ClientDescription')}"
     return SandboxStatus("dead", PostMortem(reason, exit_code, oom, suspect=_suspect(exit_code, oom, whole_box)))
 
 

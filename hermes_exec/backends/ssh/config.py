@@ -33,8 +33,10 @@ class SSHHost(ConfigModel):
     @property
     def name(self) -> str:
         """``[user@]host[:port]``"""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        if self.user:
+            name = f"{self.user}@{name}"
+        return f"{name}:{self.port}" if self.port else name
 
     def claim(self, boxes: int) -> tuple[float, int]:
         """How good a place this host is for one more box while it has so many: the greatest of all hosts gets it."""
@@ -117,6 +119,7 @@ class SSHConfig(HelpedConfig):
     @classmethod
     def _different(cls, hosts: tuple[SSHHost, ...]) -> tuple[SSHHost, ...]:
         names = [host.name for host in hosts]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"{twice[0]!r} is named twice; weight= gives a host more boxes than others")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name!r} is named twice; weight= gives a host more boxes than others")
         return hosts

@@ -104,10 +104,16 @@ class OpenSSH:
             "ForkAfterAuthentication": "no",
             "StdinNull": "no",
         }
-        argv = ["ssh", *(("-F", config.ssh_config) if config.ssh_config else ())]
-        if identity := host.identity_file or config.identity_file:
+        argv = ["ssh"]
+        if config.ssh_config:
+            argv += ["-F", config.ssh_config]
+        identity = host.identity_file or config.identity_file
+        if identity:
             argv += ["-i", identity, "-o", "IdentitiesOnly=yes"]
-        return argv + [part for key, value in options.items() if value is not None for part in ("-o", f"{key}={value}")]
+        for name, value in options.items():
+            if value is not None:
+                argv += ["-o", f"{name}={value}"]
+        return argv
 
     def _private(self) -> Path:
         if self._folder is None:

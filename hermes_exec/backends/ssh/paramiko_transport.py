@@ -112,16 +112,9 @@ class Paramiko:
     def _connect(self, client: paramiko.SSHClient) -> None:
         config, host = self._config, self._host
         told = self._configured()
-        usual = str(told.get("userknownhostsfile", "~/.ssh/known_hosts")).split()[0]
-        known_hosts = Path(config.known_hosts or usual).expanduser()
-        for file in (known_hosts, *(() if config.known_hosts else (Path("/etc/ssh/ssh_known_hosts"),))):
-            if file.is_file():
-                client.load_system_host_keys(str(file))
-        accept = config.host_keys == "accept-new"
-        client.set_missing_host_key_policy(AcceptNew(known_hosts) if accept else paramiko.RejectPolicy())
+        self._load_host_keys(client, str(told.get("userknownhostsfile", "~/.ssh/known_hosts")).split()[0])
         identity = host.identity_file or config.identity_file
-        names = [identity] if identity else told.get("identityfile")
-        keys = [os.path.expanduser(name) for name in names] if names else None
+        names = [identity] if identity else told.get("identityfile") or []
         address, port = told.get("hostname", host.host), int(host.port or told.get("port", 22))
         self._made_of = self._socket(address, port, told.get("proxycommand"))
         self._check_open()
@@ -129,7 +122,7 @@ class Paramiko:
             address,
             port,
             username=host.user or told.get("user"),
-            key_filename=keys,  # type: ignore[arg-type] # several are taken too
+            key_filename=[os.path.expanduser(name) for name in names] or None,  # type: ignore[arg-type] # several are taken
             passphrase=None if config.passphrase is None else config.passphrase(),
             look_for_keys=not names,
             allow_agent=identity is None,
@@ -138,6 +131,16 @@ class Paramiko:
             banner_timeout=config.connect_timeout_s,
             auth_timeout=config.connect_timeout_s,
         )
+
+    def _load_host_keys(self, client: paramiko.SSHClient, usual: str) -> None:
+        """Load the keys of hosts that are known, and say what is done with others."""
+        config = self._config
+        known_hosts = Path(config.known_hosts or usual).expanduser()
+        files = [known_hosts] if config.known_hosts else [known_hosts, Path("/etc/ssh/ssh_known_hosts")]
+        for file in filter(Path.is_file, files):
+            client.load_system_host_keys(str(file))
+        accept = config.host_keys == "accept-new"
+        client.set_missing_host_key_policy(AcceptNew(known_hosts) if accept else paramiko.RejectPolicy())
 
     def _configured(self) -> dict[str, Any]:
         path = Path(self._config.ssh_config or "~/.ssh/config").expanduser()
