@@ -17,6 +17,7 @@ import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
 from hermes_exec.backends.engine_errors import unavailable_for_now
+from hermes_exec.backends.modal.config import INSTALL, TOKEN
 from hermes_exec.errors import BackendUnavailable, ConfigError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ANSWER_S = 30.0
 """Longest wait for what Modal answers at once. The client itself tries again for up to a minute."""
-INSTALL = "pip install -U 'hermes-exec[modal]'"
-TOKEN = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
 
 
 class Client:

@@ -14,6 +14,8 @@ from hermes_exec.config.pool import PoolConfig, overlaid
 
 logger = logging.getLogger(__name__)
 DAY_S = 86_400
+INSTALL = "pip install -U 'hermes-exec[modal]'"
+TOKEN = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
 
 
 class ModalConfig(BackendConfig):

@@ -11,7 +11,7 @@ from grpclib.exceptions import StreamTerminatedError
 from modal import exception as modal_errors
 
 from hermes_exec.backends.engine_errors import ErrorRow, translate
-from hermes_exec.backends.modal.client import INSTALL, TOKEN
+from hermes_exec.backends.modal.config import INSTALL, TOKEN
 from hermes_exec.errors import (
     BackendUnavailable,
     ConfigError,
