@@ -82,10 +82,9 @@ def readable(value: object, most: int = 4096) -> str:
 
 def shown(value: object) -> str:
     """Whatever a box sent, as an error shows it: a few words of it, however large or deep it is."""
-    return _shown(value)
+    return _SHORT.repr(value)
 
 
-_short = reprlib.Repr()
-_short.maxlevel = 2
-_short.maxdict = _short.maxlist = 3
-_shown = _short.repr
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxdict = _SHORT.maxlist = 3

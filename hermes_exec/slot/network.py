@@ -18,7 +18,7 @@ from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
 from hermes_exec.channel import Conversation, RemoteError
-from hermes_exec.checks import checked_wait
+from hermes_exec.checks import checked_wait, is_integer
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.receiver import Receiver
@@ -31,13 +31,9 @@ LONGEST_HOST = 256
 
 def checked_port(port: int, *, least: int = 1) -> int:
     """A TCP port; ConfigError otherwise."""
-    if not _is_port(port, least):
+    if not is_integer(port) or not least <= port <= 65535:
         raise ConfigError(f"port must be an integer from {least} to 65535, not {port!r}")
     return port
-
-
-def _is_port(port: object, least: int) -> bool:
-    return isinstance(port, int) and not isinstance(port, bool) and least <= port <= 65535
 
 
 def checked_host(host: object) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import anyio
 
@@ -90,7 +90,9 @@ class Session:
         if not isinstance(command, str):
             raise ConfigError("a session runs shell text; use slot.run for a list of arguments")
         timeout_s = checked_timeout(timeout_s)
-        params = self._params(command, cwd, env, output_limit_bytes, merge_stderr)
+        params = command_params(
+            self._scope, command, cwd=cwd, env=env, output_limit_bytes=output_limit_bytes, merge_stderr=merge_stderr
+        )
         async with self._turn():
             params["session"] = self._id
             answer: dict[str, object] = {}
@@ -121,27 +123,12 @@ class Session:
         """
         if not isinstance(command, str):
             raise ConfigError("a session runs shell text; use slot.spawn for a list of arguments")
-        params = self._params(command, cwd, env, output_limit_bytes, merge_stderr)
+        params = command_params(
+            self._scope, command, cwd=cwd, env=env, output_limit_bytes=output_limit_bytes, merge_stderr=merge_stderr
+        )
         async with self._turn():
             params["session"] = self._id
             return await start(self._scope, params, command, stdin=stdin, pty=pty, tag=tag)
-
-    def _params(
-        self,
-        command: str,
-        cwd: str | PathLike[str] | None,
-        env: Mapping[str, str] | None,
-        output_limit_bytes: int,
-        merge_stderr: bool,
-    ) -> dict[str, Any]:
-        return command_params(
-            self._scope,
-            command,
-            cwd=cwd,
-            env=env,
-            output_limit_bytes=output_limit_bytes,
-            merge_stderr=merge_stderr,
-        )
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -186,7 +186,7 @@ async def _download_file(
     temporary = os.path.join(os.path.dirname(local) or ".", f".{secrets.token_hex(8)}.part")
     try:
         async with moving(scope, "file.read", {"path": remote, "offset": 0}, path) as move:
-            await to_thread.run_sync(_make_folder, temporary)
+            await to_thread.run_sync(partial(os.makedirs, os.path.dirname(temporary), exist_ok=True))
             async with await anyio.open_file(temporary, "xb") as file:
                 while piece := within.add(await move.receive()):
                     await to_thread.run_sync(write, file.wrapped, piece)
@@ -206,10 +206,6 @@ def _check_target(local: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), local)
     if is_special(local):
         raise FileExistsError(errno.EEXIST, "a device, FIFO or socket is there, which is not replaced", local)
-
-
-def _make_folder(path: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
 
 
 def _put_in_place(temporary: str, local: str, mode: int) -> None:

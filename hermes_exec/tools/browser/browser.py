@@ -117,9 +117,8 @@ class RunningBrowser:
                 await self._pipe.ended.wait()
             if self._pipe.ended.is_set():
                 raise await chromium.why_it_ended(self.slot, self._process, self.folder) from error
-            raise ToolFailure(
-                "browser_failed", f"The browser did not start: {_first_line(error)}", success=False
-            ) from error
+            first_line = str(error).partition("\n")[0]
+            raise ToolFailure("browser_failed", f"The browser did not start: {first_line}", success=False) from error
 
     async def _open_context(self, browser: Browser) -> None:
         width, height = VIEWPORT
@@ -306,7 +305,3 @@ async def _stop_loading(page: Page) -> None:
     session = await new_session(page)
     await session.send("Page.stopLoading")
     await session.detach()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

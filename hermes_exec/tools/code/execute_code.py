@@ -132,7 +132,8 @@ def _outcome(
         status = "success"
     else:
         status, kind = "error", "out_of_memory" if oom else "exit_code"
-        error = _last_line(err.text) or f"The code ended with exit code {exit_code}."
+        last_line = err.text.strip().rpartition("\n")[2]  # what a traceback ends with
+        error = last_line or f"The code ended with exit code {exit_code}."
     if err.text and exit_code != 0:
         text += f"{'' if not text or text.endswith(chr(10)) else chr(10)}--- stderr ---\n{err.text}"
     data: dict[str, object] = {"status": status, "output": text}
@@ -158,8 +159,3 @@ def _outcome(
     if error is not None:
         data["error"] = error
     return Outcome(data, kind)
-
-
-def _last_line(text: str) -> str:
-    """What a traceback ends with; all of it stands in the output."""
-    return text.strip().rpartition("\n")[2]

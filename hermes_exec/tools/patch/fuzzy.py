@@ -65,6 +65,10 @@ Strategy = Callable[[str, str], Iterator[Match]]
 
 
 def _strategies(text: str, old: str, similar: bool, *, overlapping: bool) -> Iterator[tuple[str, Strategy]]:
+    """Yield the strategies in their order, with their names. All but the last two need every character but white space,
+    escapes and punctuation look-alikes to be equal. Those two accept lines that merely resemble what was asked for, and
+    so can replace the wrong ones.
+    """
     yield "exact", partial(_exact, overlapping=overlapping)
     if not old.strip():
         return

@@ -32,7 +32,9 @@ def replacement(region: str, old: str, new: str, strategy: str) -> str:
         return new
     indents = _indent_map(region_lines, old_lines)
     result: list[str] = []
-    for tag, i1, i2, j1, j2 in _matcher(old_lines, new_lines).get_opcodes():
+    autojunk = len(old_lines) * len(new_lines) > _MAX_CHAR_PAIRS
+    matcher = difflib.SequenceMatcher(None, old_lines, new_lines, autojunk)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":
             result += region_lines[i1:i2]
         elif strategy == "unicode_normalized" and i2 - i1 == j2 - j1:
@@ -43,10 +45,6 @@ def replacement(region: str, old: str, new: str, strategy: str) -> str:
         else:
             result += [_reindent(line, indents) for line in new_lines[j1:j2]]
     return "\n".join(result)
-
-
-def _matcher(old_lines: list[str], new_lines: list[str]) -> difflib.SequenceMatcher[str]:
-    return difflib.SequenceMatcher(None, old_lines, new_lines, len(old_lines) * len(new_lines) > _MAX_CHAR_PAIRS)
 
 
 def _indent_of(line: str) -> str:
