@@ -12,11 +12,13 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
-	"hermes-exec/runner/internal/memory"
 	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/tenants"
+	"hermes-exec/runner/internal/threads"
 )
 
 const linkFD = 3
@@ -27,21 +29,16 @@ type agent struct {
 	lanes []*ipc.Conn // one for each thread that is prepared for work of the slot
 	ready atomic.Bool
 
-	tenancy
-	losses memory.Losses
-	quiet  *initproc.Quiet
+	setup   isolation.Setup
+	user    isolation.User // of the slot
+	table   children.Table // the commands
+	tenants *tenants.Tenants
+	quiet   *initproc.Quiet
 	platform
 
 	// closing is held shared by a fork and exclusively while no new process may appear.
 	closing  sync.RWMutex
 	stopping bool
-}
-
-// tenancy knows which processes belong to the slot, and to which command.
-type tenancy struct {
-	setup    isolation.Setup
-	slotUser isolation.User
-	table    table
 }
 
 // Main is the `agent` subcommand. It returns the exit code.
@@ -81,7 +78,7 @@ func Main(args []string) int {
 		return 1
 	}
 	a.conn = conn
-	a.table.init()
+	a.table.Init(func(exit ipc.Exit) { _ = conn.Event(ipc.EventExit, exit) })
 	_ = conn.Run(a.handle, nil)
 	// The serving runner is gone, and nothing of the slot may outlive it.
 	if a.ready.Load() {
@@ -103,17 +100,17 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 	defer a.quiet.Used()
 	switch op {
 	case ipc.OpKill:
-		return decoded(m, a.kill)
+		return decoded(m, a.tenants.Kill)
 	case ipc.OpSignal:
-		return decoded(m, a.signal)
+		return decoded(m, a.tenants.Signal)
 	case ipc.OpKillAll:
-		return a.killAll(), nil, nil
+		return a.tenants.KillAll(), nil, nil
 	case isolation.OpStop:
 		return stopped{a.stop()}, nil, nil
 	case ipc.OpProcesses:
-		return a.processes(), nil, nil
+		return a.tenants.Processes(), nil, nil
 	case ipc.OpHeld:
-		return a.held(), nil, nil
+		return a.tenants.Held(), nil, nil
 	case ipc.OpConnect:
 		return carried(m, func(c ipc.Connect) (any, []int, error) { return opened(pipe.Dial(ctx, c)) })
 	}
@@ -133,7 +130,7 @@ func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
 func (a *agent) startLanes(forSpawn, forFiles func() error) error {
 	n := min(a.setup.SpawnLanes, len(a.lanes))
 	serve := func(lanes []*ipc.Conn, prepare func() error) error {
-		return startThreads(len(lanes), prepare, func(i int) { _ = lanes[i].Serve(a.handleLane) })
+		return threads.Start(len(lanes), prepare, func(i int) { _ = lanes[i].Serve(a.handleLane) })
 	}
 	if err := serve(a.lanes[:n], forSpawn); err != nil {
 		return err
@@ -149,7 +146,7 @@ func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any,
 	defer a.quiet.Used()
 	switch op {
 	case ipc.OpSpawn:
-		return carried(m, func(s ipc.Spawn) (any, []int, error) { return a.spawn(s, m) })
+		return a.spawn(m)
 	case ipc.OpFile:
 		return carried(m, func(f ipc.FileOp) (any, []int, error) { return file(ctx, a.setup, f, m) })
 	case ipc.OpSpill:
@@ -203,16 +200,5 @@ func (a *agent) refuseNew() {
 
 func (a *agent) stop() ipc.Receipt {
 	a.refuseNew()
-	return a.killAll()
-}
-
-func (t *tenancy) signal(s ipc.Signal) (struct{}, error) {
-	if s.Number < 1 || s.Number > 64 {
-		return struct{}{}, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("signal %d", s.Number)}
-	}
-	err := t.table.whileAlive(s.Token, func(pid int) error { return syscall.Kill(-pid, syscall.Signal(s.Number)) })
-	if err != nil {
-		return struct{}{}, ipc.OSError("signal", "", err)
-	}
-	return struct{}{}, nil
+	return a.tenants.KillAll()
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/cgroup"
@@ -12,16 +11,13 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/limits"
-	"hermes-exec/runner/internal/memory"
 	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/rights"
 	"hermes-exec/runner/internal/seccomp"
+	"hermes-exec/runner/internal/tenants"
 )
 
-const (
-	killThreads  = 2
-	spareThreads = 6
-)
+const spareThreads = 6
 
 // prepare sets this process up for the slot. It runs once, before any command
 // of a tenant.
@@ -34,12 +30,13 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	reach.HideRunner(s.ServePID)
 	// In a whole box processes may have entered from outside; those of an
 	// earlier agent may have another parent.
-	a.rooted = s.Level != isolation.Box && !s.Successor && (s.View.Pids || initproc.Subreaper())
+	rooted := s.Level != isolation.Box && !s.Successor && (s.View.Pids || initproc.Subreaper())
 	a.childLimits = limits.NeedChild(s.Limits)
-	a.slotUser = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
+	a.user = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
+	a.tenants = tenants.New(s, a.user, &a.table, rooted)
 	// These are looked up by their paths in the box, which the view may hide.
 	a.rooms = cgroup.OpenRooms(s.Cgroups)
-	a.losses.Open(s.Cgroups, a.rooms, s.Watch, s.Level == isolation.Box)
+	a.table.Losses.Open(s.Cgroups, a.rooms, s.Watch, s.Level == isolation.Box)
 	joins, err := a.openGroups()
 	if err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
@@ -72,9 +69,9 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	for _, j := range joins {
 		_ = j.Close()
 	}
-	go a.reap()
+	go a.table.Reap()
 	if s.Watch > 0 {
-		go a.watchMemory(s.Watch)
+		go a.tenants.WatchMemory(s.Watch)
 	}
 	initproc.Spare(spareThreads)
 	if own {
@@ -101,11 +98,11 @@ func cannotIsolate(err error) error { return ipc.Refused(err) }
 
 // neededCaps are what the agent needs to start commands as the slot's user and
 // to kill them.
-func (t *tenancy) neededCaps() []int {
-	if t.setup.OwnRoot() {
-		return append(slices.Clone(t.setup.Caps), rights.CapSetuid, rights.CapSetgid, rights.CapKill)
+func (a *agent) neededCaps() []int {
+	if a.setup.OwnRoot() {
+		return append(slices.Clone(a.setup.Caps), rights.CapSetuid, rights.CapSetgid, rights.CapKill)
 	}
-	if t.setup.Switch {
+	if a.setup.Switch {
 		return []int{rights.CapSetuid, rights.CapSetgid, rights.CapKill, rights.CapSetpcap}
 	}
 	return nil
@@ -113,11 +110,11 @@ func (t *tenancy) neededCaps() []int {
 
 // dropCaps leaves the agent with what it needs. A tenant that has the whole
 // box gets root's own.
-func (t *tenancy) dropCaps(drop func(...int) error) error {
-	if t.setup.Level == isolation.Box {
+func (a *agent) dropCaps(drop func(...int) error) error {
+	if a.setup.Level == isolation.Box {
 		return nil
 	}
-	return drop(t.neededCaps()...)
+	return drop(a.neededCaps()...)
 }
 
 // openGroups opens what puts a thread or a child into the slot's cgroups.
@@ -160,13 +157,12 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 	if err != nil {
 		return err
 	}
-	a.killers, err = newPool(killThreads, func() error {
+	return a.tenants.StartThreads(func() error {
 		if s.Level == isolation.Box {
 			return nil
 		}
 		return user()
 	})
-	return err
 }
 
 func (a *agent) prepareSpawner(tasks []*os.File) error {
@@ -219,25 +215,4 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		}
 	}
 	return nil
-}
-
-const watchEvery = 200 * time.Millisecond
-
-// watchMemory holds a memory limit where no cgroup can: it ends the largest
-// process of the slot whenever all of them together have more than limit bytes
-// of memory of their own. A process that grows fast may exceed the limit
-// between two looks.
-func (a *agent) watchMemory(limit int64) {
-	for range time.Tick(watchEvery) {
-		a.killers.do(func() {
-			all, err := a.snapshot()
-			if err != nil {
-				return
-			}
-			if largest, over := memory.Over(limit, a.tenants(all)); over {
-				a.losses.Watched()
-				signalProc(largest, syscall.SIGKILL)
-			}
-		})
-	}
 }

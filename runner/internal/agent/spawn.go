@@ -6,96 +6,116 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/pipe"
 )
 
 // spawned is the reply to OpSpawn; the command's exit is sent after it.
 type spawned struct {
 	ipc.Spawned
-	a *agent
-	c *command
+	table   *children.Table
+	command *children.Command
 }
 
 // Replied releases the exit event.
 func (s spawned) Replied() {
-	if s.c != nil {
-		s.a.repliedTo(s.c)
+	if s.command != nil {
+		s.table.Replied(s.command)
 	}
 }
 
+// launch is a command that can be started.
+type launch struct {
+	token  uint64
+	argv   []string
+	path   string
+	cwd    string
+	user   isolation.User
+	attr   *syscall.ProcAttr
+	master int   // of its terminal, -1 without one
+	ours   []int // what is closed when it was started
+}
+
+// failure is why nothing was started: an exit code with its reason, which are a
+// result, or an error.
+type failure struct {
+	code   int
+	reason string
+	err    error
+}
+
 // spawn runs on a thread that is prepared for it.
-func (a *agent) spawn(s ipc.Spawn, m *ipc.Message) (any, []int, error) {
+func (a *agent) spawn(m *ipc.Message) (any, []int, error) {
+	var s ipc.Spawn
+	if err := ipc.Decode(m.Body, &s); err != nil {
+		return nil, nil, badRequest(err)
+	}
 	if len(s.Argv) == 0 || s.Argv[0] == "" {
-		return nil, nil, &ipc.Error{Kind: "bad_request", Message: "argv is empty"}
+		return nil, nil, badRequest(errors.New("argv is empty"))
 	}
 	if s.PTY == nil && len(m.FDs) < 3 {
-		return nil, nil, &ipc.Error{Kind: "bad_request",
-			Message: fmt.Sprintf("%d descriptors for a command", len(m.FDs))}
+		return nil, nil, badRequest(fmt.Errorf("%d descriptors for a command", len(m.FDs)))
 	}
 	user, err := a.userFor(s.User)
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, known := a.table.get(s.Token); known {
-		return nil, nil, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("token %d was used before", s.Token)}
+	if _, known := a.table.Get(s.Token); known {
+		return nil, nil, badRequest(fmt.Errorf("token %d was used before", s.Token))
 	}
 	// A fork may return when the command is over already.
 	began := time.Now()
-	out := a.start(s, user, m.FDs)
+	command, master, failed := a.start(s, user, m.FDs)
 	m.CloseFDs() // the command has its own now
-	if out.err != nil {
-		return nil, nil, out.err
+	if failed != nil && failed.err != nil {
+		return nil, nil, failed.err
 	}
-	c := out.command
-	result := spawned{Spawned: ipc.Spawned{Started: c != nil, ExitCode: out.code, Reason: out.reason}, a: a, c: c}
-	if c == nil {
-		return result, nil, nil
+	if failed != nil {
+		return spawned{Spawned: ipc.Spawned{ExitCode: failed.code, Reason: failed.reason}}, nil, nil
 	}
-	result.PID = c.pid
+	result := spawned{Spawned: ipc.Spawned{Started: true, PID: command.PID}, table: &a.table, command: command}
 	if s.HoldMS > 0 {
-		result.Exit = a.awaitShortly(c, time.Duration(s.HoldMS)*time.Millisecond)
+		result.Exit = a.table.AwaitShortly(command, time.Duration(s.HoldMS)*time.Millisecond)
 	}
 	result.RanS = time.Since(began).Seconds()
-	if out.master >= 0 {
-		return result, []int{out.master}, nil
+	if master >= 0 {
+		return result, []int{master}, nil
 	}
 	return result, nil, nil
 }
 
-// start launches a command and enters it in the table.
-func (a *agent) start(s ipc.Spawn, user isolation.User, fds []int) outcome {
+// start forks a command and enters it in the table.
+func (a *agent) start(s ipc.Spawn, user isolation.User, fds []int) (*children.Command, int, *failure) {
 	a.closing.RLock()
 	defer a.closing.RUnlock()
 	if a.stopping {
-		return outcome{err: &ipc.Error{Kind: "slot_closed", Message: "the slot is being reset"}}
+		return nil, -1, &failure{err: &ipc.Error{Kind: "slot_closed", Message: "the slot is being reset"}}
 	}
-	out := a.launch(s, user, fds)
-	if out.command == nil {
-		return out
+	l, failed := a.describe(s, user, fds)
+	defer func() { pipe.CloseFDs(l.ours) }()
+	if failed != nil {
+		return nil, -1, failed
 	}
-	if end := a.table.entered(out.command); end != nil {
-		a.finish(out.command, *end)
+	command, failed := a.fork(&l)
+	if failed != nil {
+		if l.master >= 0 {
+			_ = syscall.Close(l.master)
+		}
+		return nil, -1, failed
 	}
+	a.table.Enter(command)
 	if s.HoldMS == 0 {
-		a.table.wake()
+		a.table.Wake()
 	}
-	return out
+	return command, l.master, nil
 }
 
-// outcome of a launch: a command, or an exit code with its reason, or an error.
-type outcome struct {
-	command *command
-	master  int
-	code    int
-	reason  string
-	err     error
-}
-
-// cannot is the outcome for a program that is missing or cannot be executed,
+// cannot is the failure of a program that is missing or cannot be executed,
 // with the exit codes that shells use.
-func cannot(program string, errno syscall.Errno, found bool) outcome {
-	out := outcome{master: -1, code: 126}
+func cannot(program string, errno syscall.Errno, found bool) *failure {
+	out := &failure{code: 126}
 	switch {
 	case !found && errno == syscall.ENOENT, !found && errno == syscall.ENOTDIR:
 		out.code = 127
@@ -115,12 +135,12 @@ func cannot(program string, errno syscall.Errno, found bool) outcome {
 
 // userFor is who a command runs as. Only a tenant that has the image to itself
 // may choose.
-func (t *tenancy) userFor(name string) (isolation.User, error) {
-	own := t.slotUser
+func (a *agent) userFor(name string) (isolation.User, error) {
+	own := a.user
 	if name == "" || name == own.Name || name == fmt.Sprint(own.UID) {
 		return own, nil
 	}
-	if !t.setup.AsImage() {
+	if !a.setup.AsImage() {
 		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole box or has " +
 			"a root of its own"
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
@@ -129,7 +149,7 @@ func (t *tenancy) userFor(name string) (isolation.User, error) {
 	if err != nil {
 		return own, &ipc.Error{Kind: "user", Message: err.Error()}
 	}
-	if !t.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
+	if !a.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
 		return own, &ipc.Error{Kind: "user",
 			Message: fmt.Sprintf("the runner is uid %d and cannot become %q", own.UID, name)}
 	}
@@ -140,4 +160,12 @@ func errnoOf(err error) (syscall.Errno, bool) {
 	var errno syscall.Errno
 	ok := errors.As(err, &errno)
 	return errno, ok
+}
+
+func textStrings(list []ipc.Bytes) []string {
+	out := make([]string, len(list))
+	for i, b := range list {
+		out[i] = string(b)
+	}
+	return out
 }

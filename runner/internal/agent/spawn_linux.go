@@ -3,50 +3,44 @@ package agent
 import (
 	"strconv"
 	"syscall"
-	"time"
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/pipe"
-	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/program"
 	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/tenants"
 )
 
-const marker = ipc.RequestVariable + "="
-
-// launch runs on a spawner thread.
-func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
-	out := outcome{master: -1}
+// describe says how a command is started. It runs on a spawner thread, which it
+// gives the user's rights to files. What is in ours is closed also with a failure.
+func (a *agent) describe(s ipc.Spawn, user isolation.User, fds []int) (l launch, failed *failure) {
+	l = launch{token: s.Token, argv: textStrings(s.Argv), user: user, cwd: string(s.Cwd), master: -1}
 	if a.setup.Switch {
 		if err := rights.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
-			out.err = ipc.OSError("become "+user.Name, "", err)
-			return out
+			return l, &failure{err: ipc.OSError("become "+user.Name, "", err)}
 		}
 	}
-	cwd := string(s.Cwd)
-	if cwd == "" {
-		cwd = a.setup.Workspace
+	if l.cwd == "" {
+		l.cwd = a.setup.Workspace
 	}
-	dir := cwd
+	dir := l.cwd
 	if a.setup.OwnRoot() {
 		// Links of /proc to what this process has open lead out of the slot.
-		fd, err := program.OpenDir(cwd)
+		fd, err := program.OpenDir(l.cwd)
 		if err != nil {
-			out.err = ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)
-			return out
+			return l, cannotEnter(l.cwd, err)
 		}
-		defer syscall.Close(fd)
+		l.ours = append(l.ours, fd)
 		dir = pipe.FDPath(fd)
-	} else if err := program.Enterable(cwd); err != nil {
-		out.err = ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)
-		return out
+	} else if err := program.Enterable(l.cwd); err != nil {
+		return l, cannotEnter(l.cwd, err)
 	}
-	mark := marker + strconv.FormatUint(s.Token, 10) + "." + a.setup.Boot + "." + a.setup.Slot
+	mark := tenants.Mark(s.Token, a.setup)
 	env := append([]string{mark}, textStrings(s.Env)...) // first, where it is found however much follows
-	path, errno := program.Lookup(string(s.Argv[0]), cwd, env)
+	path, errno := program.Lookup(l.argv[0], l.cwd, env)
 	if errno != 0 {
-		return cannot(string(s.Argv[0]), errno, errno != syscall.ENOENT)
+		return l, cannot(l.argv[0], errno, errno != syscall.ENOENT)
 	}
 	attr := &syscall.ProcAttr{Dir: dir, Env: env, Files: make([]uintptr, len(fds)),
 		Sys: &syscall.SysProcAttr{Setsid: true}}
@@ -56,11 +50,9 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	if s.PTY != nil {
 		master, slave, err := pipe.OpenTerminal(s.PTY.Rows, s.PTY.Cols)
 		if err != nil {
-			out.err = noTerminal(err)
-			return out
+			return l, &failure{err: noTerminal(err)}
 		}
-		defer syscall.Close(slave)
-		out.master = master
+		l.master, l.ours = master, append(l.ours, slave)
 		attr.Files = append([]uintptr{uintptr(slave), uintptr(slave), uintptr(slave)}, attr.Files...)
 		attr.Sys.Setctty, attr.Sys.Ctty = true, 0
 	}
@@ -73,57 +65,20 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	if a.groupFD != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(a.groupFD.Fd())
 	}
-	c, why := a.fork(path, s, attr, user)
-	if c == nil {
-		if out.master >= 0 {
-			_ = syscall.Close(out.master)
-		}
-		return a.refused(s, cwd, why)
-	}
-	out.command = c
-	return out
+	l.path, l.attr = path, attr
+	return l, nil
 }
 
-func (a *agent) fork(path string, s ipc.Spawn, attr *syscall.ProcAttr, user isolation.User) (*command, refusal) {
-	c := &command{token: s.Token, start: proc.BootTicks()}
-	c.losses = a.losses.Mark()
-	start := func() (int, error) {
-		a.table.expect(c)
-		return a.score.Fork(func() (int, error) { return a.forkExec(c, path, textStrings(s.Argv), attr, user) })
-	}
-	pid, err := start()
-	for wait := time.Millisecond; err == syscall.ETXTBSY && wait < 100*time.Millisecond; wait *= 2 {
-		// Another fork of ours holds a just written program open until its exec.
-		time.Sleep(wait)
-		pid, err = start()
-	}
-	if err != nil {
-		var why refusal
-		if pid, why = a.retry(start, err); pid == 0 {
-			a.table.abandoned(c)
-			return nil, why
-		}
-	}
-	c.pid = pid
-	return c, refusal{}
+func cannotEnter(cwd string, err error) *failure {
+	return &failure{err: ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)}
 }
 
-func (t *tenancy) trackingGID(token uint64) (uint32, bool) {
-	track := t.setup.Track
+func (a *agent) trackingGID(token uint64) (uint32, bool) {
+	track := a.setup.Track
 	if track.Count == 0 {
 		return 0, false
 	}
 	return track.First + uint32(token%uint64(track.Count)), true
-}
-
-func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }
-
-func textStrings(list []ipc.Bytes) []string {
-	out := make([]string, len(list))
-	for i, b := range list {
-		out[i] = string(b)
-	}
-	return out
 }
 
 // noTerminal distinguishes a host whose terminals are used up from a box

@@ -39,12 +39,11 @@ func (s *Score) Init() {
 	s.set(s.own)
 }
 
-// Fork makes what do forks the kernel's first choice.
-func (s *Score) Fork(do func() (int, error)) (int, error) {
-	s.enter(1)
-	defer s.enter(-1)
-	return do()
-}
+// Raise makes what is forked until Lower the kernel's first choice.
+func (s *Score) Raise() { s.enter(1) }
+
+// Lower is called after the fork.
+func (s *Score) Lower() { s.enter(-1) }
 
 func (s *Score) enter(more int) {
 	s.mu.Lock()

@@ -1,4 +1,4 @@
-package agent
+package tenants
 
 import "hermes-exec/runner/internal/proc"
 
@@ -21,9 +21,9 @@ const (
 
 // claim attributes processes in the order of how much a handle can be relied
 // on. markers also looks into environments, which costs more.
-func (t *tenancy) claim(procs map[int]proc.Process, markers bool) claims {
+func (t *Tenants) claim(procs map[int]proc.Process, markers bool) claims {
 	c := claims{token: make(map[int]uint64, len(procs)), handle: make(map[int]string, len(procs))}
-	leaders, forking := t.table.leaders()
+	leaders, forking := t.table.Leaders()
 	c.forking = forking
 	for pid, p := range procs {
 		if token, ok := t.byGroup(p); ok {
@@ -78,44 +78,24 @@ func (c claims) inherit(procs map[int]proc.Process) {
 // byGroup reads the additional group id that names the command. Where few ids
 // exist they are reused: a process older than the command belongs to an earlier
 // one.
-func (t *tenancy) byGroup(p proc.Process) (uint64, bool) {
+func (t *Tenants) byGroup(p proc.Process) (uint64, bool) {
 	track := t.setup.Track
 	for _, g := range p.Groups {
 		if track.Count == 0 || g < track.First || g-track.First >= track.Count {
 			continue
 		}
-		return t.table.newest(uint64(g-track.First), uint64(track.Count), p.Start)
+		return t.table.Newest(uint64(g-track.First), uint64(track.Count), p.Start)
 	}
 	return 0, false
 }
 
-// newest finds the youngest command whose token leaves rest when divided by
-// count and that is not younger than a process that started at start.
-func (t *table) newest(rest, count, start uint64) (uint64, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if c := t.byToken[rest]; c != nil && len(t.old) > 0 && t.old[len(t.old)-1] < count {
-		return rest, true
-	}
-	best, ok := uint64(0), false
-	for token, c := range t.byToken {
-		if token%count == rest && c.start <= start && (!ok || token > best) {
-			best, ok = token, true
-		}
-	}
-	if !ok {
-		return rest, true
-	}
-	return best, true
-}
-
 // stillLeads is false when a command's leader has ended and its number belongs
 // to another process now, which has started later.
-func (t *tenancy) stillLeads(procs map[int]proc.Process, number int, token uint64) bool {
+func (t *Tenants) stillLeads(procs map[int]proc.Process, number int, token uint64) bool {
 	p, alive := procs[number]
 	if !alive {
 		return true
 	}
-	c, ok := t.table.get(token)
-	return !ok || !c.ended || p.Start < c.endedAt
+	c, ok := t.table.Get(token)
+	return !ok || !c.Ended || p.Start < c.EndedAt
 }

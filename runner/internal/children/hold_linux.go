@@ -1,4 +1,4 @@
-package agent
+package children
 
 import (
 	"syscall"
@@ -9,24 +9,24 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// awaitShortly waits for the end of a command on the thread that has started
+// AwaitShortly waits for the end of a command on the thread that has started
 // it, so that no other thread need be woken. It returns nil when the command
 // still runs, or when the reaper has its status and reports its end.
-func (a *agent) awaitShortly(c *command, most time.Duration) *ipc.Exit {
+func (t *Table) AwaitShortly(c *Command, most time.Duration) *ipc.Exit {
 	var s status
-	if !endsWithin(c.pid, most) {
-		a.table.wake()
+	if !endsWithin(c.PID, most) {
+		t.Wake()
 		return nil
 	}
-	if pid, err := syscall.Wait4(c.pid, &s.wait, syscall.WNOHANG|wAll, &s.usage); err != nil || pid != c.pid {
-		a.table.wake()
+	if pid, err := syscall.Wait4(c.PID, &s.wait, syscall.WNOHANG|wAll, &s.usage); err != nil || pid != c.PID {
+		t.Wake()
 		return nil
 	}
-	a.table.reaped(c.pid, s)
+	t.reaped(c.PID, s)
 	if !initproc.Childless() {
-		a.table.wake() // the reaper waits for the children that it left
+		t.Wake() // the reaper waits for the children that it left
 	}
-	exit := a.exitOf(c, s)
+	exit := t.exitOf(c, s)
 	return &exit
 }
 

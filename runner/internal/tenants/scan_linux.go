@@ -1,17 +1,18 @@
-package agent
+package tenants
 
 import (
 	"os"
 	"strconv"
 	"strings"
 
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/proc"
 )
 
 // snapshot lists the living processes that /proc shows, without zombies. Of
 // those that are older than any tenant only the ancestry is of interest.
-func (t *tenancy) snapshot() (map[int]proc.Process, error) {
+func (t *Tenants) snapshot() (map[int]proc.Process, error) {
 	names, err := proc.Numbers()
 	if err != nil {
 		return nil, err
@@ -33,7 +34,7 @@ func (t *tenancy) snapshot() (map[int]proc.Process, error) {
 }
 
 // tenants keeps those processes of all that belong to the slot.
-func (t *tenancy) tenants(all map[int]proc.Process) map[int]proc.Process {
+func (t *Tenants) tenants(all map[int]proc.Process) map[int]proc.Process {
 	s := t.setup
 	out := make(map[int]proc.Process, len(all))
 	self := os.Getpid()
@@ -65,7 +66,7 @@ func (t *tenancy) tenants(all map[int]proc.Process) map[int]proc.Process {
 // boxTenants: in a whole box all that started after the runner is the
 // tenant's, save the runner, its ancestors and what came in from outside (a
 // process whose parent is in another pid namespace shows parent 0).
-func (t *tenancy) boxTenants(all, out map[int]proc.Process) {
+func (t *Tenants) boxTenants(all, out map[int]proc.Process) {
 	serve, known := all[t.setup.ServePID]
 	ours := map[int]bool{os.Getpid(): true, 1: true}
 	for p, ok := serve, known; ok && !ours[p.PID]; p, ok = all[p.Parent] {
@@ -85,7 +86,7 @@ func (t *tenancy) boxTenants(all, out map[int]proc.Process) {
 	}
 }
 
-func (t *tenancy) tracked(p proc.Process) bool {
+func (t *Tenants) tracked(p proc.Process) bool {
 	track := t.setup.Track
 	for _, g := range p.Groups {
 		if track.Count > 0 && g >= track.First && g-track.First < track.Count {
@@ -97,12 +98,12 @@ func (t *tenancy) tracked(p proc.Process) bool {
 
 // marked says whether a process carries this runner's marker in the environment
 // that it was started with.
-func (t *tenancy) marked(pid int) bool {
+func (t *Tenants) marked(pid int) bool {
 	_, ok := t.markedToken(pid)
 	return ok
 }
 
-func (t *tenancy) markedToken(pid int) (token uint64, ok bool) {
+func (t *Tenants) markedToken(pid int) (token uint64, ok bool) {
 	slot := t.setup.Boot + "." + t.setup.Slot
 	// One that hides the mark behind a larger environment than is searched is
 	// as one that has cleared it: it is known by its ancestors and its age.
@@ -111,6 +112,13 @@ func (t *tenancy) markedToken(pid int) (token uint64, ok bool) {
 		return ok
 	})
 	return token, ok
+}
+
+const marker = ipc.RequestVariable + "="
+
+// Mark is the variable by which a command of the slot is known.
+func Mark(token uint64, setup isolation.Setup) string {
+	return marker + strconv.FormatUint(token, 10) + "." + setup.Boot + "." + setup.Slot
 }
 
 // parseMark reads the mark of a command of this slot.

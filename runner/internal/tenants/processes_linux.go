@@ -1,4 +1,4 @@
-package agent
+package tenants
 
 import (
 	"os"
@@ -19,16 +19,16 @@ const (
 	argOverhead = 16
 )
 
-// processes lists what lives in the slot.
-func (k *killer) processes() ipc.Processes {
+// Processes lists what lives in the slot.
+func (t *Tenants) Processes() ipc.Processes {
 	out := ipc.Processes{Processes: []ipc.Process{}}
-	k.killers.do(func() {
-		all, err := k.snapshot()
+	t.threads.Do(func() {
+		all, err := t.snapshot()
 		if err != nil {
 			return
 		}
-		tenants := k.tenants(all)
-		claimed := k.claim(tenants, k.setup.Track.Count == 0)
+		tenants := t.tenants(all)
+		claimed := t.claim(tenants, t.setup.Track.Count == 0)
 		began, room := time.Now(), mostArgv
 		boot := began.Add(-time.Duration(proc.BootTicks()) * 10 * time.Millisecond)
 		for pid, p := range tenants {

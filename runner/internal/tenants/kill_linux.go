@@ -1,4 +1,4 @@
-package agent
+package tenants
 
 import (
 	"cmp"
@@ -7,11 +7,10 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
@@ -33,21 +32,10 @@ const (
 	crowd          = 32
 )
 
-// killer ends processes of the slot.
-type killer struct {
-	*tenancy
-	killers *pool        // threads with the slot's user rights, to look at processes and signal them
-	killing sync.Mutex   // held while the whole slot is ended
-	sweeps  atomic.Int32 // kills under way
-	// strays counts what has ended while kills are under way: orphans, and the
-	// leaders of commands that are being killed.
-	strays atomic.Uint64
-	rooted bool // all processes of the tenant descend from a child of this one
-}
-
 // sweep is one kill under way: it remembers every process that it has seen.
 type sweep struct {
-	k        *killer
+	t        *Tenants
+	stop     func()
 	whole    bool // all processes of the slot are meant
 	find     func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error)
 	began    time.Time
@@ -61,25 +49,24 @@ type sweep struct {
 	deadline time.Time
 }
 
-func (k *killer) newSweep(find func(map[proc.Key]bool) (map[int]proc.Process, []string, error),
+func (t *Tenants) newSweep(find func(map[proc.Key]bool) (map[int]proc.Process, []string, error),
 	budget time.Duration) *sweep {
 	now := time.Now()
-	k.sweeps.Add(1)
-	return &sweep{k: k, find: find, began: now, seen: map[proc.Key]bool{}, handles: map[string]bool{},
-		deadline: now.Add(budget)}
+	return &sweep{t: t, stop: t.table.Sweep(), find: find, began: now, seen: map[proc.Key]bool{},
+		handles: map[string]bool{}, deadline: now.Add(budget)}
 }
 
 // end is called when no more passes follow.
-func (s *sweep) end() { s.k.sweeps.Add(-1) }
+func (s *sweep) end() { s.stop() }
 
 // pass looks once. It returns who lives and how many of them are new.
 func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	s.rounds++
-	before := s.k.strays.Load()
+	before := s.t.table.Strays()
 	alive, handles, err := s.find(s.seen)
 	s.failed = err != nil
 	// What is not reaped yet is counted before it is reaped.
-	s.doubtful = initproc.HasDead() || s.k.strays.Load() != before
+	s.doubtful = initproc.HasDead() || s.t.table.Strays() != before
 	for _, p := range alive {
 		if id := p.Key(); !s.seen[id] {
 			s.seen[id] = true
@@ -99,7 +86,7 @@ func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 // over proves that no process of the slot is left, which costs less than a scan
 // of all processes.
 func (s *sweep) over() bool {
-	if !s.whole || !s.k.rooted || !initproc.Childless() {
+	if !s.whole || !s.t.rooted || !initproc.Childless() {
 		return false
 	}
 	s.left, s.failed, s.doubtful = 0, false, false
@@ -114,7 +101,7 @@ func (s *sweep) proven() bool { return s.empty >= 2 && !s.doubtful }
 // settle waits shortly for killed processes to end.
 func (s *sweep) settle() {
 	for until := time.Now().Add(longPause); time.Now().Before(until); {
-		changed := s.k.table.onChange()
+		changed := s.t.table.OnChange()
 		if s.over() {
 			return
 		}
@@ -126,7 +113,7 @@ func (s *sweep) settle() {
 func (s *sweep) finish() {
 	pause := firstPause
 	for rounds := 0; !s.proven() && !s.over(); rounds++ {
-		changed := s.k.table.onChange()
+		changed := s.t.table.OnChange()
 		alive, fresh := s.pass()
 		if s.empty > 0 && !s.doubtful {
 			continue
@@ -171,8 +158,8 @@ func (s *sweep) freeze(alive map[int]proc.Process) map[int]proc.Process {
 // the rest, except processes that were stopped before: a crowd that runs takes
 // all processor time and changes faster than it can be listed.
 func (s *sweep) freezeSlot() bool {
-	before, err := s.k.snapshot()
-	if err != nil || !s.k.signalEverybody(syscall.SIGSTOP) {
+	before, err := s.t.snapshot()
+	if err != nil || !s.t.signalEverybody(syscall.SIGSTOP) {
 		return false
 	}
 	// A stop takes effect when its process comes out of the kernel.
@@ -184,11 +171,11 @@ func (s *sweep) freezeSlot() bool {
 		alive, fresh = s.pass()
 	}
 	s.signalAll(alive, syscall.SIGKILL)
-	now, err := s.k.snapshot()
+	now, err := s.t.snapshot()
 	if err != nil {
 		now = before
 	}
-	for pid, p := range s.k.tenants(now) {
+	for pid, p := range s.t.tenants(now) {
 		if _, ours := alive[pid]; !ours && before[pid].State != 'T' {
 			signalProc(p, syscall.SIGCONT)
 		}
@@ -197,11 +184,11 @@ func (s *sweep) freezeSlot() bool {
 }
 
 func wait(changed <-chan struct{}, at time.Duration) {
-	t := time.NewTimer(at)
-	defer t.Stop()
+	timer := time.NewTimer(at)
+	defer timer.Stop()
 	select {
 	case <-changed:
-	case <-t.C:
+	case <-timer.C:
 	}
 }
 
@@ -238,19 +225,19 @@ func signalProc(p proc.Process, sig syscall.Signal) {
 
 // signalEverybody signals all processes of the slot in one step that no fork
 // can escape, where the kernel allows that; false elsewhere.
-func (k *killer) signalEverybody(sig syscall.Signal) bool {
+func (t *Tenants) signalEverybody(sig syscall.Signal) bool {
 	switch {
-	case k.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
+	case t.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
 		return syscall.Kill(-1, sig) == nil
-	case k.setup.Switch && k.setup.Level != isolation.Box && k.setup.UID != 0:
-		return k.asUser(k.slotUser, func() error { return syscall.Kill(-1, sig) }) == nil
+	case t.setup.Switch && t.setup.Level != isolation.Box && t.setup.UID != 0:
+		return t.AsUser(t.user, func() error { return syscall.Kill(-1, sig) }) == nil
 	}
 	return false
 }
 
-// asUser is rights.AsUser on a thread that has the user's file system rights:
+// AsUser is rights.AsUser on a thread that has the user's file system rights:
 // the return to root resets those, so they are set again.
-func (k *killer) asUser(user isolation.User, do func() error) error {
+func (t *Tenants) AsUser(user isolation.User, do func() error) error {
 	err := rights.AsUser(user.UID, user.GID, do)
 	if again := rights.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
 		err = again
@@ -272,32 +259,27 @@ func (s *sweep) receipt() ipc.Receipt {
 		Handles: handles, DurationS: time.Since(s.began).Seconds()}
 }
 
-// kill ends one command with all that it has started.
-func (k *killer) kill(what ipc.Kill) (ipc.Receipt, error) {
-	c, known := k.table.get(what.Token)
-	if !known && k.setup.Track.Count == 0 {
+// Kill ends one command with all that it has started.
+func (t *Tenants) Kill(what ipc.Kill) (ipc.Receipt, error) {
+	c, known := t.table.Get(what.Token)
+	if !known && t.setup.Track.Count == 0 {
 		return ipc.Receipt{Handles: []string{}}, nil
 	}
 	var receipt ipc.Receipt
-	k.killers.do(func() { receipt = k.killCommand(c, what) })
+	t.threads.Do(func() { receipt = t.killCommand(c, what) })
 	return receipt, nil
 }
 
-func (k *killer) killCommand(c command, what ipc.Kill) ipc.Receipt {
-	c.token = what.Token
+func (t *Tenants) killCommand(c children.Command, what ipc.Kill) ipc.Receipt {
+	c.Token = what.Token
 	grace := time.Duration(min(max(what.GraceS, 0), 3) * float64(time.Second))
-	s := k.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) { return k.treeOf(c, seen) },
+	s := t.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) { return t.treeOf(c, seen) },
 		killBudget)
 	defer s.end()
 	alive, _ := s.pass()
-	k.table.update(what.Token, func(entry *command) {
-		if entry.ended {
-			return
-		}
-		entry.killed = true
-		if cwd, err := os.Readlink("/proc/" + strconv.Itoa(entry.pid) + "/cwd"); err == nil {
-			entry.cwd = cwd
-		}
+	t.table.MarkKilled(what.Token, func(pid int) string {
+		cwd, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
+		return cwd
 	})
 	if len(alive) > 0 && grace > 0 {
 		s.terminate(alive, grace)
@@ -314,7 +296,7 @@ func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 	until := time.Now().Add(grace)
 	pause := firstPause
 	for {
-		changed := s.k.table.onChange()
+		changed := s.t.table.OnChange()
 		alive, _ = s.pass()
 		rest := time.Until(until)
 		if len(alive) == 0 || rest <= 0 {
@@ -330,28 +312,28 @@ func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 var errForking = errors.New("a command is being started")
 
 // treeOf finds the living processes of a command.
-func (k *killer) treeOf(c command, seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
-	all, err := k.snapshot()
+func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
+	all, err := t.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
-	tenants := k.tenants(all)
-	claimed := k.claim(tenants, k.setup.Track.Count == 0 || k.setup.Level == isolation.Box)
+	tenants := t.tenants(all)
+	claimed := t.claim(tenants, t.setup.Track.Count == 0 || t.setup.Level == isolation.Box)
 	// A process without any handle may be of the command if it started later.
-	evasive := k.setup.Track.Count == 0 || k.setup.Level == isolation.Box
+	evasive := t.setup.Track.Count == 0 || t.setup.Level == isolation.Box
 	out := map[int]proc.Process{}
 	var handles []string
 	for pid, p := range tenants {
 		switch {
-		case claimed.token[pid] == c.token && c.token != 0:
+		case claimed.token[pid] == c.Token && c.Token != 0:
 			out[pid] = p
 			handles = append(handles, claimed.handle[pid])
 		case seen[p.Key()]:
 			out[pid] = p
-		case evasive && claimed.handle[pid] == "" && c.start > 0:
+		case evasive && claimed.handle[pid] == "" && c.Start > 0:
 			oldest, top := startOf(p, tenants)
 			switch {
-			case oldest < c.start: // of an older process
+			case oldest < c.Start: // of an older process
 			case top.Parent == os.Getpid() && top.Start >= claimed.forking:
 				err = errForking
 			default:
@@ -373,24 +355,20 @@ func startOf(p proc.Process, all map[int]proc.Process) (oldest uint64, top proc.
 	return oldest, top
 }
 
-// killAll ends every process of the slot.
-func (k *killer) killAll() ipc.Receipt {
-	k.killing.Lock()
-	defer k.killing.Unlock()
+// KillAll ends every process of the slot.
+func (t *Tenants) KillAll() ipc.Receipt {
+	t.killing.Lock()
+	defer t.killing.Unlock()
 	var receipt ipc.Receipt
-	k.killers.do(func() {
-		k.table.mu.Lock()
-		for _, c := range k.table.byPID {
-			c.killed = true
-		}
-		k.table.mu.Unlock()
-		s := k.newSweep(k.everybody, killBudget)
+	t.threads.Do(func() {
+		t.table.MarkAllKilled()
+		s := t.newSweep(t.everybody, killBudget)
 		defer s.end()
 		s.whole = true
 		if !s.over() {
 			// Stopped processes are listed faster, and do not fork.
-			k.signalEverybody(syscall.SIGSTOP)
-			if alive, _ := s.pass(); len(alive) > 0 && k.signalEverybody(syscall.SIGKILL) {
+			t.signalEverybody(syscall.SIGSTOP)
+			if alive, _ := s.pass(); len(alive) > 0 && t.signalEverybody(syscall.SIGKILL) {
 				s.settle()
 			}
 			s.finish()
@@ -400,12 +378,12 @@ func (k *killer) killAll() ipc.Receipt {
 	return receipt
 }
 
-func (k *killer) everybody(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
-	all, err := k.snapshot()
+func (t *Tenants) everybody(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
+	all, err := t.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
-	out := k.tenants(all)
+	out := t.tenants(all)
 	for pid, p := range all {
 		if seen[p.Key()] {
 			out[pid] = p
@@ -413,11 +391,11 @@ func (k *killer) everybody(seen map[proc.Key]bool) (map[int]proc.Process, []stri
 	}
 	handle := "descendants"
 	switch {
-	case k.setup.View.Pids:
+	case t.setup.View.Pids:
 		handle = "pid_namespace"
-	case k.setup.Level == isolation.Box:
+	case t.setup.Level == isolation.Box:
 		handle = "box"
-	case k.setup.Switch:
+	case t.setup.Switch:
 		handle = "uid"
 	}
 	if len(out) == 0 {

@@ -1,4 +1,4 @@
-package agent
+package children
 
 import (
 	"runtime"
@@ -9,29 +9,29 @@ import (
 
 const wAll = 0x40000000
 
-// reap waits for every child on a thread of its own: a thread that sleeps in
+// Reap waits for every child on a thread of its own: a thread that sleeps in
 // wait4 learns of an end sooner than a signal handler does. It never returns.
-func (a *agent) reap() {
+func (t *Table) Reap() {
 	runtime.LockOSThread()
 	for {
 		var s status
-		a.table.forked.Arm()
+		t.forked.Arm()
 		next := -1
-		if a.sweeps.Load() > 0 {
-			next = a.countStray()
+		if t.sweeps.Load() > 0 {
+			next = t.countStray()
 		}
 		pid, err := syscall.Wait4(next, &s.wait, wAll, &s.usage)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
-			a.table.forked.Wait()
+			t.forked.Wait()
 		case s.wait.Stopped():
-			a.table.stopped(pid)
+			t.stopped(pid)
 		default:
-			if c := a.table.reaped(pid, s); c != nil {
-				a.finish(c, s)
+			if c := t.reaped(pid, s); c != nil {
+				t.announce(c, t.exitOf(c, s))
 			} else if s.wait.Signaled() && s.wait.Signal() == syscall.SIGKILL {
-				a.losses.Elsewhere()
+				t.Losses.Elsewhere()
 			}
 		}
 	}
@@ -40,15 +40,26 @@ func (a *agent) reap() {
 // countStray waits until a child has ended. If that is an orphan or of a
 // command that is being killed, it is counted before it is reaped, so that none
 // disappears uncounted during a sweep. It returns the pid, or -1.
-func (k *killer) countStray() int {
+func (t *Table) countStray() int {
 	pid := initproc.AwaitDead()
 	if pid <= 0 {
 		return -1
 	}
-	k.table.mu.Lock()
-	defer k.table.mu.Unlock()
-	if c := k.table.byPID[pid]; c == nil || c.killed {
-		k.strays.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.byPID[pid]; c == nil || c.killed {
+		t.strays.Add(1)
 	}
 	return pid
 }
+
+// Sweep counts strays until end is called.
+func (t *Table) Sweep() (end func()) {
+	t.sweeps.Add(1)
+	return func() { t.sweeps.Add(-1) }
+}
+
+// Strays is how many there were so far.
+func (t *Table) Strays() uint64 { return t.strays.Load() }
+
+func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }

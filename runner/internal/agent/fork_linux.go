@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/children"
+	"hermes-exec/runner/internal/limits"
+)
+
+const (
+	// startTries is how often a start that found no room is tried. Where
+	// processes come and go all the time, some of the tries either succeed or
+	// see that the limit is reached.
+	startTries = 8
+	startPause = time.Millisecond
+	// busyPatience bounds the wait while another fork of ours holds a just written
+	// program open, until its exec.
+	busyPatience = 100 * time.Millisecond
+)
+
+// fork starts a command, and tries again while it is not known that the tenant
+// itself has taken the room that was not found.
+func (a *agent) fork(l *launch) (*children.Command, *failure) {
+	c := a.table.Begin(l.token)
+	tries, pause := 1, time.Millisecond
+	for {
+		pid, err := a.tryFork(c, l)
+		if err == nil {
+			c.PID = pid
+			return c, nil
+		}
+		errno, ok := errnoOf(err)
+		switch {
+		case !ok:
+			errno = syscall.EINVAL
+		case errno == syscall.ETXTBSY && pause < busyPatience:
+			time.Sleep(pause)
+			pause *= 2
+			continue
+		}
+		blame := a.exhaustedBySlot(errno)
+		if blame == "" && errno == syscall.EAGAIN && tries < startTries {
+			tries++
+			time.Sleep(startPause)
+			continue
+		}
+		a.table.Abandon(c)
+		return nil, a.refuse(l, errno, blame)
+	}
+}
+
+func (a *agent) tryFork(c *children.Command, l *launch) (int, error) {
+	a.table.Expect(c)
+	a.score.Raise() // the command has it from here
+	defer a.score.Lower()
+	if a.childLimits {
+		return a.forkLimited(c, l)
+	}
+	return syscall.ForkExec(l.path, l.argv, l.attr)
+}
+
+// forkLimited sets limits that the agent could not live with itself (open files,
+// CPU time) while the command is stopped at its first instruction, so that it
+// never runs without them.
+func (a *agent) forkLimited(c *children.Command, l *launch) (int, error) {
+	l.attr.Sys.Ptrace = true
+	pid, err := syscall.ForkExec(l.path, l.argv, l.attr)
+	if err != nil {
+		return 0, err
+	}
+	a.table.AwaitStop(pid, c)
+	limit := func() error { return limits.SetChild(pid, a.setup.Limits) }
+	if a.setup.Switch && l.user.UID != 0 {
+		// Without CAP_SYS_RESOURCE limits can be set by the same user only.
+		err = a.tenants.AsUser(l.user, limit)
+	} else {
+		err = limit()
+	}
+	if err != nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if detach := syscall.PtraceDetach(pid); err == nil && detach != nil && detach != syscall.ESRCH {
+		err = detach
+	}
+	return pid, err
+}

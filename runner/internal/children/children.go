@@ -1,0 +1,289 @@
+// Package children knows the commands that an agent has started as its children:
+// it pairs them with what the reaper finds, and reports how each one ended.
+package children
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"hermes-exec/runner/internal/bell"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/memory"
+	"hermes-exec/runner/internal/proc"
+)
+
+// keptEnded is how many commands that have ended stay known, so that what
+// they left running can still be found by its session.
+const keptEnded = 4096
+
+// Command is a process that was asked for. All fields are the table's, but for
+// those that are set before it is entered.
+type Command struct {
+	Token uint64
+	PID   int
+	Start uint64 // clock ticks after boot, 0 unknown
+
+	Ended   bool
+	EndedAt uint64 // clock ticks after boot, when it was found to have ended
+
+	losses  memory.Mark // when it started
+	entries int64       // the table's when it started
+	shared  bool        // others ran when it started
+	ticket  uint64      // of its fork while that is in flight
+	killed  bool        // by us
+	cwd     string
+	replied bool
+	exit    *ipc.Exit
+}
+
+type status struct {
+	wait  syscall.WaitStatus
+	usage syscall.Rusage
+	at    uint64 // the newest fork that had begun when it was reaped
+}
+
+// Table knows the commands and pairs them with what the reaper finds.
+type Table struct {
+	// Losses says which commands have lost processes for want of memory.
+	Losses memory.Losses
+	report func(ipc.Exit)
+
+	sweeps atomic.Int32 // kills under way
+	// strays counts what has ended while kills are under way: orphans, and the
+	// leaders of commands that are being killed.
+	strays atomic.Uint64
+
+	mu       sync.Mutex
+	byToken  map[uint64]*Command
+	byPID    map[int]*Command
+	old      []uint64
+	entries  int64             // commands so far
+	ticket   uint64            // of the newest fork
+	inflight map[uint64]uint64 // when forks began whose pid is not entered yet, in clock ticks, by ticket
+	early    map[int]status    // reaped while a fork was in flight
+	traced   map[int]bool      // stopped under trace while a fork was in flight
+	changed  chan struct{}     // closed and replaced whenever a process has ended
+	forked   bell.Bell         // for a reaper that has no children
+}
+
+// Init must be called first. report is called for the exit of each command.
+func (t *Table) Init(report func(ipc.Exit)) {
+	t.report = report
+	t.byToken, t.byPID, t.early = map[uint64]*Command{}, map[int]*Command{}, map[int]status{}
+	t.inflight, t.traced = map[uint64]uint64{}, map[int]bool{}
+	t.changed = make(chan struct{})
+	t.forked.Init()
+}
+
+// Begin makes the command that is to be started now.
+func (t *Table) Begin(token uint64) *Command {
+	return &Command{Token: token, Start: proc.BootTicks(), losses: t.Losses.Mark()}
+}
+
+// Expect is called before each attempt to fork, Enter or Abandon after the
+// last one. A status that was reaped before the attempt is of an earlier
+// process with the same pid.
+func (t *Table) Expect(c *Command) {
+	t.mu.Lock()
+	delete(t.inflight, c.ticket)
+	t.ticket++
+	c.ticket = t.ticket
+	t.inflight[c.ticket] = c.Start
+	t.forgetEarly()
+	t.mu.Unlock()
+}
+
+func (t *Table) settle(c *Command) {
+	delete(t.inflight, c.ticket)
+	t.forgetEarly()
+}
+
+// forgetEarly drops what was reaped before all forks that are in flight: under
+// constant load there is always one in flight.
+func (t *Table) forgetEarly() {
+	if len(t.early) == 0 {
+		return
+	}
+	oldest := t.ticket + 1
+	for ticket := range t.inflight {
+		oldest = min(oldest, ticket)
+	}
+	for pid, s := range t.early {
+		if s.at < oldest {
+			delete(t.early, pid)
+		}
+	}
+}
+
+// reapedEarly gives the status of a command that ended before its fork returned.
+func (t *Table) reapedEarly(pid int, c *Command) (status, bool) {
+	s, ok := t.early[pid]
+	return s, ok && s.at >= c.ticket
+}
+
+// Abandon gives up a command whose last attempt has failed.
+func (t *Table) Abandon(c *Command) {
+	t.mu.Lock()
+	t.settle(c)
+	t.mu.Unlock()
+	t.Wake()
+}
+
+// Enter records a command that runs, or has already ended. A caller that
+// waits for the command itself need not wake the reaper.
+func (t *Table) Enter(c *Command) {
+	if end := t.record(c); end != nil {
+		t.announce(c, t.exitOf(c, *end))
+	}
+}
+
+// record gives the status of a command that has already ended.
+func (t *Table) record(c *Command) (end *status) {
+	t.mu.Lock()
+	t.entries++
+	c.entries, c.shared = t.entries, len(t.byPID) > 0
+	if s, ok := t.reapedEarly(c.PID, c); ok {
+		delete(t.early, c.PID)
+		end = &s
+		c.Ended, c.EndedAt = true, proc.BootTicks()
+	} else {
+		t.byPID[c.PID] = c
+	}
+	t.byToken[c.Token] = c
+	t.old = append(t.old, c.Token)
+	t.forget()
+	t.settle(c)
+	t.mu.Unlock()
+	return end
+}
+
+// Wake tells a reaper without children that there is one.
+func (t *Table) Wake() { t.forked.Ring() }
+
+// forget drops the oldest commands that have ended.
+func (t *Table) forget() {
+	if len(t.old) < 2*keptEnded {
+		return
+	}
+	kept := t.old[:0]
+	drop := len(t.old) - keptEnded
+	for _, token := range t.old {
+		if c := t.byToken[token]; drop > 0 && c != nil && c.Ended {
+			delete(t.byToken, token)
+			drop--
+			continue
+		}
+		kept = append(kept, token)
+	}
+	t.old = kept
+}
+
+// reaped takes the status of pid off the table: the command it was, or nil.
+func (t *Table) reaped(pid int, s status) *Command {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byPID[pid]
+	if c != nil {
+		delete(t.byPID, pid)
+		c.Ended, c.EndedAt = true, proc.BootTicks()
+	} else if len(t.inflight) > 0 {
+		s.at = t.ticket
+		t.early[pid] = s
+	}
+	close(t.changed)
+	t.changed = make(chan struct{})
+	return c
+}
+
+// Get gives a copy of a command.
+func (t *Table) Get(token uint64) (Command, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byToken[token]
+	if c == nil {
+		return Command{}, false
+	}
+	return *c, true
+}
+
+// WhileAlive runs do while the leader can not be reaped, so that its pid is
+// still its own.
+func (t *Table) WhileAlive(token uint64, do func(pid int) error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byToken[token]
+	if c == nil || c.Ended {
+		return syscall.ESRCH
+	}
+	return do(c.PID)
+}
+
+// MarkKilled notes that a command is being killed, and where it was then.
+func (t *Table) MarkKilled(token uint64, findCwd func(pid int) string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byToken[token]
+	if c == nil || c.Ended {
+		return
+	}
+	c.killed = true
+	if cwd := findCwd(c.PID); cwd != "" {
+		c.cwd = cwd
+	}
+}
+
+// MarkAllKilled notes that all commands are being killed. It gives their tokens.
+func (t *Table) MarkAllKilled() (tokens []uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.byPID {
+		c.killed = true
+		tokens = append(tokens, c.Token)
+	}
+	return tokens
+}
+
+// announce reports the exit of c, after the reply that it was spawned.
+func (t *Table) announce(c *Command, exit ipc.Exit) {
+	t.mu.Lock()
+	if !c.replied {
+		c.exit = &exit
+		t.mu.Unlock()
+		return
+	}
+	t.mu.Unlock()
+	t.report(exit)
+}
+
+// Replied says that the reply has been sent, and reports an exit before it.
+func (t *Table) Replied(c *Command) {
+	t.mu.Lock()
+	c.replied = true
+	exit := c.exit
+	t.mu.Unlock()
+	if exit != nil {
+		t.report(*exit)
+	}
+}
+
+// exitOf turns a wait status into an Exit.
+func (t *Table) exitOf(c *Command, s status) ipc.Exit {
+	exit := ipc.Exit{
+		Token: c.Token, UserS: seconds(s.usage.Utime), SystemS: seconds(s.usage.Stime), MaxRSS: maxRSS(s.usage),
+	}
+	if s.wait.Signaled() {
+		exit.Signal = int(s.wait.Signal())
+		exit.ExitCode = 128 + exit.Signal
+	} else {
+		exit.ExitCode = s.wait.ExitStatus()
+	}
+	t.mu.Lock()
+	killed, alone := c.killed, !c.shared && c.entries == t.entries
+	exit.Cwd = ipc.Bytes(c.cwd)
+	t.mu.Unlock()
+	exit.OOMKilled = t.Losses.LostToOOM(c.losses, exit, killed, alone)
+	return exit
+}
+
+func seconds(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }

@@ -1,0 +1,92 @@
+package children
+
+import (
+	"syscall"
+	"testing"
+)
+
+func TestStatusBeforeEntryIsNotLost(t *testing.T) {
+	var tab Table
+	tab.Init(nil)
+	first := &Command{Token: 1, PID: 77}
+	tab.Expect(first)
+	if c := tab.reaped(77, status{wait: 7 << 8}); c != nil {
+		t.Fatal("nobody was entered")
+	}
+	end := tab.record(first)
+	if end == nil || end.wait.ExitStatus() != 7 {
+		t.Errorf("%+v", end)
+	}
+	second := &Command{Token: 2, PID: 77}
+	tab.Expect(second)
+	if end := tab.record(second); end != nil {
+		t.Error("an old status was given to a new process")
+	}
+	if c := tab.reaped(77, status{}); c == nil || c.Token != 2 {
+		t.Errorf("%+v", c)
+	}
+	tab.reaped(78, status{})
+	if len(tab.early) != 0 {
+		t.Error("statuses of orphans are kept")
+	}
+}
+
+func TestStatusOfAnOrphanIsNotThatOfTheNextOwnerOfItsNumber(t *testing.T) {
+	var tab Table
+	tab.Init(nil)
+	slow, next := &Command{Token: 1, PID: 5}, &Command{Token: 2, PID: 77}
+	tab.Expect(slow) // and its fork does not come back for long
+	tab.reaped(77, status{wait: 9})
+	tab.Expect(next)
+	if end := tab.record(next); end != nil {
+		t.Errorf("a command has the end of an orphan: %+v", end)
+	}
+	if c := tab.reaped(77, status{}); c != next {
+		t.Errorf("%+v", c)
+	}
+	tab.reaped(78, status{wait: 9})
+	tab.Expect(slow) // once more
+	slow.PID = 78
+	if end := tab.record(slow); end != nil {
+		t.Errorf("an attempt has the end of an orphan before it: %+v", end)
+	}
+}
+
+func TestOrphansAreForgottenWhileSomethingIsAlwaysForked(t *testing.T) {
+	var tab Table
+	tab.Init(nil)
+	before := &Command{Token: 1, PID: 1}
+	tab.Expect(before)
+	for i := 2; i < 1000; i++ {
+		c := &Command{Token: uint64(i), PID: i}
+		tab.Expect(c)
+		tab.reaped(100_000+i, status{})
+		tab.record(before)
+		before = c
+	}
+	if len(tab.early) > 2 {
+		t.Errorf("%d statuses are kept", len(tab.early))
+	}
+}
+
+func TestTableForgetsOldCommands(t *testing.T) {
+	var tab Table
+	tab.Init(nil)
+	for i := 1; i <= 5*keptEnded; i++ {
+		c := &Command{Token: uint64(i), PID: i}
+		tab.Expect(c)
+		tab.record(c)
+		if i != 5 {
+			tab.reaped(i, status{})
+		}
+	}
+	if len(tab.byToken) > 2*keptEnded || len(tab.old) > 2*keptEnded {
+		t.Errorf("%d commands are kept", len(tab.byToken))
+	}
+	if _, ok := tab.Get(5); !ok {
+		t.Error("a command that runs was forgotten")
+	}
+	if err := tab.WhileAlive(6, func(int) error { return nil }); err != syscall.ESRCH {
+		t.Error(err)
+	}
+}

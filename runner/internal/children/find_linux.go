@@ -1,0 +1,48 @@
+package children
+
+import "math"
+
+// OnChange is closed when the next process has ended.
+func (t *Table) OnChange() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+// Leaders maps the pids of all known commands to their tokens, and says when the
+// oldest fork began that is not entered yet, in clock ticks. A session or group
+// keeps its number from being used again for as long as it has members.
+func (t *Table) Leaders() (leaders map[int]uint64, forking uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	leaders, forking = make(map[int]uint64, len(t.byToken)), math.MaxUint64
+	for _, token := range t.old {
+		if c := t.byToken[token]; c != nil {
+			leaders[c.PID] = token
+		}
+	}
+	for _, began := range t.inflight {
+		forking = min(forking, began)
+	}
+	return leaders, forking
+}
+
+// Newest finds the youngest command whose token leaves rest when divided by
+// count and that is not younger than a process that started at start.
+func (t *Table) Newest(rest, count, start uint64) (uint64, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.byToken[rest]; c != nil && len(t.old) > 0 && t.old[len(t.old)-1] < count {
+		return rest, true
+	}
+	best, ok := uint64(0), false
+	for token, c := range t.byToken {
+		if token%count == rest && c.Start <= start && (!ok || token > best) {
+			best, ok = token, true
+		}
+	}
+	if !ok {
+		return rest, true
+	}
+	return best, true
+}

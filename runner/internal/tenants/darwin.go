@@ -1,0 +1,82 @@
+//go:build darwin
+
+package tenants
+
+import (
+	"sync"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/children"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/room"
+)
+
+// Tenants are the processes of the slot.
+type Tenants struct {
+	table   *children.Table
+	killing sync.Mutex // held while the whole slot is ended
+}
+
+// New knows the slot's processes, of which those in table are commands.
+func New(table *children.Table) *Tenants { return &Tenants{table: table} }
+
+// Kill ends the process group of a command.
+func (t *Tenants) Kill(what ipc.Kill) (ipc.Receipt, error) {
+	return t.killGroups([]uint64{what.Token}, time.Duration(min(max(what.GraceS, 0), 3)*float64(time.Second))), nil
+}
+
+// KillAll ends the process groups of all commands.
+func (t *Tenants) KillAll() ipc.Receipt {
+	t.killing.Lock()
+	defer t.killing.Unlock()
+	return t.killGroups(t.table.Known(), 0)
+}
+
+// killGroups ends process groups, the one handle that there is here.
+func (t *Tenants) killGroups(tokens []uint64, grace time.Duration) ipc.Receipt {
+	began := time.Now()
+	receipt := ipc.Receipt{Handles: []string{"process_group"}, Rounds: 1}
+	for _, token := range tokens {
+		c, ok := t.table.Get(token)
+		if !ok || syscall.Kill(-c.PID, 0) != nil {
+			continue
+		}
+		receipt.Found++
+		t.table.MarkKilled(token, func(int) string { return "" })
+		if grace > 0 {
+			_ = syscall.Kill(-c.PID, syscall.SIGTERM)
+			_ = syscall.Kill(-c.PID, syscall.SIGCONT)
+			gone(c.PID, grace)
+		}
+		_ = syscall.Kill(-c.PID, syscall.SIGKILL)
+		if gone(c.PID, 2*time.Second) {
+			receipt.Killed++
+		} else {
+			receipt.Left++
+		}
+	}
+	receipt.DurationS = time.Since(began).Seconds()
+	return receipt
+}
+
+func gone(group int, within time.Duration) bool {
+	for until := time.Now().Add(within); time.Now().Before(until); time.Sleep(2 * time.Millisecond) {
+		if syscall.Kill(-group, 0) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Processes lists the leaders; there is no /proc to find others in.
+func (t *Tenants) Processes() ipc.Processes {
+	out := ipc.Processes{Processes: []ipc.Process{}}
+	for pid, token := range t.table.Running() {
+		out.Processes = append(out.Processes, ipc.Process{PID: pid, Argv: []ipc.Bytes{}, Token: token, State: "R"})
+	}
+	return out
+}
+
+// Held is nothing: there is no /proc that shows open files.
+func (t *Tenants) Held() room.Use { return room.Use{} }

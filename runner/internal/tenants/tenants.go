@@ -1,0 +1,22 @@
+// Package tenants finds the processes of a slot among all that the system shows,
+// says to which command each belongs, and kills them with a receipt.
+package tenants
+
+import (
+	"fmt"
+	"syscall"
+
+	"hermes-exec/runner/internal/ipc"
+)
+
+// Signal signals the process group of a command that runs.
+func (t *Tenants) Signal(s ipc.Signal) (struct{}, error) {
+	if s.Number < 1 || s.Number > 64 {
+		return struct{}{}, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("signal %d", s.Number)}
+	}
+	err := t.table.WhileAlive(s.Token, func(pid int) error { return syscall.Kill(-pid, syscall.Signal(s.Number)) })
+	if err != nil {
+		return struct{}{}, ipc.OSError("signal", "", err)
+	}
+	return struct{}{}, nil
+}
