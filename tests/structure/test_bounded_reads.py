@@ -13,7 +13,8 @@ WHOLE = re.compile(
 """A line of a scanner has a bound, but one that is longer ends the scan without a word."""
 
 NOT_SHAPED = {
-    "internal/isolation/root_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
+    "internal/rootfs/image_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
+    "internal/rootfs/own_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
     "internal/shared/places_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
     "internal/proc/proc.go: .Readdirnames(-1)": "the numbers of processes, of which the kernel has a limit",
 }
@@ -24,9 +25,9 @@ WALK = re.compile(r"\b(?:os\.RemoveAll|filepath\.Walk(?:Dir)?|fs\.WalkDir)\(")
 """They hold a path, an open directory and all names of each level; a tenant makes ten thousands of levels."""
 
 NO_TREE_OF_TENANTS = {
-    "internal/isolation/root_linux.go: filepath.WalkDir(": "the sandbox's image, before there is a tenant",
+    "internal/rootfs/image_linux.go: filepath.WalkDir(": "the sandbox's image, before there is a tenant",
     "internal/slots/root.go: os.RemoveAll(": "what the runner has made itself, before there is a tenant",
-    "internal/slots/fifo.go: os.RemoveAll(": "a directory of FIFOs in the runner's own",
+    "internal/link/fifo.go: os.RemoveAll(": "a directory of FIFOs in the runner's own",
 }
 
 

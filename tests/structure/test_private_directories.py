@@ -33,12 +33,12 @@ OPEN_IN_GO = {
     'slots/slot.go: os.Mkdir(filepath.Join(s.dir, "root"), 0o755)': "a mount point, below it",
     "slots/slot.go: os.Chmod(s.dir, 0o710)": "for the group of the slot's own user",
     "slots/slot.go: os.Chmod(s.dir, 0o711)": "slots of own uids pass; what is below is 0o700",
-    "slots/fifo.go: os.Mkdir(dir, 0o711)": "below the slot's directory",
-    "slots/fifo.go: os.Chmod(dir, 0o711)": "below the slot's directory",
+    "link/fifo.go: os.Mkdir(f.Dir, 0o711)": "below the slot's directory",
+    "link/fifo.go: os.Chmod(f.Dir, 0o711)": "below the slot's directory",
     "slots/root.go: os.Mkdir(workspace, 0o755)": "in the image of a whole sandbox",
 }
 GO_CALL = re.compile(r"(?:os|syscall)\.(?:Mkdir|MkdirAll|Chmod)\((?:[^()]|\([^()]*\))*\)")
-MANAGED = ("slots", "detached", "wipe", "channel", "private", "serve", "room", "users")
+MANAGED = ("slots", "link", "detached", "wipe", "channel", "private", "serve", "room", "users")
 """The packages that make directories on the host; those of others are made within a slot's view."""
 
 

@@ -56,16 +56,16 @@ READS_WALL = re.compile(
 )
 """A time of Go keeps the monotonic clock with it, and differences are taken by that, until one of these is done."""
 GO_TELLS = {
-    "agent/processes_linux.go": "when processes started",
+    "tenants/processes_linux.go": "when processes started",
     "detached/detached.go": "when a box was made, in a table",
-    "exec/process.go": "when processes started",
+    "process/process.go": "when processes started",
     "search/list.go": "the time of a file",
     "files/stat.go": "the time of a file",
     "room/room.go": "which files were changed since a slot was lent, to be counted where the disk is nearly full",
     "leftover/flatten_linux.go": "which directories were changed since the runner began, to be made flat at its end",
     "cgroup/cgroup_linux.go": "a name that nobody else has",
-    "exec/pump.go": "a deadline that has passed long ago",
-    "exec/procmethods.go": "a deadline that has passed long ago",
+    "command/pump.go": "a deadline that has passed long ago",
+    "process/methods.go": "a deadline that has passed long ago",
 }
 
 

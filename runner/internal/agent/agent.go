@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
@@ -30,8 +31,8 @@ type agent struct {
 	ready atomic.Bool
 
 	setup   isolation.Setup
-	user    isolation.User // of the slot
-	table   children.Table // the commands
+	user    accounts.User   // of the slot
+	table   *children.Table // the commands
 	tenants *tenants.Tenants
 	quiet   *initproc.Quiet
 	platform
@@ -78,7 +79,7 @@ func Main(args []string) int {
 		return 1
 	}
 	a.conn = conn
-	a.table.Init(func(exit ipc.Exit) { _ = conn.Event(ipc.EventExit, exit) })
+	a.table = children.NewTable(func(exit ipc.Exit) { _ = conn.Event(ipc.EventExit, exit) })
 	_ = conn.Run(a.handle, nil)
 	// The serving runner is gone, and nothing of the slot may outlive it.
 	if a.ready.Load() {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
@@ -18,15 +19,15 @@ import (
 // platform is what only some systems give an agent.
 type platform struct{}
 
-func (a *agent) begin() {}
+func (platform) begin() {}
 
 func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if a.ready.Load() {
 		return isolation.Ready{}, &ipc.Error{Kind: "internal", Message: "the agent is set up already"}
 	}
 	a.setup = s
-	a.user = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
-	a.tenants = tenants.New(&a.table)
+	a.user = accounts.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
+	a.tenants = tenants.New(a.table)
 	asIs := func() error { return nil }
 	if err := a.startLanes(asIs, asIs); err != nil {
 		return isolation.Ready{}, err
@@ -37,7 +38,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	return isolation.Ready{PID: os.Getpid()}, nil
 }
 
-func (a *agent) describe(s ipc.Spawn, user isolation.User, fds []int) (l launch, failed *failure) {
+func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, failed *failure) {
 	l = launch{token: s.Token, argv: textStrings(s.Argv), user: user, cwd: string(s.Cwd), master: -1}
 	if s.PTY != nil {
 		return l, &failure{err: &ipc.Error{Kind: "bad_request", Message: "terminals are not available on this system"}}

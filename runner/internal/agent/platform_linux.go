@@ -16,4 +16,4 @@ type platform struct {
 }
 
 // begin does what the process cannot do any more once it is undumpable.
-func (a *agent) begin() { a.score.Init() }
+func (p *platform) begin() { p.score.Init() }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
@@ -13,6 +14,7 @@ import (
 	"hermes-exec/runner/internal/limits"
 	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/rootfs"
 	"hermes-exec/runner/internal/seccomp"
 	"hermes-exec/runner/internal/tenants"
 )
@@ -32,8 +34,8 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	// earlier agent may have another parent.
 	rooted := s.Level != isolation.Box && !s.Successor && (s.View.Pids || initproc.Subreaper())
 	a.childLimits = limits.NeedChild(s.Limits)
-	a.user = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
-	a.tenants = tenants.New(s, a.user, &a.table, rooted)
+	a.user = accounts.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
+	a.tenants = tenants.New(s, a.user, a.table, rooted)
 	// These are looked up by their paths in the box, which the view may hide.
 	a.rooms = cgroup.OpenRooms(s.Cgroups)
 	a.table.Losses.Open(s.Cgroups, a.rooms, s.Watch, s.Level == isolation.Box)
@@ -75,7 +77,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	}
 	initproc.Spare(spareThreads)
 	if own {
-		if err := isolation.ReserveFirst(lastPID); err != nil {
+		if err := rootfs.ReserveFirst(lastPID); err != nil {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
 		if err := a.dropCaps(keepCaps); err != nil {
@@ -98,11 +100,11 @@ func cannotIsolate(err error) error { return ipc.Refused(err) }
 
 // neededCaps are what the agent needs to start commands as the slot's user and
 // to kill them.
-func (a *agent) neededCaps() []int {
-	if a.setup.OwnRoot() {
-		return append(slices.Clone(a.setup.Caps), rights.CapSetuid, rights.CapSetgid, rights.CapKill)
+func neededCaps(s isolation.Setup) []int {
+	if s.OwnRoot() {
+		return append(slices.Clone(s.Caps), rights.CapSetuid, rights.CapSetgid, rights.CapKill)
 	}
-	if a.setup.Switch {
+	if s.Switch {
 		return []int{rights.CapSetuid, rights.CapSetgid, rights.CapKill, rights.CapSetpcap}
 	}
 	return nil
@@ -114,7 +116,7 @@ func (a *agent) dropCaps(drop func(...int) error) error {
 	if a.setup.Level == isolation.Box {
 		return nil
 	}
-	return drop(a.neededCaps()...)
+	return drop(neededCaps(a.setup)...)
 }
 
 // openGroups opens what puts a thread or a child into the slot's cgroups.
@@ -148,7 +150,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 	}
 	err := a.startLanes(func() error { return a.prepareSpawner(tasks) }, func() error {
 		if s.OwnRoot() {
-			if err := isolation.ThreadNotInProc(); err != nil {
+			if err := rootfs.ThreadNotInProc(); err != nil {
 				return err
 			}
 		}

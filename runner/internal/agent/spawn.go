@@ -6,9 +6,9 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/pipe"
 )
 
@@ -32,7 +32,7 @@ type launch struct {
 	argv   []string
 	path   string
 	cwd    string
-	user   isolation.User
+	user   accounts.User
 	attr   *syscall.ProcAttr
 	master int   // of its terminal, -1 without one
 	ours   []int // what is closed when it was started
@@ -75,7 +75,7 @@ func (a *agent) spawn(m *ipc.Message) (any, []int, error) {
 	if failed != nil {
 		return spawned{Spawned: ipc.Spawned{ExitCode: failed.code, Reason: failed.reason}}, nil, nil
 	}
-	result := spawned{Spawned: ipc.Spawned{Started: true, PID: command.PID}, table: &a.table, command: command}
+	result := spawned{Spawned: ipc.Spawned{Started: true, PID: command.PID}, table: a.table, command: command}
 	if s.HoldMS > 0 {
 		result.Exit = a.table.AwaitShortly(command, time.Duration(s.HoldMS)*time.Millisecond)
 	}
@@ -87,7 +87,7 @@ func (a *agent) spawn(m *ipc.Message) (any, []int, error) {
 }
 
 // start forks a command and enters it in the table.
-func (a *agent) start(s ipc.Spawn, user isolation.User, fds []int) (*children.Command, int, *failure) {
+func (a *agent) start(s ipc.Spawn, user accounts.User, fds []int) (*children.Command, int, *failure) {
 	a.closing.RLock()
 	defer a.closing.RUnlock()
 	if a.stopping {
@@ -135,7 +135,7 @@ func cannot(program string, errno syscall.Errno, found bool) *failure {
 
 // userFor is who a command runs as. Only a tenant that has the image to itself
 // may choose.
-func (a *agent) userFor(name string) (isolation.User, error) {
+func (a *agent) userFor(name string) (accounts.User, error) {
 	own := a.user
 	if name == "" || name == own.Name || name == fmt.Sprint(own.UID) {
 		return own, nil
@@ -145,7 +145,7 @@ func (a *agent) userFor(name string) (isolation.User, error) {
 			"a root of its own"
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}
-	user, err := isolation.LookupUser(name)
+	user, err := accounts.LookupUser(name)
 	if err != nil {
 		return own, &ipc.Error{Kind: "user", Message: err.Error()}
 	}

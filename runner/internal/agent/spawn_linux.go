@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/pipe"
@@ -14,7 +15,7 @@ import (
 
 // describe says how a command is started. It runs on a spawner thread, which it
 // gives the user's rights to files. What is in ours is closed also with a failure.
-func (a *agent) describe(s ipc.Spawn, user isolation.User, fds []int) (l launch, failed *failure) {
+func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, failed *failure) {
 	l = launch{token: s.Token, argv: textStrings(s.Argv), user: user, cwd: string(s.Cwd), master: -1}
 	if a.setup.Switch {
 		if err := rights.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
@@ -58,7 +59,7 @@ func (a *agent) describe(s ipc.Spawn, user isolation.User, fds []int) (l launch,
 	}
 	if a.setup.Switch {
 		attr.Sys.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
-		if gid, ok := a.trackingGID(s.Token); ok {
+		if gid, ok := trackingGID(a.setup.Track, s.Token); ok {
 			attr.Sys.Credential.Groups = append(append([]uint32{}, user.Groups...), gid)
 		}
 	}
@@ -73,8 +74,7 @@ func cannotEnter(cwd string, err error) *failure {
 	return &failure{err: ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)}
 }
 
-func (a *agent) trackingGID(token uint64) (uint32, bool) {
-	track := a.setup.Track
+func trackingGID(track isolation.IDRange, token uint64) (uint32, bool) {
 	if track.Count == 0 {
 		return 0, false
 	}

@@ -49,32 +49,51 @@ type Table struct {
 	Losses memory.Losses
 	report func(ipc.Exit)
 
-	sweeps atomic.Int32 // kills under way
-	// strays counts what has ended while kills are under way: orphans, and the
-	// leaders of commands that are being killed.
-	strays atomic.Uint64
+	Strays
 
-	mu       sync.Mutex
-	byToken  map[uint64]*Command
-	byPID    map[int]*Command
-	old      []uint64
-	entries  int64             // commands so far
-	ticket   uint64            // of the newest fork
-	inflight map[uint64]uint64 // when forks began whose pid is not entered yet, in clock ticks, by ticket
-	early    map[int]status    // reaped while a fork was in flight
-	traced   map[int]bool      // stopped under trace while a fork was in flight
-	changed  chan struct{}     // closed and replaced whenever a process has ended
-	forked   bell.Bell         // for a reaper that has no children
+	mu sync.Mutex
+	forks
+	byToken map[uint64]*Command
+	byPID   map[int]*Command
+	old     []uint64
+	entries int64         // commands so far
+	changed chan struct{} // closed and replaced whenever a process has ended
+	forked  bell.Bell     // for a reaper that has no children
 }
 
-// Init must be called first. report is called for the exit of each command.
-func (t *Table) Init(report func(ipc.Exit)) {
-	t.report = report
+// NewTable makes a Table that calls report for the exit of each command.
+func NewTable(report func(ipc.Exit)) *Table {
+	t := &Table{report: report}
 	t.byToken, t.byPID, t.early = map[uint64]*Command{}, map[int]*Command{}, map[int]status{}
 	t.inflight, t.traced = map[uint64]uint64{}, map[int]bool{}
 	t.changed = make(chan struct{})
 	t.forked.Init()
+	return t
 }
+
+// forks are those that are in flight, and what was reaped meanwhile.
+type forks struct {
+	ticket   uint64            // of the newest fork
+	inflight map[uint64]uint64 // when forks began whose pid is not entered yet, in clock ticks, by ticket
+	early    map[int]status    // reaped while a fork was in flight
+	traced   map[int]bool      // stopped under trace while a fork was in flight
+}
+
+// Strays counts what has ended while kills are under way: orphans, and the
+// leaders of commands that are being killed.
+type Strays struct {
+	sweeps atomic.Int32 // kills under way
+	count  atomic.Uint64
+}
+
+// Sweep counts strays until end is called.
+func (s *Strays) Sweep() (end func()) {
+	s.sweeps.Add(1)
+	return func() { s.sweeps.Add(-1) }
+}
+
+// Count is how many there were so far.
+func (s *Strays) Count() uint64 { return s.count.Load() }
 
 // Begin makes the command that is to be started now.
 func (t *Table) Begin(token uint64) *Command {
@@ -94,14 +113,14 @@ func (t *Table) Expect(c *Command) {
 	t.mu.Unlock()
 }
 
-func (t *Table) settle(c *Command) {
+func (t *forks) settle(c *Command) {
 	delete(t.inflight, c.ticket)
 	t.forgetEarly()
 }
 
 // forgetEarly drops what was reaped before all forks that are in flight: under
 // constant load there is always one in flight.
-func (t *Table) forgetEarly() {
+func (t *forks) forgetEarly() {
 	if len(t.early) == 0 {
 		return
 	}
@@ -117,7 +136,7 @@ func (t *Table) forgetEarly() {
 }
 
 // reapedEarly gives the status of a command that ended before its fork returned.
-func (t *Table) reapedEarly(pid int, c *Command) (status, bool) {
+func (t *forks) reapedEarly(pid int, c *Command) (status, bool) {
 	s, ok := t.early[pid]
 	return s, ok && s.at >= c.ticket
 }
@@ -152,7 +171,7 @@ func (t *Table) record(c *Command) (end *status) {
 	}
 	t.byToken[c.Token] = c
 	t.old = append(t.old, c.Token)
-	t.forget()
+	t.old = forget(t.old, t.byToken)
 	t.settle(c)
 	t.mu.Unlock()
 	return end
@@ -162,21 +181,21 @@ func (t *Table) record(c *Command) (end *status) {
 func (t *Table) Wake() { t.forked.Ring() }
 
 // forget drops the oldest commands that have ended.
-func (t *Table) forget() {
-	if len(t.old) < 2*keptEnded {
-		return
+func forget(old []uint64, byToken map[uint64]*Command) []uint64 {
+	if len(old) < 2*keptEnded {
+		return old
 	}
-	kept := t.old[:0]
-	drop := len(t.old) - keptEnded
-	for _, token := range t.old {
-		if c := t.byToken[token]; drop > 0 && c != nil && c.Ended {
-			delete(t.byToken, token)
+	kept := old[:0]
+	drop := len(old) - keptEnded
+	for _, token := range old {
+		if c := byToken[token]; drop > 0 && c != nil && c.Ended {
+			delete(byToken, token)
 			drop--
 			continue
 		}
 		kept = append(kept, token)
 	}
-	t.old = kept
+	return kept
 }
 
 // reaped takes the status of pid off the table: the command it was, or nil.

@@ -6,8 +6,7 @@ import (
 )
 
 func TestStatusBeforeEntryIsNotLost(t *testing.T) {
-	var tab Table
-	tab.Init(nil)
+	tab := NewTable(nil)
 	first := &Command{Token: 1, PID: 77}
 	tab.Expect(first)
 	if c := tab.reaped(77, status{wait: 7 << 8}); c != nil {
@@ -32,8 +31,7 @@ func TestStatusBeforeEntryIsNotLost(t *testing.T) {
 }
 
 func TestStatusOfAnOrphanIsNotThatOfTheNextOwnerOfItsNumber(t *testing.T) {
-	var tab Table
-	tab.Init(nil)
+	tab := NewTable(nil)
 	slow, next := &Command{Token: 1, PID: 5}, &Command{Token: 2, PID: 77}
 	tab.Expect(slow) // and its fork does not come back for long
 	tab.reaped(77, status{wait: 9})
@@ -53,8 +51,7 @@ func TestStatusOfAnOrphanIsNotThatOfTheNextOwnerOfItsNumber(t *testing.T) {
 }
 
 func TestOrphansAreForgottenWhileSomethingIsAlwaysForked(t *testing.T) {
-	var tab Table
-	tab.Init(nil)
+	tab := NewTable(nil)
 	before := &Command{Token: 1, PID: 1}
 	tab.Expect(before)
 	for i := 2; i < 1000; i++ {
@@ -70,8 +67,7 @@ func TestOrphansAreForgottenWhileSomethingIsAlwaysForked(t *testing.T) {
 }
 
 func TestTableForgetsOldCommands(t *testing.T) {
-	var tab Table
-	tab.Init(nil)
+	tab := NewTable(nil)
 	for i := 1; i <= 5*keptEnded; i++ {
 		c := &Command{Token: uint64(i), PID: i}
 		tab.Expect(c)

@@ -48,18 +48,9 @@ func (t *Table) countStray() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c := t.byPID[pid]; c == nil || c.killed {
-		t.strays.Add(1)
+		t.count.Add(1)
 	}
 	return pid
 }
-
-// Sweep counts strays until end is called.
-func (t *Table) Sweep() (end func()) {
-	t.sweeps.Add(1)
-	return func() { t.sweeps.Add(-1) }
-}
-
-// Strays is how many there were so far.
-func (t *Table) Strays() uint64 { return t.strays.Load() }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }

@@ -8,7 +8,7 @@ import (
 	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/link"
 )
 
 const (
@@ -137,7 +137,7 @@ func Environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
 
 // Directory makes a cwd absolute. The text is left as it is: ".." after a
 // symbolic link is the kernel's to resolve.
-func Directory(agent *slots.Agent, cwd *ipc.Bytes) string {
+func Directory(agent *link.Agent, cwd *ipc.Bytes) string {
 	switch {
 	case cwd == nil:
 		return agent.Workdir()

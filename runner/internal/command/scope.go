@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/pipe"
-	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/views"
 	"hermes-exec/runner/internal/wire"
 )
@@ -28,7 +28,7 @@ const (
 // end with it, and what they leave open is closed with it. It has one agent.
 type Scope struct {
 	ID      string
-	Agent   *slots.Agent
+	Agent   *link.Agent
 	Running atomic.Int64 // commands of exec.run
 	Views   views.Views
 	Spills  *output.Spills
@@ -46,7 +46,7 @@ type Scope struct {
 var ErrSlotClosed = &wire.Error{Kind: "slot_closed", Message: "the slot was reset or destroyed while this ran"}
 
 // NewScope makes the scope of an agent's slot; it ends with ctx at the latest.
-func NewScope(ctx context.Context, id string, agent *slots.Agent, log *log.Logger) *Scope {
+func NewScope(ctx context.Context, id string, agent *link.Agent, log *log.Logger) *Scope {
 	s := &Scope{ID: id, Agent: agent, log: log, leftover: map[*os.File]struct{}{}}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.Spills = &output.Spills{Open: s.openSpill, Remove: s.removeSpill}

@@ -11,6 +11,7 @@ import (
 
 	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/node"
 )
 
 func makeDir(r *request) (any, error) {
@@ -148,7 +149,7 @@ func (r *request) resolvePair(a, b ipc.Bytes) (source, target string, err error)
 // rename, and only then the source goes, also when ctx ends meanwhile: the move
 // is done by then.
 func moveAcross(ctx context.Context, source, target string) error {
-	temp := filepath.Join(filepath.Dir(target), tempName())
+	temp := filepath.Join(filepath.Dir(target), node.TempName())
 	c := newCopier(ctx, filepath.Dir(target), true)
 	err := c.copy(source, temp)
 	if err == nil && len(c.skipped) > 0 {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/node"
 	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/search"
 )
@@ -40,38 +41,24 @@ func copyPath(r *request) (any, error) {
 	return map[string]any{"files": c.files, "bytes": c.bytes, "skipped": c.skipped}, nil
 }
 
+// maxSkipped bounds the list of names that an answer tells.
+const maxSkipped = 1000
+
 // copier copies trees: modes, times, symbolic and hard links are kept, devices,
 // FIFOs and sockets are skipped and told.
 type copier struct {
 	ctx     context.Context
 	spare   string // see replace
 	keepAll bool   // owner and special mode bits too, for a move
-	root    inode
-	linked  *links
+	root    node.ID
+	linked  *node.Links
 	files   int
 	bytes   int64
 	skipped []string
 }
 
 func newCopier(ctx context.Context, spare string, keepAll bool) *copier {
-	return &copier{ctx: ctx, spare: spare, keepAll: keepAll, linked: newLinks(), skipped: []string{}}
-}
-
-// links are the names of files that have several, as far as there is room: those
-// of others are files of their own in the copy.
-type links struct {
-	names map[version]string
-	size  int
-}
-
-const maxLinkNames = 8 << 20 // bytes
-
-func newLinks() *links { return &links{names: map[version]string{}} }
-
-func (l *links) add(info fs.FileInfo, name string) {
-	if l.size += len(name) + 64; l.size <= maxLinkNames {
-		l.names[versionOf(info)] = name
-	}
+	return &copier{ctx: ctx, spare: spare, keepAll: keepAll, linked: node.NewLinks(), skipped: []string{}}
 }
 
 // single copies one regular file, through links at both ends.
@@ -103,15 +90,15 @@ func (c *copier) entry(source, target string, info fs.FileInfo) error {
 	if err := search.Canceled(c.ctx); err != nil {
 		return err
 	}
-	if c.root != (inode{}) && inodeOf(info) == c.root {
+	if c.root != (node.ID{}) && node.IDOf(info) == c.root {
 		return nil // the target lies inside the source by another name
 	}
-	if !info.IsDir() && linkCount(info) > 1 {
-		if first, ok := c.linked.names[versionOf(info)]; ok && os.Link(first, target) == nil {
+	if !info.IsDir() && node.LinkCount(info) > 1 {
+		if first, ok := c.linked.First(info); ok && os.Link(first, target) == nil {
 			c.files++
 			return nil
 		}
-		defer func() { c.linked.add(info, target) }()
+		defer func() { c.linked.Add(info, target) }()
 	}
 	switch info.Mode().Type() {
 	case 0:
@@ -126,8 +113,8 @@ func (c *copier) entry(source, target string, info fs.FileInfo) error {
 	case fs.ModeSymlink:
 		return c.link(source, target, info)
 	}
-	if len(c.skipped) < maxReported {
-		c.skipped = append(c.skipped, fmt.Sprintf("%s: is a %s", source, typeName(info.Mode())))
+	if len(c.skipped) < maxSkipped {
+		c.skipped = append(c.skipped, fmt.Sprintf("%s: is a %s", source, node.TypeName(info.Mode())))
 	}
 	return nil
 }
@@ -150,7 +137,7 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 	if err != nil {
 		return convert(target, err)
 	}
-	mode := unixMode(info)
+	mode := node.Mode(info)
 	if !c.keepAll {
 		mode &= 0o1777
 	}
@@ -182,12 +169,12 @@ func (c *copier) folder(source, target string, info fs.FileInfo) error {
 			return convert(target, err)
 		}
 	}
-	if c.root == (inode{}) {
+	if c.root == (node.ID{}) {
 		made, err := os.Lstat(target)
 		if err != nil {
 			return convert(target, err)
 		}
-		c.root = inodeOf(made)
+		c.root = node.IDOf(made)
 	}
 	dir, err := reach.Open(source, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -215,7 +202,7 @@ func (c *copier) folder(source, target string, info fs.FileInfo) error {
 			return convert(source, err)
 		}
 	}
-	mode := unixMode(info)
+	mode := node.Mode(info)
 	if !c.keepAll {
 		mode &= 0o1777
 	}
@@ -248,7 +235,7 @@ func (c *copier) link(source, target string, info fs.FileInfo) error {
 // keepOwner is for a move: an ordinary user owns what it moved anyway.
 func (c *copier) keepOwner(target string, info fs.FileInfo) {
 	if c.keepAll {
-		uid, gid := owner(info)
+		uid, gid := node.Owner(info)
 		_ = os.Lchown(target, uid, gid)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/node"
 	"hermes-exec/runner/internal/search"
 )
 
@@ -125,7 +126,7 @@ func badRequest(format string, args ...any) error {
 // refuse is the answer for what is no regular file where one is needed.
 func refuse(path string, mode fs.FileMode) error {
 	return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(path),
-		Message: fmt.Sprintf("%s: is a %s, not a regular file", path, typeName(mode))}
+		Message: fmt.Sprintf("%s: is a %s, not a regular file", path, node.TypeName(mode))}
 }
 
 // convert turns an error into the form that travels, with path where the

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/node"
 )
 
 func do(t *testing.T, dir, method string, params any, inline []byte) (map[string]any, ipc.FileResult, error) {
@@ -223,7 +224,7 @@ func TestWriteKeepsModeLinksAndOtherNames(t *testing.T) {
 		t.Errorf("%v", out)
 	}
 	info, _ := os.Lstat(dir + "/real/f")
-	if uid, gid := owner(info); os.Geteuid() == 0 && (uid != 12345 || gid != 54321) {
+	if uid, gid := node.Owner(info); os.Geteuid() == 0 && (uid != 12345 || gid != 54321) {
 		t.Errorf("owner %d:%d", uid, gid)
 	}
 	if content(t, dir+"/real/f") != "new" || info.Mode().Perm() != 0o751 ||

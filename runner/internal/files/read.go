@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/reach"
 )
 
@@ -131,9 +132,10 @@ func (p *readParams) copy(out io.Writer, file io.Reader) (int64, error) {
 		file = io.LimitReader(file, *p.Length)
 	}
 	if p.Limit == nil {
-		return io.CopyBuffer(onlyWriter{out}, onlyReader{file}, make([]byte, 128<<10))
+		return io.CopyBuffer(pipe.OnlyWriter{Writer: out}, pipe.OnlyReader{Reader: file}, make([]byte, 128<<10))
 	}
-	n, err := io.CopyBuffer(onlyWriter{out}, onlyReader{io.LimitReader(file, *p.Limit)}, make([]byte, 128<<10))
+	limited := pipe.OnlyReader{Reader: io.LimitReader(file, *p.Limit)}
+	n, err := io.CopyBuffer(pipe.OnlyWriter{Writer: out}, limited, make([]byte, 128<<10))
 	if err == nil && n == *p.Limit {
 		var more [1]byte
 		if k, _ := file.Read(more[:]); k > 0 {
@@ -173,8 +175,3 @@ func (s *sink) Write(p []byte) (int, error) {
 	s.data = append(s.data, p...)
 	return len(p), nil
 }
-
-// onlyReader and onlyWriter hide ReadFrom and WriteTo: splice into a pipe that
-// nobody drains has no deadline.
-type onlyReader struct{ io.Reader }
-type onlyWriter struct{ io.Writer }

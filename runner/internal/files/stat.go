@@ -3,7 +3,6 @@ package files
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/node"
 	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/search"
 )
@@ -32,52 +31,14 @@ type Stat struct {
 	Target *ipc.Bytes `json:"target,omitempty"`
 }
 
-var typeNames = map[fs.FileMode]string{0: "file", fs.ModeDir: "dir", fs.ModeSymlink: "link", fs.ModeNamedPipe: "fifo",
-	fs.ModeSocket: "socket", fs.ModeDevice | fs.ModeCharDevice: "char"}
-
-func typeName(mode fs.FileMode) string { return cmp.Or(typeNames[mode.Type()], "block") }
-
-func unixMode(info fs.FileInfo) uint32 {
-	return uint32(info.Sys().(*syscall.Stat_t).Mode) & 0o7777
-}
-
-func owner(info fs.FileInfo) (uid, gid int) {
-	s := info.Sys().(*syscall.Stat_t)
-	return int(s.Uid), int(s.Gid)
-}
-
-func linkCount(info fs.FileInfo) int64 {
-	return int64(info.Sys().(*syscall.Stat_t).Nlink)
-}
-
-// inode identifies a file on this host for as long as it exists.
-type inode struct{ device, number uint64 }
-
-func (i inode) String() string { return fmt.Sprintf("%x:%x", i.device, i.number) }
-
-func inodeOf(info fs.FileInfo) inode {
-	s := info.Sys().(*syscall.Stat_t)
-	return inode{uint64(s.Dev), s.Ino}
-}
-
-// version tells a file from another that got its number when it was removed.
-type version struct {
-	inode
-	changed syscall.Timespec
-}
-
-func versionOf(info fs.FileInfo) version {
-	return version{inodeOf(info), disk.ChangedAt(info.Sys().(*syscall.Stat_t))}
-}
-
 // newStat describes what info was read from; path is what the answer shows,
 // real where the link's target can be read.
 func newStat(path, real string, info fs.FileInfo) Stat {
-	uid, gid := owner(info)
-	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: typeName(info.Mode()),
-		Size: info.Size(), Mode: unixMode(info),
-		UID: uid, GID: gid, MTime: float64(info.ModTime().UnixNano()) / 1e9, Links: linkCount(info),
-		ID: inodeOf(info).String()}
+	uid, gid := node.Owner(info)
+	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: node.TypeName(info.Mode()),
+		Size: info.Size(), Mode: node.Mode(info),
+		UID: uid, GID: gid, MTime: float64(info.ModTime().UnixNano()) / 1e9, Links: node.LinkCount(info),
+		ID: node.IDOf(info).String()}
 	if s.Type == "link" {
 		if target, err := os.Readlink(real); err == nil {
 			t := ipc.Bytes(target)
@@ -186,7 +147,8 @@ func (l *lister) folder(shown, real string) error {
 		if err != nil {
 			continue // gone since the folder was read
 		}
-		if p := &l.params; (p.Only == "" || p.Only == typeName(info.Mode())) && cmp.Or(string(p.Name), name) == name {
+		p, kind := &l.params, node.TypeName(info.Mode())
+		if (p.Only == "" || p.Only == kind) && cmp.Or(string(p.Name), name) == name {
 			entry := newStat(child, real+"/"+name, info)
 			if l.params.Follow {
 				entry = follow(entry, real+"/"+name)
@@ -195,7 +157,7 @@ func (l *lister) folder(shown, real string) error {
 			l.bytes += len(child) + len(name) + 210
 		}
 		if l.params.Recursive && info.IsDir() {
-			mode := unixMode(info)
+			mode := node.Mode(info)
 			forced := l.params.Force && mode&0o500 != 0o500 && syscall.Chmod(real+"/"+name, mode|0o500) == nil
 			// A folder that cannot be read is listed, its contents are not.
 			_ = l.folder(child, real+"/"+name)

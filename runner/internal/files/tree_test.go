@@ -15,10 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"hermes-exec/runner/internal/archive"
 	"hermes-exec/runner/internal/ipc"
 )
 
-func archive(t *testing.T, headers ...tar.Header) []byte {
+func tarOf(t *testing.T, headers ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -46,20 +47,20 @@ func archive(t *testing.T, headers ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-func put(t *testing.T, dir, path string, stream []byte) (treeResult, error) {
+func put(t *testing.T, dir, path string, stream []byte) (archive.Unpacked, error) {
 	t.Helper()
 	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.put_tree", Committed: true}, m{"path": path},
 		func(f *os.File) {
 			_, _ = f.Write(append(stream, 1))
 		})
-	var out treeResult
+	var out archive.Unpacked
 	if err == nil {
 		err = json.Unmarshal(r.Result, &out)
 	}
 	return out, err
 }
 
-func get(t *testing.T, dir, path string) (map[string]*tar.Header, map[string]string, packResult) {
+func get(t *testing.T, dir, path string) (map[string]*tar.Header, map[string]string, archive.Packed) {
 	t.Helper()
 	headers, data := map[string]*tar.Header{}, map[string]string{}
 	var readErr error
@@ -79,7 +80,7 @@ func get(t *testing.T, dir, path string) (map[string]*tar.Header, map[string]str
 	if err != nil || readErr != io.EOF {
 		t.Fatalf("%v, stream %v", err, readErr)
 	}
-	var out packResult
+	var out archive.Packed
 	if err := json.Unmarshal(r.Result, &out); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestPutTreeRefusesWhatLeadsOut(t *testing.T) {
 		os.Symlink(outside+"/secret", dir+"/d/file"), os.Mkdir(dir+"/d/folder", 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	stream := archive(t,
+	stream := tarOf(t,
 		tar.Header{Name: "../up"}, tar.Header{Name: "a/../../up"}, tar.Header{Name: "/abs"},
 		tar.Header{Name: "planted/x"},
 		tar.Header{Name: "s1", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
@@ -190,7 +191,7 @@ func TestPutTreeAgainstARacingLink(t *testing.T) {
 		headers = append(headers, tar.Header{Name: fmt.Sprintf("real/f%d", i)},
 			tar.Header{Name: fmt.Sprintf("other/g%d", i)})
 	}
-	stream := archive(t, headers...)
+	stream := tarOf(t, headers...)
 	var stop atomic.Bool
 	done := make(chan struct{})
 	go func() {
@@ -222,7 +223,7 @@ func TestAReadOnlyFolderIsOpenedForItsEntriesOnly(t *testing.T) {
 	if err := os.Chmod(dir+"/d/closed", 0o555); err != nil {
 		t.Fatal(err)
 	}
-	whole := archive(t, tar.Header{Name: "closed", Typeflag: tar.TypeDir, Mode: 0o550},
+	whole := tarOf(t, tar.Header{Name: "closed", Typeflag: tar.TypeDir, Mode: 0o550},
 		tar.Header{Name: "closed/new", Mode: 0o600})
 	for _, stream := range [][]byte{bytes.Clone(whole[:len(whole)-2000]), whole} {
 		_, err := put(t, dir, "d", stream)
@@ -242,7 +243,7 @@ func TestAReadOnlyFolderIsOpenedForItsEntriesOnly(t *testing.T) {
 
 func TestBrokenAndHugeStreams(t *testing.T) {
 	dir := t.TempDir()
-	whole := archive(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})
+	whole := tarOf(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})
 	for _, stream := range [][]byte{whole[:1500], []byte(strings.Repeat("garbage", 300)), whole[:515]} {
 		_, err := put(t, dir, "d", stream)
 		var e *ipc.Error
@@ -263,7 +264,7 @@ func TestBrokenAndHugeStreams(t *testing.T) {
 	if left, _ := filepath.Glob(dir + "/d/*"); len(left) > 1 {
 		t.Errorf("left behind: %v", left)
 	}
-	sparse := archive(t, tar.Header{Name: "s"})
+	sparse := tarOf(t, tar.Header{Name: "s"})
 	copy(sparse[1024+156:], "S") // the entry's own type, behind its PAX header
 	_, _ = put(t, dir, "d", sparse)
 	if info, err := os.Stat(dir + "/d/s"); err == nil && info.Size() > 1<<20 {
@@ -320,66 +321,5 @@ func TestGetTreeOfOneFileAndOfNothing(t *testing.T) {
 	var e *ipc.Error
 	if !errors.As(err, &e) || e.Errno != "ENOENT" {
 		t.Error(err)
-	}
-}
-
-func TestAFileThatGotTheNumberOfOneThatWasRemovedIsNotTakenForIt(t *testing.T) {
-	dir := t.TempDir()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	linked := func(name string) uint64 {
-		write(t, filepath.Join(dir, name), "data of "+name, 0o600)
-		if err := os.Link(filepath.Join(dir, name), filepath.Join(dir, name+" again")); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Lstat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return inodeOf(info).number
-	}
-	var out bytes.Buffer
-	k := &packer{ctx: t.Context(), root: root, out: tar.NewWriter(&out), linked: newLinks(),
-		buffer: make([]byte, 1<<10)}
-	before := linked("first")
-	for _, name := range []string{"first", "first again"} {
-		if err := k.entry(name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	time.Sleep(20 * time.Millisecond) // longer than the clock of the kernel stands
-	for _, name := range []string{"first", "first again"} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	next := ""
-	for i := 0; i < 200 && next == ""; i++ {
-		if name := fmt.Sprint("next ", i); linked(name) == before {
-			next = name
-		}
-	}
-	if next == "" {
-		t.Skip("this file system does not use a number again so soon")
-	}
-	if err := k.entry(next); err != nil {
-		t.Fatal(err)
-	}
-	if err := k.out.Close(); err != nil {
-		t.Fatal(err)
-	}
-	kinds := map[string]byte{}
-	for r := tar.NewReader(&out); ; {
-		h, err := r.Next()
-		if err != nil {
-			break
-		}
-		kinds[h.Name] = h.Typeflag
-	}
-	if kinds["first again"] != tar.TypeLink || kinds[next] != tar.TypeReg {
-		t.Errorf("%v", kinds)
 	}
 }

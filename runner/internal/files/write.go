@@ -1,8 +1,6 @@
 package files
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +12,8 @@ import (
 
 	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/node"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/search"
 )
@@ -150,7 +150,7 @@ func appendTo(target string, mode *uint32, in io.Reader) (int64, error) {
 	if err != nil {
 		return 0, errors.Join(err, file.Close())
 	}
-	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{in}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(pipe.OnlyWriter{Writer: file}, pipe.OnlyReader{Reader: in}, make([]byte, 64<<10))
 	if err != nil {
 		takeBack(file, before.Size(), n)
 	} else if mode != nil {
@@ -195,7 +195,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 		if err := mayWrite(target); err != nil {
 			return 0, err
 		}
-		inPlace = linkCount(old) > 1
+		inPlace = node.LinkCount(old) > 1
 	}
 	temp, err := createTemp(filepath.Dir(target), old != nil || mode != nil)
 	if old != nil && isErrno(err, syscall.EACCES, syscall.EPERM, syscall.EROFS) {
@@ -227,7 +227,7 @@ func writeContents(file *os.File, replaces bool, in io.Reader) (int64, error) {
 			return n, err
 		}
 	}
-	return io.CopyBuffer(disk.ContentsOf(file, replaces), onlyReader{in}, make([]byte, 64<<10))
+	return io.CopyBuffer(disk.ContentsOf(file, replaces), pipe.OnlyReader{Reader: in}, make([]byte, 64<<10))
 }
 
 // mayWrite checks that the caller could write into the file itself: a rename
@@ -252,7 +252,7 @@ func createTemp(dir string, private bool) (*os.File, error) {
 		mode = 0o600
 	}
 	for {
-		path := filepath.Join(dir, tempName())
+		path := filepath.Join(dir, node.TempName())
 		fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_CLOEXEC, mode)
 		if err == nil {
 			return os.NewFile(uintptr(fd), path), nil
@@ -263,22 +263,16 @@ func createTemp(dir string, private bool) (*os.File, error) {
 	}
 }
 
-func tempName() string {
-	var random [8]byte
-	_, _ = rand.Read(random[:])
-	return ".hermes-exec-" + hex.EncodeToString(random[:]) + ".tmp"
-}
-
 // moveIn gives the finished temporary file the old one's owner and mode and its
 // name. Where the system refuses that, the file is written in place.
 func moveIn(temp *os.File, target string, old fs.FileInfo, mode *uint32, inPlace bool) error {
 	if old != nil && !inPlace {
-		uid, gid := owner(old)
+		uid, gid := node.Owner(old)
 		made, err := temp.Stat()
 		if err != nil {
 			return err
 		}
-		if u, g := owner(made); u != uid || g != gid {
+		if u, g := node.Owner(made); u != uid || g != gid {
 			inPlace = temp.Chown(uid, gid) != nil
 		}
 	}
@@ -306,7 +300,7 @@ func setMode(temp *os.File, old fs.FileInfo, mode *uint32) error {
 	case mode != nil:
 		return syscall.Fchmod(int(temp.Fd()), *mode)
 	case old != nil:
-		return syscall.Fchmod(int(temp.Fd()), unixMode(old))
+		return syscall.Fchmod(int(temp.Fd()), node.Mode(old))
 	}
 	return nil
 }
@@ -323,7 +317,7 @@ func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, erro
 		return 0, err
 	}
 	// The old end is cut last, so that a reader never sees an empty file.
-	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{in}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(pipe.OnlyWriter{Writer: file}, pipe.OnlyReader{Reader: in}, make([]byte, 64<<10))
 	if err != nil {
 		return n, inPart(target, n, err)
 	}

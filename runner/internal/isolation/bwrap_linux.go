@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"hermes-exec/runner/internal/initproc"
@@ -22,7 +20,7 @@ func tryBwrap(root bool) (path string, priceMS float64, err error) {
 		return "", 0, errors.New("not tried as root, where it can do no more than the runner")
 	}
 	for _, p := range bwrapPlaces {
-		if isRegular(p) {
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() {
 			path = p
 			break
 		}
@@ -64,76 +62,3 @@ func tryBwrap(root bool) (path string, priceMS float64, err error) {
 
 // NoopArg makes `runner agent NoopArg` do nothing, successfully.
 const NoopArg = "--noop"
-
-// BwrapArgs are the arguments, from argv[0] on, that make v and then run
-// program, which must be a path of the box, with args.
-func (v View) BwrapArgs(program string, args []string) []string {
-	out := []string{"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1",
-		"--die-with-parent", "--hostname", v.Hostname}
-	if !v.Network {
-		out = append(out, "--unshare-net")
-	}
-	const inside = "/run/hermes-exec/runner"
-	if v.Kind == ViewBox {
-		whole := "--bind"
-		if v.ImageReadOnly {
-			whole = "--ro-bind"
-		}
-		out = append(out, whole, "/", "/", "--tmpfs", v.BaseDir, "--dev", "/dev")
-		for _, shared := range v.Shared {
-			out = append(out, "--bind", shared, shared)
-		}
-	} else {
-		out = append(out, "--dev", "/dev", "--dir", "/run", "--dir", "/home", "--symlink", "/run", "/var/run")
-		for _, p := range systemPaths {
-			out = append(out, bwrapShow(p)...)
-		}
-		for _, name := range append(append([]string{}, etcFiles...), etcSingles...) {
-			out = append(out, "--ro-bind-try", "/etc/"+name, "/etc/"+name)
-		}
-		for _, name := range etcDirs {
-			out = append(out, "--ro-bind-try", "/etc/"+name, "/etc/"+name)
-		}
-	}
-	out = append(out, "--proc", "/proc")
-	for _, b := range v.Binds {
-		out = append(out, "--bind", b.Source, b.Target)
-	}
-	for _, p := range v.ReadOnly {
-		out = append(out, bwrapReadOnly(p)...)
-	}
-	out = append(out, "--ro-bind", v.Staging+"/passwd", "/etc/passwd", "--ro-bind", v.Staging+"/group", "/etc/group")
-	if v.Kind == ViewBox {
-		out = append(out, "--remount-ro", v.BaseDir, "--", program)
-	} else {
-		out = append(out, "--ro-bind", program, inside, "--remount-ro", "/", "--", inside)
-	}
-	return append(out, args...)
-}
-
-func bwrapShow(p string) []string {
-	if to, err := os.Readlink(p); err == nil {
-		return []string{"--symlink", to, p}
-	}
-	return []string{"--ro-bind-try", p, p}
-}
-
-func bwrapReadOnly(p string) []string {
-	real, err := filepath.EvalSymlinks(p)
-	if err != nil || real == p {
-		return []string{"--ro-bind", p, p}
-	}
-	out := []string{"--ro-bind", real, real}
-	if !visible(p) && !strings.HasPrefix(p, real+"/") {
-		out = append(out, "--symlink", real, p)
-	}
-	return out
-}
-
-// PrepareBwrap writes the files that BwrapArgs refers to.
-func (v View) PrepareBwrap() error {
-	if err := write(v.Staging+"/passwd", v.Passwd); err != nil {
-		return err
-	}
-	return write(v.Staging+"/group", v.Group)
-}

@@ -25,11 +25,8 @@ const (
 // ProbeChild always fails here.
 func ProbeChild(string) int { return 1 }
 
-// TryOwnRoot and ReadImage are for Linux.
+// TryOwnRoot is for Linux.
 func TryOwnRoot(Facts, string) error { return errors.ErrUnsupported }
-
-// ReadImage is for Linux.
-func ReadImage(string, []string, string) (*Image, error) { return nil, errors.ErrUnsupported }
 
 // ScopeArg is for Linux.
 const ScopeArg = "--scope"

@@ -15,6 +15,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/rootfs"
 )
 
 // SelfExe runs this program again, also when its file has been replaced.
@@ -231,9 +232,9 @@ func plain(err error) error {
 // that of OwnRootArg.
 func ProbeChild(folder string) int {
 	out := os.NewFile(3, "verdict")
-	try := tryMounts
+	try := rootfs.TryMounts
 	if folder != "" {
-		try = func() error { return tryOwnRoot(folder) }
+		try = func() error { return rootfs.TryOwn(folder) }
 	}
 	if err := try(); err != nil {
 		fmt.Fprint(out, err.Error())
@@ -242,7 +243,7 @@ func ProbeChild(folder string) int {
 		}
 		return 1
 	}
-	if loopback := loopbackUp(); loopback != nil {
+	if loopback := rootfs.StartLoopback(); loopback != nil {
 		fmt.Fprint(out, verdictNoLoopback)
 		return 0
 	}
@@ -256,31 +257,6 @@ const (
 	lackCode          = 3 // exit code of a trial that had too little of something
 	crashCode         = 2 // that of a program which Go's runtime aborts, as without memory or threads
 )
-
-func tryMounts() error {
-	if err := mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return err
-	}
-	if err := mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("a new /proc is refused: %w", err)
-	}
-	if os.Getpid() != 1 {
-		return errors.New("not init of a new pid namespace")
-	}
-	if err := newDeviceMounts("/dev", sharedMemory); err != nil {
-		return err
-	}
-	if err := mount("tmpfs", "/dev", "tmpfs", msNosuidNodev, "mode=0755,size=64k"); err != nil {
-		return err
-	}
-	if err := os.Chdir("/dev"); err != nil {
-		return err
-	}
-	if err := syscall.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("pivot_root: %w", err)
-	}
-	return nil
-}
 
 // middle is an id for trials.
 func (r IDRange) middle() uint32 { return r.First + r.Count/2 }

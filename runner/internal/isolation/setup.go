@@ -3,6 +3,7 @@ package isolation
 import (
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/rootfs"
 )
 
 // Setup is what an agent needs to know; it is the first message on its link.
@@ -23,7 +24,7 @@ type Setup struct {
 	// Filter says that nothing else keeps a whole box from system calls.
 	Filter bool `json:"filter,omitempty"`
 
-	View      View          `json:"view"`
+	View      rootfs.View   `json:"view"`
 	Caps      []int         `json:"caps,omitempty"` // what root has in a slot with a root of its own
 	Workspace string        `json:"workspace"`
 	Home      string        `json:"home"`
@@ -50,70 +51,7 @@ type Setup struct {
 func (s Setup) AsImage() bool { return s.Level == Box || s.OwnRoot() }
 
 // OwnRoot says that the slot has a root of its own.
-func (s Setup) OwnRoot() bool { return s.View.Kind == ViewOwn }
-
-// View is the file system that a slot sees.
-type View struct {
-	Kind     string   `json:"kind"`    // "" shared with the box, "private", "box" or "own"
-	Staging  string   `json:"staging"` // an empty directory of ours
-	BaseDir  string   `json:"base_dir"`
-	Binds    []Bind   `json:"binds"` // the slot's own directories
-	ReadOnly []string `json:"read_only"`
-	Passwd   string   `json:"passwd"`
-	Group    string   `json:"group"`
-	Hostname string   `json:"hostname"`
-	Network  bool     `json:"network"` // shared with the box; false: only a loopback of its own
-	Pids     bool     `json:"pids"`    // the agent is init of its own pid namespace
-	Made     bool     `json:"made"`    // bubblewrap has made it all
-
-	// Of "box", where the image may belong to the slots' own user: all of it is
-	// read-only but for the slot's directories and the folders that slots share.
-	ImageReadOnly bool     `json:"image_read_only,omitempty"`
-	Shared        []string `json:"shared,omitempty"`
-
-	// Of "own": what is below the slot's layers, an empty folder of ours for them
-	// ("": none, the root is the box's), the slot's working directory with its
-	// owner, and how many processes there may be (0: no limit).
-	Image     *Image `json:"image,omitempty"`
-	Layer     string `json:"layer,omitempty"`
-	Workspace string `json:"workspace,omitempty"`
-	Owner     User   `json:"owner,omitzero"`
-	MostPIDs  int64  `json:"most_pids,omitempty"`
-}
-
-// Image is a box as slots with a root of their own see it.
-type Image struct {
-	Skeleton string        `json:"skeleton"`  // a folder of ours, for the root and folders that others are mounted on
-	Folders  []string      `json:"folders"`   // folders of the box with a layer over each, parents first
-	Memory   []MemoryMount `json:"memory"`    // file systems in memory, made afresh
-	Shared   []string      `json:"shared"`    // what is mounted in the box and all slots write to
-	ReadOnly []string      `json:"read_only"` // folders that are mounted in the box, and not writable
-	Devices  []string      `json:"devices"`
-	ShmSize  string        `json:"shm_size"` // of /dev/shm
-}
-
-// MemoryMount is a tmpfs.
-type MemoryMount struct {
-	Path    string `json:"path"`
-	Flags   uint64 `json:"flags"`
-	Options string `json:"options"`
-}
-
-// Bind shows Source, a directory of the box, at Target.
-type Bind struct {
-	Source string `json:"source"`
-	Target string `json:"target"`
-
-	ReadOnly bool `json:"read_only,omitempty"`
-}
-
-// Views.
-const (
-	ViewShared  = ""
-	ViewPrivate = "private"
-	ViewBox     = "box"
-	ViewOwn     = "own"
-)
+func (s Setup) OwnRoot() bool { return s.View.Kind == rootfs.ViewOwn }
 
 // Operations of an agent besides those of the link package.
 const (

@@ -10,8 +10,8 @@ import (
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/pipe"
-	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -96,7 +96,7 @@ func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) 
 }
 
 // opened is a socket that the agent of a slot opens.
-func opened[T io.Closer, Found io.Closer](ctx context.Context, agent *slots.Agent, op string, in any,
+func opened[T io.Closer, Found io.Closer](ctx context.Context, agent *link.Agent, op string, in any,
 	as func(*os.File) (Found, error)) (T, error) {
 	var none T
 	fds, err := agent.Call(ctx, op, in, nil)

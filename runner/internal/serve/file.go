@@ -11,8 +11,8 @@ import (
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/pipe"
-	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -69,7 +69,7 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 type fileCall struct {
 	c      *channel.Conversation
 	ctx    context.Context
-	agent  *slots.Agent
+	agent  *link.Agent
 	op     ipc.FileOp
 	length *int64
 }

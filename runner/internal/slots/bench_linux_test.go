@@ -57,7 +57,7 @@ func BenchmarkNoop(b *testing.B) {
 			var times []time.Duration
 			for i := range b.N {
 				began := time.Now()
-				s := ipc.Spawn{Token: uint64(i + 1), Argv: []ipc.Bytes{"/bin/true"}, Cwd: h.slot.facts.Workspace,
+				s := ipc.Spawn{Token: uint64(i + 1), Argv: []ipc.Bytes{"/bin/true"}, Cwd: ipc.Bytes(h.Workdir()),
 					Env: []ipc.Bytes{"PATH=/usr/bin:/bin"}}
 				var spawned ipc.Spawned
 				if _, err := h.Call(context.Background(), ipc.OpSpawn, s, &spawned, int(fd), int(fd),

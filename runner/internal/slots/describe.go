@@ -9,6 +9,7 @@ import (
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/rootfs"
 	"hermes-exec/runner/internal/session"
 )
 
@@ -55,7 +56,7 @@ func (s *rung) describeNamespaces() {
 	}
 	iso.PriceMS = s.m.facts.PriceMS
 	iso.Filesystem = "private mount namespace: the system read-only, own workspace, home, /tmp, /dev/shm"
-	if u.View.Kind == isolation.ViewBox {
+	if u.View.Kind == rootfs.ViewBox {
 		iso.Filesystem = "private mount namespace: the image, own workspace, home, /dev/shm"
 		if u.View.ImageReadOnly {
 			iso.Filesystem = "private mount namespace: the image read-only, own workspace, home, /dev/shm"

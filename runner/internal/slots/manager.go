@@ -15,6 +15,7 @@ import (
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/room"
@@ -195,7 +196,7 @@ func (m *Manager) Facts(id string) (SlotFacts, error) {
 }
 
 // Agent returns the running agent of a slot and starts it when there is none.
-func (m *Manager) Agent(ctx context.Context, id string) (*Agent, error) {
+func (m *Manager) Agent(ctx context.Context, id string) (*link.Agent, error) {
 	s, err := m.slot(id)
 	if err != nil {
 		return nil, err

@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"sync"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/rootfs"
 )
 
 // roots is what a box has found out about roots of their own for its slots. Only
@@ -19,13 +21,13 @@ type roots struct {
 	mu     sync.Mutex
 	tried  bool
 	refuse error
-	image  *isolation.Image
+	image  *rootfs.Image
 }
 
 // ownRoots gives what is below the slots' roots of their own, or why they
 // cannot have any. The box's directories are to stay as they are from then on;
 // for the slot that prepares them there is nothing below yet.
-func (m *Manager) ownRoots(setup bool) (*isolation.Image, error) {
+func (m *Manager) ownRoots(setup bool) (*rootfs.Image, error) {
 	r := &m.roots
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,11 +39,11 @@ func (m *Manager) ownRoots(setup bool) (*isolation.Image, error) {
 		}
 	}
 	if r.refuse != nil || setup {
-		return &isolation.Image{}, r.refuse
+		return &rootfs.Image{}, r.refuse
 	}
 	if r.image == nil {
 		at := filepath.Join(m.base, "image")
-		image, err := isolation.ReadImage(m.home(), m.shared, at)
+		image, err := rootfs.ReadImage(m.home(), m.shared, at)
 		if ipc.Lacks(err) {
 			_ = os.RemoveAll(at)
 			return nil, err
@@ -63,7 +65,7 @@ func (m *Manager) tryOwnRoot() error {
 // imageUser makes a slot with a root of its own the image's user's, with the
 // capabilities that root has in the box.
 func (s *rung) imageUser(name string) error {
-	user, err := isolation.LookupUser(name)
+	user, err := accounts.LookupUser(name)
 	if err != nil {
 		return failure("user", "%v", err)
 	}
@@ -84,14 +86,14 @@ func (s *rung) placeOwn(p CreateParams) {
 	if p.Setup {
 		u.Workspace, u.Tmp, s.fifos = filepath.Join(s.dir, "workspace"), filepath.Join(s.dir, "tmp"),
 			filepath.Join(s.dir, fifos)
-		u.View = isolation.View{Kind: isolation.ViewOwn, Image: s.image, Network: true, Pids: true}
+		u.View = rootfs.View{Kind: rootfs.ViewOwn, Image: s.image, Network: true, Pids: true}
 		return
 	}
 	u.Workspace, u.Tmp, s.fifos = freePath(cmp.Or(string(p.Workspace), "/workspace")), "/tmp", "/dev/.hermes-exec"
-	u.View = isolation.View{
-		Kind: isolation.ViewOwn, Staging: filepath.Join(s.dir, "root"), Layer: filepath.Join(s.dir, layer),
+	u.View = rootfs.View{
+		Kind: rootfs.ViewOwn, Staging: filepath.Join(s.dir, "root"), Layer: filepath.Join(s.dir, layer),
 		Image: s.image, Network: p.Network, Pids: true, Workspace: u.Workspace, Owner: s.user(), MostPIDs: s.mostPIDs,
-		Binds: []isolation.Bind{{Source: filepath.Join(s.dir, fifos), Target: s.fifos, ReadOnly: true}},
+		Binds: []rootfs.Bind{{Source: filepath.Join(s.dir, fifos), Target: s.fifos, ReadOnly: true}},
 	}
 }
 

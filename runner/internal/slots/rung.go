@@ -9,13 +9,18 @@ import (
 	"strconv"
 	"strings"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/limits"
+	"hermes-exec/runner/internal/rootfs"
 	"hermes-exec/runner/internal/users"
 )
+
+// fifos is the directory of the FIFOs that a slot's shells write their state to.
+const fifos = "fifos"
 
 // rung is what a slot is made of: chosen at its creation, the same until its end.
 type rung struct {
@@ -29,14 +34,14 @@ type rung struct {
 	ownUID bool // the slot's uid is nobody else's
 	name   bool // a line of ours is in the box's passwd
 
-	image    *isolation.Image // below the slot's root of its own; nil: it has none
-	mostPIDs int64            // limit of processes by their numbers, 0 for none
+	image    *rootfs.Image // below the slot's root of its own; nil: it has none
+	mostPIDs int64         // limit of processes by their numbers, 0 for none
 	modes    modes
 	fifos    string // where the slot sees them
 }
 
-func (s *rung) user() isolation.User {
-	return isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
+func (s *rung) user() accounts.User {
+	return accounts.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
 }
 
 // leavesWithOthers says that the slot's user, who is not root, sees places of the
@@ -147,8 +152,8 @@ func (s *rung) renewUser() error {
 	u.UID, u.GID, u.CountedAs = uid, uid, uid
 	s.facts.UID, s.facts.GID = int(uid), int(uid)
 	v := &u.View
-	v.Passwd = strings.Replace(v.Passwd, isolation.PasswdLine(before, shell), isolation.PasswdLine(s.user(), shell), 1)
-	v.Group = strings.Replace(v.Group, isolation.GroupLine(before), isolation.GroupLine(s.user()), 1)
+	v.Passwd = strings.Replace(v.Passwd, accounts.PasswdLine(before, shell), accounts.PasswdLine(s.user(), shell), 1)
+	v.Group = strings.Replace(v.Group, accounts.GroupLine(before), accounts.GroupLine(s.user()), 1)
 	if s.name {
 		return users.ChangeName(s.user(), shell)
 	}
@@ -157,9 +162,9 @@ func (s *rung) renewUser() error {
 
 // homeOf is the user's home, or what the image says with HOME: of itself an
 // engine sets there that of the user whom it starts the runner as.
-func homeOf(user isolation.User) string {
+func homeOf(user accounts.User) string {
 	set := os.Getenv("HOME")
-	self, err := isolation.LookupUser(strconv.Itoa(os.Geteuid()))
+	self, err := accounts.LookupUser(strconv.Itoa(os.Geteuid()))
 	if set == "" || err != nil || set == self.Home {
 		return user.Home
 	}
@@ -173,20 +178,20 @@ func (s *rung) boxUser(name string) error {
 	level := s.setup.Level
 	asked := level == isolation.Box || level == isolation.None
 	if s.m.facts.Switch && asked {
-		user, err := isolation.LookupUser(name)
+		user, err := accounts.LookupUser(name)
 		if err != nil {
 			return failure("user", "%v", err)
 		}
 		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.UserName = user.UID, user.GID, user.Groups, user.Name
 		s.setup.Home = homeOf(user)
 	} else {
-		own, err := isolation.LookupUser(fmt.Sprint(uid))
+		own, err := accounts.LookupUser(fmt.Sprint(uid))
 		if err != nil {
 			return failure("user", "%v", err)
 		}
 		s.setup.UID, s.setup.GID, s.setup.UserName, s.setup.Home = uid, gid, own.Name, homeOf(own)
 		if name != "" && asked {
-			user, err := isolation.LookupUser(name)
+			user, err := accounts.LookupUser(name)
 			if err != nil || user.UID != uid {
 				return failure("user", "the runner is uid %d and cannot become %q", uid, name)
 			}
@@ -239,13 +244,13 @@ func (s *rung) place(p CreateParams) error {
 
 func (s *rung) placeView(p CreateParams) {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
-	v := isolation.View{
-		Kind: isolation.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network,
+	v := rootfs.View{
+		Kind: rootfs.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network,
 		Pids: true,
 		Made: s.way == isolation.WayBwrap,
 	}
 	if p.PrivateRoot {
-		v.Kind = isolation.ViewPrivate
+		v.Kind = rootfs.ViewPrivate
 		s.setup.Workspace, s.setup.Home, s.setup.Tmp = "/workspace", "/home/"+s.setup.UserName, "/tmp"
 		s.fifos = "/run/hermes-exec/" + fifos
 		for _, r := range p.ReadOnlyPaths {
@@ -257,18 +262,18 @@ func (s *rung) placeView(p CreateParams) {
 	if v.ImageReadOnly = !p.PrivateRoot && !s.setup.Switch; v.ImageReadOnly {
 		v.Shared = s.m.shared
 	}
-	v.Binds = []isolation.Bind{{Source: at("workspace"), Target: s.setup.Workspace},
+	v.Binds = []rootfs.Bind{{Source: at("workspace"), Target: s.setup.Workspace},
 		{Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp},
 		{Source: at(fifos), Target: s.fifos}}
 	if p.PrivateRoot || isDir("/var/tmp") && !below(s.m.base, "/var/tmp") {
-		v.Binds = append(v.Binds, isolation.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
+		v.Binds = append(v.Binds, rootfs.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
 	}
 	user := s.user()
 	if p.PrivateRoot {
-		v.Passwd, v.Group = isolation.PasswdFor(user, s.shellPath()), isolation.GroupFor(user)
+		v.Passwd, v.Group = accounts.PasswdFor(user, s.shellPath()), accounts.GroupFor(user)
 	} else {
-		v.Passwd, v.Group = fileAnd("/etc/passwd", isolation.PasswdLine(user, s.shellPath())),
-			fileAnd("/etc/group", isolation.GroupLine(user))
+		v.Passwd, v.Group = fileAnd("/etc/passwd", accounts.PasswdLine(user, s.shellPath())),
+			fileAnd("/etc/group", accounts.GroupLine(user))
 	}
 	s.setup.View = v
 }

@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
-	"time"
 
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/shared"
 	"hermes-exec/runner/internal/users"
@@ -29,13 +29,13 @@ type slot struct {
 
 	ground room.Ground
 
-	relief relief
+	relief link.Relief
 
 	mu   sync.Mutex
 	gone bool
 
 	liveMu sync.Mutex
-	live   *Agent
+	live   *link.Agent
 	died   *ipc.Error // why the last agent ended unasked
 }
 
@@ -49,6 +49,7 @@ func (s *slot) create(p CreateParams) error {
 	if err := s.limit(p); err != nil {
 		return err
 	}
+	s.relief.Joins = s.setup.Cgroups
 	if err := s.place(p); err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func (s *slot) makeDirs() error {
 			return err
 		}
 	}
-	if err := s.makeFIFOs(); err != nil {
+	if err := s.fifoDir().Make(); err != nil {
 		return err
 	}
 	if err := os.Mkdir(filepath.Join(s.dir, "root"), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
@@ -189,7 +190,7 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	result.Differences = append(result.Differences, s.verify()...)
-	if err := s.relief.lost(); err != nil {
+	if err := s.relief.Err(); err != nil {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	if s.ground.NearlyFull() {
@@ -247,45 +248,16 @@ func (s *slot) end(ctx context.Context) ipc.Receipt {
 		}
 	}
 	if h != nil {
-		s.relieved(slowKill, func() { receipt.Add(s.stop(ctx, h)) })
+		receipt.Add(h.Stop(ctx))
 	}
 	return receipt
 }
 
 // startSuccessor starts an agent after one that died.
-func (s *slot) startSuccessor(ctx context.Context) (*Agent, error) {
+func (s *slot) startSuccessor(ctx context.Context) (*link.Agent, error) {
 	s.setup.Successor = true
 	defer func() { s.setup.Successor = false }()
 	return s.start(ctx)
-}
-
-// stop ends an agent. Where it is init of a pid namespace its own end is the
-// proof that nothing is left.
-func (s *slot) stop(ctx context.Context, h *Agent) ipc.Receipt {
-	receipt := ipc.Receipt{Handles: []string{}}
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	h.expectEnd()
-	_, err := h.conn.Call(ctx, isolation.OpStop, struct{}{}, &receipt)
-	if err != nil && !s.setup.View.Pids {
-		receipt.Left = max(receipt.Left, 1)
-	}
-	select {
-	case <-h.ended:
-	case <-time.After(time.Second):
-		h.terminate()
-		select {
-		case <-h.ended:
-		case <-time.After(endPatience):
-			receipt.Left = max(receipt.Left, 1)
-			return receipt
-		}
-	}
-	if s.setup.View.Pids && receipt.Left > 0 {
-		receipt.Killed += receipt.Left
-		receipt.Left = 0
-	}
-	return receipt
 }
 
 // removeTraces takes away what the slot has in the box besides processes. What

@@ -208,7 +208,7 @@ func (b *box) spawn(slot string, change func(*ipc.Spawn), argv ...string) (comma
 	c := command{token: b.token, exit: make(chan ipc.Exit, 1), out: r}
 	b.exits[c.token] = c.exit
 	b.mu.Unlock()
-	s := ipc.Spawn{Token: c.token, Cwd: h.slot.facts.Workspace}
+	s := ipc.Spawn{Token: c.token, Cwd: ipc.Bytes(h.Workdir())}
 	for _, a := range argv {
 		s.Argv = append(s.Argv, ipc.Bytes(a))
 	}
@@ -461,9 +461,9 @@ func TestAgentThatStoodStillKillsAllTheSame(t *testing.T) {
 	stood := make(chan error)
 	go func() {
 		time.Sleep(500 * time.Millisecond)
-		stopped := a.process.Signal(syscall.SIGSTOP)
+		stopped := a.Signal(syscall.SIGSTOP)
 		time.Sleep(5 * time.Second) // longer than a kill may take
-		stood <- errors.Join(stopped, a.process.Signal(syscall.SIGCONT))
+		stood <- errors.Join(stopped, a.Signal(syscall.SIGCONT))
 	}()
 	var receipt ipc.Receipt
 	if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token, GraceS: 3}, &receipt); err != nil {
@@ -541,7 +541,7 @@ func TestAgentDeath(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.waitFor(func() bool { return b.count(c.token) == 2 })
-		if err := h.process.Signal(syscall.SIGKILL); err != nil {
+		if err := h.Signal(syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -559,7 +559,11 @@ func TestAgentDeath(t *testing.T) {
 			t.Fatalf("%+v %v", r, err)
 		}
 		b.sh("a", "true")
-		if n := strays(t, h.slot.facts.UID); n != 0 && os.Geteuid() == 0 {
+		facts, err := b.Facts("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strays(t, facts.UID); n != 0 && os.Geteuid() == 0 {
 			t.Errorf("%d processes of the slot's uid", n)
 		}
 	})

@@ -226,7 +226,7 @@ func TestTerminal(t *testing.T) {
 		b.exits[token] = make(chan ipc.Exit, 1)
 		exit := b.exits[token]
 		b.mu.Unlock()
-		s := ipc.Spawn{Token: token, Cwd: h.slot.facts.Workspace, PTY: &ipc.PTY{Rows: 33, Cols: 77},
+		s := ipc.Spawn{Token: token, Cwd: ipc.Bytes(h.Workdir()), PTY: &ipc.PTY{Rows: 33, Cols: 77},
 			Argv: []ipc.Bytes{"/bin/sh", "-c",
 				"stty size; test -t 0 && test -t 2 && echo tty; tty > /dev/null && echo > /dev/tty && echo open"}}
 		for _, e := range h.Env {

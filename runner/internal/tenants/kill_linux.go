@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
@@ -62,11 +63,11 @@ func (s *sweep) end() { s.stop() }
 // pass looks once. It returns who lives and how many of them are new.
 func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	s.rounds++
-	before := s.t.table.Strays()
+	before := s.t.table.Count()
 	alive, handles, err := s.find(s.seen)
 	s.failed = err != nil
 	// What is not reaped yet is counted before it is reaped.
-	s.doubtful = initproc.HasDead() || s.t.table.Strays() != before
+	s.doubtful = initproc.HasDead() || s.t.table.Count() != before
 	for _, p := range alive {
 		if id := p.Key(); !s.seen[id] {
 			s.seen[id] = true
@@ -237,7 +238,7 @@ func (t *Tenants) signalEverybody(sig syscall.Signal) bool {
 
 // AsUser is rights.AsUser on a thread that has the user's file system rights:
 // the return to root resets those, so they are set again.
-func (t *Tenants) AsUser(user isolation.User, do func() error) error {
+func (t *Tenants) AsUser(user accounts.User, do func() error) error {
 	err := rights.AsUser(user.UID, user.GID, do)
 	if again := rights.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
 		err = again

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/memory"
@@ -21,7 +22,7 @@ const lookers = 2
 // Tenants are the processes of the slot that is set up.
 type Tenants struct {
 	setup   isolation.Setup
-	user    isolation.User
+	user    accounts.User
 	table   *children.Table
 	threads *threads.Pool // with the slot's user rights, to look at processes and signal them
 	rooted  bool          // all processes of the tenant descend from a child of this one
@@ -30,7 +31,7 @@ type Tenants struct {
 
 // New knows the slot's processes, of which those in table are commands. rooted says
 // that all descend from a child of this process.
-func New(setup isolation.Setup, user isolation.User, table *children.Table, rooted bool) *Tenants {
+func New(setup isolation.Setup, user accounts.User, table *children.Table, rooted bool) *Tenants {
 	return &Tenants{setup: setup, user: user, table: table, rooted: rooted}
 }
 

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/proc"
@@ -22,9 +23,8 @@ func TestSignalSparesTheNextOwnerOfANumber(t *testing.T) {
 }
 
 func TestACommandThatIsBeingStartedIsNotTakenForAnothers(t *testing.T) {
-	var table children.Table
-	table.Init(nil)
-	k := New(isolation.Setup{}, isolation.User{}, &table, false)
+	table := children.NewTable(nil)
+	k := New(isolation.Setup{}, accounts.User{}, table, false)
 	first := children.Command{Token: 1, Start: proc.BootTicks()}
 	next := &children.Command{Token: 2, Start: first.Start}
 	table.Expect(next)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 )
@@ -68,7 +69,7 @@ func (a *Allocator) Take() (uint32, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.taken == nil {
-		a.taken = isolation.TakenNumbers()
+		a.taken = accounts.TakenNumbers()
 	}
 	for uint64(a.next) < uint64(len(a.blocks))*uint64(a.size) || a.addBlock() {
 		uid := a.blocks[a.next/a.size] + (a.start+a.next)%a.size

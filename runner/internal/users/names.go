@@ -5,21 +5,21 @@ import (
 	"strings"
 	"sync"
 
+	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/bounded"
-	"hermes-exec/runner/internal/isolation"
 )
 
 var namesMu sync.Mutex
 
 // AddName gives a slot's user a name in the box's own files.
-func AddName(user isolation.User, shell string) error {
+func AddName(user accounts.User, shell string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
-	if err := appendLine("/etc/passwd", isolation.PasswdLine(user, shell)); err != nil {
+	if err := appendLine("/etc/passwd", accounts.PasswdLine(user, shell)); err != nil {
 		return err
 	}
 	// A group without a name is no more than untidy.
-	_ = appendLine("/etc/group", isolation.GroupLine(user))
+	_ = appendLine("/etc/group", accounts.GroupLine(user))
 	return nil
 }
 
@@ -43,13 +43,13 @@ func appendLine(path, line string) error {
 }
 
 // ChangeName gives the name a user of another number.
-func ChangeName(user isolation.User, shell string) error {
+func ChangeName(user accounts.User, shell string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
-	if err := changeLine("/etc/passwd", user.Name, isolation.PasswdLine(user, shell)); err != nil {
+	if err := changeLine("/etc/passwd", user.Name, accounts.PasswdLine(user, shell)); err != nil {
 		return err
 	}
-	_ = changeLine("/etc/group", user.Name, isolation.GroupLine(user))
+	_ = changeLine("/etc/group", user.Name, accounts.GroupLine(user))
 	return nil
 }
 

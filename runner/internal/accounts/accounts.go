@@ -1,4 +1,6 @@
-package isolation
+// Package accounts reads and writes entries of passwd and group: who a slot's user
+// is, and whom a name means in a sandbox.
+package accounts
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package slots
+package link
 
 import (
 	"encoding/json"
@@ -12,7 +12,7 @@ import (
 	"hermes-exec/runner/internal/isolation"
 )
 
-func (s *slot) event(op string, body json.RawMessage) {
+func (h *Agent) event(op string, body json.RawMessage) {
 	if op != ipc.EventExit {
 		return
 	}
@@ -21,12 +21,12 @@ func (s *slot) event(op string, body json.RawMessage) {
 		fmt.Fprintln(os.Stderr, "runner: bad exit event:", err)
 		return
 	}
-	s.m.onExit(s.id, e)
+	h.plan.OnExit(e)
 }
 
 // watch waits for the agent's end. Exits that were on their way are delivered
 // before the death is.
-func (s *slot) watch(h *Agent, linkDown <-chan struct{}) {
+func (h *Agent) watch(linkDown <-chan struct{}) {
 	// A wait of its own would hold a thread for each slot.
 	<-initproc.Ended(h.process.Pid)
 	state, err := h.process.Wait()
@@ -38,7 +38,7 @@ func (s *slot) watch(h *Agent, linkDown <-chan struct{}) {
 	}
 	h.died = &ipc.Error{
 		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.how),
-		Detail: map[string]bool{"oom": oom, "whole_box": s.setup.Level == isolation.Box},
+		Detail: map[string]bool{"oom": oom, "whole_box": h.plan.Setup.Level == isolation.Box},
 	}
 	select {
 	case <-linkDown:
@@ -47,21 +47,13 @@ func (s *slot) watch(h *Agent, linkDown <-chan struct{}) {
 		// reader that is stuck must not delay the report of the end.
 		h.conn.Close()
 	}
-	s.liveMu.Lock()
-	current := s.live == h
-	if current {
-		s.live = nil
-		if !h.expected.Load() {
-			s.died = h.died
-		}
-	}
-	s.liveMu.Unlock()
+	used := h.plan.Detach(h)
 	for _, group := range h.groups() {
 		group.close()
 	}
 	close(h.ended)
-	if current && !h.expected.Load() {
-		s.m.onDeath(s.id, h.died)
+	if used && !h.expected.Load() {
+		h.plan.OnDeath(h.died)
 	}
 }
 

@@ -1,57 +1,31 @@
-package slots
+package link
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/pipe"
 )
-
-// start makes a new agent the slot's; mu is held. One that found no room for
-// its threads is started once more: there may be room again, and then the error
-// could not say what was missing.
-func (s *slot) start(ctx context.Context) (*Agent, error) {
-	h, again, err := s.boot(ctx)
-	if again {
-		h, _, err = s.boot(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.liveMu.Lock()
-	defer s.liveMu.Unlock()
-	select {
-	case <-h.ended:
-		return nil, h.died
-	default:
-	}
-	s.live, s.died = h, nil
-	return h, nil
-}
 
 // crash is how an agent ends that the Go runtime has aborted.
 const crash = "exit status 2"
 
-// boot starts an agent that nobody uses yet; again says that it may be tried
-// once more.
-func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
-	if s.setup.View.Layer != "" {
-		if err := s.freshLayer(); err != nil {
-			return nil, false, failure(refusal(err), "the slot's layer cannot be made: %v", err)
-		}
+// Start starts an agent that nobody uses yet; again says that it may be tried
+// once more: there may be room for its threads again, and else the error could
+// not say what was missing.
+func Start(ctx context.Context, plan Plan) (h *Agent, again bool, err error) {
+	if h, err = launch(plan); err != nil {
+		return nil, false, failure(Refusal(err), "the slot's init cannot be started: %v", err)
 	}
-	if h, err = s.launch(); err != nil {
-		return nil, false, failure(refusal(err), "the slot's init cannot be started: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.m.setupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, plan.Limit)
 	defer cancel()
-	if err := s.setUp(ctx, h); err != nil {
-		h.expectEnd()
-		h.terminate()
+	if err := h.setUp(ctx); err != nil {
+		h.expected.Store(true)
+		_ = h.Signal(os.Kill)
 		<-h.ended
 		var e *ipc.Error
 		if errors.As(err, &e) {
@@ -72,9 +46,9 @@ func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 
 var errSlowSetup = errors.New("it took too long: the box may have too little of the processors")
 
-// refusal returns the kind of an error of the kernel: "exhausted" where the same
+// Refusal returns the kind of an error of the kernel: "exhausted" where the same
 // may succeed later, "isolation" where the box does not allow it.
-func refusal(err error) string {
+func Refusal(err error) string {
 	if ipc.Lacks(err) || boxFull() { // without room for processes it could not make its threads
 		return "exhausted"
 	}
@@ -82,11 +56,11 @@ func refusal(err error) string {
 }
 
 // setUp makes the lanes and has the agent prepare itself.
-func (s *slot) setUp(ctx context.Context, h *Agent) error {
+func (h *Agent) setUp(ctx context.Context) error {
 	var fds []int
 	for _, group := range h.groups() {
 		theirs, err := group.open(h.conn, group.n)
-		defer closeFiles(theirs)
+		defer pipe.CloseFiles(theirs)
 		if err != nil {
 			return err
 		}
@@ -94,14 +68,14 @@ func (s *slot) setUp(ctx context.Context, h *Agent) error {
 			fds = append(fds, int(file.Fd()))
 		}
 	}
-	s.setup.SpawnLanes = spawnLanes
+	h.plan.Setup.SpawnLanes = spawnLanes
 	var ready isolation.Ready
-	_, err := h.conn.Call(ctx, isolation.OpSetup, s.setup, &ready, fds...)
+	_, err := h.conn.Call(ctx, isolation.OpSetup, h.plan.Setup, &ready, fds...)
 	return err
 }
 
 // launch starts the agent's process and the reading of its link.
-func (s *slot) launch() (*Agent, error) {
+func launch(plan Plan) (*Agent, error) {
 	ours, theirs, err := ipc.Pair()
 	if err != nil {
 		return nil, err
@@ -115,7 +89,7 @@ func (s *slot) launch() (*Agent, error) {
 	defer null.Close()
 	var process *os.Process
 	_, err = initproc.Own(func() (int, error) {
-		p, err := onStarter(func() (*os.Process, error) { return s.begin(null, theirs) })
+		p, err := onStarter(func() (*os.Process, error) { return plan.begin(null, theirs) })
 		if err != nil {
 			return 0, err
 		}
@@ -134,22 +108,18 @@ func (s *slot) launch() (*Agent, error) {
 		return nil, err
 	}
 	h := &Agent{
-		slot: s, uid: int(s.setup.UID), gid: int(s.setup.GID), conn: conn, Env: s.env, Shells: s.facts.Shells,
-		process: process, oomKills: oomKills(), ended: make(chan struct{}),
+		Env: plan.Env, Shell: plan.Shell, Shells: plan.Shells, plan: plan, conn: conn, process: process,
+		oomKills: oomKills(), ended: make(chan struct{}),
 	}
-	workspace := string(s.facts.Workspace)
-	h.workdir.Store(&workspace)
-	if s.facts.Shell != nil {
-		h.Shell = h.Shells[*s.facts.Shell]
-	}
-	if limit := s.setup.Limits.OpenFiles; limit != nil {
+	h.workdir.Store(&plan.Workspace)
+	if limit := plan.Setup.Limits.OpenFiles; limit != nil {
 		h.OpenFiles = *limit
 	}
 	linkDown := make(chan struct{})
 	go func() {
 		defer close(linkDown)
-		_ = conn.Run(nil, func(op string, body json.RawMessage) { s.event(op, body) })
+		_ = conn.Run(nil, h.event)
 	}()
-	go s.watch(h, linkDown)
+	go h.watch(linkDown)
 	return h, nil
 }

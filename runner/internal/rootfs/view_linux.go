@@ -1,4 +1,4 @@
-package isolation
+package rootfs
 
 import (
 	"errors"
@@ -31,7 +31,7 @@ func (v View) Enter() (lastPID *os.File, err error) {
 		}
 	}
 	if !v.Network {
-		if err := loopbackUp(); err != nil {
+		if err := StartLoopback(); err != nil {
 			return nil, fmt.Errorf("loopback: %w", err)
 		}
 	}
@@ -348,7 +348,8 @@ func inside(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[:len(dir)] == dir && path[len(dir)] == '/'
 }
 
-func loopbackUp() error {
+// StartLoopback makes the loopback interface of a network of its own work.
+func StartLoopback() error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err

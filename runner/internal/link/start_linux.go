@@ -1,4 +1,4 @@
-package slots
+package link
 
 import (
 	"os"
@@ -10,37 +10,27 @@ import (
 	"hermes-exec/runner/internal/isolation"
 )
 
-const rlimitsWork = true
-
-// scoped says whether Landlock keeps abstract sockets and signals within the
-// slot.
-func (s *rung) scoped() bool {
-	shares := s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID ||
-		s.setup.Level == isolation.Box && s.m.network != ""
-	return shares && isolation.CanScope(s.m.facts.LandlockABI)
-}
-
 // begin starts the slot's agent with theirs as its end of the link.
-func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
+func (p Plan) begin(null, theirs *os.File) (*os.Process, error) {
 	std := [3]*os.File{null, null, os.Stderr}
 	argv := []string{"runner", "agent"}
 	// A successor has to signal the processes that the dead agent left.
-	if s.scoped() && !s.setup.Successor {
+	if p.Scoped && !p.Setup.Successor {
 		argv = append(argv, isolation.ScopeArg)
 	}
-	if s.way != isolation.WayBwrap {
-		return isolation.Start(s.way, s.setup.View.Network, s.setup.CountedAs, argv, std, theirs)
+	if p.Way != isolation.WayBwrap {
+		return isolation.Start(p.Way, p.Setup.View.Network, p.Setup.CountedAs, argv, std, theirs)
 	}
-	exe := s.m.exe
+	exe := p.Exe
 	if real, err := os.Readlink(isolation.SelfExe); err == nil {
 		exe = real
 	}
-	if err := s.setup.View.PrepareBwrap(); err != nil {
+	if err := p.Setup.View.PrepareBwrap(); err != nil {
 		return nil, err
 	}
 	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs},
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
-	return os.StartProcess(s.m.facts.BwrapPath, s.setup.View.BwrapArgs(exe, argv[1:]), attr)
+	return os.StartProcess(p.Bwrap, p.Setup.View.BwrapArgs(exe, argv[1:]), attr)
 }
 
 var boxOOM = sync.OnceValue(cgroup.BoxOOMFile)

@@ -1,9 +1,9 @@
-package isolation
+package rootfs
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 )
@@ -40,7 +40,7 @@ func TestAThirdOverlayIsOneTooMany(t *testing.T) {
 		_ = syscall.Unmount(dir("at2"), syscall.MNT_DETACH)
 		t.Fatal("three overlays, one over the other")
 	}
-	if hint := namespaceHint(err); !strings.Contains(hint, "third overlay") {
-		t.Errorf("%v: %q", err, hint)
+	if !errors.Is(err, syscall.EINVAL) { // which isolation explains
+		t.Error(err)
 	}
 }

@@ -1,4 +1,6 @@
-package files
+// Package archive sends a folder as a tar stream, and makes one of a stream that
+// nobody vouches for.
+package archive
 
 import (
 	"archive/tar"
@@ -15,16 +17,19 @@ import (
 
 	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/reach"
+	"hermes-exec/runner/internal/node"
+	"hermes-exec/runner/internal/pipe"
 )
 
 const (
 	// maxReported bounds the list of names that an answer tells.
 	maxReported = 1000
+	newDirMode  = 0o755
 	maxDepth    = 512
 )
 
-type treeResult struct {
+// Unpacked is what was written, and what was refused.
+type Unpacked struct {
 	Files   int      `json:"files"`
 	Bytes   int64    `json:"bytes"`
 	Refused []string `json:"refused"`
@@ -36,7 +41,7 @@ type treeResult struct {
 // that somebody puts there meanwhile.
 type unpacker struct {
 	root   *os.Root
-	result treeResult
+	result Unpacked
 	// anyLink keeps symbolic links whatever they lead to: no entry passes one.
 	anyLink bool
 	// folders get mode and time when everything in them is written.
@@ -59,42 +64,23 @@ type refusal string
 
 func (e refusal) Error() string { return string(e) }
 
-func putTree(r *request) (any, error) {
-	var p struct {
-		Path    ipc.Bytes `json:"path"`
-		AnyLink bool      `json:"any_link"`
-	}
-	if err := r.decode(&p); err != nil {
-		return nil, err
-	}
-	dir, err := r.resolve(p.Path)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := makeParents(dir); err != nil {
-		return nil, convert(dir, err)
-	}
-	root, err := reach.OpenRoot(dir)
-	if err != nil {
-		return nil, convert(dir, err)
-	}
-	defer root.Close()
-	u := &unpacker{root: root, anyLink: p.AnyLink, result: treeResult{Refused: []string{}}}
+// Unpack writes a tar stream below the folder dir. anyLink keeps symbolic links
+// whatever they lead to.
+func Unpack(dir *os.Root, in io.Reader, anyLink bool) (Unpacked, error) {
+	u := &unpacker{root: dir, anyLink: anyLink, result: Unpacked{Refused: []string{}}}
 	defer u.forget()
-	if err := u.unpack(r.in); err != nil {
+	if err := u.unpack(in); err != nil {
 		u.lockFolders()
-		return nil, convert(dir, err)
+		return u.result, err
 	}
 	u.finishFolders()
 	// Padding behind the end marker belongs to the stream.
-	if _, err := io.Copy(io.Discard, onlyReader{r.in}); err != nil {
-		return nil, convert(dir, err)
-	}
-	return u.result, nil
+	_, err := io.Copy(io.Discard, pipe.OnlyReader{Reader: in})
+	return u.result, err
 }
 
 func (u *unpacker) unpack(in io.Reader) error {
-	archive := tar.NewReader(onlyReader{in})
+	archive := tar.NewReader(pipe.OnlyReader{Reader: in})
 	for {
 		h, err := archive.Next()
 		if err == io.EOF {
@@ -117,7 +103,7 @@ func (u *unpacker) unpack(in io.Reader) error {
 
 func archiveError(err error) error {
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return badRequest("not a whole tar stream: %v", err)
+		return &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("not a whole tar stream: %v", err)}
 	}
 	return err
 }
@@ -279,7 +265,7 @@ func unlock(dir *os.Root) (locked *uint32, err error) {
 	if err != nil {
 		return nil, err
 	}
-	mode := unixMode(info)
+	mode := node.Mode(info)
 	if mode&0o700 == 0o700 || setFolderMode(dir, mode|0o700) != nil {
 		return nil, nil
 	}
@@ -351,12 +337,12 @@ func (u *unpacker) file(dir *os.Root, name string, h *tar.Header, data io.Reader
 	if err != nil {
 		return err
 	}
-	temp := tempName()
+	temp := node.TempName()
 	out, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	n, err := io.CopyBuffer(disk.ContentsOf(out, exists), onlyReader{data}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(disk.ContentsOf(out, exists), pipe.OnlyReader{Reader: data}, make([]byte, 64<<10))
 	if err == nil {
 		err = syscall.Fchmod(int(out.Fd()), uint32(h.Mode)&0o777)
 	}
@@ -412,7 +398,7 @@ func (u *unpacker) place(dir *os.Root, name string, make func(temp string) error
 	if _, err := free(dir, name); err != nil {
 		return err
 	}
-	temp := tempName()
+	temp := node.TempName()
 	if err := make(temp); err != nil {
 		return err
 	}

@@ -1,25 +1,32 @@
-package isolation
+package accounts
 
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
-
-	"hermes-exec/runner/internal/proc"
 )
 
-func FuzzMountTable(f *testing.F) {
-	f.Add(`/a\040b\134`, "rw,nosuid,relatime")
-	f.Add(`\`, "")
-	f.Add(`\777\08`, ",,")
-	f.Fuzz(func(t *testing.T, path, options string) {
-		if out := proc.Unescape(path); len(out) > len(path) || !strings.Contains(path, `\`) && out != path {
-			t.Fatalf("%q became %q", path, out)
+func TestLookupUser(t *testing.T) {
+	for name, want := range map[string]User{
+		"":           {Name: "root", UID: 0, GID: 0},
+		"root":       {Name: "root", UID: 0, GID: 0},
+		"0":          {Name: "root", UID: 0, GID: 0},
+		"nobody":     {Name: "nobody", UID: 65534, GID: 65534},
+		"4242":       {Name: "4242", UID: 4242, GID: 0},
+		"4242:77":    {Name: "4242", UID: 4242, GID: 77},
+		"nobody:tty": {Name: "nobody", UID: 65534, GID: 5},
+	} {
+		got, err := LookupUser(name)
+		if err != nil || got.Name != want.Name || got.UID != want.UID || got.GID != want.GID {
+			t.Errorf("%q: %+v %v", name, got, err)
 		}
-		_ = mountFlags(options)
-	})
+	}
+	for _, name := range []string{"no-such-user", "-1", "4294967295", "root:no-such-group", ":", "99999999999"} {
+		if got, err := LookupUser(name); err == nil && name != ":" {
+			t.Errorf("%q: %+v", name, got)
+		}
+	}
 }
 
 // The image's own passwd says who its users are.

@@ -1,4 +1,4 @@
-package slots
+package link
 
 import (
 	"os"
@@ -6,19 +6,34 @@ import (
 	"syscall"
 )
 
-// fifos is the directory of the FIFOs that a slot's shells write their state
-// to. It is not the slot's own, where the slot has a user id of its own: what
-// is in it cannot be removed there.
-const fifos = "fifos"
+// FIFOs is the directory of the FIFOs that a slot's shells write their state to.
+// It is not the slot's own, where the slot has a user id of its own: what is in
+// it cannot be removed there.
+type FIFOs struct {
+	Dir    string
+	Inside string // where the slot sees it
+}
+
+// Make makes it afresh.
+func (f FIFOs) Make() error {
+	if err := os.RemoveAll(f.Dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(f.Dir, 0o711); err != nil {
+		return err
+	}
+	return os.Chmod(f.Dir, 0o711)
+}
 
 // FIFO makes a FIFO for commands of the slot to write to, and opens it for
 // reading without waiting. inside is its path in the slot. It is gone when
 // remove was called, or with the next reset.
 func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err error) {
-	path := filepath.Join(h.slot.dir, fifos, name)
+	fifos, setup := h.plan.FIFOs, h.plan.Setup
+	path := filepath.Join(fifos.Dir, name)
 	_ = os.Remove(path)
 	err = syscall.Mkfifo(path, 0o600)
-	if err == syscall.ENOENT && h.slot.makeFIFOs() == nil {
+	if err == syscall.ENOENT && fifos.Make() == nil {
 		// The tenant has removed it, where there is one user only.
 		err = syscall.Mkfifo(path, 0o600)
 	}
@@ -26,8 +41,8 @@ func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err err
 		return -1, "", nil, err
 	}
 	remove = func() { _ = os.Remove(path) }
-	if h.slot.setup.Switch {
-		err = os.Lchown(path, h.uid, h.gid)
+	if setup.Switch {
+		err = os.Lchown(path, int(setup.UID), int(setup.GID))
 	}
 	if err == nil {
 		// For writing too: without a writer it would be at its end.
@@ -37,17 +52,5 @@ func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err err
 		remove()
 		return -1, "", nil, err
 	}
-	return fd, filepath.Join(h.slot.fifos, name), remove, nil
-}
-
-// makeFIFOs makes their directory afresh.
-func (s *slot) makeFIFOs() error {
-	dir := filepath.Join(s.dir, fifos)
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.Mkdir(dir, 0o711); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o711)
+	return fd, filepath.Join(fifos.Inside, name), remove, nil
 }

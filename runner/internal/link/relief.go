@@ -1,4 +1,4 @@
-package slots
+package link
 
 import (
 	"sync"
@@ -14,49 +14,47 @@ const (
 	slowStart = time.Second
 )
 
-// relief takes the limit on processor time off a slot while work of ours in it
+// Relief takes the limit on processor time off a slot while work of ours in it
 // is slow: what has been killed needs some of that time to end, and a command
 // to come as far as its program. Where many processes have used up the slot's
 // share and its memory, the kernel spends the share on reclaiming memory, which
 // only the processes that cannot end would free.
-type relief struct {
+type Relief struct {
+	Joins []cgroup.Join // the slot's groups
+
 	mu      sync.Mutex
 	users   int
 	restore func() error
 	failed  error // the limit could not be put back
 }
 
-// during runs do, which waits for processes of these groups, and lifts their
-// limit once that takes long.
-func (r *relief) during(joins []cgroup.Join, long time.Duration, do func()) {
-	if len(joins) == 0 {
-		do()
-		return
+// Begin lifts the limit once what begins now takes long. end must be called.
+func (r *Relief) Begin(long time.Duration) (end func()) {
+	if len(r.Joins) == 0 {
+		return func() {}
 	}
 	lifted := make(chan struct{})
 	timer := time.AfterFunc(long, func() {
 		defer close(lifted)
-		r.lift(joins)
+		r.lift()
 	})
-	do()
-	if !timer.Stop() {
-		<-lifted
-		r.lower()
+	return func() {
+		if !timer.Stop() {
+			<-lifted
+			r.lower()
+		}
 	}
 }
 
-// relieved is relief for work in the slot.
-func (s *slot) relieved(long time.Duration, do func()) { s.relief.during(s.setup.Cgroups, long, do) }
-
-func (r *relief) lift(joins []cgroup.Join) {
+func (r *Relief) lift() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.users++; r.users == 1 {
-		r.restore = cgroup.LiftCPU(joins)
+		r.restore = cgroup.LiftCPU(r.Joins)
 	}
 }
 
-func (r *relief) lower() {
+func (r *Relief) lower() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.users--; r.users == 0 {
@@ -64,8 +62,8 @@ func (r *relief) lower() {
 	}
 }
 
-// lost says why a limit that was lifted could not be put back.
-func (r *relief) lost() error {
+// Err says why a limit that was lifted could not be put back.
+func (r *Relief) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed

@@ -1,4 +1,4 @@
-package files
+package archive
 
 import (
 	"archive/tar"
@@ -9,21 +9,28 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/node"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/reach"
 	"hermes-exec/runner/internal/search"
 )
 
-type packResult struct {
+// Packed is what was sent, and what was not.
+type Packed struct {
 	Files   int      `json:"files"`
 	Bytes   int64    `json:"bytes"`
 	Skipped []string `json:"skipped"`
 }
+
+const (
+	// maxHeld bounds the names held at once while folders are read, in bytes.
+	maxHeld  = 32 << 20
+	nameSize = 24 // beside its bytes
+)
 
 // packer sends a folder as a tar stream. Files may change, vanish or grow
 // while it reads: the stream stays well-formed and the answer tells of it.
@@ -31,60 +38,26 @@ type packer struct {
 	ctx    context.Context
 	root   *os.Root
 	out    *tar.Writer
-	linked *links
+	linked *node.Links
 	held   int // bytes of names of folders that are to come
-	result packResult
+	result Packed
 	buffer []byte
 }
 
-func getTree(r *request) (any, error) {
-	var p struct {
-		Path ipc.Bytes `json:"path"`
-	}
-	if err := r.decode(&p); err != nil {
-		return nil, err
-	}
-	if r.out == nil {
-		return nil, badRequest("file.get_tree needs a data stream")
-	}
-	full, err := r.resolve(p.Path)
-	if err != nil {
-		return nil, err
-	}
-	info, err := os.Stat(full)
-	if err != nil {
-		return nil, convert(full, err)
-	}
-	dir := full
-	if !info.IsDir() {
-		if err := needRegular(full, info); err != nil {
-			return nil, err
-		}
-		if full, err = filepath.EvalSymlinks(full); err != nil {
-			return nil, convert(full, err)
-		}
-		dir = filepath.Dir(full)
-	}
-	root, err := reach.OpenRoot(dir)
-	if err != nil {
-		return nil, convert(dir, err)
-	}
-	defer root.Close()
-	k := &packer{ctx: r.ctx, root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: newLinks(),
-		buffer: make([]byte, 128<<10),
-		result: packResult{Skipped: []string{}}}
-	if info.IsDir() {
+// Pack sends the folder dir as a tar stream, or the one file of it that is named.
+func Pack(ctx context.Context, dir *os.Root, name string, out io.Writer) (Packed, error) {
+	k := &packer{ctx: ctx, root: dir, out: tar.NewWriter(pipe.OnlyWriter{Writer: out}), linked: node.NewLinks(),
+		buffer: make([]byte, 128<<10), result: Packed{Skipped: []string{}}}
+	var err error
+	if name == "" {
 		err = k.folder(".")
 	} else {
-		err = k.entry(filepath.Base(full))
+		err = k.entry(name)
 	}
 	if err == nil {
 		err = k.out.Close()
 	}
-	if err != nil {
-		return nil, convert(dir, err)
-	}
-	return k.result, nil
+	return k.result, err
 }
 
 func (k *packer) skip(name string, why any) {
@@ -176,7 +149,7 @@ func (k *packer) entry(name string) error {
 }
 
 func (k *packer) send(name string, info fs.FileInfo) error {
-	h := &tar.Header{Name: name, Mode: int64(unixMode(info) & 0o1777), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	h := &tar.Header{Name: name, Mode: int64(node.Mode(info) & 0o1777), ModTime: info.ModTime(), Format: tar.FormatPAX}
 	switch info.Mode().Type() {
 	case fs.ModeDir:
 		h.Typeflag, h.Name = tar.TypeDir, name+"/"
@@ -194,14 +167,14 @@ func (k *packer) send(name string, info fs.FileInfo) error {
 		k.result.Files++
 		return k.out.WriteHeader(h)
 	case 0:
-		if first, ok := k.linked.names[versionOf(info)]; ok {
+		if first, ok := k.linked.First(info); ok {
 			h.Typeflag, h.Linkname = tar.TypeLink, first
 			k.result.Files++
 			return k.out.WriteHeader(h)
 		}
 		return k.file(h, name, info)
 	}
-	k.skip(name, "is a "+typeName(info.Mode()))
+	k.skip(name, "is a "+node.TypeName(info.Mode()))
 	return nil
 }
 
@@ -221,7 +194,7 @@ func (k *packer) file(h *tar.Header, name string, seen fs.FileInfo) error {
 		k.skip(name, "was replaced while it was read")
 		return nil
 	}
-	h.Typeflag, h.Mode, h.Size, h.ModTime = tar.TypeReg, int64(unixMode(info)&0o777), info.Size(), info.ModTime()
+	h.Typeflag, h.Mode, h.Size, h.ModTime = tar.TypeReg, int64(node.Mode(info)&0o777), info.Size(), info.ModTime()
 	if err := k.out.WriteHeader(h); err != nil {
 		return err
 	}
@@ -232,8 +205,8 @@ func (k *packer) file(h *tar.Header, name string, seen fs.FileInfo) error {
 	if n < h.Size {
 		k.skip(name, fmt.Sprintf("became shorter while it was read: %d of %d bytes, the rest is zeros", n, h.Size))
 	}
-	if linkCount(info) > 1 {
-		k.linked.add(info, name)
+	if node.LinkCount(info) > 1 {
+		k.linked.Add(info, name)
 	}
 	k.result.Files++
 	k.result.Bytes += n

@@ -1,4 +1,4 @@
-package slots
+package link
 
 import (
 	"testing"
@@ -8,8 +8,7 @@ import (
 )
 
 func TestReliefComesOnceForAllAndGoesWithTheLast(t *testing.T) {
-	joins := []cgroup.Join{{Controller: "cpu", Dir: t.TempDir()}}
-	var r relief
+	r := Relief{Joins: []cgroup.Join{{Controller: "cpu", Dir: t.TempDir()}}}
 	users := func() int {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -26,7 +25,9 @@ func TestReliefComesOnceForAllAndGoesWithTheLast(t *testing.T) {
 	gates, done := []chan struct{}{make(chan struct{}), make(chan struct{})}, make(chan struct{})
 	for _, gate := range gates {
 		go func() {
-			r.during(joins, time.Millisecond, func() { <-gate })
+			end := r.Begin(time.Millisecond)
+			<-gate
+			end()
 			done <- struct{}{}
 		}()
 	}
@@ -38,9 +39,11 @@ func TestReliefComesOnceForAllAndGoesWithTheLast(t *testing.T) {
 	<-done
 	await(0)
 	// What is over in time needs none.
-	r.during(joins, time.Hour, func() { await(0) })
-	r.during(nil, 0, func() { await(0) })
-	if r.lost() != nil {
-		t.Error(r.lost())
+	end := r.Begin(time.Hour)
+	await(0)
+	end()
+	(&Relief{}).Begin(0)()
+	if err := r.Err(); err != nil {
+		t.Error(err)
 	}
 }

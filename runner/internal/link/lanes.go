@@ -1,4 +1,4 @@
-package slots
+package link
 
 import (
 	"context"
@@ -54,16 +54,6 @@ func (l *lanes) open(conn *ipc.Conn, n int) (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// call makes a call on a free lane. The lane is free again when the agent is
-// done with it, which with a call that was given up is later than the return.
-func (l *lanes) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
-	lane, err := l.take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return lane.Call(ctx, op, in, out, fds...)
-}
-
 func (l *lanes) add(lane *ipc.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,6 +63,8 @@ func (l *lanes) add(lane *ipc.Conn) {
 	}
 }
 
+// take gives a free lane. It is free again when the agent is done with the call,
+// which with a call that was given up is later than the return.
 func (l *lanes) take(ctx context.Context) (*ipc.Conn, error) {
 	select {
 	case <-l.places:
@@ -100,11 +92,5 @@ func (l *lanes) close() {
 	l.closed = true
 	for _, lane := range l.all {
 		lane.Close()
-	}
-}
-
-func closeFiles(files []*os.File) {
-	for _, f := range files {
-		_ = f.Close()
 	}
 }

@@ -1,0 +1,205 @@
+// Package link is the runner's end of a slot's agent: it starts the agent, calls it,
+// each kind of work on lanes of its own, and says how it has ended.
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+)
+
+const (
+	stopTimeout = 20 * time.Second
+	// unreadPatience is how long the last messages of an ended agent may stay
+	// unread.
+	unreadPatience = 10 * time.Second
+	// endPatience is how long an agent that was killed may take to end.
+	endPatience = unreadPatience + 5*time.Second
+)
+
+// Plan is what an agent is started with.
+type Plan struct {
+	Setup  isolation.Setup
+	Way    isolation.Way
+	Scoped bool          // Landlock keeps abstract sockets and signals within the slot
+	Exe    string        // this program
+	Bwrap  string        // bubblewrap, where Way takes it
+	Limit  time.Duration // how long it may take to get ready
+
+	Env       []string          // the slot's base environment, KEY=VALUE
+	Shell     string            // path of the best shell, "" when there is none
+	Shells    map[string]string // what it is → its path
+	Workspace string
+	FIFOs     FIFOs
+	Relief    *Relief
+
+	// OnExit is called for each command that ended. It must not block.
+	OnExit func(ipc.Exit)
+	// Detach is called when the agent has ended; false: nobody used it yet, or any more.
+	Detach func(*Agent) bool
+	// OnDeath is called after that for an agent that was used and ended unasked.
+	OnDeath func(why *ipc.Error)
+}
+
+// Agent is a running agent.
+type Agent struct {
+	Env       []string          // the slot's base environment, KEY=VALUE
+	Shell     string            // path of the best shell, "" when there is none
+	Shells    map[string]string // what it is → its path
+	OpenFiles int64             // the limit of each of the slot's processes, 0 for none
+
+	workdir atomic.Pointer[string]
+
+	plan Plan
+	conn *ipc.Conn
+
+	spawning lanes // lead to the threads that commands are forked from
+	filing   lanes // lead to those that have the slot's file system rights
+	walking  lanes // the same, for what may take long
+	spilling lanes // the same, for the output of commands
+	process  *os.Process
+	ended    chan struct{} // the process has been waited for
+	how      string
+	died     *ipc.Error // how, as an answer; set with it
+	oomKills int64      // of the box, when it was started
+	expected atomic.Bool
+}
+
+// Workdir is where commands start and relative paths begin: the workspace, or
+// the last one set.
+func (h *Agent) Workdir() string { return *h.workdir.Load() }
+
+// StartIn sets it until the slot is reset. It is made where it is missing, with
+// the slot's rights.
+func (h *Agent) StartIn(ctx context.Context, path string) error {
+	params, err := json.Marshal(map[string]any{"path": ipc.Bytes(path), "parents": true, "exist_ok": true})
+	if err != nil {
+		return err
+	}
+	if _, err := h.Call(ctx, ipc.OpFile, ipc.FileOp{Method: "file.mkdir", Params: params}, nil); err != nil {
+		return err
+	}
+	h.workdir.Store(&path)
+	return nil
+}
+
+// Call asks the agent (ipc.Conn.Call) on a lane for op, and gives an error of
+// the protocol for one that is gone.
+func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+	switch op {
+	case ipc.OpSpawn:
+		defer h.plan.Relief.Begin(slowStart)()
+	case ipc.OpKill, ipc.OpKillAll:
+		defer h.plan.Relief.Begin(slowKill)()
+	}
+	conn := h.conn
+	if lanes := h.lanesFor(op, in); lanes != nil {
+		var err error
+		if conn, err = lanes.take(ctx); err != nil {
+			return nil, err
+		}
+	}
+	got, err := conn.Call(ctx, op, in, out, fds...)
+	if !errors.Is(err, ipc.ErrClosed) {
+		return got, err
+	}
+	if h.expected.Load() {
+		return nil, failure("slot_closed", "the slot was reset or destroyed")
+	}
+	select {
+	case <-h.ended:
+		return nil, h.died
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// lanesFor gives the lanes that an operation takes, nil for none.
+func (h *Agent) lanesFor(op string, in any) *lanes {
+	switch op {
+	case ipc.OpSpawn:
+		return &h.spawning
+	case ipc.OpFile:
+		if f, ok := in.(ipc.FileOp); !ok || !single[f.Method] {
+			return &h.walking
+		}
+		return &h.filing
+	case ipc.OpListen:
+		return &h.filing
+	case ipc.OpSpill:
+		return &h.spilling
+	}
+	return nil
+}
+
+// group is how many of some lanes there are.
+type group struct {
+	*lanes
+	n int
+}
+
+// groups lists the lanes in the order in which the agent gets them.
+func (h *Agent) groups() []group {
+	return []group{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes},
+		{&h.spilling, spillLanes}}
+}
+
+// Ended gives why the agent is no more, nil while it runs.
+func (h *Agent) Ended() *ipc.Error {
+	select {
+	case <-h.ended:
+		return h.died
+	default:
+		return nil
+	}
+}
+
+// Expected says whether the agent's end is, or would be, what the runner asked for.
+func (h *Agent) Expected() bool { return h.expected.Load() }
+
+// Death is how the agent has ended; Detach may ask for it.
+func (h *Agent) Death() *ipc.Error { return h.died }
+
+// Stop ends the agent and with it everything in the slot. Where it is init of a
+// pid namespace its own end is the proof that nothing is left.
+func (h *Agent) Stop(ctx context.Context) ipc.Receipt {
+	defer h.plan.Relief.Begin(slowKill)()
+	receipt, pids := ipc.Receipt{Handles: []string{}}, h.plan.Setup.View.Pids
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	h.expected.Store(true)
+	_, err := h.conn.Call(ctx, isolation.OpStop, struct{}{}, &receipt)
+	if err != nil && !pids {
+		receipt.Left = max(receipt.Left, 1)
+	}
+	select {
+	case <-h.ended:
+	case <-time.After(time.Second):
+		_ = h.Signal(os.Kill)
+		select {
+		case <-h.ended:
+		case <-time.After(endPatience):
+			receipt.Left = max(receipt.Left, 1)
+			return receipt
+		}
+	}
+	if pids && receipt.Left > 0 {
+		receipt.Killed += receipt.Left
+		receipt.Left = 0
+	}
+	return receipt
+}
+
+// Signal signals the agent's process.
+func (h *Agent) Signal(sig os.Signal) error { return h.process.Signal(sig) }
+
+func failure(kind, format string, args ...any) error {
+	return &ipc.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,245 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/proc"
+)
+
+// ReadImage finds out how slots see this box, whose folders are to stay as they
+// are from now on. home is the runner's own folder; folder is for copies of what
+// cannot have a layer over it. Slots write to the folders in shared themselves.
+func ReadImage(home string, shared []string, folder string) (*Image, error) {
+	mounts, err := mountsByPath()
+	if err != nil {
+		return nil, err
+	}
+	r := imageReader{home: home, mounts: mounts, image: Image{Skeleton: folder, ShmSize: sharedMemory}}
+	for _, path := range shared {
+		real, err := filepath.EvalSymlinks(filepath.Clean(path))
+		if err != nil {
+			return nil, err
+		}
+		if _, mounted := mounts[real]; !mounted {
+			return nil, fmt.Errorf("nothing is mounted at %s, which is to be shared", path)
+		}
+		r.shared = append(r.shared, real)
+	}
+	for option := range strings.SplitSeq(mounts["/dev/shm"].Super, ",") {
+		if size, ok := strings.CutPrefix(option, "size="); ok {
+			r.image.ShmSize = size
+		}
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	if err := r.split("/", false); err != nil {
+		return nil, fmt.Errorf("the box's folders cannot be read: %w", err)
+	}
+	for _, path := range r.shared {
+		if !slices.Contains(r.image.Shared, path) {
+			return nil, fmt.Errorf("%s cannot be shared: of what is around it each slot has its own", path)
+		}
+	}
+	for _, dir := range []string{"/proc", "/sys", "/dev"} {
+		if err := os.MkdirAll(folder+dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.devices("/dev"); err != nil {
+		return nil, err
+	}
+	return &r.image, nil
+}
+
+// What a small folder holds at most.
+const smallEntries, smallBytes = 16, 64 << 10
+
+var errNotSmall = errors.New("not small")
+
+type imageReader struct {
+	home   string
+	shared []string
+	mounts map[string]proc.Mount
+	image  Image
+}
+
+// split places a folder in the skeleton because others are mounted on it, or
+// because it is the root. whole copies its folders too.
+func (r *imageReader) split(path string, whole bool) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		at := filepath.Join(path, e.Name())
+		var st syscall.Stat_t
+		if err := syscall.Lstat(at, &st); err != nil {
+			return pathError("stat", at, err)
+		}
+		_, mounted := r.mounts[at]
+		switch kind := st.Mode & syscall.S_IFMT; {
+		case kind == syscall.S_IFDIR:
+			err = r.folder(at, &st, whole)
+		case kind == syscall.S_IFLNK:
+			err = r.link(at, &st)
+		case mounted && (kind != syscall.S_IFREG || slices.Contains(r.shared, at)):
+			r.image.Shared = append(r.image.Shared, at) // a socket or a device is itself whoever opens it
+			err = os.WriteFile(r.image.Skeleton+at, nil, 0o600)
+		case kind == syscall.S_IFREG:
+			err = r.file(at, &st)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error {
+	if path == r.home || path == "/proc" || path == "/sys" || path == "/dev" {
+		return nil
+	}
+	if err := os.Mkdir(r.image.Skeleton+path, 0o700); err != nil {
+		return err
+	}
+	var err error
+	m, mounted := r.mounts[path]
+	switch {
+	case slices.Contains(r.shared, path):
+		r.image.Shared = append(r.image.Shared, path)
+	case mounted && m.Kind == "tmpfs":
+		r.image.Memory = append(r.image.Memory,
+			MemoryMount{Path: path, Flags: uint64(mountFlags(m.Options)), Options: m.Super})
+	case holdsMounts(r.mounts, path):
+		err = r.split(path, whole || path == "/etc")
+	case mounted && mountFlags(m.Options)&syscall.MS_RDONLY != 0:
+		r.image.ReadOnly = append(r.image.ReadOnly, path)
+	case !mounted && (whole || small(path)):
+		err = r.split(path, true)
+	default:
+		r.image.Folders = append(r.image.Folders, path)
+	}
+	return errors.Join(err, r.asIn(path, st)) // what was put into it has changed its time
+}
+
+// small says that a folder holds so little that a copy costs less than a layer.
+func small(path string) bool {
+	entries, bytes := 0, int64(0)
+	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if entries++; info.Mode().IsRegular() {
+			bytes += info.Size()
+			if n, _ := syscall.Listxattr(at, nil); n > 0 || info.Sys().(*syscall.Stat_t).Nlink > 1 {
+				return errNotSmall // a copy would have neither capabilities nor other names
+			}
+		} else if !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
+			return errNotSmall // a device, FIFO or socket, which no copy is made of
+		}
+		if entries > smallEntries || bytes > smallBytes {
+			return errNotSmall
+		}
+		return nil
+	}) == nil
+}
+
+// mountsByPath are the mounts of this box; of several at one path the last,
+// which covers the others.
+func mountsByPath() (map[string]proc.Mount, error) {
+	table, err := proc.Mounts()
+	mounts := map[string]proc.Mount{}
+	for _, m := range table {
+		mounts[m.Path] = m
+	}
+	return mounts, err
+}
+
+// holdsMounts says that something is mounted below a folder.
+func holdsMounts(mounts map[string]proc.Mount, path string) bool {
+	for at := range mounts {
+		if at != path && inside(at, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// asIn gives what was made in the skeleton owner and mode of its original.
+func (r *imageReader) asIn(path string, st *syscall.Stat_t) error {
+	at := r.image.Skeleton + path
+	if err := os.Lchown(at, int(st.Uid), int(st.Gid)); err != nil {
+		return err
+	}
+	if st.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+		return nil
+	}
+	if err := syscall.Chmod(at, st.Mode&0o7777); err != nil {
+		return pathError("chmod", at, err)
+	}
+	return syscall.UtimesNano(at, []syscall.Timespec{st.Atim, st.Mtim})
+}
+
+func (r *imageReader) link(path string, st *syscall.Stat_t) error {
+	to, err := os.Readlink(path)
+	if err != nil {
+		return err
+	}
+	if err := os.Symlink(to, r.image.Skeleton+path); err != nil {
+		return err
+	}
+	return r.asIn(path, st)
+}
+
+func (r *imageReader) file(path string, st *syscall.Stat_t) error {
+	in, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(r.image.Skeleton+path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = out.ReadFrom(in)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	return r.asIn(path, st)
+}
+
+// devices finds the box's device nodes.
+func (r *imageReader) devices(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		info, err := os.Lstat(at) // the entry alone does not tell what is mounted on it
+		switch {
+		case err != nil:
+			return err
+		case at == "/dev/ptmx" || at == "/dev/console":
+		case info.Mode()&os.ModeDevice != 0:
+			r.image.Devices = append(r.image.Devices, at)
+		case info.IsDir() && at != "/dev/pts" && at != "/dev/shm" && at != "/dev/mqueue":
+			if err := r.devices(at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,309 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/seccomp"
+)
+
+// What an OCI runtime hides of /proc and /sys, and shows read-only.
+var (
+	maskedPaths = []string{"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/interrupts",
+		"/sys/firmware", "/sys/devices/virtual/powercap"}
+	readOnlyProc = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// enterOwn makes the image the root of this process, with a layer of the slot's
+// own over each of its folders, or without a layer the image itself. Before the new root is entered nothing is
+// looked up in it but the folders of the skeleton, which are no links.
+func (v View) enterOwn() (lastPID *os.File, err error) {
+	if v.Layer == "" {
+		if lastPID, err = v.ownProc(); err != nil {
+			return nil, err
+		}
+		return lastPID, v.ownSys("")
+	}
+	root := v.Staging
+	if err := v.lay(0, v.Image.Skeleton, root); err != nil {
+		return nil, err
+	}
+	for i, folder := range v.Image.Folders {
+		if err := v.lay(i+1, folder, root+folder); err != nil {
+			return nil, err
+		}
+	}
+	box, err := handle("/")
+	if err != nil {
+		return nil, err
+	}
+	defer box.Close()
+	if err := os.Chdir(root); err != nil {
+		return nil, fmt.Errorf("view: %w", err)
+	}
+	if err := syscall.PivotRoot(".", "."); err != nil {
+		return nil, fmt.Errorf("pivot_root: %w", err)
+	}
+	// The box's root lies over the slot's until it is left; paths that begin with "/" are the slot's.
+	if lastPID, err = v.furnish(sourceOf(box)); err != nil {
+		return nil, err
+	}
+	if err := syscall.Unmount(".", syscall.MNT_DETACH); err != nil {
+		return nil, fmt.Errorf("leave the old root: %w", err)
+	}
+	return lastPID, os.Chdir("/")
+}
+
+// lay mounts a folder of the box with layer n of the slot over it.
+func (v View) lay(n int, lower, at string) error {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(lower, &st); err != nil {
+		return pathError("stat", lower, err)
+	}
+	upper, work := filepath.Join(v.Layer, "up"+strconv.Itoa(n)), filepath.Join(v.Layer, "work"+strconv.Itoa(n))
+	for _, dir := range []string{upper, work} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return fmt.Errorf("view: %w", err)
+		}
+	}
+	if st.Uid != 0 || st.Gid != 0 {
+		if err := os.Lchown(upper, int(st.Uid), int(st.Gid)); err != nil {
+			return fmt.Errorf("view: %w", err)
+		}
+	}
+	if err := syscall.Chmod(upper, st.Mode&0o7777); err != nil {
+		return pathError("chmod", upper, err)
+	}
+	return mount("overlay", at, "overlay", 0, overlayOptions(lower, upper, work))
+}
+
+// overlayOptions: volatile, for nothing of a slot outlives its processes, and
+// an unmount would else sync the whole disk.
+func overlayOptions(lower, upper, work string) string {
+	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`, ":", `\:`).Replace
+	return "lowerdir=" + escape(lower) + ",upperdir=" + escape(upper) + ",workdir=" + escape(work) +
+		",userxattr,volatile"
+}
+
+// furnish mounts what is not of the image; box is a path to the box's root.
+func (v View) furnish(box string) (lastPID *os.File, err error) {
+	if lastPID, err = v.ownProc(); err != nil {
+		return nil, err
+	}
+	for _, step := range []func(string) error{v.ownSys, v.ownDev, v.ownMounts} {
+		if err := step(box); err != nil {
+			return nil, err
+		}
+	}
+	return lastPID, nil
+}
+
+// ReserveFirst gives the next process of this pid namespace the number
+// seccomp.FirstPID: those below are this process and its threads, all of which
+// are there. lastPID is what Enter has given.
+func ReserveFirst(lastPID *os.File) error {
+	_, err := lastPID.WriteString(strconv.Itoa(seccomp.FirstPID - 1))
+	if err := errors.Join(err, lastPID.Close()); err != nil {
+		return fmt.Errorf("numbers of processes: %w", err)
+	}
+	return nil
+}
+
+// ownProc also opens what sets the number of the last process, before the
+// settings of the kernel become read-only.
+func (v View) ownProc() (lastPID *os.File, err error) {
+	if err := mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, ""); err != nil {
+		return nil, err
+	}
+	if lastPID, err = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0); err != nil {
+		return nil, fmt.Errorf("view: %w", err)
+	}
+	if v.MostPIDs > 0 {
+		most := strconv.FormatInt(v.MostPIDs+seccomp.FirstPID, 10)
+		if err := os.WriteFile("/proc/sys/kernel/pid_max", []byte(most), 0); err != nil {
+			return nil, fmt.Errorf("limit of processes: %w", err)
+		}
+	}
+	for _, path := range readOnlyProc {
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		if err := bind(path, path, true, attrNosuid|attrNodev|attrNoexec); err != nil {
+			return nil, err
+		}
+	}
+	return lastPID, nil
+}
+
+func (v View) ownSys(box string) error {
+	if err := placeDir("/sys"); err != nil {
+		return err
+	}
+	if err := bind(box+"/sys", "/sys", true, attrNosuid|attrNodev|attrNoexec); err != nil {
+		return err
+	}
+	for _, path := range maskedPaths {
+		st, err := os.Lstat(path)
+		if err != nil {
+			continue
+		}
+		if st.IsDir() {
+			err = mount("tmpfs", path, "tmpfs", syscall.MS_RDONLY|msNosuidNodev|syscall.MS_NOEXEC, "size=0")
+		} else {
+			err = bind(box+"/dev/null", path, false, 0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v View) ownDev(box string) error {
+	if err := mount("tmpfs", "/dev", "tmpfs", syscall.MS_NOSUID, "mode=0755,size=64k"); err != nil {
+		return err
+	}
+	for _, path := range v.Image.Devices {
+		if err := placeFile(path); err != nil {
+			return err
+		}
+		if err := bind(box+path, path, false, 0); err != nil {
+			return err
+		}
+	}
+	return deviceLinks("/dev", v.Image.ShmSize)
+}
+
+// ownMounts are file systems in memory that the box has, folders that it shares
+// or nobody may write to, and what the slot has of the runner's.
+func (v View) ownMounts(box string) error {
+	for _, m := range v.Image.Memory {
+		if err := placeDir(m.Path); err != nil {
+			return err
+		}
+		if err := mount("tmpfs", m.Path, "tmpfs", uintptr(m.Flags), m.Options); err != nil {
+			return err
+		}
+	}
+	for _, path := range slices.Concat(v.Image.Shared, v.Image.ReadOnly) {
+		if err := bind(box+path, path, slices.Contains(v.Image.ReadOnly, path), 0); err != nil {
+			return err
+		}
+	}
+	// Nothing of the tenant's has run yet: these paths are the image's.
+	if _, err := os.Stat("/tmp"); err != nil {
+		if err := placeDir("/tmp"); err != nil {
+			return err
+		}
+		if err := os.Chmod("/tmp", 0o777|os.ModeSticky); err != nil {
+			return err
+		}
+	}
+	if err := placeDir(v.Workspace); err != nil {
+		return err
+	}
+	if err := os.Chown(v.Workspace, int(v.Owner.UID), int(v.Owner.GID)); err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	for _, b := range v.Binds {
+		if err := placeDir(b.Target); err != nil {
+			return err
+		}
+		if err := bind(box+b.Source, b.Target, b.ReadOnly, attrNosuid|attrNodev|attrNoexec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ThreadNotInProc gives the calling thread a mount namespace of its own in
+// which /proc does not show this process, whose memory and descriptors are open
+// to its own threads, and links in /proc lead nowhere. Commands are to be
+// started by others.
+func ThreadNotInProc() error {
+	if err := syscall.Unshare(syscall.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("mount namespace of a thread: %w", err)
+	}
+	if err := mountSetattr("/proc", attrNoSymFollow, true); err != nil {
+		return pathError("mount options", "/proc", err)
+	}
+	self := fmt.Sprintf("/proc/%d", os.Getpid())
+	return mount("tmpfs", self, "tmpfs", msNosuidNodev|syscall.MS_NOEXEC|syscall.MS_RDONLY, "mode=555,nr_inodes=2")
+}
+
+// TryOwn tries, in namespaces of its own, a root of a slot's own with folder for
+// its layer.
+func TryOwn(folder string) error {
+	image := Image{Skeleton: filepath.Join(folder, "lower"), ShmSize: sharedMemory, Folders: folderOfRoot()}
+	for _, name := range append([]string{"/proc", "/sys", "/dev"}, image.Folders...) {
+		if err := os.Mkdir(image.Skeleton+name, 0o755); err != nil {
+			return err
+		}
+	}
+	v := View{Kind: ViewOwn, Staging: filepath.Join(folder, "root"), Layer: filepath.Join(folder, "layer"),
+		Image: &image, Network: true, Workspace: "/workspace"}
+	lastPID, err := v.Enter()
+	if err != nil {
+		return err
+	}
+	if err := ReserveFirst(lastPID); err != nil {
+		return err
+	}
+	return ThreadNotInProc()
+}
+
+// folderOfRoot is a folder of the root's own file system with no mounts in it, on
+// which a layer has to be possible; none where there is none.
+func folderOfRoot() []string {
+	var root, st syscall.Stat_t
+	if err := syscall.Stat("/", &root); err != nil {
+		return nil
+	}
+	mounts, err := mountsByPath()
+	if err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir("/")
+	for _, e := range entries {
+		at := "/" + e.Name()
+		_, mounted := mounts[at]
+		if err := syscall.Lstat(at, &st); err == nil && e.IsDir() && st.Dev == root.Dev && !mounted &&
+			!holdsMounts(mounts, at) {
+			return []string{at}
+		}
+	}
+	return nil
+}
+
+// TryMounts tries, in namespaces of its own, the mounts that a view takes.
+func TryMounts() error {
+	if err := mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("a new /proc is refused: %w", err)
+	}
+	if os.Getpid() != 1 {
+		return errors.New("not init of a new pid namespace")
+	}
+	if err := newDeviceMounts("/dev", sharedMemory); err != nil {
+		return err
+	}
+	if err := mount("tmpfs", "/dev", "tmpfs", msNosuidNodev, "mode=0755,size=64k"); err != nil {
+		return err
+	}
+	if err := os.Chdir("/dev"); err != nil {
+		return err
+	}
+	if err := syscall.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,13 @@
+package slots
+
+import "hermes-exec/runner/internal/isolation"
+
+const rlimitsWork = true
+
+// scoped says whether Landlock keeps abstract sockets and signals within the
+// slot.
+func (s *rung) scoped() bool {
+	shares := s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID ||
+		s.setup.Level == isolation.Box && s.m.network != ""
+	return shares && isolation.CanScope(s.m.facts.LandlockABI)
+}
