@@ -148,33 +148,48 @@ def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: in
     for directory in (HIDDEN,) if hidden else AS_USUAL:
         serve += ["--hide", directory]
     serve += volume_arguments(config.volumes)
-    start = ["/bin/sh", "-c", f'{arrival(config, spec, runner)}cd / && exec {place}/runner "$@"', "sh", *serve]
-    options, volumes = dict(config.docker), list(config.volumes)
-    if config.docker.get("privileged"):
-        volumes.append(f"{PLACE}:{STATE}")  # of the task's directory: overlays cannot lie on an overlay
-    elif config.docker.get("readonly_rootfs"):
-        target = STATE if place == STATE else "/tmp"
+    if config.runner_delivery == "bind":
+        start = [BOUND, *serve]
+    else:
+        start = ["/bin/sh", "-c", f'{arrival(config, spec, runner)}cd / && exec {place}/runner "$@"', "sh", *serve]
+    options = _docker_options(config, spec, mhz)
+    options |= {"image": image_of(config, spec), "image_pull_timeout": f"{round(spec.pull_timeout_s)}s"}
+    options |= {"entrypoint": start[:1], "args": start[1:], "volumes": _docker_volumes(config, runner)}
+    env = dict(config.env)
+    if hidden:
+        env |= {f"NOMAD_{name}_DIR": path for name, path in DIRECTORIES.items()}
+    return {"Driver": "docker", "User": config.user or "0:0", "Env": env, "Config": options}
+
+
+def _docker_options(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> dict[str, Any]:
+    """Return the options of a container that the configuration and the limits say."""
+    options = dict(config.docker)
+    if options.get("readonly_rootfs") and not options.get("privileged"):
+        target = STATE if place_of(config) == STATE else "/tmp"
         options["mount"] = [*options.get("mount", ()), {"type": "volume", "target": target}]
     if "mknod" not in (name.lower() for name in options.get("cap_add", ())):
         options["cap_drop"] = [*options.get("cap_drop", ()), "mknod"]
-    if config.runner_delivery == "artifact":
-        volumes.append(f"local/{PLACE}:{FETCHED}:ro")
     login = options.get("auth")
     if isinstance(login, dict) and "password" in login:
         options["auth"] = {**login, "password": login["password"].get_secret_value()}
-    if config.runner_delivery == "bind":
-        volumes.append(f"{config.runner_source or runner.path.resolve()}:{BOUND}:ro")
-        start = [BOUND, *serve]
     if not spec.network:
         options["network_mode"] = "none"
     if mhz is not None:
         options["cpu_hard_limit"] = True
     if spec.box_pids is not None:
         options["pids_limit"] = spec.box_pids
-    options |= {"image": image_of(config, spec), "image_pull_timeout": f"{round(spec.pull_timeout_s)}s"}
-    options |= {"entrypoint": start[:1], "args": start[1:], "volumes": volumes}
-    directories = {f"NOMAD_{name}_DIR": path for name, path in DIRECTORIES.items() if hidden}
-    return {"Driver": "docker", "User": config.user or "0:0", "Env": config.env | directories, "Config": options}
+    return options
+
+
+def _docker_volumes(config: NomadConfig, runner: RunnerBinary) -> list[str]:
+    volumes = list(config.volumes)
+    if config.docker.get("privileged"):
+        volumes.append(f"{PLACE}:{STATE}")  # of the task's directory: overlays cannot lie on an overlay
+    if config.runner_delivery == "artifact":
+        volumes.append(f"local/{PLACE}:{FETCHED}:ro")
+    if config.runner_delivery == "bind":
+        volumes.append(f"{config.runner_source or runner.path.resolve()}:{BOUND}:ro")
+    return volumes
 
 
 def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> dict[str, Any]:
@@ -192,8 +207,8 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
     start = Start(engine, image, f"{HERE}/runner", True, _limited(spec))
     options = SingularityConfig(volumes=config.volumes, gpus="all" if config.gpus else None)
     argv = command(options, spec, start, place)
-    lines = ["set --"]
     argv.remove("--until-stdin-ends")
+    lines = ["set --"]
     for word in argv:
         optional = re.fullmatch(r"type=bind,source=.*,destination=(/(?:proc|sys)/[^,]*),readonly", word)
         if optional is None:

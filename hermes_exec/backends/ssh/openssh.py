@@ -137,10 +137,14 @@ class OpenSSH:
             self._end_master()
             log = self._private() / "master.log"
             argv = [*self._client(), "-M", "-S", self._socket_option(), "-N", self._host.host]
-            argv, env = with_us(argv, str(log.parent)), self._config.helper_environment() | self._askpass()
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
-                    argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True
+                    with_us(argv, str(log.parent)),
+                    env=self._config.helper_environment() | self._askpass(),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=file,
+                    start_new_session=True,
                 )
             until = time.monotonic() + self._config.connect_timeout_s + 5.0
             while not self._socket().exists():
@@ -156,12 +160,13 @@ class OpenSSH:
         if self._config.passphrase is None:
             return {}
         secret, script = self._private() / "passphrase", self._private() / "askpass"
-        for path, text, mode in ((secret, self._config.passphrase(), 0o600), (script, ASKPASS, 0o700)):
-            path.unlink(missing_ok=True)
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-                file.write(text)
-        ask = {"SSH_ASKPASS": str(script), "SSH_ASKPASS_REQUIRE": "force"}
-        return ask | {"HERMES_EXEC_PASSPHRASE_FILE": str(secret)}
+        _write_anew(secret, self._config.passphrase(), 0o600)
+        _write_anew(script, ASKPASS, 0o700)
+        return {
+            "SSH_ASKPASS": str(script),
+            "SSH_ASKPASS_REQUIRE": "force",
+            "HERMES_EXEC_PASSPHRASE_FILE": str(secret),
+        }
 
     def _end_master(self) -> None:
         self._forget_passphrase()
@@ -179,6 +184,12 @@ class OpenSSH:
     def _forget_passphrase(self) -> None:
         for name in ("passphrase", "askpass"):
             (self._private() / name).unlink(missing_ok=True)
+
+
+def _write_anew(path: Path, text: str, mode: int) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def installed() -> bool:
