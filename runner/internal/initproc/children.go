@@ -1,8 +1,6 @@
 package initproc
 
 import (
-	"fmt"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 )
@@ -38,23 +36,6 @@ func Disown(pid int) {
 	children.entry.Lock()
 	delete(children.pids, pid)
 	children.entry.Unlock()
-}
-
-// Start is cmd.Start for a program in which ReapOrphans runs; pair it with Wait.
-func Start(cmd *exec.Cmd) error {
-	_, err := Own(func() (int, error) {
-		if err := cmd.Start(); err != nil {
-			return 0, fmt.Errorf("start %s: %w", cmd.Path, err)
-		}
-		return cmd.Process.Pid, nil
-	})
-	return err
-}
-
-// Wait is cmd.Wait for a command begun with Start.
-func Wait(cmd *exec.Cmd) error {
-	defer Disown(cmd.Process.Pid)
-	return cmd.Wait()
 }
 
 // Ended is closed when an owned child has ended, so that its owner can wait for

@@ -9,15 +9,31 @@ import (
 	"time"
 )
 
+// startOwned is cmd.Start for a program in which ReapOrphans runs.
+func startOwned(cmd *exec.Cmd) error {
+	_, err := Own(func() (int, error) {
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		return cmd.Process.Pid, nil
+	})
+	return err
+}
+
+func waitOwned(cmd *exec.Cmd) error {
+	defer Disown(cmd.Process.Pid)
+	return cmd.Wait()
+}
+
 func TestReaperTakesOrphansAndLeavesOwnedStatuses(t *testing.T) {
 	Init(Options{Threads: 4, Subreaper: true})
 	ReapOrphans()
 	for range 50 {
 		cmd := exec.Command("sh", "-c", "(true &) ; exit 7")
-		if err := Start(cmd); err != nil {
+		if err := startOwned(cmd); err != nil {
 			t.Fatal(err)
 		}
-		err := Wait(cmd)
+		err := waitOwned(cmd)
 		if code := cmd.ProcessState.ExitCode(); code != 7 {
 			t.Fatalf("exit code %d, %v", code, err)
 		}
@@ -42,7 +58,7 @@ func TestEndedNeedsNoThread(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Start(cmd); err != nil {
+		if err := startOwned(cmd); err != nil {
 			t.Fatal(err)
 		}
 		defer in.Close()
@@ -65,7 +81,7 @@ func TestEndedNeedsNoThread(t *testing.T) {
 		case <-time.After(60 * time.Second):
 			t.Fatal("not told")
 		}
-		_ = Wait(cmd)
+		_ = waitOwned(cmd)
 		if cmd.ProcessState == nil || cmd.ProcessState.Success() {
 			t.Fatal(cmd.ProcessState)
 		}

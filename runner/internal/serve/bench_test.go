@@ -9,16 +9,25 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/testdriver"
 )
 
 // BenchmarkForkExec is the floor: what a process costs without us.
 func BenchmarkForkExec(b *testing.B) {
 	for b.Loop() {
 		cmd := exec.Command("/bin/true")
-		if err := initproc.Start(cmd); err != nil {
+		_, err := initproc.Own(func() (int, error) {
+			if err := cmd.Start(); err != nil {
+				return 0, err
+			}
+			return cmd.Process.Pid, nil
+		})
+		if err != nil {
 			b.Fatal(err)
 		}
-		if err := initproc.Wait(cmd); err != nil {
+		err = cmd.Wait()
+		initproc.Disown(cmd.Process.Pid)
+		if err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -26,8 +35,8 @@ func BenchmarkForkExec(b *testing.B) {
 
 // BenchmarkAgent is the floor of serve: a slot's agent asked directly.
 func BenchmarkAgent(b *testing.B) {
-	base := passableDir(b)
-	m, err := slots.NewManager(base, probed(), os.Args[0])
+	base := testdriver.PassableDir(b)
+	m, err := slots.NewManager(base, testdriver.Probe(), os.Args[0])
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -62,53 +71,53 @@ func BenchmarkAgent(b *testing.B) {
 }
 
 func BenchmarkRun(b *testing.B) {
-	_, d := open(b)
-	d.slot("s")
-	p := params{"slot": "s", "argv": []string{"/bin/true"}, "stdin": false, "output_limit_bytes": 1 << 20,
-		"env": params{}}
-	d.call("exec.run", p, nil)
+	_, d := testdriver.Open(b)
+	d.Slot("s")
+	p := testdriver.Params{"slot": "s", "argv": []string{"/bin/true"}, "stdin": false, "output_limit_bytes": 1 << 20,
+		"env": testdriver.Params{}}
+	d.Call("exec.run", p, nil)
 	for b.Loop() {
-		d.call("exec.run", p, nil)
+		d.Call("exec.run", p, nil)
 	}
 }
 
 func BenchmarkShellRun(b *testing.B) {
-	_, d := open(b)
-	d.slot("s")
+	_, d := testdriver.Open(b)
+	d.Slot("s")
 	for b.Loop() {
-		d.call("exec.run", shell("s", "echo hello"), nil)
+		d.Call("exec.run", testdriver.Shell("s", "echo hello"), nil)
 	}
 }
 
 func BenchmarkSessionRun(b *testing.B) {
-	_, d := open(b)
-	d.slot("s")
+	_, d := testdriver.Open(b)
+	d.Slot("s")
 	var s struct{ Session string }
-	d.call("session.open", params{"slot": "s"}, &s)
-	p := shell("s", "echo hello")
+	d.Call("session.open", testdriver.Params{"slot": "s"}, &s)
+	p := testdriver.Shell("s", "echo hello")
 	p["session"] = s.Session
 	for b.Loop() {
-		d.call("exec.run", p, nil)
+		d.Call("exec.run", p, nil)
 	}
 }
 
 func BenchmarkFileRead(b *testing.B) {
-	_, d := open(b)
-	d.slot("s")
-	d.sh("s", "head -c 1024 /dev/zero > f")
+	_, d := testdriver.Open(b)
+	d.Slot("s")
+	d.Sh("s", "head -c 1024 /dev/zero > f")
 	for b.Loop() {
-		d.call("file.read", params{"slot": "s", "path": "f", "offset": 0}, nil)
+		d.Call("file.read", testdriver.Params{"slot": "s", "path": "f", "offset": 0}, nil)
 	}
 }
 
 func BenchmarkStream(b *testing.B) {
-	_, d := open(b)
-	d.slot("s")
+	_, d := testdriver.Open(b)
+	d.Slot("s")
 	const size = 32 << 20
 	b.SetBytes(size)
 	for b.Loop() {
-		p := shell("s", "head -c 33554432 /dev/zero")
+		p := testdriver.Shell("s", "head -c 33554432 /dev/zero")
 		p["stream"], p["output_limit_bytes"] = true, 0
-		d.call("exec.run", p, nil)
+		d.Call("exec.run", p, nil)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/testdriver"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -67,7 +68,7 @@ func FuzzStream(f *testing.F) {
 	f.Add(append(wire.AppendFrame(nil, wire.Request, wire.More, 1, []byte(`{"method":`)),
 		wire.AppendFrame(nil, wire.Request, 0, 1, []byte(`"x"}`))...))
 	f.Add(wire.AppendFrame(nil, wire.Goodbye, 0, 0, []byte(`{"reason":"detach"}`)))
-	manager, err := slots.NewManager(f.TempDir(), probed(), os.Args[0])
+	manager, err := slots.NewManager(f.TempDir(), testdriver.Probe(), os.Args[0])
 	if err != nil {
 		f.Fatal(err)
 	}

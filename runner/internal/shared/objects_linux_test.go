@@ -130,27 +130,26 @@ func TestWhatANeighbourGivesToAHolderIsTheNeighbours(t *testing.T) {
 	}
 }
 
-// A neighbour has attached what a holder made.
-func TestWhatAHolderMadeGoesWhoeverHasIt(t *testing.T) {
-	p, uids := placesOf(t, 2)
-	makeObjects(t, uids[0], uids[1])
-	if problems := p.end(uids[0]); len(problems) > 0 {
-		t.Errorf("%q", problems)
-	}
-	if left := objectsOf(t, uids[0]); len(left) > 0 {
-		t.Errorf("%q", left)
-	}
-}
-
-func TestWhatAResetCouldNotRemoveGoesWithALaterOne(t *testing.T) {
-	p, uids := placesOf(t, 2)
-	makeObjects(t, uids[0], uids[0])
-	p.ids.End(uids[0]) // its reset removed nothing
-	if problems := p.end(uids[1]); len(problems) > 0 {
-		t.Errorf("%q", problems)
-	}
-	if left := objectsOf(t, uids[0]); len(left) > 0 {
-		t.Errorf("%q", left)
+// Also what a neighbour has attached, and what the reset of the maker left.
+func TestObjectsOfAHolderGoWithAReset(t *testing.T) {
+	for name, ownReset := range map[string]bool{"whoever has it": true, "with a later one": false} {
+		t.Run(name, func(t *testing.T) {
+			p, uids := placesOf(t, 2)
+			maker, ended := uids[0], uids[0]
+			if ownReset {
+				makeObjects(t, maker, uids[1])
+			} else {
+				makeObjects(t, maker, maker)
+				p.ids.End(maker) // its reset removed nothing
+				ended = uids[1]
+			}
+			if problems := p.end(ended); len(problems) > 0 {
+				t.Errorf("%q", problems)
+			}
+			if left := objectsOf(t, maker); len(left) > 0 {
+				t.Errorf("%q", left)
+			}
+		})
 	}
 }
 

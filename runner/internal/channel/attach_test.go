@@ -1,4 +1,4 @@
-package serve_test
+package channel_test
 
 import (
 	"bytes"
@@ -14,27 +14,9 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/testdriver"
 	"hermes-exec/runner/internal/wire"
 )
-
-// attached starts what `runner attach` does, on the given descriptors.
-func (b *box) attached(in, out *os.File) <-chan error {
-	result := make(chan error, 1)
-	copies := make([]*os.File, 2)
-	for i, f := range []*os.File{in, out} {
-		fd, err := syscall.Dup(int(f.Fd()))
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		copies[i] = os.NewFile(uintptr(fd), f.Name())
-	}
-	go func() {
-		defer copies[0].Close()
-		defer copies[1].Close()
-		result <- channel.Attach(b.base, copies[0], copies[1])
-	}()
-	return result
-}
 
 // endsWell waits for an attached one to end without an error.
 func endsWell(t *testing.T, result <-chan error, otherwise string) {
@@ -44,7 +26,7 @@ func endsWell(t *testing.T, result <-chan error, otherwise string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testdriver.Patience):
 		t.Fatal(otherwise)
 	}
 }
@@ -70,16 +52,16 @@ func TestAttachDoesNotWaitForARunnerWhenItsDriverIsGone(t *testing.T) {
 }
 
 func TestAttach(t *testing.T) {
-	b := newBox(t, time.Minute)
+	b := testdriver.NewSandbox(t, time.Minute)
 	ourIn, theirOut := pipePair(t)
 	theirIn, ourOut := pipePair(t)
-	result := b.attached(theirIn, theirOut)
-	d := newDriver(t)
-	if err := d.attach(twoFiles{ourIn, ourOut}, 60); err != nil {
+	result := b.Attached(theirIn, theirOut)
+	d := testdriver.NewDriver(t)
+	if err := d.Attach(twoFiles{ourIn, ourOut}, 60); err != nil {
 		t.Fatal(err)
 	}
-	d.slot("s")
-	if _, out, _ := d.sh("s", "echo through"); out != "through\n" {
+	d.Slot("s")
+	if _, out, _ := d.Sh("s", "echo through"); out != "through\n" {
 		t.Fatalf("%q", out)
 	}
 	ourOut.Close()
@@ -87,20 +69,20 @@ func TestAttach(t *testing.T) {
 }
 
 func TestAttachCopiesWhereItMust(t *testing.T) {
-	b := newBox(t, time.Minute)
+	b := testdriver.NewSandbox(t, time.Minute)
 	// A regular file as output cannot be waited for.
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	in, feed := pipePair(t)
-	result := b.attached(in, out)
+	result := b.Attached(in, out)
 	hello := wire.HelloMessage{Versions: []int{1}, Nonce: strings.Repeat("ab", 16),
 		Claim: hex.EncodeToString(make([]byte, 32)), LeaseS: 60}
 	payload, _ := json.Marshal(hello)
 	_, _ = feed.Write(wire.AppendFrame(nil, wire.Hello, 0, 0, payload))
-	_, _ = feed.Write(encodeRequest(1, "box.info", params{}, 0))
-	deadline := time.Now().Add(patience)
+	_, _ = feed.Write(testdriver.EncodeRequest(1, "box.info", testdriver.Params{}, 0))
+	deadline := time.Now().Add(testdriver.Patience)
 	for {
 		data, _ := os.ReadFile(out.Name())
 		if bytes.Contains(data, []byte(`{"result":`)) {
@@ -118,7 +100,7 @@ func TestAttachCopiesWhereItMust(t *testing.T) {
 }
 
 func TestAttachWaitsForTheSocket(t *testing.T) {
-	dir := passableDir(t)
+	dir := testdriver.PassableDir(t)
 	in, _ := pipePair(t)
 	begun := time.Now()
 	if err := channel.Attach(dir, in, in); err == nil || time.Since(begun) < 4*time.Second {
@@ -127,13 +109,13 @@ func TestAttachWaitsForTheSocket(t *testing.T) {
 }
 
 func TestLongBaseDirectory(t *testing.T) {
-	b := &box{t: t, base: filepath.Join(passableDir(t), strings.Repeat("long-name-", 12))}
-	b.start(time.Minute)
+	b := &testdriver.Sandbox{T: t, Base: filepath.Join(testdriver.PassableDir(t), strings.Repeat("long-name-", 12))}
+	b.Start(time.Minute)
 	ourIn, theirOut := pipePair(t)
 	theirIn, ourOut := pipePair(t)
-	b.attached(theirIn, theirOut)
-	d := newDriver(t)
-	if err := d.attach(twoFiles{ourIn, ourOut}, 60); err != nil {
+	b.Attached(theirIn, theirOut)
+	d := testdriver.NewDriver(t)
+	if err := d.Attach(twoFiles{ourIn, ourOut}, 60); err != nil {
 		t.Fatal(err)
 	}
 }

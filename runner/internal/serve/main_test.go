@@ -1,0 +1,9 @@
+package serve_test
+
+import (
+	"testing"
+
+	"hermes-exec/runner/internal/testdriver"
+)
+
+func TestMain(m *testing.M) { testdriver.Main(m) }
