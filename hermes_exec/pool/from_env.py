@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +14,6 @@ from hermes_exec.config import PoolConfig, nearest, read_config
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.named import with_backend
 
-logger = logging.getLogger(__name__)
 _OLDER = ("ATROPOS_", "HERMES_DOCKER_", "HERMES_WRITE_", "NOMAD_", "TERMINAL_", "TOOL_")
 _TEXTS = (str, str | None, SecretStr, SecretStr | None)
 
@@ -23,7 +22,7 @@ def options_from(
     environ: Mapping[str, str], prefix: str, backend: str | None = None
 ) -> tuple[dict[str, Any], str | None]:
     """The options, with those of one backend where the file names several, and the profile that is asked for. `backend`
-    counts more than the variable of that name. That there are names of older systems is logged.
+    counts more than the variable of that name. Names of older systems raise a RuntimeWarning.
 
     Raises:
         ConfigError: a value cannot be read, or a name after the prefix is no option.
@@ -49,7 +48,8 @@ def _warn_of_older_names(environ: Mapping[str, str]) -> None:
     from hermes_exec.config.older_names import find_older_names
 
     if found := find_older_names(environ):
-        logger.warning("%s: not read; `hermes-exec config import` prints a configuration from them", ", ".join(found))
+        told = f"{', '.join(found)}: not read; `hermes-exec config import` prints a configuration from them"
+        warnings.warn(told, RuntimeWarning, stacklevel=4)  # where from_env is called
 
 
 def _is_text(name: str, fields: Mapping[str, Any]) -> bool:
