@@ -52,6 +52,8 @@ class Navigation:
         """Answered with another address, which is not asked for yet."""
         self._to_ask = 0
         self._sessions: dict[Page, CDPSession] = {}
+        self.loading: set[Page] = set()
+        """Tabs that may have a new document that is not there yet."""
         self.begun = 0
         """How many were begun."""
         self.error_pages = 0
@@ -87,6 +89,7 @@ class Navigation:
     def watch_page(self, page: Page) -> None:
         """Watch a tab that was opened, which has arrived at its first page."""
         page.on("framenavigated", self._on_navigated)
+        page.on("domcontentloaded", self._on_loaded)
         page.on("close", self._on_gone)
         page.on("crash", self._on_gone)
         page.on("websocket", self._on_socket)
@@ -204,6 +207,7 @@ class Navigation:
             self._to_ask = max(0, self._to_ask - 1)
             self._changed()
         if frame.parent_frame is None:
+            self.loading.add(frame.page)
             self.error_pages += frame.url.startswith("chrome-error:")
             self._download = False  # what was broken off before is none: it led here
             self._drop({request for request in self._answered if _frame_of(request) in (None, frame)})
@@ -221,8 +225,12 @@ class Navigation:
                 self._whole[socket].cancel()
             self._whole[socket] = asyncio.get_running_loop().call_later(SOCKET_S, self._drop, {socket})
 
+    def _on_loaded(self, page: Page) -> None:
+        self.loading.discard(page)
+
     def _on_gone(self, page: Page) -> None:
         self._sessions.pop(page, None)
+        self.loading.discard(page)
         frames = {request: _frame_of(request) for request in self._waiting}
         self._drop({request for request, frame in frames.items() if frame is not None and frame.page is page})
 

@@ -149,9 +149,11 @@ async def arrived(running: RunningBrowser) -> JsonObject:
     if (url := await running.arrive()) is not None:
         return {"not_loaded": url, "note": f"{url[:200]} did not answer in time, so the page stays the one before."}
     with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
-        if running.tabs.pages and not running.dialogs.open:
-            page = running.tabs.pages[-1]
+        page = running.tabs.pages[-1] if running.tabs.pages else None
+        if page in running.navigation.loading and not running.dialogs.open:
             await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
+            if not running.dialogs.open:
+                running.navigation.loading.discard(page)
     return {}
 
 

@@ -128,25 +128,32 @@ def _locator(running: RunningBrowser, ref: str) -> Locator:
     return running.tabs.page.locator(f"aria-ref={ref.strip().removeprefix('@').removeprefix('ref=')}")
 
 
-async def _found(running: RunningBrowser, ref: str) -> tuple[Locator, bool]:
-    """The element of a reference of the last snapshot, and whether it is part of a link that downloads. Raises
-    ToolFailure when there is none.
-    """
+async def _found(running: RunningBrowser, ref: str) -> Locator:
+    """The element of a reference of the last snapshot. Raises ToolFailure when there is none."""
     from playwright.async_api import Error
 
     locator = _locator(running, ref)
-    found: tuple[int, int] | None = (0, 0)
+    count: int | None = 0
     try:
         if running.last_tree:
-            link = locator.locator(LINK_THAT_DOWNLOADS)
-            found = await running.act(lambda: asyncio.gather(locator.count(), link.count()))
+            count = await running.act(locator.count)
     except Error as error:
         if "Invalid frame" not in str(error):
             raise
-    if found is not None and not found[0]:
+    if count == 0:
         told = f"There is no element {ref!r}: references are those of the last snapshot. Call browser_snapshot."
         raise ToolFailure("not_found", told, success=False)
-    return locator, bool(found and found[1])
+    return locator
+
+
+async def _is_download(locator: Locator) -> bool:
+    """Return whether an element is part of a link that downloads; a page that goes elsewhere has no such link."""
+    from playwright.async_api import Error
+
+    try:
+        return await locator.locator(LINK_THAT_DOWNLOADS).count() > 0
+    except Error:
+        return False
 
 
 def _with_at(ref: str) -> str:
@@ -222,10 +229,17 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     page, before = running.tabs.page, running.tabs.page.url
-    locator, downloads = await _found(running, arguments["ref"])
+    locator = await _found(running, arguments["ref"])
     begun = running.navigation.begun
+    downloads = False
+
+    async def look() -> None:
+        nonlocal downloads
+        downloads = await _is_download(locator)
+
     try:
-        await running.act(lambda: locator.click(timeout=ACTION_S * 1000))
+        # The browser answers the second long before the mouse is pressed.
+        await running.act(lambda: asyncio.gather(locator.click(timeout=ACTION_S * 1000), look()))
     except PlaywrightTimeout:
         if running.navigation.begun == begun:  # else it was made, and waits for where it leads
             raise
@@ -238,7 +252,7 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
 async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Put text into a field in place of what is there; choose in a list; give a file field a file of the slot."""
     page, before, text = running.tabs.page, running.tabs.page.url, arguments["text"]
-    locator, _ = await _found(running, arguments["ref"])
+    locator = await _found(running, arguments["ref"])
     await fields.fill(running, state, locator, text, ACTION_S)
     told = {"typed": f"*** ({len(text)} characters)", "element": _with_at(arguments["ref"])}
     return {**told, **await after(running, state, before, page)}
