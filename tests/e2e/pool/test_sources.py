@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,9 +66,7 @@ async def test_from_config_on_docker(ending: str, tmp_path: Path, docker_image: 
 
 
 @pytest.mark.docker
-async def test_from_env_on_docker(
-    tmp_path: Path, docker_image: Image, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_from_env_on_docker(tmp_path: Path, docker_image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     image = docker_image("busybox")
     given = {
         "CONFIG": str(write(tmp_path, "yaml", "hermes-exec-test/absent:1")),
@@ -81,14 +78,7 @@ async def test_from_env_on_docker(
     }
     for name, value in given.items():
         monkeypatch.setenv(f"HERMES_EXEC_{name}", value)
-    monkeypatch.setenv("TERMINAL_LIFETIME_SECONDS", "33")
-    with caplog.at_level(logging.WARNING, "hermes_exec"):
-        pool = SandboxPool.from_env()
-    assert pool.config.idle_timeout_s == 33
-    assert [r.message for r in caplog.records] == [
-        "TERMINAL_LIFETIME_SECONDS is read as idle_timeout_s; write that instead"
-    ]
-    async with pool, pool.slot() as slot:
+    async with SandboxPool.from_env() as pool, pool.slot() as slot:
         assert slot.image == image
         assert (await slot.run(LOOK)).stdout.split() == ["pool", "yes", "from-env", "24", "lo"]
         assert set(slot.isolation.limits) == {"pids"}
