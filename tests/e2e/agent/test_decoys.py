@@ -269,5 +269,5 @@ async def test_batch_scores_by_the_same_rules(tmp_path: Path) -> None:
     model = PlanModel({"link": [[LINKS["to the file"][0]], "done"], "live": [start, "done"], "slot": [start, "done"]})
     config = BatchConfig(dataset=tmp_path / "prompts.jsonl", out=tmp_path / "out", model=model, backend="local")
     await run_batch(config)
-    solved = {row["prompt"]: row["solved"] for row in read_records(tmp_path / "out")}
+    solved = {rows[row["prompt_index"]]["prompt"]: row["solved"] for row in read_records(tmp_path / "out")}
     assert solved == {"link": "unsolved", "live": "solved", "slot": "unsolved"}
