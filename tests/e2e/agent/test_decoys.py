@@ -259,7 +259,7 @@ async def test_a_home_in_the_work_configures_no_check(with_python: dict[str, Any
 async def test_batch_scores_by_the_same_rules(tmp_path: Path) -> None:
     serve = "import socketserver as s; s.UnixStreamServer('sock', s.BaseRequestHandler).serve_forever()"
     ask = "import socket; socket.socket(socket.AF_UNIX).connect('sock')"
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": "link", "check": COMPARE, "check_files": EXPECTED},
         {"prompt": "live", "check": f'python3 -c "{ask}"', "score_in": "live"},
         {"prompt": "slot", "check": f'python3 -c "{ask}"', "score_in": "slot"},
