@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
@@ -26,18 +25,23 @@ class Portals:
 
     def __init__(self) -> None:
         self._provider = BlockingPortalProvider()
+        self._used = False
         os.register_at_fork(after_in_child=self._forked)
 
     def open(self) -> AbstractContextManager[BlockingPortal]:
         """The portal, for as long as the context lasts. After a fork the child has its own."""
+        self._used = True
         return _Use(self._provider)
 
     def _forked(self) -> None:
         """Begin anew in a child. What is left of the parent's portal is never freed: it would wait at its end for a
         thread that the child does not have, at the latest when the interpreter ends.
         """
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._provider))
-        self._provider = BlockingPortalProvider()
+        if self._used:
+            import ctypes
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._provider))
+            self._provider, self._used = BlockingPortalProvider(), False
 
 
 class _Use(AbstractContextManager[BlockingPortal, None]):
