@@ -32,7 +32,7 @@ from tests.e2e.agent.unkind import Unkindness
 
 ROOT = Path(__file__).resolve().parent.parent
 TURNS, EPISODES, ROUNDS, AT_ONCE = 20, 8, 5, 8
-MANY, MANY_TURNS, SLOTS_A_BOX = 1000, 3, 64
+MANY, MANY_TURNS, SLOTS_A_SANDBOX = 1000, 3, 64
 UNKIND = Unkindness(per_s=2, faults=0.05, away_after=450, away_s=60.0)
 UNKIND_EPISODES, UNKIND_AT_ONCE = 300, 32
 CPU = "driver CPU of a tool call with its model request"
@@ -186,9 +186,9 @@ class _Gathering:
 async def many() -> Figures:
     """Memory and processor time of this process for episodes that are all under way at once, each in a slot."""
     model, done = _Gathering(), list[Episode]()
-    boxes = -(-MANY // SLOTS_A_BOX)
+    sandboxes = -(-MANY // SLOTS_A_SANDBOX)
     async with (
-        SandboxPool("local", slots_per_sandbox=SLOTS_A_BOX, max_sandboxes=boxes) as pool,
+        SandboxPool("local", slots_per_sandbox=SLOTS_A_SANDBOX, max_sandboxes=sandboxes) as pool,
         pool.slots(MANY) as slots,
     ):
         await in_slots(slots, MANY, lambda slot, _: _first_command(slot))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from benchmarks import bare, docker_exec, in_box, naive, ours, swe_rex
+from benchmarks import bare, docker_exec, in_sandbox, naive, ours, swe_rex
 from benchmarks.contender import (
     LARGE,
     SMALL,
@@ -21,7 +21,7 @@ from benchmarks.measured import Discipline, Measured, Sample, in_flight, progres
 from benchmarks.options import Options
 
 HOST = Floors("subprocess.run, host", "asyncio subprocess, host")
-BOX = Floors("subprocess.run, in the container", "asyncio subprocess, in the container")
+SANDBOX = Floors("subprocess.run, in the container", "asyncio subprocess, in the container")
 LOCAL, DOCKER = "hermes-exec, local", "hermes-exec, Docker"
 ENTRIES = (
     Entry(HOST.one, HOST, bare.open_subprocess),
@@ -29,15 +29,15 @@ ENTRIES = (
     Entry(HOST.many, HOST, bare.open_asyncio),
     Entry("naive worker, pipe on the host", HOST, naive.open_local),
     Entry(LOCAL, HOST, ours.open_local),
-    Entry("fork+exec in Go, in the container", BOX, in_box.open_go),
-    Entry(BOX.one, BOX, in_box.open_subprocess),
-    Entry(f"{BOX.one}, rested", BOX, in_box.open_rested),
-    Entry(BOX.many, BOX, in_box.open_asyncio),
-    Entry("naive worker, one docker exec", BOX, naive.open_docker),
-    Entry(DOCKER, BOX, ours.open_docker),
-    Entry("SWE-ReX, Docker", BOX, swe_rex.open_swe_rex),
-    Entry("docker exec, SDK", BOX, docker_exec.open_sdk),
-    Entry("docker exec, CLI", BOX, docker_exec.open_cli),
+    Entry("fork+exec in Go, in the container", SANDBOX, in_sandbox.open_go),
+    Entry(SANDBOX.one, SANDBOX, in_sandbox.open_subprocess),
+    Entry(f"{SANDBOX.one}, rested", SANDBOX, in_sandbox.open_rested),
+    Entry(SANDBOX.many, SANDBOX, in_sandbox.open_asyncio),
+    Entry("naive worker, one docker exec", SANDBOX, naive.open_docker),
+    Entry(DOCKER, SANDBOX, ours.open_docker),
+    Entry("SWE-ReX, Docker", SANDBOX, swe_rex.open_swe_rex),
+    Entry("docker exec, SDK", SANDBOX, docker_exec.open_sdk),
+    Entry("docker exec, CLI", SANDBOX, docker_exec.open_cli),
 )
 
 

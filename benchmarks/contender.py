@@ -39,7 +39,7 @@ class Contender(Protocol):
 
 
 class SelfTimed(Protocol):
-    """A contender that does the whole measurement of empty commands itself, inside of the box."""
+    """A contender that does the whole measurement of empty commands itself, inside of the sandbox."""
 
     async def timed_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
         """Return the times of all calls and the whole elapsed time, in seconds."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from benchmarks.calls import BOX, DOCKER, ENTRIES, HOST, LOCAL, noop, one_slice, open_all
+from benchmarks.calls import DOCKER, ENTRIES, HOST, LOCAL, SANDBOX, noop, one_slice, open_all
 from benchmarks.measured import Curves, Measured, Point, Sample, progress
 from benchmarks.options import Options
 
 AT_ONCE = tuple(2**power for power in range(10))
-SHOWN = (HOST.many, LOCAL, BOX.many, DOCKER)
+SHOWN = (HOST.many, LOCAL, SANDBOX.many, DOCKER)
 ROUNDS = 2
 
 

@@ -1,4 +1,4 @@
-"""Each backend: calls, files and boxes from nothing, beside what the engine's own exec does."""
+"""Each backend: calls, files and sandboxes from nothing, beside what the engine's own exec does."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ DOCKER, NOMAD, MODAL = "hermes-exec, Docker", "hermes-exec, Nomad", "hermes-exec
 SSH, EXEC = "ssh, one connection", "apptainer exec, one instance"
 DOCKER_EXEC, ALLOC_EXEC, MODAL_EXEC = "docker exec", "nomad alloc exec", "exec of Modal's client"
 BARE = "apptainer exec"
-MEGABYTES, BOXES, AT_ONCE = 50, 80, 8
-FIRST = "a box, from nothing to its first command"
+MEGABYTES, SANDBOXES, AT_ONCE = 50, 80, 8
+FIRST = "a sandbox, from nothing to its first command"
 PAIRS = {
     "local": (LOCAL, HOST.many),
     "docker": (DOCKER, DOCKER_EXEC),
@@ -178,7 +178,7 @@ async def connection(options: dict[str, Any], folder: str) -> AsyncIterator[Prog
 
 
 async def alloc_exec(options: dict[str, Any], job: str) -> Program:
-    """Nomad's own exec, in the job of a box."""
+    """Nomad's own exec, in the job of a sandbox."""
 
     def allocation() -> str:
         headers = {"X-Nomad-Token": options["token"]}
@@ -187,11 +187,11 @@ async def alloc_exec(options: dict[str, Any], job: str) -> Program:
 
     access = ("-address", options["address"], "-token", options["token"], "-i=true", "-t=false")
     made = await to_thread.run_sync(allocation)
-    return Program(nomad_agent.program(), "alloc", "exec", *access, "-task", "box", made)
+    return Program(nomad_agent.program(), "alloc", "exec", *access, "-task", "sandbox", made)
 
 
 async def modal_exec(sandbox: str) -> ModalExec:
-    """The exec of Modal's own client, in the sandbox of a box."""
+    """The exec of Modal's own client, in the sandbox of a sandbox."""
     import modal
 
     return ModalExec(await modal.Sandbox.from_id.aio(sandbox))
@@ -226,7 +226,7 @@ async def measure(options: Options) -> Measured:
         await calls(measured, contenders, options)
         await transfers(measured, contenders, folder, options)
         await first_commands(measured, engines, options)
-        await many_boxes(measured, engines["singularity"])
+        await many_sandboxes(measured, engines["singularity"])
     return measured
 
 
@@ -292,21 +292,21 @@ async def first_commands(measured: Measured, engines: dict[str, dict[str, Any]],
                 (discipline.sample(name) if number else Sample()).add_one(time.perf_counter() - begin)
 
 
-async def many_boxes(measured: Measured, apptainer: dict[str, Any]) -> None:
-    """Boxes of which each runs a command, as many at once."""
+async def many_sandboxes(measured: Measured, apptainer: dict[str, Any]) -> None:
+    """Sandboxes of which each runs a command, as many at once."""
     discipline = Discipline(
-        f"engines: {BOXES} boxes, each with its first command, {AT_ONCE} at once",
+        f"engines: {SANDBOXES} sandboxes, each with its first command, {AT_ONCE} at once",
         "times",
         {APPTAINER: BARE, BARE: BARE},
     )
     measured.disciplines.append(discipline)
     for number in range(2):
-        progress(f"{BOXES} boxes: round {number}")
+        progress(f"{SANDBOXES} sandboxes: round {number}")
         begin = time.perf_counter()
         pool = SandboxPool(
-            "singularity", max_sandboxes=BOXES, launches_at_once=AT_ONCE, creates_per_s=1000, **apptainer
+            "singularity", max_sandboxes=SANDBOXES, launches_at_once=AT_ONCE, creates_per_s=1000, **apptainer
         )
-        async with pool, pool.slots(BOXES) as slots, anyio.create_task_group() as tasks:
+        async with pool, pool.slots(SANDBOXES) as slots, anyio.create_task_group() as tasks:
             for slot in slots:
                 tasks.start_soon(slot.run, "true")
         discipline.sample(APPTAINER).add_one(time.perf_counter() - begin)
@@ -320,6 +320,6 @@ async def many_boxes(measured: Measured, apptainer: dict[str, Any]) -> None:
                 await program.noop()
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(BOXES):
+            for _ in range(SANDBOXES):
                 tasks.start_soon(one)
         discipline.sample(BARE).add_one(time.perf_counter() - begin)

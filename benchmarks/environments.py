@@ -31,7 +31,7 @@ from benchmarks.options import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 TURNS, AT_ONCE, ROUNDS = 20, 32, 5
-MANY, MANY_TURNS, SLOTS_A_BOX = 512, 5, 64
+MANY, MANY_TURNS, SLOTS_A_SANDBOX = 512, 5, 64
 CPU = f"driver CPU of a turn, {AT_ONCE} rollouts at once"
 PLAIN = f"{CPU}, a plain environment with ManagedServer and subprocesses"
 RATIO = "of the plain environment"
@@ -135,11 +135,11 @@ async def many() -> Figures:
     from tests.e2e.atropos.lab import make_env
 
     async with served(MANY_TURNS) as (tokenizer, url):
-        boxes = MANY // SLOTS_A_BOX
+        sandboxes = MANY // SLOTS_A_SANDBOX
         given: dict[str, Any] = {
             "group_size": MANY,
-            "slots_per_sandbox": SLOTS_A_BOX,
-            "max_sandboxes": boxes,
+            "slots_per_sandbox": SLOTS_A_SANDBOX,
+            "max_sandboxes": sandboxes,
             "turns": MANY_TURNS,
         }
         env = make_env(CountingEnv, tokenizer, url, **given)

@@ -1,4 +1,4 @@
-"""Slots of a box that others share: borrowing one that is ready, and giving it back with many files in it."""
+"""Slots of a sandbox that others share: borrowing one that is ready, and giving it back with many files in it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def measure(options: Options) -> Measured:
         for number in range(options.rounds + 1):
             progress(f"lending: round {number} of {options.rounds}")
             for name, pool in pools.items():
-                # The first round makes the box and is not counted.
+                # The first round makes the sandbox and is not counted.
                 samples = [each.sample(name) if number else Sample() for each in disciplines]
                 await lend(pool, *samples)
     return measured

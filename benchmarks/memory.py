@@ -40,7 +40,7 @@ def children(pid: int) -> list[int]:
 
 
 def runner_pid(backend: str, sandbox: str) -> int:
-    """The serving runner of a box, as this host numbers it."""
+    """The serving runner of a sandbox, as this host numbers it."""
     if backend == "local":
         return int(sandbox.removeprefix("local-"))
     import docker
@@ -53,7 +53,7 @@ def runner_pid(backend: str, sandbox: str) -> int:
 
 
 async def measure(_: Options) -> Measured:
-    """Fill one box of each backend with slots, let them rest, and look."""
+    """Fill one sandbox of each backend with slots, let them rest, and look."""
     measured = Measured()
     if os.geteuid() != 0:
         measured.leave_out("memory of the runner", "only root may look into its processes")
@@ -61,7 +61,7 @@ async def measure(_: Options) -> Measured:
     for name, backend in ((LOCAL, "local"), (DOCKER, "docker")):
         progress(f"memory of {SLOTS} idle slots: {name}")
         try:
-            runner, inits = await idle_box(backend)
+            runner, inits = await idle_sandbox(backend)
         except ContenderMissing as error:
             measured.leave_out(f"{name}, memory", error)
             continue
@@ -72,8 +72,8 @@ async def measure(_: Options) -> Measured:
     return measured
 
 
-async def idle_box(backend: str) -> tuple[dict[str, int], list[dict[str, int]]]:
-    """Memory in KiB of the runner of a box whose slots have all worked and now rest, and of each slot's init."""
+async def idle_sandbox(backend: str) -> tuple[dict[str, int], list[dict[str, int]]]:
+    """Memory in KiB of the runner of a sandbox whose slots have all worked and now rest, and of each slot's init."""
     name = None if backend == "local" else await to_thread.run_sync(image)
     pool = SandboxPool(backend, image=name, network=name is None, max_sandboxes=1, slots_per_sandbox=SLOTS)
     async with pool, pool.slots(SLOTS) as slots:

@@ -12,5 +12,5 @@ class Options:
     rounds: int = 5
     slice_s: float = 0.4
     slots: int = 1000
-    boxes: int = 32
+    sandboxes: int = 32
     megabytes: int = 100

@@ -26,7 +26,7 @@ Python itself takes there: with one call at a time a bare `subprocess.run(["bash
 nothing, with more asyncio's subprocesses. Inside of the container these run in a program there that times itself,
 so that no channel into it can beat them; a loop of fork and exec in Go is the stricter form. All have the locale
 of a slot (`LANG=C.UTF-8`). A loop keeps the processors awake and their caches warm; rested, it pauses for half a
-millisecond between two calls, as a box does that is called from outside. A naive worker is a Python program behind
+millisecond between two calls, as a sandbox does that is called from outside. A naive worker is a Python program behind
 one stream, with a line of JSON for each request and 64 threads that call `subprocess.run`.
 """
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from benchmarks import (
     added,
     agent,
-    boxes,
     browser,
     calls,
     curves,
@@ -26,6 +25,7 @@ from benchmarks import (
     lending,
     memory,
     parsers,
+    sandboxes,
     scale,
     start,
     transfer,
@@ -37,7 +37,7 @@ from benchmarks.report import write_report
 
 PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
     "start": start.measure,
-    "boxes": boxes.measure,
+    "sandboxes": sandboxes.measure,
     "lending": lending.measure,
     "memory": memory.measure,
     "calls": calls.measure,
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=default.rounds)
     parser.add_argument("--slice-s", type=float, default=default.slice_s, help="time of one contender in one round")
     parser.add_argument("--slots", type=int, default=default.slots, help="live slots of the part scale")
-    parser.add_argument("--boxes", type=int, default=default.boxes, help="containers of the part boxes")
+    parser.add_argument("--sandboxes", type=int, default=default.sandboxes, help="containers of the part sandboxes")
     parser.add_argument(
         "--megabytes", type=int, default=default.megabytes, help="size of the file of the part transfer"
     )
@@ -84,7 +84,7 @@ def main() -> int:
     given = parser.parse_args()
     here = Path(__file__).resolve().parent
     out = given.out or (here.parent / ".cache" / "bench" if given.only else here)
-    options = Options(given.rounds, given.slice_s, given.slots, given.boxes, given.megabytes)
+    options = Options(given.rounds, given.slice_s, given.slots, given.sandboxes, given.megabytes)
     # 512 commands at once, each with its pipes.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -28,7 +28,7 @@ class Step:
     """What a driver told of itself at one number of slots."""
 
     slots: int
-    boxes: int
+    sandboxes: int
     descriptors: int
     rss_kb: int
     times_s: list[float]
@@ -42,7 +42,7 @@ class Step:
 
 
 def more_descriptors(slots: int) -> str:
-    """Name of the figure: what so many slots take above a single one, with as many boxes."""
+    """Name of the figure: what so many slots take above a single one, with as many sandboxes."""
     return f"further descriptors of the driver for {slots:,} slots instead of 1"
 
 
@@ -69,7 +69,9 @@ def figures(least: Step, most: Step) -> dict[str, Figure]:
     return {
         MEMORY: Figure((most.rss_kb - least.rss_kb) / max(1, most.slots - least.slots), "KiB"),
         more_descriptors(most.slots): Figure(most.descriptors - least.descriptors, ""),
-        f"all descriptors of the driver for {most.slots:,} slots in {most.boxes} boxes": Figure(most.descriptors, ""),
+        f"all descriptors of the driver for {most.slots:,} slots in {most.sandboxes} sandboxes": Figure(
+            most.descriptors, ""
+        ),
         f"driver memory for {most.slots:,} slots, resident": Figure(most.rss_kb / 1024, "MiB"),
     }
 
@@ -101,7 +103,7 @@ async def grown(name: str, backend: str, options: Options) -> list[Step]:
 
 
 async def end(driver: asyncio.subprocess.Process) -> None:
-    """Interrupt it, so that it ends its boxes; where that takes too long, they end with their lease."""
+    """Interrupt it, so that it ends its sandboxes; where that takes too long, they end with their lease."""
     if driver.returncode is None:
         driver.send_signal(2)
         try:

@@ -21,7 +21,7 @@ from benchmarks.memory import descriptors, memory_kb
 from hermes_exec import SandboxPool
 from hermes_exec.slot.slot import Slot
 
-BOXES = 4
+SANDBOXES = 4
 AT_ONCE = 8
 ACQUIRED_AT_ONCE = 16
 
@@ -29,13 +29,18 @@ ACQUIRED_AT_ONCE = 16
 async def main(backend: str, most: int, seconds: float) -> None:
     """Grow to `most` slots in steps of ten, and measure at each step."""
     name = None if backend == "local" else image()
-    each = -(-most // BOXES)
+    each = -(-most // SANDBOXES)
     pool = SandboxPool(
-        backend, image=name, network=name is None, slots_per_sandbox=each, max_sandboxes=BOXES, shutdown_timeout_s=60
+        backend,
+        image=name,
+        network=name is None,
+        slots_per_sandbox=each,
+        max_sandboxes=SANDBOXES,
+        shutdown_timeout_s=60,
     )
     slots: list[Slot] = []
     async with pool:
-        await pool.prewarm(BOXES)
+        await pool.prewarm(SANDBOXES)
         for count in steps(most):
             await grow(pool, slots, count)
             call = in_turn(slots)
@@ -44,7 +49,7 @@ async def main(backend: str, most: int, seconds: float) -> None:
             gc.collect()
             answer = {
                 "slots": count,
-                "boxes": len({slot.sandbox for slot in slots}),
+                "sandboxes": len({slot.sandbox for slot in slots}),
                 "descriptors": descriptors(os.getpid()),
                 "rss_kb": memory_kb(os.getpid()),
                 "times_s": times_s,

@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import agent, boxes, browser, engines, environments, lending, memory, scale, start
-from benchmarks.calls import BOX, DOCKER, HOST, LOCAL
+from benchmarks import agent, browser, engines, environments, lending, memory, sandboxes, scale, start
+from benchmarks.calls import DOCKER, HOST, LOCAL, SANDBOX
 from benchmarks.measured import Measured, Sample
 from benchmarks.options import Options
 from benchmarks.transfer import ARCHIVE, STREAM
@@ -43,12 +43,12 @@ class Target:
 
 def targets() -> Iterator[Target]:
     """All of them, in the order of the report."""
-    for name, floors, most in ((LOCAL, HOST, 1.2), (DOCKER, BOX, 1.3)):
+    for name, floors, most in ((LOCAL, HOST, 1.2), (DOCKER, SANDBOX, 1.3)):
         yield _slower(f"no-op, {name}", most, ("no-op, 1 at once", name), ("no-op, 1 at once", floors.one))
-    for name, floors in ((LOCAL, HOST), (DOCKER, BOX)):
+    for name, floors in ((LOCAL, HOST), (DOCKER, SANDBOX)):
         for at_once in (32, 64):
             yield _rate(f"no-op, {at_once} at once, {name}", f"no-op, {at_once} at once", name, floors.many)
-    for name, floors in ((LOCAL, HOST), (DOCKER, BOX)):
+    for name, floors in ((LOCAL, HOST), (DOCKER, SANDBOX)):
         for work in ("write 1 KiB", "read 1 KiB"):
             yield _slower(f"{work}, {name}", 0.5, (work, name), ("no-op, 1 at once", floors.one))
     for name in (LOCAL, DOCKER):
@@ -59,11 +59,11 @@ def targets() -> Iterator[Target]:
         for base in (STREAM, ARCHIVE):
             work = f"{size} {way}"
             yield Target(f"{work}, of {base}", 0.7, " ×", _throughput(work, DOCKER, base), least=True)
-    many = f"{Options.boxes} boxes, each with its first command"
-    yield _slower(many, 1.1, (many, boxes.OURS), (many, boxes.BARE))
-    machines = f"{Options.boxes} slots with roots of their own, each with its first command"
-    yield _slower(machines, 0.15, (many, boxes.MACHINES), (many, boxes.BARE))
-    yield _slower(boxes.FIRST, 1.1, (boxes.FIRST, boxes.OURS), (boxes.FIRST, boxes.BARE))
+    many = f"{Options.sandboxes} sandboxes, each with its first command"
+    yield _slower(many, 1.1, (many, sandboxes.OURS), (many, sandboxes.BARE))
+    machines = f"{Options.sandboxes} slots with roots of their own, each with its first command"
+    yield _slower(machines, 0.15, (many, sandboxes.MACHINES), (many, sandboxes.BARE))
+    yield _slower(sandboxes.FIRST, 1.1, (sandboxes.FIRST, sandboxes.OURS), (sandboxes.FIRST, sandboxes.BARE))
     for name in (LOCAL, DOCKER):
         yield _time(f"{lending.ACQUIRE}, {name}", 1, lending.ACQUIRE, name)
         yield _time(f"{lending.RESET}, {name}", 20 if name == LOCAL else 25, lending.RESET, name)
@@ -89,8 +89,8 @@ def _of_engines() -> Iterator[Target]:
     for name, (slower, rate) in {**wanted, engines.NOMAD: (2.5, 0.7)}.items():
         yield _slower(f"engines: no-op, {name}", slower, ("engines: no-op", name), ("engines: no-op", HOST.many))
         yield _rate(f"engines: no-op, 32 at once, {name}", "engines: no-op, 32 at once", name, HOST.many, rate)
-    many_boxes = f"engines: {engines.BOXES} boxes, each with its first command, {engines.AT_ONCE} at once"
-    yield _slower(many_boxes, 1.3, (many_boxes, engines.APPTAINER), (many_boxes, engines.BARE))
+    many_sandboxes = f"engines: {engines.SANDBOXES} sandboxes, each with its first command, {engines.AT_ONCE} at once"
+    yield _slower(many_sandboxes, 1.3, (many_sandboxes, engines.APPTAINER), (many_sandboxes, engines.BARE))
     first = f"engines: {engines.FIRST}"
     yield _slower(first, 1, (first, engines.APPTAINER), (first, "apptainer instance start"))
 

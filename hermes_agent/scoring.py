@@ -127,8 +127,8 @@ async def score(
 ) -> tuple[Verdict, KillReceipt | None]:
     """Score an episode in its slot. `set_up` brings the task's own files.
 
-    A box that its own tenant ended, or work that is too large to be taken out, has reward 0. Raises CheckFailed, and
-    the ExecError or OSError that kept the check from its verdict.
+    A sandbox that its own tenant ended, or work that is too large to be taken out, has reward 0. Raises CheckFailed,
+    and the ExecError or OSError that kept the check from its verdict.
     """
     killed: KillReceipt | None = None
     sealed = scoring.score_in == "sealed"

@@ -1,7 +1,7 @@
 """The error model: one tree, and for each class when it is raised.
 
 Trouble that a tool meets (a failing command, a timeout, a missing file) is a result. What stands here is trouble with
-the caller's configuration, with this library, with the box or with its provider. Every error says whose fault it is
+the caller's configuration, with this library, with the sandbox or with its provider. Every error says whose fault it is
 (``cause``), so that an episode can be scored or dropped without reading messages.
 """
 
@@ -22,9 +22,9 @@ class ErrorCause(StrEnum):
     TASK = "task"
     """The task's data are broken: an image that lacks what its check needs, a failing set-up."""
     INFRA = "infra"
-    """The box, the stream or this library: the episode is not scored."""
+    """The sandbox, the stream or this library: the episode is not scored."""
     PROVIDER = "provider"
-    """A service behind the box: a registry, a cloud, a model endpoint."""
+    """A service behind the sandbox: a registry, a cloud, a model endpoint."""
     CONFIG = "config"
     """The caller asked for something that cannot be."""
     BUDGET = "budget"
@@ -44,7 +44,8 @@ class ExecError(Exception):
     """Base of every error that this library raises on its own account.
 
     ``cause`` says whose fault it is, ``retryable`` whether the same call may succeed on another slot or later,
-    ``sandbox`` is the id of the box and ``request_id`` the number of the request on its channel, where one is known.
+    ``sandbox`` is the id of the sandbox and ``request_id`` the number of the request on its channel, where one is
+    known.
     """
 
     default_cause: ClassVar[ErrorCause] = ErrorCause.INFRA
@@ -87,14 +88,14 @@ class BackendUnavailable(ExecError):
 
 
 class LaunchError(ExecError):
-    """Raised when a box could not be started, or its runner did not answer."""
+    """Raised when a sandbox could not be started, or its runner did not answer."""
 
     default_retryable = True
 
 
 class ImageError(LaunchError):
-    """Raised when the image of a box cannot be had: it is missing and may not be pulled, the registry denied it, or it
-    is not for this platform. ``cause`` is ``provider``, and another try may succeed, where the registry is not to be
+    """Raised when the image of a sandbox cannot be had: it is missing and may not be pulled, the registry denied it, or
+    it is not for this platform. ``cause`` is ``provider``, and another try may succeed, where the registry is not to be
     had.
     """
 
@@ -103,13 +104,13 @@ class ImageError(LaunchError):
 
 
 class LaunchTimeout(LaunchError, TimeoutError):
-    """Raised when a box did not become ready within ``launch_timeout_s``, or its image was not there within
+    """Raised when a sandbox did not become ready within ``launch_timeout_s``, or its image was not there within
     ``pull_timeout_s``.
     """
 
 
 class QuotaExceeded(LaunchError):
-    """Raised when the provider refuses one more box: quota, rate limit, no room on any node."""
+    """Raised when the provider refuses one more sandbox: quota, rate limit, no room on any node."""
 
     default_cause = ErrorCause.PROVIDER
 
@@ -132,10 +133,10 @@ class AcquireTimeout(ExecError, TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """What is known about the end of a box.
+    """What is known about the end of a sandbox.
 
-    ``suspect`` says who ended it: ``tenant`` (only the box's own tenant can have), ``outside`` (removed, stopped, host
-    out of memory), ``unknown``. ``log_tail`` is the end of the runner's own log.
+    ``suspect`` says who ended it: ``tenant`` (only the sandbox's own tenant can have), ``outside`` (removed, stopped,
+    host out of memory), ``unknown``. ``log_tail`` is the end of the runner's own log.
     """
 
     reason: str
@@ -146,10 +147,10 @@ class PostMortem:
 
 
 class SandboxDied(ExecError):
-    """Raised by the call under way and by each later one when the box has ended. ``post_mortem`` says what is known
+    """Raised by the call under way and by each later one when the sandbox has ended. ``post_mortem`` says what is known
     about its end.
 
-    ``cause`` is ``policy`` when the box's own tenant ended it, else ``infra``.
+    ``cause`` is ``policy`` when the sandbox's own tenant ended it, else ``infra``.
     """
 
     default_retryable = True
@@ -179,8 +180,8 @@ class HostDiskFull(ExecError):
 
 
 class ChannelLost(ExecError, ConnectionError):
-    """Raised when the stream into the box is gone and was not restored in time, and the request had not been sent: it
-    did not run.
+    """Raised when the stream into the sandbox is gone and was not restored in time, and the request had not been sent:
+    it did not run.
     """
 
     default_retryable = True
@@ -193,7 +194,9 @@ class OutcomeUnknown(ExecError):
 
 
 class ProtocolError(ExecError):
-    """Raised when a box sent what the protocol forbids. The box is destroyed: nothing that it says can be believed."""
+    """Raised when a sandbox sent what the protocol forbids. The sandbox is destroyed: nothing that it says can be
+    believed.
+    """
 
 
 class SlotClosed(ExecError):

@@ -8,10 +8,10 @@ from typing import Literal
 
 from hermes_exec.errors import CommandFailed, PostMortem
 
-IsolationLevel = Literal["none", "uid", "namespaces", "box"]
+IsolationLevel = Literal["none", "uid", "namespaces", "exclusive"]
 """The rungs of isolation, lowest first: a floor is met by its own rung and every later one."""
 SlotRoot = Literal["own", "shared"]
-"""Whether a slot has a root of its own over the image, or that of its box."""
+"""Whether a slot has a root of its own over the image, or that of its sandbox."""
 
 FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
 
@@ -57,7 +57,7 @@ class RunResult:
     ``oom_killed``: memory ran out, and a process of the command was ended for it: the command itself (exit code 137),
     or a part of it, such as one side of a pipeline, whatever the exit code is then. A part is inferred when the
     kernel's count of such kills rose while the command ran: for a command that ran alone in a slot with a memory limit
-    or a box of its own, else for one with a process of more than half of the limit. The kernel does not say which
+    or a sandbox of its own, else for one with a process of more than half of the limit. The kernel does not say which
     process it was: exit code 137 for another reason, such as ``timeout -s KILL``, is taken for such a kill when another
     command, or a slot that shares the count, lost a process to one meanwhile.
 
@@ -171,8 +171,8 @@ def as_text(data: bytes, cut_at: int = 0, dropped_bytes: int = 0) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What separates a slot from its neighbours and from the box, as probed: each value a short plain statement of what
-    holds.
+    """What separates a slot from its neighbours and from the sandbox, as probed: each value a short plain statement of
+    what holds.
 
     ``limits`` maps each limit that was asked for to how it is enforced, or to ``not enforced``. ``price_ms`` is what
     the set-up cost.
@@ -303,7 +303,7 @@ class RunnerMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """A pool at one moment. ``sandboxes`` counts boxes by state; the acquire times are over the last thousand
+    """A pool at one moment. ``sandboxes`` counts sandboxes by state; the acquire times are over the last thousand
     acquisitions. ``slots_most`` is how many slots the pool can ever have at once, ``acquired`` how many it has handed
     out since it was entered, and ``released`` how many of these nobody holds any more. ``runners`` maps each sandbox to
     the memory of its runner, as it was some seconds ago at most.
@@ -337,7 +337,7 @@ class PoolEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched(PoolEvent):
-    """A box was started; its runner has not answered yet."""
+    """A sandbox was started; its runner has not answered yet."""
 
     backend: str
     image: str | None = None
@@ -346,7 +346,7 @@ class Launched(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(PoolEvent):
-    """A box is ready: its runner answered and its set-up is done."""
+    """A sandbox is ready: its runner answered and its set-up is done."""
 
     slots: int
     duration_s: float = 0.0
@@ -373,7 +373,7 @@ class Reset(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined(PoolEvent):
-    """A slot could not be proven clean: nobody gets it, and its box is replaced."""
+    """A slot could not be proven clean: nobody gets it, and its sandbox is replaced."""
 
     slot: str
     reason: str
@@ -381,7 +381,7 @@ class Quarantined(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Died(PoolEvent):
-    """A box ended although nobody asked for it."""
+    """A sandbox ended although nobody asked for it."""
 
     post_mortem: PostMortem
     slots_lent: int = 0
@@ -389,7 +389,7 @@ class Died(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped(PoolEvent):
-    """A box whose owner is gone was ended."""
+    """A sandbox whose owner is gone was ended."""
 
     backend: str
     run_id: str | None = None
@@ -398,7 +398,7 @@ class Reaped(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled(PoolEvent):
-    """The pool decided on another number of boxes."""
+    """The pool decided on another number of sandboxes."""
 
     before: int
     after: int

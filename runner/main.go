@@ -1,5 +1,5 @@
 // Command runner works inside a sandbox for hermes-exec: it holds slots,
-// commands, files and sessions of one box and speaks docs/protocol.md.
+// commands, files and sessions of one sandbox and speaks docs/protocol.md.
 package main
 
 import (
@@ -36,8 +36,8 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
                     [--volume DIR]… [--own DIR]… [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
                     [--filter] [--until-stdin-ends]
        runner attach --base DIR
-       runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
-       runner status | end --base FOLDER/hermes-exec-…/box
+       runner start --base FOLDER/hermes-exec-…/base --owner JSON [--lease-s N]
+       runner status | end --base FOLDER/hermes-exec-…/base
        runner list --base FOLDER
        runner wipe DIR...
        runner sha256
@@ -47,7 +47,7 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
        runner version
 `
 
-// init keeps the first thread of serve to main alone: Apptainer has a box end
+// init keeps the first thread of serve to main alone: Apptainer has a sandbox end
 // with its parent by that thread's death signal (PR_SET_PDEATHSIG), and whoever
 // took on a user's rights there would clear it.
 func init() {
@@ -142,12 +142,12 @@ func runServe(args []string) int {
 	driver := flags.String("dial", "", "socket on which a driver waits for this runner")
 	parent := flags.Int("parent", 0, "process that started this one, and with which it is to end")
 	var shared []string
-	flags.Func("shared", "folder of the box to which all slots write", func(path string) error {
+	flags.Func("shared", "folder of the sandbox to which all slots write", func(path string) error {
 		shared = append(shared, path)
 		return nil
 	})
 	var own []string
-	flags.Func("own", "mounted directory of the box that ends with it", func(path string) error {
+	flags.Func("own", "mounted directory of the sandbox that ends with it", func(path string) error {
 		own = append(own, path)
 		return nil
 	})
@@ -161,9 +161,9 @@ func runServe(args []string) int {
 		unset = append(unset, pattern)
 		return nil
 	})
-	network := flags.String("network-of", "", "whose the box's network is, where it is not its own")
+	network := flags.String("network-of", "", "whose the sandbox's network is, where it is not its own")
 	untilEOF := flags.Bool("until-stdin-ends", false, "end with the process that holds the other end of standard input")
-	filter := flags.Bool("filter", false, "keep a whole box from system calls, as its engine does not")
+	filter := flags.Bool("filter", false, "keep a whole sandbox from system calls, as its engine does not")
 	remove := flags.String("remove", "", "directory to remove after an orderly end")
 	var hidden []string
 	flags.Func("hide", "directory of the engine's that tenants are not to reach", func(path string) error {
@@ -230,7 +230,7 @@ func unsetVariables(patterns []string) {
 	}
 }
 
-// runDetached answers in JSON: a box, a list of them, or an error.
+// runDetached answers in JSON: a sandbox, a list of them, or an error.
 func runDetached(command string, args []string) int {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	base := flags.String("base", "", "directory of a runner, or for list that which holds those of several")

@@ -13,7 +13,7 @@ import sys
 import time
 
 REST_S = 0.0005
-"""About what a caller outside leaves the box without work, from the end of a command to the start of the next."""
+"""About what a caller outside leaves the sandbox without work, from the end of a command to the start of the next."""
 
 
 def run(seconds: float, command: list[str], rest_s: float = 0) -> tuple[list[int], int]:

@@ -2,7 +2,7 @@
 
 `python -m examples.demo` runs the prompts of `examples/tasks.jsonl` with the small language model that runs in this
 process: no key, no network. `python -m examples.demo browser` runs those of `examples/browser/tasks.jsonl`, in which a
-scripted agent uses a web shop that each slot serves itself. The slots are in one box of the backend in
+scripted agent uses a web shop that each slot serves itself. The slots are in one sandbox of the backend in
 `HERMES_DEMO_BACKEND`, with the options (JSON) in `HERMES_DEMO_OPTIONS`: an image, the address of a host. Without it
 they are made on this host.
 """
@@ -22,7 +22,7 @@ import anyio
 from rich.console import Console
 from rich.markup import escape
 
-from examples.demo.leftovers import ProcessWatch, boxes_of
+from examples.demo.leftovers import ProcessWatch, sandboxes_of
 from examples.demo.scripted import SolutionsModel
 from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
@@ -121,23 +121,23 @@ async def demo(asked: Demo, backend: str, options: dict[str, Any]) -> int:
 async def _usable(backend: str, options: dict[str, Any], workers: int) -> tuple[str, dict[str, Any], str]:
     try:
         async with SandboxPool(backend, slots_per_sandbox=workers, **options) as pool, pool.slot() as slot:
-            told = f"a slot each, in one box of {backend}: {slot.isolation.level}, {slot.isolation.filesystem}"
+            told = f"a slot each, in one sandbox of {backend}: {slot.isolation.level}, {slot.isolation.filesystem}"
     except BackendUnavailable as error:
         return "local", {}, f"slots on this host, without {backend} ({error})"
     return backend, options, told
 
 
 async def _nothing_left(backend: Backend, run_id: str, watch: ProcessWatch) -> bool:
-    boxes, processes = await boxes_of(backend, run_id), watch.left()
+    sandboxes, processes = await sandboxes_of(backend, run_id), watch.left()
     with anyio.move_on_after(PLAYWRIGHT_S):  # its driver is kept for the next browser
         while processes:
             await anyio.sleep(0.2)
             processes = watch.left()
-    if not boxes and not processes:
+    if not sandboxes and not processes:
         gone = f" ({len(watch.seen)} of its processes were seen on this host; all are gone)" if watch.seen else ""
-        _say(f"left behind: no box, no process{gone}")
+        _say(f"left behind: no sandbox, no process{gone}")
         return True
-    _say(f"left behind: {[box.sandbox for box in boxes]} {[process.pid for process in processes]}")
+    _say(f"left behind: {[sandbox.sandbox for sandbox in sandboxes]} {[process.pid for process in processes]}")
     return False
 
 

@@ -1,4 +1,4 @@
-"""Looks for what a run left behind: its boxes, and processes that it was seen to have started."""
+"""Looks for what a run left behind: its sandboxes, and processes that it was seen to have started."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class ProcessWatch:
         return sorted(self.seen & _processes().keys())
 
 
-async def boxes_of(backend: Backend, run_id: str) -> list[SandboxInfo]:
-    """The boxes of a run that exist now, as the backend itself tells."""
+async def sandboxes_of(backend: Backend, run_id: str) -> list[SandboxInfo]:
+    """The sandboxes of a run that exist now, as the backend itself tells."""
     try:
-        return [box for box in await backend.sandboxes() if box.labels.run_id == run_id]
+        return [sandbox for sandbox in await backend.sandboxes() if sandbox.labels.run_id == run_id]
     finally:
         await backend.aclose()
 

@@ -1,1 +1,1 @@
-"""Backends: start a box, open a byte stream into it, end it. Nothing else."""
+"""Backends: start a sandbox, open a byte stream into it, end it. Nothing else."""

@@ -1,4 +1,4 @@
-"""The contract of a backend: launch a box, open a stream to a program in it, tell its state, end it."""
+"""The contract of a backend: launch a sandbox, open a stream to a program in it, tell its state, end it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def volume_arguments(volumes: Iterable[str], shared_volumes: Iterable[str] = ())
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Who owns a box, so that it can be found and ended when the owner is gone.
+    """Who owns a sandbox, so that it can be found and ended when the owner is gone.
 
     ``host_id`` and ``boot_id`` name one boot of one kernel, ``pid_namespace`` is the inode of the pid namespace in
     which ``pid`` counts, and ``pid_start`` is the start of that process in clock ticks since boot, so that a pid that
@@ -45,21 +45,21 @@ class Labels:
 
 RUNNER_PIDS, SLOT_PIDS = 32, 28
 """Threads of the runner (23 measured) with what attaches to it (4), and of a slot's agent (26), which count against the
-limit of a box too."""
+limit of a sandbox too."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What a box has to be. Everything that only one backend understands is in that backend's config object.
+    """What a sandbox has to be. Everything that only one backend understands is in that backend's config object.
 
     ``default_limits`` names those of ``limits`` that nobody asked for: they are left out where they cannot be enforced.
-    ``slots`` is how many there can be in it; ``whole_box`` is set when one slot gets the whole box. ``network`` False
-    asks for a box without any network; with several slots that differ, the slots close it themselves. ``own_roots``
-    asks for a box whose runner may make user namespaces and mount in them, so that its slots can have roots of their
-    own. ``lifetime_s`` is how long its slots are lent, after which the pool ends it when the last one comes back: an
-    engine that bounds the life of a box is to give it more. ``pull_timeout_s`` bounds the fetching of the image alone.
-    ``lease_s`` is how long the runner outlives its driver. ``min_isolation`` is what its slots are to reach at least,
-    for a backend that knows of a way around it.
+    ``slots`` is how many there can be in it; ``exclusive`` is set when one slot gets the whole sandbox. ``network``
+    False asks for a sandbox without any network; with several slots that differ, the slots close it themselves.
+    ``own_roots`` asks for a sandbox whose runner may make user namespaces and mount in them, so that its slots can have
+    roots of their own. ``lifetime_s`` is how long its slots are lent, after which the pool ends it when the last one
+    comes back: an engine that bounds the life of a sandbox is to give it more. ``pull_timeout_s`` bounds the fetching
+    of the image alone. ``lease_s`` is how long the runner outlives its driver. ``min_isolation`` is what its slots are
+    to reach at least, for a backend that knows of a way around it.
     """
 
     image: str | None = None
@@ -68,7 +68,7 @@ class LaunchSpec:
     default_limits: frozenset[str] = frozenset()
     network: bool = True
     slots: int = 1
-    whole_box: bool = False
+    exclusive: bool = False
     own_roots: bool = False
     min_isolation: IsolationLevel = "none"
     lease_s: float = 60.0
@@ -77,26 +77,26 @@ class LaunchSpec:
     on_progress: Callable[[PullProgress], None] | None = None
 
     @property
-    def box_pids(self) -> int | None:
-        """The limit of processes for a whole box: that of its tenants, and what the runner itself takes."""
+    def sandbox_pids(self) -> int | None:
+        """The limit of processes for a whole sandbox: that of its tenants, and what the runner itself takes."""
         return None if self.limits.pids is None else self.limits.pids + RUNNER_PIDS + SLOT_PIDS * self.slots
 
 
-def check_host_box(backend: str, spec: LaunchSpec) -> None:
-    """Raise ConfigError for what a box cannot have that is a process tree of a host."""
+def check_host_sandbox(backend: str, spec: LaunchSpec) -> None:
+    """Raise ConfigError for what a sandbox cannot have that is a process tree of a host."""
     if spec.image is not None:
         raise ConfigError(f"the {backend} backend has no images, and image={spec.image!r} was given")
-    if spec.limits.box() and not spec.best_effort_limits:
-        named = ", ".join(spec.limits.box())
-        told = f"a box of backend {backend!r} cannot be limited ({named})"
+    if spec.limits.total() and not spec.best_effort_limits:
+        named = ", ".join(spec.limits.total())
+        told = f"a sandbox of backend {backend!r} cannot be limited ({named})"
         raise ConfigError(f"{told}: use slot_limits, or best_effort_limits=True")
 
 
 @dataclass(frozen=True, slots=True)
 class ReapFilter:
-    """Which boxes to end: ``all`` that this library started, those of one run, ``orphans``, whose owner is gone or that
-    have ended while nothing is known of it, or both: the orphans of one run. ``retry``: also what could not be removed
-    before.
+    """Which sandboxes to end: ``all`` that this library started, those of one run, ``orphans``, whose owner is gone or
+    that have ended while nothing is known of it, or both: the orphans of one run. ``retry``: also what could not be
+    removed before.
     """
 
     run_id: str | None = None
@@ -107,7 +107,7 @@ class ReapFilter:
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """A box that was ended by ``Backend.reap``."""
+    """A sandbox that was ended by ``Backend.reap``."""
 
     sandbox: str
     backend: str
@@ -117,9 +117,9 @@ class Reaped:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """A box that this library started, whoever owns it; ``owner`` says whether the owner still lives, ``ended`` that
-    its runner does not. ``host`` is where it is, for backends that have several hosts. ``left`` says why something of
-    it could not be removed, which nobody tries again unless asked to.
+    """A sandbox that this library started, whoever owns it; ``owner`` says whether the owner still lives, ``ended``
+    that its runner does not. ``host`` is where it is, for backends that have several hosts. ``left`` says why something
+    of it could not be removed, which nobody tries again unless asked to.
     """
 
     sandbox: str
@@ -136,7 +136,9 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """The state of a box: ``unknown`` (paused, daemon unreachable) never destroys it, ``dead`` has a post-mortem."""
+    """The state of a sandbox: ``unknown`` (paused, daemon unreachable) never destroys it, ``dead`` has a
+    post-mortem.
+    """
 
     state: SandboxState
     post_mortem: PostMortem | None = None
@@ -144,19 +146,19 @@ class SandboxStatus:
 
 
 class NoOwnRoot(IsolationError):
-    """Raised when the slots of a box cannot have roots of their own; the message says what to set."""
+    """Raised when the slots of a sandbox cannot have roots of their own; the message says what to set."""
 
 
 class Sandbox(Protocol):
-    """One box."""
+    """One sandbox."""
 
     @property
     def id(self) -> str:
-        """The backend's own name of the box: a container id, ``local-<pid>``."""
+        """The backend's own name of the sandbox: a container id, ``local-<pid>``."""
 
     @property
     def user(self) -> str | None:
-        """The user that commands of a whole box run as, when the image names one and the runner may become it; else
+        """The user that commands of a whole sandbox run as, when the image names one and the runner may become it; else
         None.
         """
 
@@ -166,51 +168,51 @@ class Sandbox(Protocol):
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """How each limit of the spec is enforced on the box, or ``not enforced``."""
+        """How each limit of the spec is enforced on the sandbox, or ``not enforced``."""
 
     async def open(self, argv: Sequence[str]) -> ByteStream:
-        """Start the runner in the box with these arguments and give its stdin and stdout.
+        """Start the runner in the sandbox with these arguments and give its stdin and stdout.
 
         The stream takes writes from any thread without waiting, for keepalives are sent while the event loop is busy:
         `aio.streams.FdStream` is one, and `aio.bridge.bridged` makes one of blocking calls. With another anyio stream
-        a loop that is busy for longer than the lease loses the box.
+        a loop that is busy for longer than the lease loses the sandbox.
 
         Raises:
-            SandboxDied: the box has ended.
-            ChannelLost: the box cannot be reached now; the same call may work later.
+            SandboxDied: the sandbox has ended.
+            ChannelLost: the sandbox cannot be reached now; the same call may work later.
         """
 
     async def status(self) -> SandboxStatus:
-        """Tell whether the box is alive, as seen from outside it. Never raises, and may be cancelled.
+        """Tell whether the sandbox is alive, as seen from outside it. Never raises, and may be cancelled.
 
         It recognises a death itself: a lost stream alone says nothing, and calls wait for what is said here.
         """
 
     async def destroy(self) -> None:
-        """End the box and free everything that it held. May be called again, also after a failure."""
+        """End the sandbox and free everything that it held. May be called again, also after a failure."""
 
     def destroy_now(self) -> None:
         """The same without an event loop, as the last resort at exit; errors are swallowed."""
 
 
 class Backend(Protocol):
-    """A way to run boxes."""
+    """A way to run sandboxes."""
 
     @property
     def name(self) -> str:
         """The name by which users choose it."""
 
     @property
-    def whole_box(self) -> bool:
-        """Whether its boxes are containers or VMs that it makes, so that one tenant may have all of one."""
+    def can_be_exclusive(self) -> bool:
+        """Whether its sandboxes are containers or VMs that it makes, so that one tenant may have all of one."""
 
     @property
     def private_root(self) -> bool:
-        """Whether slots need a root of their own, because the box's root is a machine that others use."""
+        """Whether slots need a root of their own, because the sandbox's root is a machine that others use."""
 
     @property
     def readonly_paths(self) -> tuple[str, ...]:
-        """Paths of the box that every slot may read besides what the system needs; with ``private_root`` only."""
+        """Paths of the sandbox that every slot may read besides what the system needs; with ``private_root`` only."""
 
     async def check(self, spec: LaunchSpec) -> None:
         """Find out, without starting anything, whether ``launch`` can work.
@@ -223,24 +225,26 @@ class Backend(Protocol):
         """
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> Sandbox:
-        """Start a box with a serving runner. When it fails or is cancelled nothing is left.
+        """Start a sandbox with a serving runner. When it fails or is cancelled nothing is left.
 
-        In a whole box the runner is process 1. Else its tenant could trace what is, or end the box with `kill -9 -1`.
+        In a whole sandbox the runner is process 1. Else its tenant could trace what is, or end the sandbox with `kill
+        -9 -1`.
 
         Raises:
-            LaunchError: the box could not be started.
+            LaunchError: the sandbox could not be started.
             BackendUnavailable: as for ``check``; one that is ``retryable`` says that the engine is away for now, and
-                whoever waits for the box goes on waiting.
+                whoever waits for the sandbox goes on waiting.
             ImageError, ConfigError, NoOwnRoot: as for ``check``.
         """
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
-        """End the boxes that the filter names. One that lives, and whose owner cannot be judged from here, is not an
+        """End the sandboxes that the filter names. One that lives, and whose owner cannot be judged from here, is not
+        an
         orphan: its lease ends it.
         """
 
     async def sandboxes(self) -> list[SandboxInfo]:
-        """Every box that this library started and that still exists."""
+        """Every sandbox that this library started and that still exists."""
 
     async def aclose(self) -> None:
-        """Free what the backend itself holds (connections); boxes are not touched."""
+        """Free what the backend itself holds (connections); sandboxes are not touched."""

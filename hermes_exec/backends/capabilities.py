@@ -53,7 +53,9 @@ class OwnSize(Protocol):
 
 @runtime_checkable
 class OnThisHost(Protocol):
-    """A backend whose boxes have their files on this host, in directories below ``base_dir`` of its configuration."""
+    """A backend whose sandboxes have their files on this host, in directories below ``base_dir`` of its
+    configuration.
+    """
 
     @property
     def base_dir(self) -> str | None:
@@ -62,7 +64,7 @@ class OnThisHost(Protocol):
 
 @runtime_checkable
 class Prefetches(Protocol):
-    """A backend that can make an image ready, by fetching, building or converting it, before a box is launched."""
+    """A backend that can make an image ready, by fetching, building or converting it, before a sandbox is launched."""
 
     async def prefetch(self, spec: LaunchSpec) -> None:
         """Make the image of the spec ready within its ``pull_timeout_s``, telling ``on_progress``; nothing half done is

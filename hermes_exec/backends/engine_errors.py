@@ -12,7 +12,7 @@ from hermes_exec.backends.base import Sandbox
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ErrorCause, ExecError, SandboxDied
 
 AWAY_S, AWAY_PAUSE_S = 10.0, 0.5
-"""How long an engine that is away is asked again to end a box, and how often."""
+"""How long an engine that is away is asked again to end a sandbox, and how often."""
 
 
 class ErrorRow(NamedTuple):
@@ -82,8 +82,8 @@ async def why_not_ended(end: Callable[[], Awaitable[object]]) -> ExecError | OSE
 
 
 async def not_opened(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:
-    """The error of ``Sandbox.open`` for a stream that could not be had: that the box has ended, or that it cannot be
-    reached now. `what` is what a box of this backend is called.
+    """The error of ``Sandbox.open`` for a stream that could not be had: that the sandbox has ended, or that it cannot
+    be reached now. `what` is what a sandbox of this backend is called.
     """
     status = await sandbox.status()
     if status.state == "dead":

@@ -1,4 +1,6 @@
-"""What backends have in common whose boxes are processes of this host: to find what they have left, and to end it."""
+"""What backends have in common whose sandboxes are processes of this host: to find what they have left, and to end
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ import anyio
 import anyio.to_thread
 
 from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo
-from hermes_exec.backends.box_directory import BoxDirectory, find_directories, parent_directory
 from hermes_exec.backends.capabilities import advise
 from hermes_exec.backends.owner import owner_state, reap_reason
+from hermes_exec.backends.sandbox_directory import SandboxDirectory, find_directories, parent_directory
 from hermes_exec.backends.strict_path import why_not_strict
 from hermes_exec.errors import ConfigError
 
@@ -17,7 +19,9 @@ MAX_CALLS = 32
 
 
 class HostBackend:
-    """Base of a backend whose boxes have their directories in ``base_dir``, under names that begin with ``prefix``."""
+    """Base of a backend whose sandboxes have their directories in ``base_dir``, under names that begin with
+    ``prefix``.
+    """
 
     name: str
 
@@ -51,8 +55,8 @@ class HostBackend:
         """See ``Backend.sandboxes``."""
         return [info for _, info in await anyio.to_thread.run_sync(self._found, limiter=self._limiter)]
 
-    def _found(self) -> list[tuple[BoxDirectory, SandboxInfo]]:
-        found: list[tuple[BoxDirectory, SandboxInfo]] = []
+    def _found(self) -> list[tuple[SandboxDirectory, SandboxInfo]]:
+        found: list[tuple[SandboxDirectory, SandboxInfo]] = []
         for directory in find_directories(self.base_dir, self._prefix):
             labels = directory.owner()
             if labels is None:
@@ -70,12 +74,12 @@ class HostBackend:
             found.append((directory, info))
         return found
 
-    def _name_of(self, directory: BoxDirectory, pid: int | None) -> str:
-        """What a box is called; `pid` is that of its runner, if that lives."""
+    def _name_of(self, directory: SandboxDirectory, pid: int | None) -> str:
+        """What a sandbox is called; `pid` is that of its runner, if that lives."""
         return directory.path.name
 
-    def _remove(self, directory: BoxDirectory) -> None:
-        """Remove what a box has left."""
+    def _remove(self, directory: SandboxDirectory) -> None:
+        """Remove what a sandbox has left."""
         directory.remove()
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Who owns a box: labels that name one process of one boot, and whether that process still lives."""
+"""Who owns a sandbox: labels that name one process of one boot, and whether that process still lives."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def own_labels(run_id: str) -> Labels:
-    """The labels of boxes that this process starts for a run."""
+    """The labels of sandboxes that this process starts for a run."""
     pid = os.getpid()
     try:
         start = process_start(pid) or 0
@@ -104,14 +104,14 @@ def owner_state(labels: Labels, *, shared_engine: bool) -> OwnerState:
 
 
 def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: bool, left: bool = False) -> str | None:
-    """Why the filter names a box with these labels, None when it does not. `ended` says that its runner has ended: then
-    it is an orphan unless its owner is known to live. `left` says that it could not be removed before: it is an orphan
-    in any case, for those who try again.
+    """Why the filter names a sandbox with these labels, None when it does not. `ended` says that its runner has ended:
+    then it is an orphan unless its owner is known to live. `left` says that it could not be removed before: it is an
+    orphan in any case, for those who try again.
     """
     if left and not which.retry:
         return None
     if which.all:
-        return "all boxes of this library"
+        return "all sandboxes of this library"
     if which.run_id not in {None, labels.run_id}:
         return None
     if which.orphans:
@@ -126,7 +126,7 @@ def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: 
 async def reap_each(
     found: Iterable[SandboxInfo], which: ReapFilter, end: Callable[[SandboxInfo], Awaitable[object]]
 ) -> list[Reaped]:
-    """End those boxes that the filter names."""
+    """End those sandboxes that the filter names."""
     ended = []
     for info in found:
         reason = reap_reason(which, info.labels, info.owner, ended=info.ended)

@@ -1,4 +1,4 @@
-"""One byte stream into a box, many conversations on it; a lost stream is replaced by another within the lease."""
+"""One byte stream into a sandbox, many conversations on it; a lost stream is replaced by another within the lease."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hermes_exec.channel.connection import Connection, Opener
 from hermes_exec.channel.conversation import Conversation, Overdue
 from hermes_exec.channel.encoding import readable
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
-from hermes_exec.channel.handshake import BoxFacts, Identity, unpack_memory
+from hermes_exec.channel.handshake import Identity, SandboxFacts, unpack_memory
 from hermes_exec.channel.keepalive import HEART
 from hermes_exec.channel.trace import Trace
 from hermes_exec.errors import (
@@ -51,7 +51,7 @@ Diagnose = Callable[[], Awaitable[SandboxDied | None]]
 
 
 class Channel:
-    """Conversations with one box. `run` must be running for anything to be answered.
+    """Conversations with one sandbox. `run` must be running for anything to be answered.
 
     `diagnose` is called when a stream is lost: an exception that it returns (SandboxDied) ends the channel at once
     instead of trying until the lease is over. `on_lost` is called once, when the channel is gone for good and nobody
@@ -79,7 +79,7 @@ class Channel:
         self._waited_since: float | None = None
         self._identity = Identity(memory_bytes=memory_bytes)
         self._connection: Connection | None = None
-        self._facts: BoxFacts | None = None
+        self._facts: SandboxFacts | None = None
         self._memory: RunnerMemory | None = None
         self._conversations: dict[int, Conversation] = {}
         self._next_id = 0
@@ -113,8 +113,8 @@ class Channel:
         return channel
 
     @property
-    def facts(self) -> BoxFacts:
-        """What the box said of itself when the stream was opened."""
+    def facts(self) -> SandboxFacts:
+        """What the sandbox said of itself when the stream was opened."""
         if self._facts is None:
             raise ChannelLost("the channel was never opened")
         return self._facts
@@ -138,7 +138,7 @@ class Channel:
         HEART.add(made)
 
     async def run(self) -> None:
-        """Serve the channel until it is closed or lost; never raises for what a box does."""
+        """Serve the channel until it is closed or lost; never raises for what a sandbox does."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
@@ -202,7 +202,7 @@ class Channel:
         conversation = self._conversations.get(number)
         if conversation is None:
             if kind != FrameType.CREDIT or number > self._next_id:
-                raise ProtocolError(f"the box spoke of a conversation that is not there ({number})")
+                raise ProtocolError(f"the sandbox spoke of a conversation that is not there ({number})")
             self._waste()
         elif kind == RESPONSE:
             if conversation.on_response(payload, bool(flags & MORE)):
@@ -218,7 +218,7 @@ class Channel:
             if not conversation.sent:
                 del self._conversations[number]
         else:
-            raise ProtocolError(f"the box sent a frame of type {kind} within a conversation", request_id=number)
+            raise ProtocolError(f"the sandbox sent a frame of type {kind} within a conversation", request_id=number)
 
     def _waste(self) -> None:
         if self._connection is not None:
@@ -232,7 +232,7 @@ class Channel:
             self._waste()
             return
         if kind != FrameType.GOODBYE:
-            raise ProtocolError(f"the box sent a frame of type {kind} outside of any conversation")
+            raise ProtocolError(f"the sandbox sent a frame of type {kind} outside of any conversation")
         said = parse_json(payload)
         reason = said.get("reason")
         if reason == "protocol":
@@ -303,7 +303,7 @@ class Channel:
             self.on_lost(why)
 
     def fail(self, why: ExecError) -> None:
-        """End the channel for a reason that is known elsewhere (the box was seen dead, the pool closes)."""
+        """End the channel for a reason that is known elsewhere (the sandbox was seen dead, the pool closes)."""
         self._lose(why)
         self._scope.cancel()
         if self._connection is not None:
@@ -378,7 +378,7 @@ class Channel:
             RemoteError: the runner's answer was an error.
             ChannelLost: the channel was lost before the request was sent.
             OutcomeUnknown: it was lost after that, or `timeout_s` passed (then a TimeoutError is the cause).
-            ProtocolError: the box sent what the protocol forbids.
+            ProtocolError: the sandbox sent what the protocol forbids.
         """
         conversation = self.begin(method, params)
         try:
@@ -393,7 +393,9 @@ class Channel:
             await self.finish(conversation)
 
     async def aclose(self, *, shutdown: bool = False) -> None:
-        """Leave the box (`detach`), or have the runner end everything and exit (`shutdown`). Harmless when repeated."""
+        """Leave the sandbox (`detach`), or have the runner end everything and exit (`shutdown`). Harmless when
+        repeated.
+        """
         connection = self._connection
         if self.state == "open" and connection is not None:
             reason = "shutdown" if shutdown else "detach"

@@ -13,7 +13,7 @@ from anyio.abc import ByteStream
 from hermes_exec.aio.streams import NowaitStream, QueuedStream, nowait
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.channel.frames import HEADER, KEEPALIVE_FRAME, Frame
-from hermes_exec.channel.handshake import BoxFacts, FrameReader, Identity, shake_hands
+from hermes_exec.channel.handshake import FrameReader, Identity, SandboxFacts, shake_hands
 from hermes_exec.channel.trace import Trace, traced
 from hermes_exec.errors import ChannelLost, ProtocolError
 
@@ -26,7 +26,8 @@ ROUND_TRIP_BYTES_PER_S = 192 << 20
 """What one conversation can carry however long the way is: its windows hold what such a link has on the way."""
 MOST_WINDOW = 16 << 20
 FREE_FRAMES = 1000
-"""How many frames without news a box may send, besides some for each frame of ours, before it counts as an attack."""
+"""How many frames without news a sandbox may send, besides some for each frame of ours, before it counts as an attack.
+"""
 STREAM_ERRORS = (
     anyio.EndOfStream,
     anyio.ClosedResourceError,
@@ -42,7 +43,7 @@ class Connection:
     """One stream that is open for frames."""
 
     def __init__(
-        self, stream: NowaitStream, reader: FrameReader, facts: BoxFacts, interval_s: float, trace: Trace | None
+        self, stream: NowaitStream, reader: FrameReader, facts: SandboxFacts, interval_s: float, trace: Trace | None
     ) -> None:
         self.facts = facts
         self._stream = stream
@@ -214,10 +215,10 @@ class Connection:
         self._stream.queue_nowait(frames)
 
     def wasted(self) -> None:
-        """Count a frame that brought nothing new; ProtocolError when a box sends nothing else."""
+        """Count a frame that brought nothing new; ProtocolError when a sandbox sends nothing else."""
         self._wasted += 1
         if self._wasted > FREE_FRAMES + 16 * self._caused:
-            raise ProtocolError("the box floods the stream with frames that say nothing")
+            raise ProtocolError("the sandbox floods the stream with frames that say nothing")
 
     def _trace_all(self, frames: bytes) -> None:
         if self._trace is None:

@@ -26,7 +26,7 @@ from hermes_exec.channel.frames import (
 )
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError
 
-BROKEN_RESPONSE = "the box sent a response without a result"
+BROKEN_RESPONSE = "the sandbox sent a response without a result"
 LONGEST_MESSAGE = 4096
 """Characters of an error's message: one may quote what it is about."""
 LONGEST_NAME = 64
@@ -112,7 +112,7 @@ class Conversation:
 
     @property
     def received_bytes(self) -> int:
-        """How much the box sent, response included."""
+        """How much the sandbox sent, response included."""
         return self._received + self._response_size
 
     @property
@@ -344,12 +344,12 @@ class Conversation:
     def on_resumed(self, payload: bytes) -> bytes:
         """The frames that the runner lacks: the rest of the input, or everything if the request never arrived."""
         if len(payload) != 1 + POSITION.size or payload[0] > 1 or not self._resuming:
-            raise ProtocolError("the box sent a RESUMED of a wrong form, or unasked", request_id=self.id)
+            raise ProtocolError("the sandbox sent a RESUMED of a wrong form, or unasked", request_id=self.id)
         self._resuming = False
         have = unpack_position(payload[1:])
         if not payload[0]:
             if self._received or have:
-                raise ProtocolError("the box has forgotten a request that it was working on", request_id=self.id)
+                raise ProtocolError("the sandbox has forgotten a request that it was working on", request_id=self.id)
             if self._cancelled:
                 # Nobody wants it any more, and it must not run beside what was requested since.
                 self.sent = False
@@ -357,7 +357,7 @@ class Conversation:
                 return b""
             return self.start()
         if have > self._input_position:
-            raise ProtocolError("the box says it received more than was sent", request_id=self.id)
+            raise ProtocolError("the sandbox says it received more than was sent", request_id=self.id)
         parts = []
         for position, kind, channel, data in self._kept:
             skip = max(0, have - position)
@@ -370,32 +370,33 @@ class Conversation:
         return b"".join(parts)
 
     def on_positioned(self, kind: int, channel: int, payload: bytes) -> None:
-        """Handle DATA, EVENT or END from the box."""
+        """Handle DATA, EVENT or END from the sandbox."""
         position = unpack_position(payload)
         size = len(payload) - POSITION.size
         if position != self._received or self._response_parts:
             raise ProtocolError(
-                f"the box sent position {position} of a conversation where {self._received} belongs", request_id=self.id
+                f"the sandbox sent position {position} of a conversation where {self._received} belongs",
+                request_id=self.id,
             )
         if kind == FrameType.END:
             if size:
-                raise ProtocolError("the box sent an END with data", request_id=self.id)
+                raise ProtocolError("the sandbox sent an END with data", request_id=self.id)
             # One may come twice: where a stream broke, nobody knows whether the last END had arrived.
             if channel not in self._ended:
                 self._ended |= {channel}
                 self._items.append((End(channel), 0))
         elif channel in self._ended and kind == FrameType.DATA:
-            raise ProtocolError("the box went on with a channel that it had ended", request_id=self.id)
+            raise ProtocolError("the sandbox went on with a channel that it had ended", request_id=self.id)
         else:
             if self._received - self._credited > self._window + MAX_PAYLOAD:
-                raise ProtocolError("the box sent more than it was given credit for", request_id=self.id)
+                raise ProtocolError("the sandbox sent more than it was given credit for", request_id=self.id)
             self._received += size
             if kind == FrameType.DATA:
                 self._items.append((Data(channel, payload[POSITION.size :]), size))
             else:
                 self._items.append((Event(parse_json(payload[POSITION.size :])), size))
         if len(self._items) > (self._window + MAX_PAYLOAD) // 16:
-            raise ProtocolError("the box sent a flood of tiny frames", request_id=self.id)
+            raise ProtocolError("the sandbox sent a flood of tiny frames", request_id=self.id)
         if self._abandoned:
             self._drop_items()
         self._tell()
@@ -404,7 +405,7 @@ class Conversation:
         """Handle a RESPONSE or a part of it; return whether it is complete."""
         self._response_size += len(payload)
         if self._response_size > MAX_MESSAGE_BYTES:
-            raise ProtocolError("the box sent a response without end", request_id=self.id)
+            raise ProtocolError("the sandbox sent a response without end", request_id=self.id)
         if more or self._response_parts:
             self._response_parts = self._response_parts or []
             self._response_parts.append(payload)
@@ -422,10 +423,10 @@ class Conversation:
         return True
 
     def on_credit(self, payload: bytes) -> bool:
-        """Handle CREDIT from the box: data before its position are dropped. Return whether it is news."""
+        """Handle CREDIT from the sandbox: data before its position are dropped. Return whether it is news."""
         position = unpack_position(payload)
         if position > self._input_position:
-            raise ProtocolError("the box gave credit for what was never sent", request_id=self.id)
+            raise ProtocolError("the sandbox gave credit for what was never sent", request_id=self.id)
         if position <= self._input_consumed:
             return False
         self._input_consumed = position

@@ -42,7 +42,8 @@ def to_wire(value: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
 
 
 def from_wire(value: object, what: str) -> str:
-    """A byte string from a box as text; bytes that are not UTF-8 become surrogate escapes (`os.fsencode` undoes it).
+    """A byte string from a sandbox as text; bytes that are not UTF-8 become surrogate escapes (`os.fsencode` undoes
+    it).
 
     Raises:
         ProtocolError: it is not a byte string of the wire.
@@ -50,16 +51,16 @@ def from_wire(value: object, what: str) -> str:
     if isinstance(value, str):
         text = value
         if not text.isascii() and not is_unicode(text):
-            raise ProtocolError(f"the box sent a {what} with a lone surrogate, which stands for no bytes")
+            raise ProtocolError(f"the sandbox sent a {what} with a lone surrogate, which stands for no bytes")
     elif isinstance(value, dict) and isinstance(encoded := value.get("b64"), str):
         try:
             text = base64.b64decode(encoded.encode(), validate=True).decode("utf-8", "surrogateescape")
         except (binascii.Error, UnicodeEncodeError) as error:
-            raise ProtocolError(f"the box sent a {what} that is not base64") from error
+            raise ProtocolError(f"the sandbox sent a {what} that is not base64") from error
     else:
-        raise ProtocolError(f"the box sent a {what} of a wrong type")
+        raise ProtocolError(f"the sandbox sent a {what} of a wrong type")
     if "\0" in text:
-        raise ProtocolError(f"the box sent a {what} with a NUL byte")
+        raise ProtocolError(f"the sandbox sent a {what} with a NUL byte")
     return text
 
 
@@ -73,7 +74,9 @@ def is_unicode(text: str) -> bool:
 
 
 def readable(value: object, most: int = 4096) -> str:
-    """Words of a box for people: halves of characters replaced, and no more than `most` of it; "" for anything else."""
+    """Words of a sandbox for people: halves of characters replaced, and no more than `most` of it; "" for anything
+    else.
+    """
     if not isinstance(value, str):
         return ""
     text = value[:most].encode("utf-8", "replace").decode()
@@ -81,7 +84,7 @@ def readable(value: object, most: int = 4096) -> str:
 
 
 def shown(value: object) -> str:
-    """Whatever a box sent, as an error shows it: a few words of it, however large or deep it is."""
+    """Whatever a sandbox sent, as an error shows it: a few words of it, however large or deep it is."""
     return _SHORT.repr(value)
 
 

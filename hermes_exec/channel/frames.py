@@ -1,4 +1,6 @@
-"""Frames of the wire (docs/protocol.md): encoding, and decoding of what a box sends, which is hostile until proven."""
+"""Frames of the wire (docs/protocol.md): encoding, and decoding of what a sandbox sends, which is hostile until
+proven.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ class Decoder:
             while size - offset >= HEADER.size:
                 length, kind, flags, channel, conversation = HEADER.unpack_from(view, offset)
                 if length > MAX_PAYLOAD or kind not in KNOWN_TYPES:
-                    raise ProtocolError(f"the box sent a frame of type {kind} and {length} bytes")
+                    raise ProtocolError(f"the sandbox sent a frame of type {kind} and {length} bytes")
                 end = offset + HEADER.size + length
                 if end > size:
                     break
@@ -124,19 +126,19 @@ class Decoder:
 
 
 def parse_json(payload: bytes) -> dict[str, Any]:
-    """A JSON object from a box; ProtocolError for anything else."""
+    """A JSON object from a sandbox; ProtocolError for anything else."""
     try:
         value = _decode(str(payload, "utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"the box sent bad JSON: {error}") from error
+        raise ProtocolError(f"the sandbox sent bad JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ProtocolError("the box sent JSON that is not an object")
+        raise ProtocolError("the sandbox sent JSON that is not an object")
     return value
 
 
 def unpack_position(payload: bytes) -> int:
     """The u64 at the start of a positioned frame."""
     if len(payload) < POSITION.size:
-        raise ProtocolError("the box sent a positioned frame without a position")
+        raise ProtocolError("the sandbox sent a positioned frame without a position")
     position: int = POSITION.unpack_from(payload)[0]
     return position

@@ -38,7 +38,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class BoxFacts:
+class SandboxFacts:
     """READY of docs/protocol.md, the fields that the driver uses; `raw` is all of it."""
 
     boot_id: str
@@ -47,7 +47,7 @@ class BoxFacts:
     memory: RunnerMemory
 
     @classmethod
-    def parse(cls, ready: dict[str, Any]) -> BoxFacts:
+    def parse(cls, ready: dict[str, Any]) -> SandboxFacts:
         """ProtocolError when a needed field is missing or of a wrong type."""
         boot_id, window = ready.get("boot_id"), ready.get("input_window")
         if (
@@ -56,7 +56,7 @@ class BoxFacts:
             or type(window) is not int
             or not 1 <= window <= 16 << 20
         ):
-            raise ProtocolError("the box sent READY without a boot id or with an impossible window")
+            raise ProtocolError("the sandbox sent READY without a boot id or with an impossible window")
         memory = ready.get("memory")
         return cls(boot_id, window, ready, runner_memory(memory.get("runner") if isinstance(memory, dict) else None))
 
@@ -101,9 +101,9 @@ class FrameReader:
         return self.frames.popleft()
 
 
-async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) -> tuple[FrameReader, BoxFacts]:
-    """Open the stream for frames. SandboxDied when the box was started anew, ChannelLost when it refuses; ProtocolError
-    for nonsense.
+async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) -> tuple[FrameReader, SandboxFacts]:
+    """Open the stream for frames. SandboxDied when the sandbox was started anew, ChannelLost when it refuses;
+    ProtocolError for nonsense.
     """
     nonce = secrets.token_bytes(16)
     hello: dict[str, object] = {"versions": [VERSION], "nonce": nonce.hex(), "lease_s": lease_s}
@@ -123,15 +123,15 @@ async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) 
         raise ProtocolError(f"the runner speaks version {shown(welcome.get('version'))} of the protocol, not {VERSION}")
     boot_id = welcome.get("boot_id")
     if not isinstance(boot_id, str) or not boot_id.isascii():
-        raise ProtocolError("the box sent WELCOME without a boot id")
+        raise ProtocolError("the sandbox sent WELCOME without a boot id")
     if not claiming:
         if boot_id != identity.boot_id:
             why = "it was started anew, and what ran in it is gone"
-            raise SandboxDied(f"the box died: {why}", post_mortem=PostMortem(why, suspect="outside"))
+            raise SandboxDied(f"the sandbox died: {why}", post_mortem=PostMortem(why, suspect="outside"))
         await _prove(stream, identity.key, nonce, welcome, boot_id)
-    facts = BoxFacts.parse(await _expect(reader, FrameType.READY))
+    facts = SandboxFacts.parse(await _expect(reader, FrameType.READY))
     if facts.boot_id != boot_id:
-        raise ProtocolError("the box changed its boot id within one handshake")
+        raise ProtocolError("the sandbox changed its boot id within one handshake")
     identity.boot_id = boot_id
     return reader, facts
 
@@ -141,9 +141,9 @@ async def _prove(stream: NowaitStream, key: bytes, nonce: bytes, welcome: dict[s
         theirs = bytes.fromhex(readable(welcome.get("nonce")))
         proof = bytes.fromhex(readable(welcome.get("proof")))
     except ValueError as error:
-        raise ProtocolError("the box sent WELCOME without a proof") from error
+        raise ProtocolError("the sandbox sent WELCOME without a proof") from error
     if not hmac.compare_digest(proof, _mac(key, b"runner", nonce, theirs, boot_id)):
-        raise ProtocolError("the box could not prove that it is the one that was started")
+        raise ProtocolError("the sandbox could not prove that it is the one that was started")
     answer = json.dumps({"proof": _mac(key, b"driver", nonce, theirs, boot_id).hex()}).encode()
     stream.send_nowait(encode(FrameType.PROOF, payload=answer))
     await stream.drain()
@@ -163,6 +163,6 @@ async def _expect(reader: FrameReader, kind: FrameType) -> dict[str, Any]:
             why = f"{readable(said.get('reason'))}: {readable(said.get('message'))}"
             raise ChannelLost(f"the runner refused the stream: {why}")
         if frame.type != kind or frame.conversation != 0:
-            raise ProtocolError(f"the box sent a frame of type {frame.type} where {kind.name} belongs")
+            raise ProtocolError(f"the sandbox sent a frame of type {frame.type} where {kind.name} belongs")
         return parse_json(frame.payload)
-    raise ProtocolError("the box does not come to the point")
+    raise ProtocolError("the sandbox does not come to the point")

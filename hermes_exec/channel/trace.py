@@ -13,10 +13,10 @@ _KIND = re.compile(r"[a-z_]{1,32}")
 
 
 class TracedFrame(NamedTuple):
-    """One frame: `direction` is `>` to the box or `<` from it, `time` is that of `time.monotonic()`.
+    """One frame: `direction` is `>` to the sandbox or `<` from it, `time` is that of `time.monotonic()`.
 
     A REQUEST tells its method and slot, a RESPONSE the kind of its error, and where it is the result of a command how
-    long that ran in the box.
+    long that ran in the sandbox.
     """
 
     direction: str

@@ -14,17 +14,18 @@ T = TypeVar("T")
 
 class BackendConfig(ConfigModel):
     """Base of the configuration classes of backends, with the options that only this backend understands; third parties
-    derive from it too. A class with a field `image` is one of boxes that have images.
+    derive from it too. A class with a field `image` is one of sandboxes that have images.
     """
 
     backend: ClassVar[str]
     """The name of the backend that this configures."""
     default_slots: ClassVar[int] = 1
-    """Slots in one box where the pool does not set them."""
+    """Slots in one sandbox where the pool does not set them."""
     creates_per_s: Annotated[float, Field(gt=0)] | None = 20.0
-    """Most boxes that are begun in a second, by all programs of this user on this host together; None for no bound."""
+    """Most sandboxes that are begun in a second, by all programs of this user on this host together; None for no bound.
+    """
     launches_at_once: Annotated[int, Field(ge=1)] = 4
-    """Most boxes of a pool that are being launched at the same time."""
+    """Most sandboxes of a pool that are being launched at the same time."""
 
     @classmethod
     def expand(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -37,14 +38,15 @@ class BackendConfig(ConfigModel):
 
     @property
     def default_max_sandboxes(self) -> int:
-        """Most boxes where the pool does not set them."""
+        """Most sandboxes where the pool does not set them."""
         return 4
 
-    def sizes(self, boxes: int, slots: int) -> Mapping[int, int]:
-        """How many slots so many boxes have when all is well: slots in a box → boxes of that size. ``slots`` is what
-        the pool says; it holds for all boxes unless the backend has its own numbers (see ``OwnSize``).
+    def sizes(self, sandboxes: int, slots: int) -> Mapping[int, int]:
+        """How many slots so many sandboxes have when all is well: slots in a sandbox → sandboxes of that size.
+        ``slots`` is what the pool says; it holds for all sandboxes unless the backend has its own numbers (see
+        ``OwnSize``).
         """
-        return {slots: boxes}
+        return {slots: sandboxes}
 
     def wrapped(self, wrap: Callable[[Any], Any]) -> Self:
         """The same configuration, with something around the backend that is made from it (see `testing.faults`)."""

@@ -1,4 +1,4 @@
-"""Limits of a box or of a slot."""
+"""Limits of a sandbox or of a slot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PER_PROCESS = ("open_files", "file_size_mb", "cpu_time_s")
 
 
 class Limits(ConfigModel):
-    """What a box or a slot may use at most; None is no limit.
+    """What a sandbox or a slot may use at most; None is no limit.
 
     A limit that cannot be enforced where it is asked for is refused, or listed as ``not enforced`` when
     ``best_effort_limits`` is set.
@@ -44,8 +44,8 @@ class Limits(ConfigModel):
         """The limits of a single process that are set: slots enforce them, whoever asks for them."""
         return {name: value for name, value in self.given().items() if name in PER_PROCESS}
 
-    def box(self) -> dict[str, float | int]:
-        """The limits over all processes together that are set: the box or the slot enforces them."""
+    def total(self) -> dict[str, float | int]:
+        """The limits over all processes together that are set: the sandbox or the slot enforces them."""
         return {name: value for name, value in self.given().items() if name not in PER_PROCESS}
 
     def given(self) -> dict[str, float | int]:

@@ -106,9 +106,7 @@ def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) 
         elif name != "backend_options":
             hint = nearest(name, [*pool_names, *backend_names])
             if (limit := name.removeprefix("limits.")) in Limits.model_fields:
-                hint = (
-                    f"it is one of the limits of a box or of a slot: limits={{{limit}: …}}, slot_limits={{{limit}: …}}"
-                )
+                hint = f"it is a limit of a sandbox or a slot: limits={{{limit}: …}}, slot_limits={{{limit}: …}}"
             wrong.append(f"there is no option {name!r} for backend {config_type.backend!r}; {hint}")
     made: list[ConfigModel] = []
     for kind, given in ((PoolConfig, pool), (config_type, backend)):

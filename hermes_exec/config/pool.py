@@ -60,7 +60,7 @@ class ProfileConfig(ConfigModel):
     slot_root: SlotRoot | None = None
     workdir: Workdir | None = None
     setup: Commands | None = None
-    """Commands that run once a box, before its first slot is lent."""
+    """Commands that run once a sandbox, before its first slot is lent."""
     slot_setup: Commands | None = None
     """Commands that run at each lend, before the slot is handed out."""
     idle_timeout_s: Seconds | None = None
@@ -96,7 +96,7 @@ class PoolConfig(ConfigModel):
     files: dict[str, FileSource] = Field(default_factory=dict)
     slot_root: SlotRoot | None = None
     """``own``: each slot has a root of its own over the image, as in a container of its own; ``shared``: that of its
-    box."""
+    sandbox."""
     workdir: Workdir | None = None
     """Where calls start and relative paths begin: an absolute path in the slot, or ``image`` for the image's WORKDIR;
     None for the slot's workspace."""

@@ -1,1 +1,1 @@
-"""Who gets which slot: boxes come and go, slots are lent, reset and taken back."""
+"""Who gets which slot: sandboxes come and go, slots are lent, reset and taken back."""

@@ -103,9 +103,9 @@ class Queue:
         return slots
 
     async def warm(self, template: Template, count: int) -> None:
-        """Wait until so many boxes of a template are ready. Raises as `SandboxPool.prewarm`."""
+        """Wait until so many sandboxes of a template are ready. Raises as `SandboxPool.prewarm`."""
         timeout_s = template.config.acquire_timeout_s
-        ticket = self._enter(template, slots=0, boxes=count)
+        ticket = self._enter(template, slots=0, sandboxes=count)
         with anyio.move_on_after(timeout_s):
             try:
                 await self._wait(ticket)
@@ -132,8 +132,8 @@ class Queue:
 
     # Waiting in line.
 
-    def _enter(self, template: Template, *, slots: int, boxes: int = 0) -> Ticket:
-        waiter = self.fleet.state.enqueue(template.key, anyio.current_time(), slots=slots, boxes=boxes)
+    def _enter(self, template: Template, *, slots: int, sandboxes: int = 0) -> Ticket:
+        waiter = self.fleet.state.enqueue(template.key, anyio.current_time(), slots=slots, sandboxes=sandboxes)
         ticket = self._tickets[waiter.id] = Ticket(waiter)
         return ticket
 
@@ -144,7 +144,7 @@ class Queue:
         self._tickets[ticket.waiter.id] = ticket
 
     async def _wait(self, ticket: Ticket) -> None:
-        """Wait until there are slots for a waiter, or until its boxes are ready.
+        """Wait until there are slots for a waiter, or until its sandboxes are ready.
 
         Raises:
             ExecError: launches for it failed, or the pool was closed.
@@ -175,8 +175,8 @@ class Queue:
     def _hand_over(self, lend: Lend) -> None:
         del self.fleet.state.waiters[lend.waiter.id]
         ticket = self._tickets.pop(lend.waiter.id)
-        for box_id, count in lend.shares.items():
-            free = [slot for slot in self.fleet.boxes[box_id].slots if slot.state is SlotState.FREE]
+        for sandbox_id, count in lend.shares.items():
+            free = [slot for slot in self.fleet.sandboxes[sandbox_id].slots if slot.state is SlotState.FREE]
             for slot in free[:count]:
                 slot.state, slot.doing = SlotState.PREPARING, ""
                 ticket.slots.append(slot)
@@ -185,10 +185,10 @@ class Queue:
     # Making slots ready.
 
     async def _prepare(self, ticket: Ticket, request: SlotRequest) -> list[Slot] | None:
-        """Make the slots of a waiter ready; None when a box turned out to be gone, and they were given back."""
+        """Make the slots of a waiter ready; None when a sandbox turned out to be gone, and they were given back."""
         failures: list[ExecError] = []
-        boxes = {slot.sandbox.record.id: slot.sandbox for slot in ticket.slots}
-        await _together(partial(self._look_at, failures), boxes.values())
+        sandboxes = {slot.sandbox.record.id: slot.sandbox for slot in ticket.slots}
+        await _together(partial(self._look_at, failures), sandboxes.values())
         if not failures:
             await _together(partial(self._prepare_slot, failures, request), ticket.slots)
         if fatal := [error for error in failures if not isinstance(error, TRANSPORT)]:
@@ -206,29 +206,31 @@ class Queue:
         ticket.slots = []
         return slots
 
-    async def _look_at(self, failures: list[ExecError], box: PooledSandbox) -> None:
-        """See whether a box answers and its disk has room."""
-        if not await box.ping():
-            failures.append(ChannelLost("the box does not answer", sandbox=box.id))
-            await self._suspect(box)
-        elif box.disk_full:
-            waiting_logger.warning("the disk of %s is nearly full: it gets no new slots until there is room", box.id)
-            failures.append(ChannelLost("the disk of the sandbox is nearly full", sandbox=box.id))
-            self._set_aside(box)
+    async def _look_at(self, failures: list[ExecError], sandbox: PooledSandbox) -> None:
+        """See whether a sandbox answers and its disk has room."""
+        if not await sandbox.ping():
+            failures.append(ChannelLost("the sandbox does not answer", sandbox=sandbox.id))
+            await self._suspect(sandbox)
+        elif sandbox.disk_full:
+            waiting_logger.warning(
+                "the disk of %s is nearly full: it gets no new slots until there is room", sandbox.id
+            )
+            failures.append(ChannelLost("the disk of the sandbox is nearly full", sandbox=sandbox.id))
+            self._set_aside(sandbox)
 
     async def _prepare_slot(self, failures: list[ExecError], request: SlotRequest, pooled: PooledSlot) -> None:
         """Create a slot if needed, provision it, and make what its holder gets."""
-        box, template = pooled.sandbox, pooled.sandbox.template
+        sandbox, template = pooled.sandbox, pooled.sandbox.template
         try:
-            facts = await box.create(pooled)
+            facts = await sandbox.create(pooled)
         except ExecError as error:
             if isinstance(error, TRANSPORT):
-                await self._suspect(box)
+                await self._suspect(sandbox)
             failures.append(error)
             return
         pooled.request, pooled.touched = request, True
-        workdir = box.workdir(request)
-        pooled.scope = box.scope(pooled, facts, workdir)
+        workdir = sandbox.workdir(request)
+        pooled.scope = sandbox.scope(pooled, facts, workdir)
         slot = pooled.holder = Slot(
             id=self.fleet.slot_id(pooled),
             scope=pooled.scope,
@@ -240,32 +242,32 @@ class Queue:
             browser=template.config.browser,
         )
         try:
-            await box.provision(pooled, workdir)
+            await sandbox.provision(pooled, workdir)
         except BaseException as error:
             await pooled.calls.close("the slot could not be prepared")
             if not isinstance(error, ExecError):
                 raise
             failures.append(error)
 
-    async def _suspect(self, box: PooledSandbox) -> None:
-        """Handle a box that does not answer: give it up if it is dead, else lend nothing of it until it answers."""
-        status = await box.status()
+    async def _suspect(self, sandbox: PooledSandbox) -> None:
+        """Handle a sandbox that does not answer: give it up if it is dead, else lend nothing of it until it answers."""
+        status = await sandbox.status()
         if status.state == "dead":
-            self.fleet.mark_dead(box)
+            self.fleet.mark_dead(sandbox)
         else:
-            self._set_aside(box)
+            self._set_aside(sandbox)
 
-    def _set_aside(self, box: PooledSandbox) -> None:
-        """Lend nothing of a box until it answers, and its disk has room."""
-        if box.record.phase is Phase.READY and not box.record.suspect:
-            box.record.suspect = True
-            self.fleet.background(lambda: self._recheck(box), f"recheck {box.id}")
+    def _set_aside(self, sandbox: PooledSandbox) -> None:
+        """Lend nothing of a sandbox until it answers, and its disk has room."""
+        if sandbox.record.phase is Phase.READY and not sandbox.record.suspect:
+            sandbox.record.suspect = True
+            self.fleet.background(lambda: self._recheck(sandbox), f"recheck {sandbox.id}")
 
-    async def _recheck(self, box: PooledSandbox) -> None:
-        while box.record.phase is Phase.READY and box.record.id in self.fleet.boxes:
+    async def _recheck(self, sandbox: PooledSandbox) -> None:
+        while sandbox.record.phase is Phase.READY and sandbox.record.id in self.fleet.sandboxes:
             await anyio.sleep(RECHECK_S)
-            if await box.ping() and not box.disk_full:
-                box.record.suspect = False
+            if await sandbox.ping() and not sandbox.disk_full:
+                sandbox.record.suspect = False
                 self.fleet.on_change()
                 return
 
@@ -297,26 +299,30 @@ class Queue:
         if ticket.doing:
             return AcquireTimeout(f"no slot within {timeout_s:g} s: one was there, but {ticket.doing}")
         waiter = ticket.waiter
-        records = [box for box in self.fleet.state.boxes.values() if box.template == template.key]
+        records = [sandbox for sandbox in self.fleet.state.sandboxes.values() if sandbox.template == template.key]
         history = self.fleet.state.history(template.key)
-        if history.error is not None and history.seen >= waiter.id and not any(box.healthy for box in records):
+        if history.error is not None and history.seen >= waiter.id and not any(sandbox.healthy for sandbox in records):
             return self._launch_error(template.key)
-        boxes = self.fleet.state.boxes.values()
-        counts = ((phase.value, sum(box.phase is phase for box in boxes)) for phase in Phase)
+        sandboxes = self.fleet.state.sandboxes.values()
+        counts = ((phase.value, sum(sandbox.phase is phase for sandbox in sandboxes)) for phase in Phase)
         told = ", ".join(f"{count} {name}" for name, count in counts if count) or "no sandboxes"
         ahead = sum(
             other.id < waiter.id and other.template == template.key for other in self.fleet.state.waiters.values()
         )
-        free, lent = sum(box.free for box in records), sum(box.lent for box in records)
+        free, lent = sum(sandbox.free for sandbox in records), sum(sandbox.lent for sandbox in records)
         text = (
             f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {template.key}, which has "
             f"{lent} lent and {free} free; "
             f"{ahead} requests were ahead; {told}, at most {self.fleet.templates.max_sandboxes}"
         )
-        if quarantined := sum(box.quarantined for box in records):
+        if quarantined := sum(sandbox.quarantined for sandbox in records):
             text += f"; {quarantined} could not be proven clean, and are lent no more"
-        boxes_here = (self.fleet.boxes[box.id] for box in records if box.suspect and box.id in self.fleet.boxes)
-        if full := [box.id for box in boxes_here if box.disk_full]:
+        sandboxes_here = (
+            self.fleet.sandboxes[sandbox.id]
+            for sandbox in records
+            if sandbox.suspect and sandbox.id in self.fleet.sandboxes
+        )
+        if full := [sandbox.id for sandbox in sandboxes_here if sandbox.disk_full]:
             text += f"; no new slots of {', '.join(full)} until a disk that is nearly full has room"
         if history.error is not None:
             text += f"; the last launch failed: {history.error}"

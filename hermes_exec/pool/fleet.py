@@ -32,14 +32,14 @@ waiting_logger = logging.getLogger("hermes_exec.pool.waiting")
 """Of what an end is waited for: the command line shows it."""
 GOODBYE_S = 2.0
 LEAST_S = 1.0
-"""Least time for ending a box, in seconds, also past the deadline: the request has to be sent."""
+"""Least time for ending a sandbox, in seconds, also past the deadline: the request has to be sent."""
 LAST_RESORT_S = 5.0
 LAUNCH_DELAYS_S = (0.5, 30.0)
 """The pause after the first failed launch, and the longest; each is twice the one before."""
 
 
 class Fleet:
-    """The boxes of one pool, while the pool is entered. Everything happens in its one event loop."""
+    """The sandboxes of one pool, while the pool is entered. Everything happens in its one event loop."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Fleet:
         self.labels = labels
         self._background = background
         self.state = PoolState()
-        self.boxes: dict[int, PooledSandbox] = {}
-        self.sandboxes: dict[int, Sandbox] = {}
+        self.sandboxes: dict[int, PooledSandbox] = {}
+        self.remaining: dict[int, Sandbox] = {}
         """Every sandbox that was launched and is not known to be gone."""
         self.launches = self.failures = self.calls_before = 0
         self.closing = False
@@ -77,25 +77,25 @@ class Fleet:
     # Deciding.
 
     def reconcile(self) -> list[Lend | Fail]:
-        """Ask the planner, begin what it says of boxes, and return what it says of waiters."""
+        """Ask the planner, begin what it says of sandboxes, and return what it says of waiters."""
         if self.closing:
             return []
         config = PlanConfig(
             self.templates.max_sandboxes, self.templates.sizes(), self.templates.backend.launches_at_once
         )
         decided = plan(self.state, config, anyio.current_time())
-        before = len(self.state.boxes)
+        before = len(self.state.sandboxes)
         for_waiters: list[Lend | Fail] = []
         for action in decided.actions:
             match action:
                 case Launch(key):
                     self._begin_launch(self.templates.by_key(key))
-                case Close(box_id, reason):
-                    self._begin_close(box_id, reason)
+                case Close(sandbox_id, reason):
+                    self._begin_close(sandbox_id, reason)
                 case _:
                     for_waiters.append(action)
-        if len(self.state.boxes) > before:
-            self.emit(Scaled(time=time.time(), before=before, after=len(self.state.boxes), reason="demand"))
+        if len(self.state.sandboxes) > before:
+            self.emit(Scaled(time=time.time(), before=before, after=len(self.state.sandboxes), reason="demand"))
         if decided.wake_at != self._wake_at:
             self._wake_at = decided.wake_at
             self._rearm.set()
@@ -141,7 +141,7 @@ class Fleet:
             finally:
                 self._scopes.discard(scope)
 
-    # Boxes come.
+    # Sandboxes come.
 
     def _begin_launch(self, template: Template) -> None:
         record = self.state.launching(template.key, template.size.slots_per_sandbox, anyio.current_time())
@@ -152,7 +152,7 @@ class Fleet:
         try:
             with anyio.CancelScope() as scope:
                 self._launch_scopes[record.id] = scope
-                box = await self._bring_up(record, template, started)
+                sandbox = await self._bring_up(record, template, started)
         except Exception as error:
             if not isinstance(error, ExecError | OSError):
                 logger.exception("a launch failed unexpectedly")
@@ -164,19 +164,23 @@ class Fleet:
         if scope.cancelled_caught:
             self.state.remove(record)
             return
-        if box.death is not None or box.channel.state in ("lost", "closed"):
-            await self.destroy(box.sandbox)
-            self._launch_failed(record, LaunchError(f"the box died while it was started: {box.channel.lost_reason}"))
+        if sandbox.death is not None or sandbox.channel.state in ("lost", "closed"):
+            await self.destroy(sandbox.handle)
+            self._launch_failed(
+                record, LaunchError(f"the sandbox died while it was started: {sandbox.channel.lost_reason}")
+            )
             return
-        box.channel.on_lost = lambda why: self._on_lost(box, why)
-        self.boxes[record.id] = box
-        if isinstance(box.sandbox, Mortal):
-            record.ends_at = anyio.current_time() + box.sandbox.ends_at - time.monotonic()
-        self.state.launched(record, box.slots, anyio.current_time())
+        sandbox.channel.on_lost = lambda why: self._on_lost(sandbox, why)
+        self.sandboxes[record.id] = sandbox
+        if isinstance(sandbox.handle, Mortal):
+            record.ends_at = anyio.current_time() + sandbox.handle.ends_at - time.monotonic()
+        self.state.launched(record, sandbox.slots, anyio.current_time())
         self.launches += 1
         self._told = ""
         took = time.monotonic() - started
-        self.emit(Ready(time=time.time(), sandbox=box.id, profile=template.profile, slots=record.size, duration_s=took))
+        self.emit(
+            Ready(time=time.time(), sandbox=sandbox.id, profile=template.profile, slots=record.size, duration_s=took)
+        )
         self.on_change()
 
     def _launch_failed(self, record: SandboxRecord, error: Exception) -> None:
@@ -187,7 +191,7 @@ class Fleet:
         if not away:
             logger.warning("launching a sandbox failed: %s", told)
         elif told != self._told:
-            waiting_logger.warning("no box can be had now, whoever waits for one goes on waiting: %s", told)
+            waiting_logger.warning("no sandbox can be had now, whoever waits for one goes on waiting: %s", told)
         self._told = told
         now = anyio.current_time()
         self.state.launch_failed(record, error, now, LAUNCH_DELAYS_S, hopeless=not retryable, away=away)
@@ -198,7 +202,7 @@ class Fleet:
             return await self._bring_up_as_planned(record, template, started)
         except NoOwnRoot as error:
             template.own_roots.refuse(error)
-            # A box that was opened for roots of their own is not one for slots that share its root.
+            # A sandbox that was opened for roots of their own is not one for slots that share its root.
             return await self._bring_up_as_planned(record, template, started)
 
     async def _bring_up_as_planned(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
@@ -206,7 +210,7 @@ class Fleet:
         if backend.creates_per_s is not None:
             await next_turn(type(backend).backend, backend.creates_per_s)
         sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
-        self.sandboxes[id(sandbox)] = sandbox
+        self.remaining[id(sandbox)] = sandbox
         if isinstance(sandbox, OwnSize) and sandbox.slots is not None:
             record.size = sandbox.slots
         self.emit(
@@ -219,15 +223,15 @@ class Fleet:
                 duration_s=time.monotonic() - started,
             )
         )
-        trace = None if self.hub.tracer is None else self.hub.tracer.for_box(sandbox.id)
+        trace = None if self.hub.tracer is None else self.hub.tracer.for_sandbox(sandbox.id)
         return await start_sandbox(
             record, template, sandbox, lambda run: self.background(run, "channel"), self.destroy, trace
         )
 
-    # Boxes go.
+    # Sandboxes go.
 
     async def destroy(self, sandbox: Sandbox) -> None:
-        """End a sandbox, shielded; what could not be ended stays in `sandboxes` for the last resort."""
+        """End a sandbox, shielded; what could not be ended stays in `remaining` for the last resort."""
         began = anyio.current_time()
         until = max(began + LEAST_S, min(self._end_at, began + self.templates.config.shutdown_timeout_s))
         with anyio.CancelScope(shield=True, deadline=until) as scope:
@@ -237,67 +241,75 @@ class Fleet:
         if scope.cancelled_caught:
             logger.warning("sandbox %s was not ended within %.3g s", sandbox.id, until - began)
             return
-        self.sandboxes.pop(id(sandbox), None)
+        self.remaining.pop(id(sandbox), None)
 
-    def _begin_close(self, box_id: int, reason: str) -> None:
-        record, box = self.state.boxes[box_id], self.boxes[box_id]
+    def _begin_close(self, sandbox_id: int, reason: str) -> None:
+        record, sandbox = self.state.sandboxes[sandbox_id], self.sandboxes[sandbox_id]
         record.phase = Phase.CLOSING
-        self.background(lambda: self._close(box, reason), f"close {box.id}")
+        self.background(lambda: self._close(sandbox, reason), f"close {sandbox.id}")
 
-    async def _close(self, box: PooledSandbox, reason: str) -> None:
-        box.channel.on_lost = None
-        await self.end_sandbox(box)
-        before = len(self.state.boxes)
-        self.state.remove(box.record)
-        self.boxes.pop(box.record.id, None)
-        self.calls_before += box.channel.calls
-        self.emit(Scaled(time=time.time(), sandbox=box.id, before=before, after=before - 1, reason=reason))
+    async def _close(self, sandbox: PooledSandbox, reason: str) -> None:
+        sandbox.channel.on_lost = None
+        await self.end_sandbox(sandbox)
+        before = len(self.state.sandboxes)
+        self.state.remove(sandbox.record)
+        self.sandboxes.pop(sandbox.record.id, None)
+        self.calls_before += sandbox.channel.calls
+        self.emit(Scaled(time=time.time(), sandbox=sandbox.id, before=before, after=before - 1, reason=reason))
         self.on_change()
 
-    async def end_sandbox(self, box: PooledSandbox) -> None:
-        """Shut down the runner and end the box; shielded and bounded."""
+    async def end_sandbox(self, sandbox: PooledSandbox) -> None:
+        """Shut down the runner and end the sandbox; shielded and bounded."""
         with anyio.move_on_after(GOODBYE_S, shield=True):
-            await box.channel.aclose(shutdown=True)
-        await self.destroy(box.sandbox)
+            await sandbox.channel.aclose(shutdown=True)
+        await self.destroy(sandbox.handle)
 
-    def _on_lost(self, box: PooledSandbox, why: ExecError) -> None:
-        if box.record.phase is Phase.READY and not self.closing:
-            box.record.phase = Phase.LOST
-            self.background(lambda: self._lost(box, why), f"lost {box.id}")
+    def _on_lost(self, sandbox: PooledSandbox, why: ExecError) -> None:
+        if sandbox.record.phase is Phase.READY and not self.closing:
+            sandbox.record.phase = Phase.LOST
+            self.background(lambda: self._lost(sandbox, why), f"lost {sandbox.id}")
 
-    async def _lost(self, box: PooledSandbox, why: ExecError) -> None:
-        """Handle a lost channel: wait while the box's state is unknown, until its lease is over; then give it up."""
-        deadline = anyio.current_time() + box.template.config.lease_s + 10.0
+    async def _lost(self, sandbox: PooledSandbox, why: ExecError) -> None:
+        """Handle a lost channel: wait while the sandbox's state is unknown, until its lease is over; then give it
+        up.
+        """
+        deadline = anyio.current_time() + sandbox.template.config.lease_s + 10.0
         pause_s = 0.1
-        while (status := await box.status()).state == "unknown" and anyio.current_time() < deadline:
+        while (status := await sandbox.status()).state == "unknown" and anyio.current_time() < deadline:
             await anyio.sleep(pause_s)
             pause_s = min(5.0, pause_s * 2)
-        if box.death is None:
-            box.death = PostMortem(reason=f"its channel was lost: {why} (the box is {status.state})")
-        self.mark_dead(box)
+        if sandbox.death is None:
+            sandbox.death = PostMortem(reason=f"its channel was lost: {why} (the sandbox is {status.state})")
+        self.mark_dead(sandbox)
 
-    def mark_dead(self, box: PooledSandbox) -> None:
-        """Give up a box that is dead or unusable: tell its holders, forget it, remove what is left of it."""
-        if box.record.id not in self.boxes or box.record.phase is Phase.CLOSING:
+    def mark_dead(self, sandbox: PooledSandbox) -> None:
+        """Give up a sandbox that is dead or unusable: tell its holders, forget it, remove what is left of it."""
+        if sandbox.record.id not in self.sandboxes or sandbox.record.phase is Phase.CLOSING:
             return
-        held = box.record.count(SlotState.HELD)
-        death = box.death or PostMortem("the box has ended")
-        del self.boxes[box.record.id]
-        self.state.remove(box.record)
-        self.calls_before += box.channel.calls
-        box.channel.on_lost = None
-        box.channel.fail(box.died())
-        logger.warning("sandbox %s died: %s", box.id, death.reason)
+        held = sandbox.record.count(SlotState.HELD)
+        death = sandbox.death or PostMortem("the sandbox has ended")
+        del self.sandboxes[sandbox.record.id]
+        self.state.remove(sandbox.record)
+        self.calls_before += sandbox.channel.calls
+        sandbox.channel.on_lost = None
+        sandbox.channel.fail(sandbox.died())
+        logger.warning("sandbox %s died: %s", sandbox.id, death.reason)
         self.emit(
-            Died(time=time.time(), sandbox=box.id, profile=box.template.profile, post_mortem=death, slots_lent=held)
+            Died(
+                time=time.time(),
+                sandbox=sandbox.id,
+                profile=sandbox.template.profile,
+                post_mortem=death,
+                slots_lent=held,
+            )
         )
-        self.background(lambda: self.destroy(box.sandbox), f"remove {box.id}")
+        self.background(lambda: self.destroy(sandbox.handle), f"remove {sandbox.id}")
         self.on_change()
 
     # The beginning and the end.
 
     async def reap_orphans(self) -> None:
-        """End boxes of drivers that are gone; a backend that cannot be asked is passed over."""
+        """End sandboxes of drivers that are gone; a backend that cannot be asked is passed over."""
         try:
             for backend in self.templates.backends:
                 await self._reap_orphans_of(backend)
@@ -321,7 +333,7 @@ class Fleet:
             logger.debug("orphans of %s could not be looked for: %s", backend.name, told)
 
     async def shut_down(self) -> None:
-        """End every launch and every box, and what orphans there were when the pool began; shielded, within
+        """End every launch and every sandbox, and what orphans there were when the pool began; shielded, within
         `shutdown_timeout_s`, then without waiting any more.
         """
         self.closing = True
@@ -330,32 +342,32 @@ class Fleet:
         self._end_at = anyio.current_time() + self.templates.config.shutdown_timeout_s
         with anyio.CancelScope(shield=True, deadline=self._end_at):
             async with anyio.create_task_group() as ending:
-                for box in list(self.boxes.values()):
-                    box.channel.on_lost = None
-                    ending.start_soon(self.end_sandbox, box)
+                for sandbox in list(self.sandboxes.values()):
+                    sandbox.channel.on_lost = None
+                    ending.start_soon(self.end_sandbox, sandbox)
                 if not self._background.tasks.cancel_scope.cancel_called:
                     ending.start_soon(self._reaped.wait)
                 while self._launch_scopes:
                     self._settled = anyio.Event()
                     await self._settled.wait()
-        if self.sandboxes:
+        if self.remaining:
             with anyio.move_on_after(LAST_RESORT_S, shield=True):
                 await to_thread.run_sync(self.destroy_now, LAST_RESORT_S, abandon_on_cancel=True)
-        for box in self.boxes.values():
-            self.calls_before += box.channel.calls
-            self.state.remove(box.record)
-        self.boxes.clear()
+        for sandbox in self.sandboxes.values():
+            self.calls_before += sandbox.channel.calls
+            self.state.remove(sandbox.record)
+        self.sandboxes.clear()
 
     def destroy_now(self, within_s: float) -> None:
         """End what is left, without an event loop; nothing is begun after `within_s`. Errors are logged."""
         until = time.monotonic() + within_s
-        for key, sandbox in list(self.sandboxes.items()):
+        for key, sandbox in list(self.remaining.items()):
             if time.monotonic() > until:
-                logger.warning("%d sandboxes are left to their leases", len(self.sandboxes))
+                logger.warning("%d sandboxes are left to their leases", len(self.remaining))
                 return
             try:
                 sandbox.destroy_now()
             except Exception:
                 logger.exception("sandbox %s could not be ended", sandbox.id)
             else:
-                self.sandboxes.pop(key, None)
+                self.remaining.pop(key, None)

@@ -77,18 +77,18 @@ async def start_sandbox(
     destroy: Callable[[Sandbox], Awaitable[None]],
     trace: Trace | None = None,
 ) -> PooledSandbox:
-    """Open the channel into a sandbox that was launched, set the box up, and create its first slot.
+    """Open the channel into a sandbox that was launched, set the sandbox up, and create its first slot.
 
     `serve` runs the channel in the background. When anything fails, or the call is cancelled, the sandbox is destroyed.
     """
-    box: PooledSandbox | None = None
+    pooled: PooledSandbox | None = None
     try:
-        box = await open_sandbox(record, template, sandbox, trace)
-        serve(box.channel.run)
-        await box.set_up()
+        pooled = await open_sandbox(record, template, sandbox, trace)
+        serve(pooled.channel.run)
+        await pooled.set_up()
     except BaseException:
-        if box is not None:
-            box.channel.fail(ChannelLost("the launch was given up", sandbox=sandbox.id))
+        if pooled is not None:
+            pooled.channel.fail(ChannelLost("the launch was given up", sandbox=sandbox.id))
         await destroy(sandbox)
         raise
-    return box
+    return pooled

@@ -19,7 +19,7 @@ POLL_S = 0.005
 
 
 async def next_turn(backend: str, per_s: float, directory: Path | None = None) -> None:
-    """Wait until one more box of this backend may be launched, so that there are at most `per_s` a second.
+    """Wait until one more sandbox of this backend may be launched, so that there are at most `per_s` a second.
 
     Where no file can be kept for it, nothing is waited for.
     """

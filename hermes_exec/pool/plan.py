@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 BEFORE_ITS_END_S = 60.0
-"""How long before its engine ends a box no slot of it is lent any more."""
+"""How long before its engine ends a sandbox no slot of it is lent any more."""
 REPLACED_AFTER_S = 10.0
-"""How long a box that is too small for who waits is kept: what replaces it may be no larger."""
+"""How long a sandbox that is too small for who waits is kept: what replaces it may be no larger."""
 USES_BEFORE_A_SPARE = 2
-"""A program that takes one slot and ends gets no second box launched."""
+"""A program that takes one slot and ends gets no second sandbox launched."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateSize:
     """Size of one template (a profile, or a profile with another image). Times in seconds, None for never.
 
-    `used_once` is of boxes that one tenant gets whole: each is replaced when it comes back. Where boxes differ in size,
-    `slots_per_sandbox` is what a launch is expected to bring, and `largest` what it brings at best.
+    `used_once` is of sandboxes that one tenant gets whole: each is replaced when it comes back. Where sandboxes differ
+    in size, `slots_per_sandbox` is what a launch is expected to bring, and `largest` what it brings at best.
     """
 
     slots_per_sandbox: int
@@ -45,14 +45,14 @@ class PlanConfig:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a box of this kind."""
+    """Start a sandbox of this kind."""
 
     template: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Give these slots (box id → how many) to a waiter. No shares: the boxes it asked for are ready."""
+    """Give these slots (sandbox id → how many) to a waiter. No shares: the sandboxes it asked for are ready."""
 
     waiter: Waiter
     shares: Mapping[int, int]
@@ -60,9 +60,9 @@ class Lend:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a box that nobody holds. `reason`: idle, lifetime, quarantined, used, evicted, replaced."""
+    """End a sandbox that nobody holds. `reason`: idle, lifetime, quarantined, used, evicted, replaced."""
 
-    box: int
+    sandbox: int
     reason: str
 
 
@@ -112,129 +112,133 @@ class _Draft:
     actions: list[Action] = field(default_factory=list)
     wake_at: float = math.inf
     free: dict[int, int] = field(default_factory=dict)
-    """Slots that no earlier waiter has a claim on, of boxes that lend."""
+    """Slots that no earlier waiter has a claim on, of sandboxes that lend."""
     coming: dict[str, int] = field(default_factory=dict)
     """Slots of launches, under way or wanted, that no earlier waiter counts on."""
     wanted: list[str] = field(default_factory=list)
     """Launches for which there is room now."""
     alive: dict[str, int] = field(default_factory=dict)
-    """Boxes that are or will be there: healthy, launching, wanted."""
+    """Sandboxes that are or will be there: healthy, launching, wanted."""
     capacity: dict[str, int] = field(default_factory=dict)
     """Their slots."""
     claimed: set[int] = field(default_factory=set)
-    """Boxes that may not be closed or lent to later waiters."""
+    """Sandboxes that may not be closed or lent to later waiters."""
     lent: set[int] = field(default_factory=set)
-    """Boxes of which slots are lent now."""
+    """Sandboxes of which slots are lent now."""
     closed: set[int] = field(default_factory=set)
     leaving: list[int] = field(default_factory=list)
-    """Boxes that will make room by themselves, and that nobody counts on yet."""
+    """Sandboxes that will make room by themselves, and that nobody counts on yet."""
     retired: set[int] = field(default_factory=set)
-    """Boxes on their way out."""
+    """Sandboxes on their way out."""
     room: int = 0
     of_template: dict[str, int] = field(default_factory=dict)
     demanded: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.demanded = {waiter.template for waiter in self.state.waiters.values()}
-        self.room = self.config.max_sandboxes - len(self.state.boxes)
-        for box in self.state.boxes.values():
-            self.of_template[box.template] = self.of_template.get(box.template, 0) + 1
-            if box.phase is Phase.LAUNCHING:
-                self._count(box.template, 1, box.size)
-                self.coming[box.template] = self.coming.get(box.template, 0) + box.size
-            elif box.phase is Phase.CLOSING or (box.phase is Phase.READY and self._retired(box)):
-                self.leaving.append(box.id)
-                self.retired.add(box.id)
-            elif box.phase is Phase.READY:
-                self._count(box.template, 1, box.size)
-                if box.lendable and (free := box.free):
-                    self.free[box.id] = free
+        self.room = self.config.max_sandboxes - len(self.state.sandboxes)
+        for sandbox in self.state.sandboxes.values():
+            self.of_template[sandbox.template] = self.of_template.get(sandbox.template, 0) + 1
+            if sandbox.phase is Phase.LAUNCHING:
+                self._count(sandbox.template, 1, sandbox.size)
+                self.coming[sandbox.template] = self.coming.get(sandbox.template, 0) + sandbox.size
+            elif sandbox.phase is Phase.CLOSING or (sandbox.phase is Phase.READY and self._retired(sandbox)):
+                self.leaving.append(sandbox.id)
+                self.retired.add(sandbox.id)
+            elif sandbox.phase is Phase.READY:
+                self._count(sandbox.template, 1, sandbox.size)
+                if sandbox.lendable and (free := sandbox.free):
+                    self.free[sandbox.id] = free
 
-    def _count(self, template: str, boxes: int, slots: int) -> None:
-        """So many boxes more will be there, or fewer, with so many slots."""
-        self.alive[template] = self.alive.get(template, 0) + boxes
+    def _count(self, template: str, sandboxes: int, slots: int) -> None:
+        """So many sandboxes more will be there, or fewer, with so many slots."""
+        self.alive[template] = self.alive.get(template, 0) + sandboxes
         self.capacity[template] = self.capacity.get(template, 0) + slots
 
-    def _retired(self, box: SandboxRecord) -> bool:
-        if box.draining or (box.quarantined and box.lent == 0):
+    def _retired(self, sandbox: SandboxRecord) -> bool:
+        if sandbox.draining or (sandbox.quarantined and sandbox.lent == 0):
             return True
-        longest_s = self.config.templates[box.template].max_lifetime_s
-        ends_at = min(box.launched_at + (math.inf if longest_s is None else longest_s), box.ends_at - BEFORE_ITS_END_S)
+        longest_s = self.config.templates[sandbox.template].max_lifetime_s
+        ends_at = min(
+            sandbox.launched_at + (math.inf if longest_s is None else longest_s), sandbox.ends_at - BEFORE_ITS_END_S
+        )
         if ends_at > self.now:
             self.wake_at = min(self.wake_at, ends_at)
             return False
         return True
 
     def retire(self) -> None:
-        """Close the boxes that lend no more and that nobody holds."""
-        for box_id in self.leaving:
-            box = self.state.boxes[box_id]
-            if box.phase is Phase.READY and box.lent == 0:
-                self._close(box, "quarantined" if box.quarantined else "used" if box.draining else "lifetime")
+        """Close the sandboxes that lend no more and that nobody holds."""
+        for sandbox_id in self.leaving:
+            sandbox = self.state.sandboxes[sandbox_id]
+            if sandbox.phase is Phase.READY and sandbox.lent == 0:
+                self._close(
+                    sandbox, "quarantined" if sandbox.quarantined else "used" if sandbox.draining else "lifetime"
+                )
 
     def serve(self, waiter: Waiter) -> None:
         """Lend to a waiter, or see to it that what it needs will be there."""
-        if waiter.boxes:
+        if waiter.sandboxes:
             self._warm(waiter)
             return
-        boxes = [box for box in self.state.of_template(waiter.template) if self.free.get(box.id)]
-        available = sum(self.free[box.id] for box in boxes)
+        sandboxes = [sandbox for sandbox in self.state.of_template(waiter.template) if self.free.get(sandbox.id)]
+        available = sum(self.free[sandbox.id] for sandbox in sandboxes)
         if available >= waiter.slots:
-            self._lend(waiter, boxes)
+            self._lend(waiter, sandboxes)
             return
         if self._failed(waiter):
             self.actions.append(Fail(waiter))
             return
-        for box in boxes:
-            self.free.pop(box.id)
-            self.claimed.add(box.id)
+        for sandbox in sandboxes:
+            self.free.pop(sandbox.id)
+            self.claimed.add(sandbox.id)
         missing = waiter.slots - available
         counted = min(missing, self.coming.get(waiter.template, 0))
         if counted:
             self.coming[waiter.template] -= counted
             missing -= counted
         if missing:
-            self._grow(waiter, missing, boxes)
+            self._grow(waiter, missing, sandboxes)
 
-    def _lend(self, waiter: Waiter, boxes: list[SandboxRecord]) -> None:
-        """Take from the fullest boxes first, so that others become idle and can go."""
+    def _lend(self, waiter: Waiter, sandboxes: list[SandboxRecord]) -> None:
+        """Take from the fullest sandboxes first, so that others become idle and can go."""
         shares: dict[int, int] = {}
         missing = waiter.slots
-        for box in sorted(boxes, key=lambda box: (self.free[box.id] - box.lent, box.id)):
-            count = min(missing, self.free[box.id])
-            shares[box.id] = count
-            self.lent.add(box.id)
+        for sandbox in sorted(sandboxes, key=lambda sandbox: (self.free[sandbox.id] - sandbox.lent, sandbox.id)):
+            count = min(missing, self.free[sandbox.id])
+            shares[sandbox.id] = count
+            self.lent.add(sandbox.id)
             missing -= count
-            self.free[box.id] -= count
-            self.claimed.add(box.id)
+            self.free[sandbox.id] -= count
+            self.claimed.add(sandbox.id)
             if not missing:
                 break
         self.actions.append(Lend(waiter, shares))
 
     def _failed(self, waiter: Waiter) -> bool:
-        """Whether launches failed too often since this waiter came, and the living boxes cannot serve it."""
+        """Whether launches failed too often since this waiter came, and the living sandboxes cannot serve it."""
         history = self.state.launches.get(waiter.template)
         if history is None or history.away or history.seen < waiter.id:
             return False
         if not history.hopeless and history.failures < self.config.launch_tries:
             return False
-        if waiter.boxes:
-            return self.alive.get(waiter.template, 0) < waiter.boxes
+        if waiter.sandboxes:
+            return self.alive.get(waiter.template, 0) < waiter.sandboxes
         return self.capacity.get(waiter.template, 0) < waiter.slots
 
-    def _grow(self, waiter: Waiter, missing: int, boxes: list[SandboxRecord]) -> None:
-        per_box = self.config.templates[waiter.template].slots_per_sandbox
+    def _grow(self, waiter: Waiter, missing: int, sandboxes: list[SandboxRecord]) -> None:
+        per_sandbox = self.config.templates[waiter.template].slots_per_sandbox
         while missing > 0:
             needed = self.capacity.get(waiter.template, 0) < waiter.slots
             if not self._want(waiter.template, needed=needed):
                 if needed:
-                    self._replace(boxes)
+                    self._replace(sandboxes)
                 return
-            missing -= per_box
+            missing -= per_sandbox
         self.coming[waiter.template] = self.coming.get(waiter.template, 0) - missing
 
     def _want(self, template: str, *, needed: bool) -> bool:
-        """Reserve room for one more box: what is free under the cap, else what will be, else what can be made."""
+        """Reserve room for one more sandbox: what is free under the cap, else what will be, else what can be made."""
         most = self.config.templates[template].max_sandboxes
         if most is not None and self.of_template.get(template, 0) >= most:
             return False
@@ -248,73 +252,91 @@ class _Draft:
         return True
 
     def _await_leaving(self, template: str) -> bool:
-        """Count on a box that is on its way out; one that is being closed before one that is still held."""
+        """Count on a sandbox that is on its way out; one that is being closed before one that is still held."""
         if not self.leaving:
             return False
-        self.leaving.sort(key=lambda box_id: (self.state.boxes[box_id].lent, box_id), reverse=True)
+        self.leaving.sort(key=lambda sandbox_id: (self.state.sandboxes[sandbox_id].lent, sandbox_id), reverse=True)
         self.leaving.pop()
         return True
 
     def _evict(self, template: str) -> bool:
-        """Close an idle box of another template: rather one above its minimum that nobody waits for."""
+        """Close an idle sandbox of another template: rather one above its minimum that nobody waits for."""
         spoken_for = self.claimed | self.closed | self.retired
-        others = (box for box in self.state.boxes.values() if box.template != template and box.healthy and not box.lent)
-        idle = [box for box in others if box.id not in spoken_for]
+        others = (
+            sandbox
+            for sandbox in self.state.sandboxes.values()
+            if sandbox.template != template and sandbox.healthy and not sandbox.lent
+        )
+        idle = [sandbox for sandbox in others if sandbox.id not in spoken_for]
         if not idle:
             return False
-        box = min(
-            idle, key=lambda box: (box.template in self.demanded, not self._spare(box.template), box.idle_since, box.id)
+        sandbox = min(
+            idle,
+            key=lambda sandbox: (
+                sandbox.template in self.demanded,
+                not self._spare(sandbox.template),
+                sandbox.idle_since,
+                sandbox.id,
+            ),
         )
-        self.free.pop(box.id, None)
-        self._count(box.template, -1, -box.size)
-        self.of_template[box.template] -= 1
-        self._close(box, "evicted")
+        self.free.pop(sandbox.id, None)
+        self._count(sandbox.template, -1, -sandbox.size)
+        self.of_template[sandbox.template] -= 1
+        self._close(sandbox, "evicted")
         return True
 
     def _drain(self, template: str) -> bool:
-        """Keep the least used box of another kind from later waiters until it is empty and can be evicted."""
-        others = (box for box in self.state.boxes.values() if box.template != template and box.healthy and box.lent)
-        used = [box for box in others if box.id not in self.claimed and box.id not in self.retired]
+        """Keep the least used sandbox of another kind from later waiters until it is empty and can be evicted."""
+        others = (
+            sandbox
+            for sandbox in self.state.sandboxes.values()
+            if sandbox.template != template and sandbox.healthy and sandbox.lent
+        )
+        used = [sandbox for sandbox in others if sandbox.id not in self.claimed and sandbox.id not in self.retired]
         if not used:
             return False
-        box = min(used, key=lambda box: (box.lent, box.id))
-        self.free.pop(box.id, None)
-        self.claimed.add(box.id)
+        sandbox = min(used, key=lambda sandbox: (sandbox.lent, sandbox.id))
+        self.free.pop(sandbox.id, None)
+        self.claimed.add(sandbox.id)
         return True
 
-    def _replace(self, boxes: list[SandboxRecord]) -> None:
-        """Close the smallest idle one of these boxes, where there may be a larger one in its place."""
-        idle = [box for box in boxes if not box.lent and box.id not in self.lent]
-        small = [box for box in idle if box.size < self.config.templates[box.template].largest]
+    def _replace(self, sandboxes: list[SandboxRecord]) -> None:
+        """Close the smallest idle one of these sandboxes, where there may be a larger one in its place."""
+        idle = [sandbox for sandbox in sandboxes if not sandbox.lent and sandbox.id not in self.lent]
+        small = [sandbox for sandbox in idle if sandbox.size < self.config.templates[sandbox.template].largest]
         if not small:
             return
-        box = min(small, key=lambda box: (box.size, box.id))
-        due_at = box.launched_at + REPLACED_AFTER_S
+        sandbox = min(small, key=lambda sandbox: (sandbox.size, sandbox.id))
+        due_at = sandbox.launched_at + REPLACED_AFTER_S
         if due_at > self.now:
             self.wake_at = min(self.wake_at, due_at)
             return
-        self._count(box.template, -1, -box.size)
-        self._close(box, "replaced")
+        self._count(sandbox.template, -1, -sandbox.size)
+        self._close(sandbox, "replaced")
 
-    def _close(self, box: SandboxRecord, reason: str) -> None:
-        self.closed.add(box.id)
-        self.actions.append(Close(box.id, reason))
+    def _close(self, sandbox: SandboxRecord, reason: str) -> None:
+        self.closed.add(sandbox.id)
+        self.actions.append(Close(sandbox.id, reason))
 
     def _spare(self, template: str) -> bool:
         return self.alive.get(template, 0) > self._least(template)
 
     def _warm(self, waiter: Waiter) -> None:
-        ready = [box for box in self.state.of_template(waiter.template) if box.lendable and box.id not in self.retired]
-        if len(ready) >= waiter.boxes:
+        ready = [
+            sandbox
+            for sandbox in self.state.of_template(waiter.template)
+            if sandbox.lendable and sandbox.id not in self.retired
+        ]
+        if len(ready) >= waiter.sandboxes:
             self.actions.append(Lend(waiter, {}))
             return
-        self.claimed.update(box.id for box in ready)
+        self.claimed.update(sandbox.id for sandbox in ready)
         if self._failed(waiter):
             self.actions.append(Fail(waiter))
             return
-        per_box = self.config.templates[waiter.template].slots_per_sandbox
-        while self.alive.get(waiter.template, 0) < waiter.boxes and self._want(waiter.template, needed=False):
-            self.coming[waiter.template] = self.coming.get(waiter.template, 0) + per_box
+        per_sandbox = self.config.templates[waiter.template].slots_per_sandbox
+        while self.alive.get(waiter.template, 0) < waiter.sandboxes and self._want(waiter.template, needed=False):
+            self.coming[waiter.template] = self.coming.get(waiter.template, 0) + per_sandbox
 
     def keep_minimum(self) -> None:
         """Launch what is missing to each kind's minimum, where there is room."""
@@ -325,7 +347,7 @@ class _Draft:
                 self.wanted.append(template)
 
     def keep_spare(self) -> None:
-        """Launch the next box of those that are used once while others are held, where there is room: whoever comes
+        """Launch the next sandbox of those that are used once while others are held, where there is room: whoever comes
         back for another one does not wait for its launch.
         """
         for template in self.config.templates:
@@ -339,7 +361,7 @@ class _Draft:
                 self.wanted.append(template)
 
     def _least(self, template: str) -> int:
-        """How many boxes are kept: the minimum, and for a while after use one more than are held, of those that are
+        """How many sandboxes are kept: the minimum, and for a while after use one more than are held, of those that are
         used once.
         """
         size, use = self.config.templates[template], self.state.uses.get(template)
@@ -350,28 +372,31 @@ class _Draft:
             if ends_at <= self.now:
                 return size.min_sandboxes
             self.wake_at = min(self.wake_at, ends_at)
-        held = sum(box.healthy and (box.lent > 0 or box.id in self.lent) for box in self.state.of_template(template))
+        held = sum(
+            sandbox.healthy and (sandbox.lent > 0 or sandbox.id in self.lent)
+            for sandbox in self.state.of_template(template)
+        )
         return max(size.min_sandboxes, held + 1)
 
     def scale_down(self) -> None:
-        """Close boxes above the minimum that were idle for long enough, the longest idle first."""
+        """Close sandboxes above the minimum that were idle for long enough, the longest idle first."""
         spoken_for = self.claimed | self.closed | self.retired
-        for box in sorted(self.state.boxes.values(), key=lambda box: (box.idle_since, box.id)):
-            if not box.healthy or box.lent or box.id in spoken_for or not self._spare(box.template):
+        for sandbox in sorted(self.state.sandboxes.values(), key=lambda sandbox: (sandbox.idle_since, sandbox.id)):
+            if not sandbox.healthy or sandbox.lent or sandbox.id in spoken_for or not self._spare(sandbox.template):
                 continue
-            idle_s = self.config.templates[box.template].idle_timeout_s
+            idle_s = self.config.templates[sandbox.template].idle_timeout_s
             if idle_s is None:
                 continue
-            ends_at = box.idle_since + idle_s
+            ends_at = sandbox.idle_since + idle_s
             if ends_at > self.now:
                 self.wake_at = min(self.wake_at, ends_at)
                 continue
-            self.alive[box.template] -= 1
-            self._close(box, "idle")
+            self.alive[sandbox.template] -= 1
+            self._close(sandbox, "idle")
 
     def start(self) -> None:
         """Start the launches for which there is room, with the pauses after failures."""
-        under_way = sum(box.phase is Phase.LAUNCHING for box in self.state.boxes.values())
+        under_way = sum(sandbox.phase is Phase.LAUNCHING for sandbox in self.state.sandboxes.values())
         for template in self.wanted:
             if under_way >= self.config.launches_at_once:
                 return

@@ -37,51 +37,52 @@ NO_CONFIGURATION = frozenset({"self", "backend", "on_event", "on_pull", "trace",
 
 
 class SandboxPool:
-    """Boxes of one backend, and the slots in them. Nothing is started before it is entered.
+    """Sandboxes of one backend, and the slots in them. Nothing is started before it is entered.
 
     `async with SandboxPool("docker", image="python:3.12-slim") as pool:` gives this pool, plain `with` its blocking
     form. Times are in seconds.
 
     Args:
         backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.
-        image: Image of the boxes, for backends that have images.
-        slots_per_sandbox: Slots in one box (local and ssh 64, others 1), at most 10,000. With 1 in a container the
-            tenant has the whole box.
-        min_sandboxes: Boxes to keep. Entering the pool waits for them; with 0 it checks the backend and starts nothing.
-        max_sandboxes: Boxes to have at most, over all profiles and images (local 1, ssh one a host, others 4).
+        image: Image of the sandboxes, for backends that have images.
+        slots_per_sandbox: Slots in one sandbox (local and ssh 64, others 1), at most 10,000. With 1 in a container the
+            tenant has the whole sandbox.
+        min_sandboxes: Sandboxes to keep. Entering the pool waits for them; with 0 it checks the backend and starts
+        nothing.
+        max_sandboxes: Sandboxes to have at most, over all profiles and images (local 1, ssh one a host, others 4).
         profiles: Named variants, by name: a `ProfileConfig` or a mapping; what they do not say is the pool's.
-        min_isolation: The lowest rung that is accepted (`none`, `uid`, `namespaces`, `box`); the highest that the box
-            can give is always taken.
+        min_isolation: The lowest rung that is accepted (`none`, `uid`, `namespaces`, `exclusive`); the highest that the
+            sandbox can give is always taken.
         network: False takes the network away.
-        limits: What a box may use.
+        limits: What a sandbox may use.
         slot_limits: What a slot may use; 1,024 processes where nothing else is said (`pids=None` lifts that). Memory
-            has no default: without a limit one slot can take all that its box, or the host, has.
+            has no default: without a limit one slot can take all that its sandbox, or the host, has.
         best_effort_limits: True lists a limit that cannot be enforced in `slot.isolation.limits`; False refuses it.
         env: Variables of every slot.
         secrets: The same; never shown or stored outside of it.
         files: Path in the slot → bytes or local path, put into each slot that is lent.
-        setup: Shell commands that run once a box, with the rights of its runner; what they change in the box (not in
-            their own home, workspace and tmp) is there for every slot. On local, where a box is this machine, they
-            can only look at it: one that leaves files is a ConfigError.
+        setup: Shell commands that run once a sandbox, with the rights of its runner; what they change in the sandbox
+            (not in their own home, workspace and tmp) is there for every slot. On local, where a sandbox is this
+            machine, they can only look at it: one that leaves files is a ConfigError.
         slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
         browser: What the browser tools may reach and do in each slot, a `BrowserConfig` or a mapping.
         slot_root: `"own"` gives each slot a root of its own over the image, so that it is to its tenant what a
-            container of the image would be; `"shared"` the root of its box. With neither, several slots of a container
-            get roots of their own, and a RuntimeWarning tells where they cannot.
+            container of the image would be; `"shared"` the root of its sandbox. With neither, several slots of a
+            container get roots of their own, and a RuntimeWarning tells where they cannot.
         workdir: Where calls and sessions start and relative paths begin, in `files` too: an absolute path in the slot
             (made where it is missing), `"image"` for the image's WORKDIR; None for the slot's workspace.
         acquire_timeout_s: How long a request waits for a slot.
-        launch_timeout_s: Longest start of a box.
+        launch_timeout_s: Longest start of a sandbox.
         pull_timeout_s: Longest pull or build of its image, on top of that.
         shutdown_timeout_s: Longest time that closing takes.
-        lease_s: How long a box outlives a driver that is silent; the end of its process is seen within a second where
-            that is possible (`local`, Docker on this host).
-        idle_timeout_s: Boxes above the minimum are closed after being idle for so long.
-        max_lifetime_s: Older boxes lend no more and are replaced.
+        lease_s: How long a sandbox outlives a driver that is silent; the end of its process is seen within a second
+            where that is possible (`local`, Docker on this host).
+        idle_timeout_s: Sandboxes above the minimum are closed after being idle for so long.
+        max_lifetime_s: Older sandboxes lend no more and are replaced.
         runner_memory_mb: What the runner of a sandbox keeps at most of output and of what is under way, and at most an
             eighth of the sandbox's memory; an `output_limit_bytes` is at most a quarter of it. Where it is used up, the
             output of processes that have ended is dropped first.
-        run_id: Label of the boxes (random by default), for `hermes-exec reap`.
+        run_id: Label of the sandboxes (random by default), for `hermes-exec reap`.
         on_event: Called with each event, sync or async. What it raises is logged; KeyboardInterrupt then goes to the
             main thread.
         on_pull: Called with the progress of image pulls and builds, from any thread.
@@ -230,7 +231,7 @@ class SandboxPool:
         await self._running.end()
 
     async def aclose(self) -> None:
-        """End every box that this pool started, within `shutdown_timeout_s`, also when cancelled; what drivers that
+        """End every sandbox that this pool started, within `shutdown_timeout_s`, also when cancelled; what drivers that
         are gone had left is removed too.
 
         Calls under way and waiting requests raise SlotClosed. Harmless when repeated.
@@ -302,13 +303,13 @@ class SandboxPool:
     ) -> Slot:
         """Lend a slot until it is released. Requests are served in order of arrival.
 
-        `profile` names one of the pool's, `image` asks for boxes with that image, `workdir` for calls that start
+        `profile` names one of the pool's, `image` asks for sandboxes with that image, `workdir` for calls that start
         elsewhere, `timeout_s` bounds the wait (default: the pool's `acquire_timeout_s`), `owner` is told in the Lent
         event.
 
         Raises:
             AcquireTimeout: no slot became free in time.
-            LaunchError: launches for it failed and no living box can serve it; ImageError, IsolationError and the
+            LaunchError: launches for it failed and no living sandbox can serve it; ImageError, IsolationError and the
                 others say why.
             BackendUnavailable: the engine, or each of its hosts, was away all that time.
             ConfigError: there is no such profile, images are not for this backend, or `workdir` cannot be had.
@@ -321,8 +322,8 @@ class SandboxPool:
         """Take a slot back and reset it; returns when that is done. Releasing twice is harmless, and what another pool
         lends a ConfigError.
 
-        A slot that cannot be proven clean is quarantined, and its box replaced; a box that is silent meanwhile is given
-        up after about 7 s.
+        A slot that cannot be proven clean is quarantined, and its sandbox replaced; a sandbox that is silent meanwhile
+        is given up after about 7 s.
         """
         if self._running is not None:
             self._running.check_process()
@@ -334,15 +335,16 @@ class SandboxPool:
                 tasks.start_soon(self.release, slot)
 
     async def prewarm(self, n: int, profile: str | None = None, image: str | None = None) -> None:
-        """Wait until `n` boxes are ready, launching what is missing. They are closed like others when they stay idle.
+        """Wait until `n` sandboxes are ready, launching what is missing. They are closed like others when they stay
+        idle.
 
         Raises:
-            ConfigError: more boxes than `max_sandboxes`.
+            ConfigError: more sandboxes than `max_sandboxes`.
             LaunchError: launches failed. AcquireTimeout: not within `acquire_timeout_s`.
         """
         running = self._open()
         template = self._templates.get(profile, image)
-        if checked_count(n, "n", least=0) > (most := template.most_boxes):
+        if checked_count(n, "n", least=0) > (most := template.most_sandboxes):
             raise ConfigError(
                 f"{n} sandboxes were asked for, and there can be at most {most} of {template.key}: "
                 f"set max_sandboxes={n}"
@@ -351,11 +353,11 @@ class SandboxPool:
             await running.queue.warm(template, n)
 
     async def prefetch(self, images: Iterable[str], profile: str | None = None) -> dict[str, ExecError | None]:
-        """Make images ready (pulled, built, converted) before slots are asked for, as many at once as boxes are
+        """Make images ready (pulled, built, converted) before slots are asked for, as many at once as sandboxes are
         launched at once (`launches_at_once`), each within `pull_timeout_s`; `on_pull` is told how far they are.
 
-        Returns what came of each image: None when it is ready, else the error that launching a box with it would end
-        with. One that fails holds up no other.
+        Returns what came of each image: None when it is ready, else the error that launching a sandbox with it would
+        end with. One that fails holds up no other.
 
         Raises:
             ConfigError: there is no such profile, this backend has no images, or `images` are not names.

@@ -44,7 +44,9 @@ async def prefetch(
 def _checked(fleet: Fleet, images: Iterable[str]) -> list[str]:
     backend = fleet.templates.backends[0]
     if not isinstance(backend, Prefetches):
-        raise ConfigError(f"backend {backend.name!r} has no images that can be fetched before its boxes are launched")
+        raise ConfigError(
+            f"backend {backend.name!r} has no images that can be fetched before its sandboxes are launched"
+        )
     names: list[object] = [""] if isinstance(images, str) else list(images)
     found = [name for name in names if name and isinstance(name, str)]
     if found != names:

@@ -29,9 +29,9 @@ class Releases:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.acquire: Callable[[SlotRequest], Awaitable[list[Slot]]]
-        """Acquires a slot for a holder that has to go on in another box; the queue sets it."""
+        """Acquires a slot for a holder that has to go on in another sandbox; the queue sets it."""
         self.held: dict[str, PooledSlot] = {}
-        """By the `id` that the holder knows. A slot that goes on in another box keeps it."""
+        """By the `id` that the holder knows. A slot that goes on in another sandbox keeps it."""
         self._releases: dict[str, anyio.Event] = {}
         self._resets: dict[str, anyio.Event] = {}
 
@@ -62,7 +62,7 @@ class Releases:
             await pooled.calls.close("the slot was released")
             if (reset := self._resets.get(slot_id)) is not None:
                 await reset.wait()
-            if (last := self.held.pop(slot_id, None)) is not None:  # another one where the reset led to another box
+            if (last := self.held.pop(slot_id, None)) is not None:  # another one where the reset led to another sandbox
                 await self.take_back(last)
         finally:
             self.held.pop(slot_id, None)
@@ -75,43 +75,43 @@ class Releases:
             self.fleet.background(partial(self.take_back, slot, was_held=False), "take back")
             return
         slot.state = SlotState.FREE
-        if slot.sandbox.record.id in self.fleet.boxes:
+        if slot.sandbox.record.id in self.fleet.sandboxes:
             self.fleet.state.came_back(slot.sandbox.record, anyio.current_time())
 
     async def take_back(self, slot: PooledSlot, *, was_held: bool = True) -> None:
-        """Reset a slot: it is free when it is proven clean, else quarantined, and its box replaced."""
-        box, name, began = slot.sandbox, self.fleet.slot_id(slot), time.monotonic()
+        """Reset a slot: it is free when it is proven clean, else quarantined, and its sandbox replaced."""
+        sandbox, name, began = slot.sandbox, self.fleet.slot_id(slot), time.monotonic()
         slot.state = SlotState.RESETTING
         killed: KillReceipt | None = None
         unclean = ""
-        if box.record.id in self.fleet.boxes:
+        if sandbox.record.id in self.fleet.sandboxes:
             try:
-                killed, unclean = await box.reset(slot)
+                killed, unclean = await sandbox.reset(slot)
             except (ExecError, OSError) as error:
-                explained = await box.explain_loss(error) if isinstance(error, ExecError) else error
+                explained = await sandbox.explain_loss(error) if isinstance(error, ExecError) else error
                 unclean = str(explained)
                 if isinstance(explained, SandboxDied):
-                    self.fleet.mark_dead(box)
-        if box.record.id not in self.fleet.boxes or self.fleet.closing:
+                    self.fleet.mark_dead(sandbox)
+        if sandbox.record.id not in self.fleet.sandboxes or self.fleet.closing:
             return
-        whole = box.template.whole_box
+        whole = sandbox.template.exclusive
         if not whole:
             unclean = slot.unproven or unclean
         slot.state = SlotState.QUARANTINED if unclean else SlotState.FREE
         slot.touched = False
-        if not whole:  # its holder may be on the way to another box
+        if not whole:  # its holder may be on the way to another sandbox
             slot.request, slot.scope, slot.holder = None, None, None
-        self.fleet.state.came_back(box.record, anyio.current_time(), drain=whole or bool(unclean))
+        self.fleet.state.came_back(sandbox.record, anyio.current_time(), drain=whole or bool(unclean))
         took = time.monotonic() - began
         if unclean:
             logger.warning("slot %s is quarantined: %s", name, unclean)
-            self.fleet.emit(Quarantined(time=time.time(), sandbox=box.id, slot=name, reason=unclean))
+            self.fleet.emit(Quarantined(time=time.time(), sandbox=sandbox.id, slot=name, reason=unclean))
         elif was_held:
-            self.fleet.emit(Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=killed))
+            self.fleet.emit(Reset(time=time.time(), sandbox=sandbox.id, slot=name, duration_s=took, killed=killed))
         self.fleet.on_change()
 
     async def reset(self, slot: Slot) -> None:
-        """`Slot.reset`: the holder keeps the slot if it is proven clean, and goes on in another box if it had the
+        """`Slot.reset`: the holder keeps the slot if it is proven clean, and goes on in another sandbox if it had the
         whole one.
         """
         pooled = self.held.get(slot.id)
@@ -121,53 +121,53 @@ class Releases:
         try:
             with anyio.CancelScope(shield=True):
                 await self._reset_in_place(pooled, slot.id)
-            if pooled.sandbox.template.whole_box:
+            if pooled.sandbox.template.exclusive:
                 await self._move(pooled, slot.id)
         finally:
             del self._resets[slot.id]
             done.set()
 
     async def _reset_in_place(self, pooled: PooledSlot, slot_id: str) -> None:
-        box, scope = pooled.sandbox, pooled.calls
+        sandbox, scope = pooled.sandbox, pooled.calls
         try:
-            killed, unclean = await box.reset(pooled, HELD_SILENCE_S)
+            killed, unclean = await sandbox.reset(pooled, HELD_SILENCE_S)
         except ExecError as error:
             scope.expire(f"the slot could not be reset: {error}")
             if self.fleet.closing:
                 raise SlotClosed(scope.closed or "the pool was closed") from error
-            raise_seen(await box.explain_loss(error), error)
+            raise_seen(await sandbox.explain_loss(error), error)
         if unclean:
             pooled.unproven = unclean
             scope.expire(f"the slot could not be proven clean: {unclean}")
-            raise ExecError(f"the slot could not be proven clean: {unclean}", sandbox=box.id)
-        profile = box.template.profile
+            raise ExecError(f"the slot could not be proven clean: {unclean}", sandbox=sandbox.id)
+        profile = sandbox.template.profile
         self.fleet.emit(
-            Reset(time=time.time(), sandbox=box.id, profile=profile, slot=slot_id, held=True, killed=killed)
+            Reset(time=time.time(), sandbox=sandbox.id, profile=profile, slot=slot_id, held=True, killed=killed)
         )
-        if box.template.whole_box:
+        if sandbox.template.exclusive:
             return
         try:
-            workdir = box.workdir(pooled.request or SlotRequest())
-            pooled.scope = box.scope(pooled, await box.create(pooled), workdir)
+            workdir = sandbox.workdir(pooled.request or SlotRequest())
+            pooled.scope = sandbox.scope(pooled, await sandbox.create(pooled), workdir)
             scope.go_on_in(pooled.scope)
-            await box.provision(pooled, workdir)
+            await sandbox.provision(pooled, workdir)
         except ExecError as error:
             pooled.calls.expire(f"the slot could not be prepared after its reset: {error}")
             raise
 
     async def _move(self, pooled: PooledSlot, slot_id: str) -> None:
-        """Let a holder go on in another box: a reset does not undo what was changed in this one.
+        """Let a holder go on in another sandbox: a reset does not undo what was changed in this one.
 
         Raises as `SandboxPool.acquire`; the slot is closed then.
         """
-        logger.debug("slot %s goes to another box", slot_id)
+        logger.debug("slot %s goes to another sandbox", slot_id)
         scope, holder, request = pooled.calls, pooled.holder, pooled.request or SlotRequest()
         self.fleet.background(partial(self.take_back, pooled), f"take back {slot_id}")
         try:
             (other,) = await self.acquire(request._replace(timeout_s=None, owner=None))
         except BaseException as error:
             self.held.pop(slot_id, None)
-            scope.expire(f"the slot could not go on in another box: {error}")
+            scope.expire(f"the slot could not go on in another sandbox: {error}")
             raise
         new = self.held.pop(other.id)
         new.holder = holder

@@ -1,4 +1,4 @@
-"""What a pool runs while it is entered: its boxes, its queue, and the tasks beside them."""
+"""What a pool runs while it is entered: its sandboxes, its queue, and the tasks beside them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RunningPool:
             await self._background.end()
 
     async def aclose(self) -> None:
-        """End every box. Harmless when repeated."""
+        """End every sandbox. Harmless when repeated."""
         self.check_process()
         if self.started:
             self.fleet.closing = True

@@ -1,4 +1,4 @@
-"""One box of a pool: bringing it up, preparing and resetting its slots, and finding out what became of it."""
+"""One sandbox of a pool: bringing it up, preparing and resetting its slots, and finding out what became of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from hermes_exec.slot.transfer.transfer import moving, upload
 logger = logging.getLogger(__name__)
 PING_S = 5.0
 PATIENCE_S = 2.0
-"""A reset that takes longer goes on as long as the box answers pings."""
+"""A reset that takes longer goes on as long as the sandbox answers pings."""
 STATUS_S = 3.0
 CREATE_S = 60.0
 RESET_S = 120.0
@@ -87,11 +87,11 @@ class PooledSlot:
 
 @dataclass(slots=True)
 class PooledSandbox:
-    """A box that was launched. `death` is set once it is known to be dead."""
+    """A sandbox that was launched. `death` is set once it is known to be dead."""
 
     record: SandboxRecord
     template: Template
-    sandbox: Sandbox
+    handle: Sandbox
     channel: Channel
     slots: list[PooledSlot] = field(default_factory=list)
     death: PostMortem | None = None
@@ -100,27 +100,27 @@ class PooledSandbox:
 
     @property
     def id(self) -> str:
-        """The backend's name of the box."""
-        return self.sandbox.id
+        """The backend's name of the sandbox."""
+        return self.handle.id
 
     async def status(self) -> SandboxStatus:
         """The backend's view, `unknown` when it does not answer in time. Never raises."""
-        status = await status_of(self.sandbox)
+        status = await status_of(self.handle)
         if status.state == "dead" and self.death is None:
-            self.death = status.post_mortem or PostMortem("the box has ended")
+            self.death = status.post_mortem or PostMortem("the sandbox has ended")
         return status
 
     def died(self) -> SandboxDied:
-        """The error for holders of a dead box; a fresh one each time."""
-        death = self.death or PostMortem("the box has ended")
+        """The error for holders of a dead sandbox; a fresh one each time."""
+        death = self.death or PostMortem("the sandbox has ended")
         return SandboxDied(f"the sandbox {self.id} died: {death.reason}", post_mortem=death, sandbox=self.id)
 
     async def diagnose(self) -> SandboxDied | None:
-        """For the channel: SandboxDied when the stream was lost because the box is dead."""
+        """For the channel: SandboxDied when the stream was lost because the sandbox is dead."""
         return self.died() if (await self.status()).state == "dead" else None
 
     async def explain_loss(self, error: ExecError) -> ExecError:
-        """The error of a lost call: SandboxDied where the box is dead, else the error itself."""
+        """The error of a lost call: SandboxDied where the sandbox is dead, else the error itself."""
         cause = error.__cause__
         if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown | ProtocolError | SandboxDied):
             # The engine knows more of a death than the channel does, when it answers.
@@ -146,7 +146,7 @@ class PooledSandbox:
         if self.channel.state != "open":
             return False
         try:
-            conversation = self.channel.begin("box.info", {})
+            conversation = self.channel.begin("sandbox.info", {})
             try:
                 with anyio.move_on_after(wait_s):
                     answer = await conversation.response()
@@ -170,7 +170,7 @@ class PooledSandbox:
         """
         if slot.facts is not None:
             return slot.facts
-        params = self.template.slot_params(slot.name, self.sandbox.user)
+        params = self.template.slot_params(slot.name, self.handle.user)
         try:
             if slot.begun:
                 await self._destroy_slot(slot)
@@ -182,7 +182,7 @@ class PooledSandbox:
             raise_seen(await self.explain_loss(error), error)
         facts = SlotFacts.parse(answer)
         limits = {**facts.isolation.limits}
-        for name, how in self.sandbox.limits.items():
+        for name, how in self.handle.limits.items():
             limits.setdefault(name, how)
         self.template.own_roots.warn(facts.isolation.level)
         told = facts.isolation.filesystem
@@ -204,7 +204,7 @@ class PooledSandbox:
     def workdir(self, request: SlotRequest) -> str | None:
         """Where calls start: as the request says, else as the pool says; None for the workspace."""
         wanted = request.workdir or self.template.config.workdir
-        return self.sandbox.workdir if wanted == "image" else wanted
+        return self.handle.workdir if wanted == "image" else wanted
 
     async def provision(self, slot: PooledSlot, workdir: str | None) -> None:
         """Prepare a slot for a holder: its working directory, the configured files, its `slot_setup`.
@@ -243,7 +243,7 @@ class PooledSandbox:
     async def set_up(self) -> None:
         """Run the commands of `setup`, and create the first slot.
 
-        In a box of our own they act on the box itself, with the rights of its runner; elsewhere in a slot.
+        In a sandbox of our own they act on the sandbox itself, with the rights of its runner; elsewhere in a slot.
 
         Raises:
             LaunchError: a command failed.
@@ -255,10 +255,10 @@ class PooledSandbox:
 
     async def _run_setup(self) -> None:
         slot = PooledSlot(SETUP_SLOT, self)
-        ours = self.template.backend.whole_box
+        ours = self.template.backend.can_be_exclusive
         params = self.template.slot_params(slot.name, None)
         if ours:
-            level = "auto" if self.template.own_roots.given else "box"
+            level = "auto" if self.template.own_roots.given else "exclusive"
             params |= {"level": level, "floor": "none", "limits": {}, "setup": True, "workspace": "", "user": None}
         facts = SlotFacts.parse(await self._ask("slot.create", params))
         scope = self.scope(slot, facts)
@@ -269,7 +269,7 @@ class PooledSandbox:
             entries = items(await self._ask("file.list", params), "entries")
             if made := [name for entry in entries if (name := from_wire(entry.get("name"), "name")) != ".cache"]:
                 raise ConfigError(
-                    f"setup made {made[0]!r} in {path}, where no slot would find it: a box of backend "
+                    f"setup made {made[0]!r} in {path}, where no slot would find it: a sandbox of backend "
                     f"{self.template.backend.name!r} is a machine that is not ours to change; use slot_setup"
                 )
         await self._ask("slot.destroy", {"slot": slot.name})
@@ -281,21 +281,21 @@ class PooledSandbox:
             raise self._refused(error) from None
 
     def _refused(self, error: RemoteError) -> ExecError:
-        """The error for a request of the pool that the box refused: a LaunchError in place of an OSError."""
+        """The error for a request of the pool that the sandbox refused: a LaunchError in place of an OSError."""
         if error.kind == "own_root":
             return NoOwnRoot(error.message, sandbox=self.id)
         seen = remote_failure(error)
-        return seen if isinstance(seen, ExecError) else LaunchError(f"the box refused: {seen}", sandbox=self.id)
+        return seen if isinstance(seen, ExecError) else LaunchError(f"the sandbox refused: {seen}", sandbox=self.id)
 
     async def reset(self, slot: PooledSlot, silence_s: float = PING_S) -> tuple[KillReceipt | None, str]:
-        """End everything in a slot, wipe it, and prove that it is clean. A whole box is never reset but replaced.
+        """End everything in a slot, wipe it, and prove that it is clean. A whole sandbox is never reset but replaced.
 
         Returns what was ended (None where its runner could not tell), and why the slot is not clean, empty when it is.
 
         Raises:
             ExecError: the runner cannot do it, or did not answer: ChannelLost where it was silent for `silence_s`.
         """
-        if self.template.whole_box:
+        if self.template.exclusive:
             try:  # before the container: who looks on sees the last of it
                 return await self._destroy_slot(slot, silence_s), ""
             except RemoteError:
@@ -314,7 +314,7 @@ class PooledSandbox:
         return killed, told or f"{killed.left} processes are left"
 
     async def _wait_patiently(self, method: str, slot: PooledSlot, silence_s: float) -> dict[str, Any]:
-        """Ask for something that may take long, and wait for the answer as long as the box answers pings.
+        """Ask for something that may take long, and wait for the answer as long as the sandbox answers pings.
 
         Raises:
             ChannelLost: it did not answer one within `silence_s`. OutcomeUnknown: it took longer than RESET_S.
@@ -327,7 +327,7 @@ class PooledSandbox:
                     return await conversation.response()
                 # A stream that is being restored is the channel's matter: it gives up when the lease is over.
                 if self.channel.state == "open" and not await self.ping(silence_s):
-                    raise ChannelLost(f"the box has not answered for {silence_s:g} s", sandbox=self.id)
+                    raise ChannelLost(f"the sandbox has not answered for {silence_s:g} s", sandbox=self.id)
             raise OutcomeUnknown(f"{method} was not answered within {RESET_S:g} s", sandbox=self.id)
         finally:
             await self.channel.finish(conversation, 0.0)
@@ -366,11 +366,11 @@ async def open_sandbox(
     Raises:
         LaunchError: the runner did not answer; with what is known of it. LaunchTimeout: it may only have been slow.
     """
-    box: PooledSandbox | None = None
+    pooled: PooledSandbox | None = None
 
     async def diagnose() -> SandboxDied | None:
-        if box is not None:
-            return await box.diagnose()
+        if pooled is not None:
+            return await pooled.diagnose()
         status = await status_of(sandbox)
         return None if status.state != "dead" else SandboxDied("it has ended", post_mortem=status.post_mortem)
 
@@ -392,6 +392,6 @@ async def open_sandbox(
         told = f"the runner in {sandbox.id} did not answer: {known.reason if known else error}"
         tail = known.log_tail.strip()[-2000:] if known else ""
         raise LaunchError(f"{told}\n{tail}" if tail else told) from error
-    box = PooledSandbox(record, template, sandbox, channel)
-    box.slots = [PooledSlot(f"s{index}", box) for index in range(record.size)]
-    return box
+    pooled = PooledSandbox(record, template, sandbox, channel)
+    pooled.slots = [PooledSlot(f"s{index}", pooled) for index in range(record.size)]
+    return pooled

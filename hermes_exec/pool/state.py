@@ -1,4 +1,4 @@
-"""What a pool has and who waits: boxes, the states of their slots, waiters. Plain data, no I/O and no policy."""
+"""What a pool has and who waits: sandboxes, the states of their slots, waiters. Plain data, no I/O and no policy."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Phase(Enum):
-    """Where a box is in its life. A box that died is no longer in the state."""
+    """Where a sandbox is in its life. A sandbox that died is no longer in the state."""
 
     LAUNCHING = "launching"
     READY = "ready"
@@ -38,7 +38,7 @@ class HasState(Protocol):
 
 @dataclass(slots=True)
 class SandboxRecord:
-    """One box. `size` is the number of its slots, which are there once it is ready."""
+    """One sandbox. `size` is the number of its slots, which are there once it is ready."""
 
     id: int
     template: str
@@ -86,13 +86,13 @@ class SandboxRecord:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One request: `slots` slots at once, or (prewarming) that `boxes` boxes are ready."""
+    """One request: `slots` slots at once, or (prewarming) that `sandboxes` sandboxes are ready."""
 
     id: int
     template: str
     since: float
     slots: int = 1
-    boxes: int = 0
+    sandboxes: int = 0
 
 
 @dataclass(slots=True)
@@ -122,14 +122,14 @@ class Use:
 class PoolState:
     """The whole state that the planner looks at. Waiters are in order of arrival."""
 
-    boxes: dict[int, SandboxRecord] = field(default_factory=dict)
+    sandboxes: dict[int, SandboxRecord] = field(default_factory=dict)
     waiters: dict[int, Waiter] = field(default_factory=dict)
     launches: dict[str, LaunchHistory] = field(default_factory=dict)
     uses: dict[str, Use] = field(default_factory=dict)
     _last_id: int = 0
 
     def next_id(self) -> int:
-        """A number that was not given before, for a box or a waiter."""
+        """A number that was not given before, for a sandbox or a waiter."""
         self._last_id += 1
         return self._last_id
 
@@ -141,36 +141,36 @@ class PoolState:
         return found
 
     def of_template(self, template: str) -> Iterator[SandboxRecord]:
-        """The boxes of a template, whatever their phase."""
-        return (box for box in self.boxes.values() if box.template == template)
+        """The sandboxes of a template, whatever their phase."""
+        return (sandbox for sandbox in self.sandboxes.values() if sandbox.template == template)
 
-    def enqueue(self, template: str, now: float, *, slots: int = 1, boxes: int = 0) -> Waiter:
+    def enqueue(self, template: str, now: float, *, slots: int = 1, sandboxes: int = 0) -> Waiter:
         """A new waiter, last in the line."""
-        waiter = Waiter(self.next_id(), template, now, slots, boxes)
+        waiter = Waiter(self.next_id(), template, now, slots, sandboxes)
         self.waiters[waiter.id] = waiter
         return waiter
 
     def requeue(self, waiter: Waiter) -> None:
-        """A waiter whose box failed at hand-out takes its old place in the line again."""
+        """A waiter whose sandbox failed at hand-out takes its old place in the line again."""
         self.waiters[waiter.id] = waiter
         self.waiters = dict(sorted(self.waiters.items()))
 
     def launching(self, template: str, size: int, now: float) -> SandboxRecord:
         """A launch begins."""
-        box = SandboxRecord(self.next_id(), template, size, now)
-        self.boxes[box.id] = box
-        return box
+        sandbox = SandboxRecord(self.next_id(), template, size, now)
+        self.sandboxes[sandbox.id] = sandbox
+        return sandbox
 
-    def launched(self, box: SandboxRecord, slots: Sequence[HasState], now: float) -> None:
-        """A launch succeeded: the box has these slots."""
-        box.phase = Phase.READY
-        box.slots = slots
-        box.idle_since = now
-        self.launches[box.template] = LaunchHistory()
+    def launched(self, sandbox: SandboxRecord, slots: Sequence[HasState], now: float) -> None:
+        """A launch succeeded: the sandbox has these slots."""
+        sandbox.phase = Phase.READY
+        sandbox.slots = slots
+        sandbox.idle_since = now
+        self.launches[sandbox.template] = LaunchHistory()
 
     def launch_failed(
         self,
-        box: SandboxRecord,
+        sandbox: SandboxRecord,
         error: BaseException,
         now: float,
         delays_s: tuple[float, float],
@@ -181,11 +181,11 @@ class PoolState:
         """A launch failed. Launches that were under way at the same time count as one round; those that failed for
         another kind of reason are no rounds of this one.
         """
-        self.boxes.pop(box.id, None)
-        history = self.history(box.template)
+        self.sandboxes.pop(sandbox.id, None)
+        history = self.history(sandbox.template)
         if away != history.away:
             history.failures, history.away = 0, away
-        if box.id > history.seen or history.failures == 0:
+        if sandbox.id > history.seen or history.failures == 0:
             first_s, most_s = delays_s
             history.failures += 1
             history.retry_at = now + min(most_s, first_s * 2.0 ** min(history.failures - 1, 30))
@@ -193,16 +193,16 @@ class PoolState:
         history.error = error
         history.hopeless = hopeless
 
-    def came_back(self, box: SandboxRecord, now: float, *, drain: bool = False) -> None:
-        """A slot of a box was released, or was not acquired after all; with `drain` the box lends no more."""
-        box.draining = box.draining or drain
-        box.idle_since = now
-        use = self.uses.setdefault(box.template, Use())
+    def came_back(self, sandbox: SandboxRecord, now: float, *, drain: bool = False) -> None:
+        """A slot of a sandbox was released, or was not acquired after all; with `drain` the sandbox lends no more."""
+        sandbox.draining = sandbox.draining or drain
+        sandbox.idle_since = now
+        use = self.uses.setdefault(sandbox.template, Use())
         use.count, use.last_at = use.count + 1, now
 
-    def remove(self, box: SandboxRecord) -> None:
-        """A box is gone (ended, or found dead): where there was no room, there may be some now."""
-        self.boxes.pop(box.id, None)
+    def remove(self, sandbox: SandboxRecord) -> None:
+        """A sandbox is gone (ended, or found dead): where there was no room, there may be some now."""
+        self.sandboxes.pop(sandbox.id, None)
         for history in self.launches.values():
             if history.away:
                 history.retry_at = -math.inf

@@ -12,7 +12,7 @@ def pool_stats(running: RunningPool | None, slots_most: int) -> PoolStats:
     if running is None:
         return PoolStats(sandboxes={phase.value: 0 for phase in Phase}, slots_most=slots_most)
     fleet, queue = running.fleet, running.queue
-    records = list(fleet.state.boxes.values())
+    records = list(fleet.state.sandboxes.values())
     ready = [record for record in records if record.phase is Phase.READY]
     waits = sorted(queue.waits)
     return PoolStats(
@@ -25,12 +25,12 @@ def pool_stats(running: RunningPool | None, slots_most: int) -> PoolStats:
         waiting=len(fleet.state.waiters),
         launches=fleet.launches,
         failures=fleet.failures,
-        calls=fleet.calls_before + sum(box.channel.calls for box in fleet.boxes.values()),
+        calls=fleet.calls_before + sum(sandbox.channel.calls for sandbox in fleet.sandboxes.values()),
         acquired=queue.acquired,
         released=queue.acquired - len(running.releases.held),
         acquire_p50_s=_percentile(waits, 0.5),
         acquire_p95_s=_percentile(waits, 0.95),
-        runners={box.id: box.channel.memory for box in fleet.boxes.values()},
+        runners={sandbox.id: sandbox.channel.memory for sandbox in fleet.sandboxes.values()},
     )
 
 

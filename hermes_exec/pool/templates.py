@@ -1,4 +1,4 @@
-"""Templates of boxes: the settings of the pool, of each profile, and those with the image of a single request."""
+"""Templates of sandboxes: the settings of the pool, of each profile, and those with the image of a single request."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class OwnRoots:
         """Tell once, at the first slot, what came of it that they cannot be had; on stderr unless it is filtered."""
         if self.refused and not self.warned:
             self.warned = True
-            told = f"slots of a box share its root, kept apart at the level {level!r}: {self.refused}"
+            told = f"slots of a sandbox share its root, kept apart at the level {level!r}: {self.refused}"
             warnings.warn(f"{told}. slot_root='shared' says that this is meant", RuntimeWarning, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Everything that boxes of one kind have in common."""
+    """Everything that sandboxes of one kind have in common."""
 
     key: str
     profile: str | None
@@ -66,23 +66,23 @@ class Template:
     secrets: list[str] = field(repr=False)
     size: TemplateSize
     own_roots: OwnRoots
-    boxes: Mapping[int, int]
-    """How many boxes there can ever be at once, by the slots that they have."""
+    sandboxes: Mapping[int, int]
+    """How many sandboxes there can ever be at once, by the slots that they have."""
 
     @property
-    def whole_box(self) -> bool:
-        """Whether a tenant gets the whole box."""
+    def exclusive(self) -> bool:
+        """Whether a tenant gets the whole sandbox."""
         return self.size.used_once
 
     @property
-    def most_boxes(self) -> int:
-        """How many boxes there can ever be at once."""
-        return sum(self.boxes.values())
+    def most_sandboxes(self) -> int:
+        """How many sandboxes there can ever be at once."""
+        return sum(self.sandboxes.values())
 
     @property
     def most_slots(self) -> int:
         """How many slots there can ever be at once."""
-        return sum(slots * count for slots, count in self.boxes.items())
+        return sum(slots * count for slots, count in self.sandboxes.items())
 
     @property
     def runner_memory_bytes(self) -> int:
@@ -92,7 +92,7 @@ class Template:
 
     @property
     def setup(self) -> tuple[str, ...]:
-        """Commands to run once a box."""
+        """Commands to run once a sandbox."""
         return _commands(self.config.setup)
 
     @property
@@ -101,7 +101,7 @@ class Template:
         return _commands(self.config.slot_setup)
 
     async def check(self) -> None:
-        """Ask the backend whether it can launch such boxes. Raises as `Backend.check`."""
+        """Ask the backend whether it can launch such sandboxes. Raises as `Backend.check`."""
         try:
             with errors_masked(self.secrets):
                 await self.backend.check(self.spec())
@@ -113,12 +113,12 @@ class Template:
         config = self.config
         return LaunchSpec(
             image=self.image,
-            limits=self._box_limits(),
+            limits=self._sandbox_limits(),
             best_effort_limits=config.best_effort_limits,
             default_limits=frozenset() if "pids" in config.limits.model_fields_set else frozenset({"pids"}),
             network=config.network,
             slots=self.size.slots_per_sandbox,
-            whole_box=self.whole_box,
+            exclusive=self.exclusive,
             own_roots=self.own_roots.given,
             min_isolation=config.min_isolation,
             lease_s=config.lease_s,
@@ -131,10 +131,10 @@ class Template:
         limits = self.config.slot_limits
         return limits if "pids" in limits.model_fields_set else limits.model_copy(update={"pids": DEFAULT_PIDS})
 
-    def _box_limits(self) -> Limits:
-        """Those of a box: of a container or VM also as many processes as its slots may have together."""
+    def _sandbox_limits(self) -> Limits:
+        """Those of a sandbox: of a container or VM also as many processes as its slots may have together."""
         limits, each = self.config.limits, self._slot_limits().pids
-        if "pids" in limits.model_fields_set or each is None or not self.backend.whole_box:
+        if "pids" in limits.model_fields_set or each is None or not self.backend.can_be_exclusive:
             return limits
         return limits.model_copy(update={"pids": each * self.size.slots_per_sandbox})
 
@@ -145,13 +145,13 @@ class Template:
         env |= {name: to_wire(value.get_secret_value(), name) for name, value in config.secrets.items()}
         return {
             "slot": slot,
-            "level": "box" if self.whole_box else "auto",
+            "level": "exclusive" if self.exclusive else "auto",
             "floor": config.min_isolation,
             "network": config.network,
-            # The limit of a whole box is its engine's.
+            # The limit of a whole sandbox is its engine's.
             "limits": {
                 **config.limits.per_process(),
-                **(config.slot_limits if self.whole_box else self._slot_limits()).given(),
+                **(config.slot_limits if self.exclusive else self._slot_limits()).given(),
             },
             "best_effort_limits": config.best_effort_limits,
             "default_limits": [] if "pids" in config.slot_limits.model_fields_set else ["pids"],
@@ -159,8 +159,8 @@ class Template:
             "readonly_paths": [to_wire(path, "readonly_paths") for path in self.backend.readonly_paths],
             "private_root": self.backend.private_root,
             "own_root": self.own_roots.given,
-            "workspace": to_wire("/workspace", "workspace") if self.whole_box or self.own_roots.given else "",
-            "user": user if self.whole_box or self.own_roots.given else None,
+            "workspace": to_wire("/workspace", "workspace") if self.exclusive or self.own_roots.given else "",
+            "user": user if self.exclusive or self.own_roots.given else None,
         }
 
 
@@ -186,7 +186,7 @@ class Templates:
             self.get(name, None)
         least = sum(template.size.min_sandboxes for template in self._found.values())
         if least > self.max_sandboxes:
-            told = f"the minimums of pool and profiles ask for {least} boxes, and max_sandboxes is {self.max_sandboxes}"
+            told = f"the minimums of pool and profiles ask for {least} sandboxes, max_sandboxes is {self.max_sandboxes}"
             raise ConfigError(told)
 
     @property
@@ -246,32 +246,36 @@ class Templates:
             raise ConfigError(f"image: {error}") from None
         slots = config.slots_per_sandbox or self._slots
         backend_config, backend = self._backend(options)
-        if config.min_isolation == "box" and not (slots == 1 and backend.whole_box):
-            why = "slots_per_sandbox=1" if backend.whole_box else "a backend whose boxes are containers or VMs"
-            raise ConfigError(f"min_isolation='box' needs {why}")
-        if config.slot_root == "own" and not backend.whole_box:
-            told = f"slot_root='own' needs boxes with an image, and those of backend {name!r} are machines of others"
+        if config.min_isolation == "exclusive" and not (slots == 1 and backend.can_be_exclusive):
+            why = (
+                "slots_per_sandbox=1" if backend.can_be_exclusive else "a backend whose sandboxes are containers or VMs"
+            )
+            raise ConfigError(f"min_isolation='exclusive' needs {why}")
+        if config.slot_root == "own" and not backend.can_be_exclusive:
+            told = (
+                f"slot_root='own' needs sandboxes with an image, and those of backend {name!r} are machines of others"
+            )
             raise ConfigError(told)
         self.check_workdir(config.workdir)
         _check_files(config)
         most = own.max_sandboxes if profile else None
-        boxes = backend_config.sizes(min(most or self.max_sandboxes, self.max_sandboxes), slots)
+        sandboxes = backend_config.sizes(min(most or self.max_sandboxes, self.max_sandboxes), slots)
         size = TemplateSize(
             slots_per_sandbox=slots,
-            largest=max(boxes),
+            largest=max(sandboxes),
             min_sandboxes=self._least(profile, image, own),
             max_sandboxes=most,
             idle_timeout_s=config.idle_timeout_s,
             max_lifetime_s=config.max_lifetime_s,
-            used_once=slots == 1 and backend.whole_box and config.slot_root != "own",
+            used_once=slots == 1 and backend.can_be_exclusive and config.slot_root != "own",
         )
         if most is not None and size.min_sandboxes > most:
             raise ConfigError(f"profile {profile!r}: min_sandboxes {size.min_sandboxes} is above max_sandboxes {most}")
         demanded = config.slot_root == "own"
-        by_itself = config.slot_root is None and slots > 1 and backend.whole_box
+        by_itself = config.slot_root is None and slots > 1 and backend.can_be_exclusive
         own_roots = OwnRoots(demanded or by_itself, demanded)
         secrets = secret_values(config, backend_config)
-        return Template(key, profile, chosen, config, backend, secrets, size, own_roots, boxes)
+        return Template(key, profile, chosen, config, backend, secrets, size, own_roots, sandboxes)
 
     def _image(self, config: PoolConfig) -> str | None:
         own = getattr(self.backend, "image", None)
@@ -324,13 +328,14 @@ class Templates:
             ConfigError: it says which settings make room for them.
         """
         if slots > (most := template.most_slots):
-            each, boxes = " or ".join(map(str, sorted(template.boxes))), template.most_boxes
-            wanted = f"max_sandboxes={-(-slots // min(template.boxes))}"
-            own = set(template.boxes) != {template.size.slots_per_sandbox}
-            larger = "larger boxes" if own else f"slots_per_sandbox={-(-slots // boxes)}"
+            each, sandboxes = " or ".join(map(str, sorted(template.sandboxes))), template.most_sandboxes
+            wanted = f"max_sandboxes={-(-slots // min(template.sandboxes))}"
+            own = set(template.sandboxes) != {template.size.slots_per_sandbox}
+            larger = "larger sandboxes" if own else f"slots_per_sandbox={-(-slots // sandboxes)}"
             raise ConfigError(
                 f"{slots} slots at once were asked for, and there can be at most {most} of {template.key} "
-                f"(slots in a box: {each}, boxes: {boxes}): set {wanted} or {larger} (on the command line: -o {wanted})"
+                f"(slots in a sandbox: {each}, sandboxes: {sandboxes}): set {wanted} or {larger} "
+                f"(on the command line: -o {wanted})"
             )
 
 

@@ -1,4 +1,4 @@
-"""What a box sends, made into our values and errors; a box is hostile, so every field is checked."""
+"""What a sandbox sends, made into our values and errors; a sandbox is hostile, so every field is checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hermes_exec.errors import (
 )
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, Usage
 
-LEVELS = ("none", "uid", "namespaces", "box")
+LEVELS = ("none", "uid", "namespaces", "exclusive")
 LARGEST = 2**63 - 1
 LARGEST_NUMBER = 1e18
 
@@ -41,8 +41,9 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
         case "no_slot" | "slot_closed" | "no_session":
             return SlotClosed(f"the slot was released or reset: {error.message}")
         case "slot_died":
-            oom, alone = (error.detail.get(name) is True for name in ("oom", "whole_box"))
-            # Only who has the whole box can end what serves it; memory that is shared may have been used up by others.
+            oom, alone = (error.detail.get(name) is True for name in ("oom", "exclusive"))
+            # Only who has the whole sandbox can end what serves it; memory that is shared may have been used up by
+            # others.
             death = PostMortem(reason=error.message, oom=oom, suspect="tenant" if alone else "unknown")
             return SandboxDied(f"everything in the slot was ended: {error.message}", post_mortem=death)
         case "bad_request" | "user":
@@ -54,7 +55,7 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
         case "isolation":
             return IsolationError(error.message)
         case "stale":
-            return ProtocolError(f"the box says that this request was answered before: {error.message}")
+            return ProtocolError(f"the sandbox says that this request was answered before: {error.message}")
         case "canceled":
             return SlotClosed(f"the call was ended: {error.message}")
         case _:
@@ -80,7 +81,7 @@ def integer(answer: Mapping[str, Any], name: str, *, least: int = 0) -> int:
     """An integer field. ProtocolError when it is missing, below `least`, or of more than 64 bits."""
     value = answer.get(name)
     if type(value) is not int or not least <= value <= LARGEST:
-        raise ProtocolError(f"the box sent {name} = {shown(value)}")
+        raise ProtocolError(f"the sandbox sent {name} = {shown(value)}")
     return value
 
 
@@ -94,14 +95,14 @@ def number(answer: Mapping[str, Any], name: str) -> float:
     value = answer.get(name)
     if (type(value) is float or type(value) is int) and -LARGEST_NUMBER < value < LARGEST_NUMBER:
         return float(value)
-    raise ProtocolError(f"the box sent {name} = {shown(value)}")
+    raise ProtocolError(f"the sandbox sent {name} = {shown(value)}")
 
 
 def text(answer: Mapping[str, Any], name: str) -> str:
     """A text field; ProtocolError for anything else."""
     value = answer.get(name)
     if not isinstance(value, str) or not (value.isascii() or is_unicode(value)):
-        raise ProtocolError(f"the box sent {name} = {shown(value)}")
+        raise ProtocolError(f"the sandbox sent {name} = {shown(value)}")
     return value
 
 
@@ -111,7 +112,7 @@ def texts(answer: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise ProtocolError(f"the box sent {name} = {shown(value)}")
+        raise ProtocolError(f"the sandbox sent {name} = {shown(value)}")
     return tuple(from_wire(item, name) for item in value)
 
 
@@ -132,14 +133,14 @@ def items(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ProtocolError(f"the box sent {name} of a wrong type")
+        raise ProtocolError(f"the sandbox sent {name} of a wrong type")
     return value
 
 
 def receipt(answer: object) -> KillReceipt:
     """`Receipt` of the wire."""
     if not isinstance(answer, dict):
-        raise ProtocolError("the box sent no receipt of a kill")
+        raise ProtocolError("the sandbox sent no receipt of a kill")
     return KillReceipt(
         found=integer(answer, "found"),
         killed=integer(answer, "killed"),
@@ -158,17 +159,17 @@ def optional_receipt(answer: object) -> KillReceipt | None:
 def usage(answer: object) -> Usage:
     """`usage` of `Exit`."""
     if not isinstance(answer, dict):
-        raise ProtocolError("the box sent no usage")
+        raise ProtocolError("the sandbox sent no usage")
     return Usage(number(answer, "user_s"), number(answer, "system_s"), integer(answer, "max_rss_bytes"))
 
 
 def isolation(answer: object) -> Isolation:
     """`Isolation` of the wire."""
     if not isinstance(answer, dict) or answer.get("level") not in LEVELS:
-        raise ProtocolError("the box sent no isolation that is known")
+        raise ProtocolError("the sandbox sent no isolation that is known")
     limits = answer.get("limits") or {}
     if not isinstance(limits, dict):
-        raise ProtocolError("the box sent limits of a wrong type")
+        raise ProtocolError("the sandbox sent limits of a wrong type")
     return Isolation(
         level=answer["level"],
         filesystem=text(answer, "filesystem"),

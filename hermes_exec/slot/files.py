@@ -66,7 +66,7 @@ class Files:
                     raise OutputLimitExceeded(f"{_shown(path)}: more than {limit_bytes} bytes")
             answer = move.conversation.result()
         if integer(answer, "read") != size:
-            raise ProtocolError(f"the box sent {size} bytes of {_shown(path)} and said otherwise")
+            raise ProtocolError(f"the sandbox sent {size} bytes of {_shown(path)} and said otherwise")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def read_text(
@@ -308,7 +308,7 @@ def _checked_mode(mode: int) -> int:
 def _stat(entry: Mapping[str, Any]) -> FileStat:
     kind = entry.get("type")
     if kind not in FILE_TYPES:
-        raise ProtocolError(f"the box sent a file of type {shown(kind)}")
+        raise ProtocolError(f"the sandbox sent a file of type {shown(kind)}")
     return FileStat(
         path=from_wire(entry.get("path"), "path"),
         name=from_wire(entry.get("name"), "name"),

@@ -119,7 +119,7 @@ class Process:
         if ended is None:
             raise TimeoutError(f"process {self.id} still runs after {timeout_s} s")
         if not isinstance(ended, dict):
-            raise ProtocolError("the box sent an end of a process of a wrong type")
+            raise ProtocolError("the sandbox sent an end of a process of a wrong type")
         result = run_result(_without_output(ended), {}, merged=False, request_id=None)
         self.exit_code = result.exit_code
         self.stdout_bytes, self.stderr_bytes = _written(ended, "stdout"), _written(ended, "stderr")
@@ -174,7 +174,7 @@ class Process:
         data = b"".join(pieces.get(1, ()))
         following = integer(answer, "next_offset")
         if len(data) > limit_bytes or following < len(data):
-            raise ProtocolError("the box sent more of a log than was asked for")
+            raise ProtocolError("the sandbox sent more of a log than was asked for")
         return data, following
 
 

@@ -28,7 +28,7 @@ LAST_CALL_S = 1.0
 ARRIVING_S = 15.0
 """Silence in the midst of a result after which it is given up."""
 SLOWEST_BYTES_PER_S = 16 << 10
-"""A result that comes more slowly for long is none: a box must not put off the end for ever."""
+"""A result that comes more slowly for long is none: a sandbox must not put off the end for ever."""
 SHORT_BYTES = 16 << 10
 PROMPT_S = 0.25
 LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
@@ -206,7 +206,9 @@ class _Execution:
                 if 1 <= channel <= 3:
                     self.kept += len(item.data)
                     if self.kept > 3 * self.params["output_limit_bytes"] + (1 << 16):
-                        raise ProtocolError("the box sent more output than was asked for", request_id=conversation.id)
+                        raise ProtocolError(
+                            "the sandbox sent more output than was asked for", request_id=conversation.id
+                        )
                     self.output.setdefault(channel, []).append(item.data)
                     if self.kept > SHORT_BYTES and self.timeout_s is not None:
                         self._await_the_rest()
@@ -215,7 +217,7 @@ class _Execution:
                     if inspect.isawaitable(told):
                         await told
             elif type(item) is Event and not self.started and not last and self.timeout_s is not None:
-                self.started = True  # once: a box must not put off the end for ever
+                self.started = True  # once: a sandbox must not put off the end for ever
                 self._restart_clock()
         self.answer = conversation.result()
 

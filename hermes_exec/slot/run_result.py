@@ -79,11 +79,11 @@ def _kept(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Kept
     if told is None and not pieces:
         return NOTHING
     if not isinstance(told, dict):
-        raise ProtocolError(f"the box did not say how much of {name} it kept")
+        raise ProtocolError(f"the sandbox did not say how much of {name} it kept")
     total, head, tail = integer(told, "total"), integer(told, "head"), integer(told, "tail")
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if head + tail != len(data) or total < len(data):
-        raise ProtocolError(f"the box sent {len(data)} bytes of {name} and announced {head} + {tail} of {total}")
+        raise ProtocolError(f"the sandbox sent {len(data)} bytes of {name} and announced {head} + {tail} of {total}")
     return Kept(bytes(data), total, head)
 
 
@@ -98,7 +98,7 @@ def _merge(answer: Mapping[str, Any], stdout: Kept, stderr: Kept, pieces: Sequen
     if segments is None and not stdout.data and not stderr.data:
         return _kept(answer, "merged", pieces)  # nothing of either was to be kept
     if not isinstance(segments, list):
-        raise ProtocolError("the box did not say in which order the output came")
+        raise ProtocolError("the sandbox did not say in which order the output came")
     parts: list[bytes] = []
     at = {STDOUT: 0, STDERR: 0}
     source = {STDOUT: stdout.data, STDERR: stderr.data}
@@ -106,10 +106,10 @@ def _merge(answer: Mapping[str, Any], stdout: Kept, stderr: Kept, pieces: Sequen
         stream, length = segment if isinstance(segment, list) and len(segment) == 2 else (None, None)
         # Going back would let a small answer stand for any amount of output.
         if type(stream) is not int or stream not in at or type(length) is not int or length < 0:
-            raise ProtocolError("the box sent an order of output that cannot be")
+            raise ProtocolError("the sandbox sent an order of output that cannot be")
         parts.append(source[stream][at[stream] : at[stream] + length])
         at[stream] += length
     data = b"".join(parts)
     if len(data) != len(stdout.data) + len(stderr.data):
-        raise ProtocolError("the box sent an order of output that does not cover it")
+        raise ProtocolError("the sandbox sent an order of output that does not cover it")
     return Kept(data, len(data), len(data))

@@ -19,7 +19,7 @@ from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, optional_receipt, remote_failure
 
 ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
-"""Explains the loss of a channel: SandboxDied with a post-mortem where the box is known to be dead."""
+"""Explains the loss of a channel: SandboxDied with a post-mortem where the sandbox is known to be dead."""
 
 REFUSALS = frozenset({"ENOSPC", "EDQUOT"})
 DISK_S = 60.0
@@ -27,10 +27,11 @@ TRANSPORT_ERRORS = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
 
 class SlotScope:
-    """The calls of a slot's holder up to the next reset: lets them through to the box, and ends those under way then.
+    """The calls of a slot's holder up to the next reset: lets them through to the sandbox, and ends those under way
+    then.
 
-    `slot` is the slot's name on the wire, `sandbox` the backend's name of the box. Calls start in `workdir`, None for
-    the workspace. `on_left` is called with the receipt of a kill that left processes behind.
+    `slot` is the slot's name on the wire, `sandbox` the backend's name of the sandbox. Calls start in `workdir`, None
+    for the workspace. `on_left` is called with the receipt of a kill that left processes behind.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class SlotScope:
                 return
 
     def fail_channel(self, error: ProtocolError) -> None:
-        """Fail the channel of a box that broke the protocol, without waiting for its answers."""
+        """Fail the channel of a sandbox that broke the protocol, without waiting for its answers."""
         self.channel.fail(error)
 
     def see(self, killed: KillReceipt | None) -> None:

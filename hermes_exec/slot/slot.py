@@ -36,7 +36,7 @@ class Slot:
     it may be set, and holds for what starts from then on. Calls may run in parallel. After `pool.release`, every call
     and handle raises SlotClosed.
 
-    Every call may raise SandboxDied (the box has ended), OutcomeUnknown (sent, and the answer is lost), ChannelLost
+    Every call may raise SandboxDied (the sandbox has ended), OutcomeUnknown (sent, and the answer is lost), ChannelLost
     (not sent: it did not run), ProtocolError and SlotClosed.
     """
 
@@ -86,7 +86,7 @@ class Slot:
 
     @property
     def sandbox(self) -> str:
-        """The backend's name of the box."""
+        """The backend's name of the sandbox."""
         return self._scope.sandbox
 
     @property
@@ -126,7 +126,7 @@ class Slot:
 
     @property
     def isolation(self) -> Isolation:
-        """What the box was found to give."""
+        """What the sandbox was found to give."""
         return self._scope.facts.isolation
 
     def _with_extra(self, env: Environment | None) -> Environment | None:
@@ -159,7 +159,7 @@ class Slot:
             env: Variables added to those of the slot.
             stdin: Text (as UTF-8), bytes or an async iterable of bytes; None is /dev/null. A command that does not
                 read it does not fail the call.
-            user: The slot's own by default; another one only where the tenant has the whole box.
+            user: The slot's own by default; another one only where the tenant has the whole sandbox.
             output_limit_bytes: Bytes kept of stdout, of stderr and of both together (default 1 MiB each, at most a
                 quarter of the pool's `runner_memory_mb`; less is kept where that is used up by others): 40 % head,
                 60 % tail. The whole stream, or its first 64 MiB, is then in a file in the slot (`spill_path`).
@@ -174,7 +174,7 @@ class Slot:
         Raises:
             ConfigError: before anything ran: what was wrong, also more than 32 MiB of command, arguments and `env`.
             FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered; nothing ran.
-            ExecError: this machine or others in the box have left no room for a process; nothing ran.
+            ExecError: this machine or others in the sandbox have left no room for a process; nothing ran.
             CommandFailed: only with `check`.
         """
         params = command_params(
@@ -366,12 +366,12 @@ class Slot:
 
         Processes, sessions, forwards and connections of before raise SlotClosed from then on, calls under way too.
 
-        The tenant of a whole box goes on in another one, which is waited for as in `SandboxPool.acquire`: `sandbox` is
-        another one then.
+        The tenant of a whole sandbox goes on in another one, which is waited for as in `SandboxPool.acquire`: `sandbox`
+        is another one then.
 
         Raises:
             ExecError: it could not be proven clean; the slot is quarantined and closed.
-            AcquireTimeout, LaunchError: there was no other box; the slot is closed.
+            AcquireTimeout, LaunchError: there was no other sandbox; the slot is closed.
         """
         self._scope.check()
         if self._resetting:

@@ -154,7 +154,7 @@ class Toolbox:
         `arguments` is a mapping or the model's JSON text; it is coerced and validated against the tool's schema.
         `call_id` names the file of a result that is too long; one is made up without it. What the model did wrong is a
         result with `error` and `error_kind`, as is any failure inside the slot. Raises the ExecError that happened to
-        the box, the stream or the slot: such an error is never a result.
+        the sandbox, the stream or the slot: such an error is never a result.
         """
         started = time.monotonic()
         call_id = call_id or "call_" + secrets.token_hex(8)

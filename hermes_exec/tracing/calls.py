@@ -22,7 +22,7 @@ class Call:
     halved: the clocks of both ends need not agree. Of calls that run no command all of it is on the way.
     """
 
-    box: str
+    sandbox: str
     id: int
     method: str
     begun: float
@@ -83,16 +83,16 @@ class Call:
 
 
 class Calls:
-    """Calls under way of one box; what a trace tells is given to it in order."""
+    """Calls under way of one sandbox; what a trace tells is given to it in order."""
 
-    def __init__(self, box: str) -> None:
-        self._box = box
+    def __init__(self, sandbox: str) -> None:
+        self._sandbox = sandbox
         self._open: dict[int, Call] = {}
         self._frames: dict[int, list[TracedFrame]] = {}
 
     def begun(self, number: int, method: str, since: float) -> None:
         """A call begins."""
-        self._open[number] = Call(self._box, number, method, since)
+        self._open[number] = Call(self._sandbox, number, method, since)
         self._frames[number] = []
 
     def frame(self, frame: TracedFrame) -> Call | None:

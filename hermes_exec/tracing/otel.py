@@ -42,9 +42,9 @@ class OpenTelemetry:
         # From the clock of the trace to that of spans.
         self._epoch_s = time.time() - time.monotonic()
 
-    def for_box(self, box: str) -> BoxSpans:
+    def for_sandbox(self, sandbox: str) -> SandboxSpans:
         """See Tracer."""
-        return BoxSpans(self, box)
+        return SandboxSpans(self, sandbox)
 
     def event(self, event: PoolEvent) -> None:
         """See Tracer."""
@@ -59,7 +59,7 @@ class OpenTelemetry:
         """A call is over: send its span, and count it."""
         begun = int((call.begun + self._epoch_s) * 1e9)
         facts: dict[str, str | int | float] = {
-            "hermes_exec.pool.sandbox": call.box,
+            "hermes_exec.pool.sandbox": call.sandbox,
             "hermes_exec.request_id": call.id,
             "hermes_exec.queue_s": call.queue_s,
             "hermes_exec.wire_s": call.wire_s,
@@ -77,11 +77,11 @@ class OpenTelemetry:
         self._durations.record(call.total_s, labels)
 
 
-class BoxSpans:
-    """The calls of one box."""
+class SandboxSpans:
+    """The calls of one sandbox."""
 
-    def __init__(self, telemetry: OpenTelemetry, box: str) -> None:
-        self._telemetry, self._calls = telemetry, Calls(box)
+    def __init__(self, telemetry: OpenTelemetry, sandbox: str) -> None:
+        self._telemetry, self._calls = telemetry, Calls(sandbox)
         self._parents: dict[int, context.Context] = {}
 
     def begun(self, number: int, method: str, since: float) -> None:

@@ -51,8 +51,8 @@ def parse_trace(file: IO[str]) -> TraceRecord:
     open_calls: dict[str, Calls] = {}
     for line in lines:
         _take(record, open_calls, line)
-    for box in open_calls.values():
-        record.calls += box.lost()
+    for sandbox in open_calls.values():
+        record.calls += sandbox.lost()
     record.calls.sort(key=lambda call: call.begun)
     return record
 
@@ -61,8 +61,8 @@ def _take(record: TraceRecord, open_calls: dict[str, Calls], line: dict[str, Any
     if "event" in line:
         record.events.append(line)
         return
-    box = _name(line["box"])
-    calls = open_calls.setdefault(box, Calls(box))
+    sandbox = _name(line["sandbox"])
+    calls = open_calls.setdefault(sandbox, Calls(sandbox))
     if "begun" in line:
         calls.begun(int(line["begun"]), _name(line["method"]), _number(line["t"]))
     elif "dir" in line:

@@ -28,10 +28,12 @@ NAMES = {int(kind): kind.name for kind in FrameType}
 
 @runtime_checkable
 class Tracer(Protocol):
-    """Takes the traces of a pool's boxes, and its events. It is called in the pool's event loop and must not wait."""
+    """Takes the traces of a pool's sandboxes, and its events. It is called in the pool's event loop and must not
+    wait.
+    """
 
-    def for_box(self, box: str) -> Trace:
-        """What takes the trace of one box."""
+    def for_sandbox(self, sandbox: str) -> Trace:
+        """What takes the trace of one sandbox."""
 
     def event(self, event: PoolEvent) -> None:
         """Something happened in the pool."""
@@ -89,9 +91,9 @@ class TraceFile:
             except OSError as error:
                 self._give_up(error)
 
-    def for_box(self, box: str) -> BoxLines:
+    def for_sandbox(self, sandbox: str) -> SandboxLines:
         """See Tracer."""
-        return BoxLines(self, box)
+        return SandboxLines(self, sandbox)
 
     def event(self, event: PoolEvent) -> None:
         """See Tracer."""
@@ -122,27 +124,29 @@ class TraceFile:
         self._file = None
 
 
-class BoxLines:
-    """The lines of one box."""
+class SandboxLines:
+    """The lines of one sandbox."""
 
-    def __init__(self, file: TraceFile, box: str) -> None:
-        self._file, self._box = file, box
+    def __init__(self, file: TraceFile, sandbox: str) -> None:
+        self._file, self._sandbox = file, sandbox
 
     def begun(self, number: int, method: str, since: float) -> None:
         """See Trace."""
-        self._file.write({"box": self._box, "begun": number, "method": method}, since)
+        self._file.write({"sandbox": self._sandbox, "begun": number, "method": method}, since)
 
     def frame(self, frame: TracedFrame) -> None:
         """See Trace."""
-        line: dict[str, object] = {"box": self._box, "dir": frame.direction, "type": NAMES[frame.type]}
+        line: dict[str, object] = {"sandbox": self._sandbox, "dir": frame.direction, "type": NAMES[frame.type]}
         line |= {"id": frame.id, "channel": frame.channel or None, "bytes": frame.bytes, "more": not frame.last or None}
         line |= {"method": frame.method, "slot": frame.slot, "exec_s": frame.exec_s, "error": frame.error}
         self._file.write(line, frame.time)
 
     def reconnected(self, handshake_s: float) -> None:
         """See Trace."""
-        self._file.write({"box": self._box, "connected": True, "handshake_s": round(handshake_s, 6)}, time.monotonic())
+        self._file.write(
+            {"sandbox": self._sandbox, "connected": True, "handshake_s": round(handshake_s, 6)}, time.monotonic()
+        )
 
     def lost(self, why: str) -> None:
         """See Trace."""
-        self._file.write({"box": self._box, "lost": why}, time.monotonic())
+        self._file.write({"sandbox": self._sandbox, "lost": why}, time.monotonic())

@@ -85,8 +85,8 @@ class Victim:
 
 
 def seen_from_host(mark: str) -> list[str]:
-    """Paths of the host of a marked file in a box of this host."""
-    folders = ("hermes-exec-*/box/slots/*/*", "hermes-singularity-*/overlay/upper/workspace")
+    """Paths of the host of a marked file in a sandbox of this host."""
+    folders = ("hermes-exec-*/base/slots/*/*", "hermes-singularity-*/overlay/upper/workspace")
     return [path for folder in folders for path in glob.glob(f"{tempfile.gettempdir()}/{folder}/secret-{mark}")]
 
 

@@ -109,7 +109,7 @@ async def latencies(field: Arena, trouble: list[str]) -> list[float]:
 
 
 async def neighbour_lacks(field: Arena) -> set[str]:
-    """What the neighbour cannot have of what the kernel counts by user or by box."""
+    """What the neighbour cannot have of what the kernel counts by user or by sandbox."""
     told = (await field.run("resources.has_its_own", {}, slot=field.slot)).stdout
     return {f"neighbour: {line.removeprefix('lacks: ')}" for line in told.splitlines() if line.startswith("lacks: ")}
 

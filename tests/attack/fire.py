@@ -81,7 +81,7 @@ async def by_program(field: Arena, attack: Attack, against: Against) -> Outcome:
     harm = await mended(field)
     text = result.stdout + result.stderr if result is not None else ""
     loot = loot_in(field, against, text)
-    if loot and attack.own_box and field.rung.whole_image and not harm:
+    if loot and attack.own_sandbox and field.rung.whole_image and not harm:
         return Outcome("contained", loot)
     if loot:
         return Outcome("not given", loot)

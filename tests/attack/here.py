@@ -23,7 +23,7 @@ JOIN_SESSION_KEYRING = 1
 
 @cache
 def image(backend: str) -> str:
-    """The image of the boxes of a backend."""
+    """The image of the sandboxes of a backend."""
     if backend == "singularity":
         from tests.images import folders
 

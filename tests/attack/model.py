@@ -52,8 +52,8 @@ class Attack:
     """What a slot must be shown to be confined in before this is fired: of `pids`, `memory`, `processes`, `disk`."""
     why: str = ""
     """Why it is not given where it is not, and what closes it; for the page."""
-    own_box: bool = False
-    """In a whole box, and in a root of its own, this concerns the tenant's own image only: what works there is
+    own_sandbox: bool = False
+    """In a whole sandbox, and in a root of its own, this concerns the tenant's own image only: what works there is
     contained."""
     limit: str = ""
     """The limit that has to hold for this to be contained; without it nothing would have stopped it."""

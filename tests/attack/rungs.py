@@ -13,8 +13,8 @@ from hermes_exec.config import Limits
 # Small, so that what uses them up does no harm even where they do not hold.
 SLOT = Limits(memory_mb=192, pids=64, cpus=0.5, open_files=256, file_size_mb=64)
 # No cpus: slots have no part of them at `uid`, so that one slot would stop the others (docs/isolation.md).
-BOX = Limits(memory_mb=512, pids=256)
-WHOLE_BOX = SLOT.model_copy(update={"file_size_mb": None})
+SANDBOX = Limits(memory_mb=512, pids=256)
+WHOLE_SANDBOX = SLOT.model_copy(update={"file_size_mb": None})
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Rung:
     @property
     def whole_image(self) -> bool:
         """Whether the image is the tenant's, with its root."""
-        return self.level == "box" or self.options.get("slot_root") == "own"
+        return self.level == "exclusive" or self.options.get("slot_root") == "own"
 
     def pool(self, planted: Path | None, image: Callable[[], str], **more: Any) -> SandboxPool:
         """A pool of this rung; `planted` is a folder of programs that its slots may run."""
@@ -68,7 +68,7 @@ RUNGS = {
         ),
         Rung(
             "uid",
-            "`uid`, Docker, slots in one box",
+            "`uid`, Docker, slots in one sandbox",
             "uid",
             "docker",
             {
@@ -76,7 +76,7 @@ RUNGS = {
                 "max_sandboxes": 1,
                 "slot_root": "shared",
                 "slot_limits": SLOT,
-                "limits": BOX,
+                "limits": SANDBOX,
                 "best_effort_limits": True,
             },
             planted_at="/planted",
@@ -91,44 +91,44 @@ RUNGS = {
                 "max_sandboxes": 1,
                 "slot_root": "own",
                 "slot_limits": SLOT,
-                "limits": BOX,
+                "limits": SANDBOX,
                 "best_effort_limits": True,
             },
             planted_at="/planted",
         ),
         Rung(
-            "box",
-            "`box`, Docker",
-            "box",
+            "exclusive",
+            "`exclusive`, Docker",
+            "exclusive",
             "docker",
             {
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 3,
-                "limits": WHOLE_BOX,
+                "limits": WHOLE_SANDBOX,
             },
             planted_at="/planted",
         ),
         Rung(
             "apptainer",
-            "`box`, Apptainer, root",
-            "box",
+            "`exclusive`, Apptainer, root",
+            "exclusive",
             "singularity",
             {
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 3,
-                "limits": WHOLE_BOX,
+                "limits": WHOLE_SANDBOX,
             },
             planted_at="/planted",
         ),
         Rung(
             "apptainer-user",
-            "`box`, Apptainer, ordinary user",
-            "box",
+            "`exclusive`, Apptainer, ordinary user",
+            "exclusive",
             "singularity",
             {
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 3,
-                "limits": WHOLE_BOX,
+                "limits": WHOLE_SANDBOX,
                 "best_effort_limits": True,
             },
             planted_at="/planted",

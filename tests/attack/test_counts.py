@@ -1,4 +1,4 @@
-"""What the kernel counts by user over all boxes does not stop the calls of a neighbour."""
+"""What the kernel counts by user over all sandboxes does not stop the calls of a neighbour."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def options(docker_image: Callable[[str], str]) -> dict[str, Any]:
     return {"image": docker_image("debian"), "ulimits": {"nofile": 4096}, "slots_per_sandbox": 1, "max_sandboxes": 2}
 
 
-async def test_calls_go_on_while_another_box_has_all_descriptors_under_way(options: dict[str, Any]) -> None:
+async def test_calls_go_on_while_another_sandbox_has_all_descriptors_under_way(options: dict[str, Any]) -> None:
     async with SandboxPool("docker", **options) as pool, pool.slots(2) as (attacker, neighbour):
         await attacker.files.upload(PROGRAMS, FOLDER)
         argv = ["python3", "-B", f"{attacker.workspace}/{FOLDER}/resources.py", "descriptors_under_way", json.dumps({})]

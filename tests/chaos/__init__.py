@@ -1,1 +1,3 @@
-"""What becomes of a rollout when the engine, a box or the driver breaks: rows of a table in `docs/reliability.md`."""
+"""What becomes of a rollout when the engine, a sandbox or the driver breaks: rows of a table in
+`docs/reliability.md`.
+"""

@@ -1,4 +1,4 @@
-"""Disasters of containers and their daemon: each is done to a box while a command of one of its slots runs."""
+"""Disasters of containers and their daemon: each is done to a sandbox while a command of one of its slots runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEASE_S = 2.0
 
 
 class Place(NamedTuple):
-    """A run of its own, with a folder that its boxes have mounted."""
+    """A run of its own, with a folder that its sandboxes have mounted."""
 
     client: DockerClient
     evidence: Folder

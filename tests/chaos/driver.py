@@ -1,6 +1,6 @@
 """A driver that tests interfere with: `python -m tests.chaos.driver OPTIONS COMMAND OUTPUT`, the options as JSON.
 
-It prints the name of its box when its call is under way, and at the end what it saw, as JSON.
+It prints the name of its sandbox when its call is under way, and at the end what it saw, as JSON.
 """
 
 from __future__ import annotations

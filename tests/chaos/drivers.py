@@ -1,4 +1,4 @@
-"""Disasters of drivers: stopped, blocked, or with another driver beside it that ends boxes."""
+"""Disasters of drivers: stopped, blocked, or with another driver beside it that ends sandboxes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def reap(*which: str) -> str:
 
 
 async def beside_one_that_reaps_orphans() -> Seen:
-    """Another driver is killed; a third one reaps orphans: the dead one's box, and not ours."""
+    """Another driver is killed; a third one reaps orphans: the dead one's sandbox, and not ours."""
     with place() as dead, place() as here, driver(dead.options, "echo begun; sleep 1000", "begun\n") as process:
 
         async def happen(ours: str) -> None:
@@ -91,7 +91,7 @@ async def beside_one_that_reaps_orphans() -> Seen:
 
 
 async def beside_one_that_reaps_its_run() -> Seen:
-    """Somebody ends the boxes of this run, whose driver lives."""
+    """Somebody ends the sandboxes of this run, whose driver lives."""
     with place() as here:
 
         async def happen(ours: str) -> None:

@@ -11,7 +11,7 @@ import anyio
 from hermes_exec import SandboxPool
 from tests.chaos.seen import told
 
-SAME, REPLACED = "keeps the box", "replaces the box"
+SAME, REPLACED = "keeps the sandbox", "replaces the sandbox"
 TEN = "".join(f"{number}\n" for number in range(1, 11))
 
 
@@ -28,7 +28,7 @@ class Flow(NamedTuple):
 async def flow(
     options: Mapping[str, Any], command: str, output: str, strike: Callable[[str], Awaitable[object]]
 ) -> Flow:
-    """Have `strike` happen, with the name of the box, when the command has printed its first line."""
+    """Have `strike` happen, with the name of the sandbox, when the command has printed its first line."""
     names: list[str] = []
     async with SandboxPool(**options) as pool:
         async with pool.slot() as slot:

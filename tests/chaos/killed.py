@@ -26,7 +26,7 @@ from hermes_exec.backends.base import SandboxInfo
 from tests.chaos.containers import place
 from tests.chaos.outside import NOTHING, containers_of
 from tests.chaos.seen import Seen
-from tests.e2e.backends.boxes import sandboxes_of
+from tests.e2e.backends.sandboxes import sandboxes_of
 from tests.engines import options_of
 from tests.support.outside import mark
 from tests.support.waiting import until
@@ -124,7 +124,9 @@ async def docker(seeds: range) -> Seen:
 
 
 async def elsewhere(backend: str, seeds: range) -> Seen:
-    """On a backend whose boxes its engine tells of: they have ended by themselves before the next pool removes them."""
+    """On a backend whose sandboxes its engine tells of: they have ended by themselves before the next pool removes
+    them.
+    """
     word = f"chaos-{mark()}"
     with options_of(backend) as given, tempfile.TemporaryDirectory() as scratch:
         more = {"run_id": word, "env": {"CHAOS": word}, "lease_s": LEASE_S, "slots_per_sandbox": 16}
@@ -133,17 +135,19 @@ async def elsewhere(backend: str, seeds: range) -> Seen:
         for seed in seeds:
             seconds = await to_thread.run_sync(kill_at, seed, options, word, scratch)
             began = time.monotonic()
-            while going := [box for box in await boxes(backend, given, word) if not box.ended]:
+            while going := [sandbox for sandbox in await sandboxes(backend, given, word) if not sandbox.ended]:
                 assert time.monotonic() - began < LONGEST_S, going
                 await anyio.sleep(0.1)
             ends.append(seconds + time.monotonic() - began)
         await next_pool(options, scratch)
-        return verdict(ends, [box.sandbox for box in await boxes(backend, given, word)] + os.listdir(scratch))
+        return verdict(
+            ends, [sandbox.sandbox for sandbox in await sandboxes(backend, given, word)] + os.listdir(scratch)
+        )
 
 
-async def boxes(backend: str, options: Mapping[str, Any], run_id: str) -> list[SandboxInfo]:
-    """The boxes of a run."""
-    return [box for box in await sandboxes_of(backend, options) if box.labels.run_id == run_id]
+async def sandboxes(backend: str, options: Mapping[str, Any], run_id: str) -> list[SandboxInfo]:
+    """The sandboxes of a run."""
+    return [sandbox for sandbox in await sandboxes_of(backend, options) if sandbox.labels.run_id == run_id]
 
 
 def volumes_of(client: DockerClient, run_id: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Disasters of resources: memory or disk runs out, for one slot or for the box that two slots share."""
+"""Disasters of resources: memory or disk runs out, for one slot or for the sandbox that two slots share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FILL_SHM = f"dd if=/dev/zero of=/dev/shm/x bs=1M count=60; {HOG}"
 MEMORY = {"memory_mb": 48}
 ROOM_MB = 24
 FILL_DISK = "cat /dev/zero > full"
-BOX_DIR = "/hermes-exec/state/box"
+SANDBOX_DIR = "/hermes-exec/state/base"
 
 
 class Harm(NamedTuple):
-    """What one of two slots of a box did, and what came of it."""
+    """What one of two slots of a sandbox did, and what came of it."""
 
     call: Told
     then: Told
@@ -59,7 +59,7 @@ async def harm(options: Mapping[str, Any], command: str, neighbours: Callable[[S
     """One of two slots does harm; afterwards both are lent again."""
     async with SandboxPool(**{**options, "slots_per_sandbox": 2, "max_sandboxes": 1}) as pool:
         async with pool.slots(2) as (slot, neighbour):
-            box = slot.sandbox
+            sandbox = slot.sandbox
             assert (await on(neighbour)).text == "its result, whole"
             began_at = time.monotonic()
             call = await told(lambda: slot.run(command, timeout_s=100), "")
@@ -68,7 +68,7 @@ async def harm(options: Mapping[str, Any], command: str, neighbours: Callable[[S
             for each in slots:
                 assert (await each.run("ls -A . /dev/shm | grep x; echo again")).stdout == "again\n"
                 await each.files.write_bytes("file", bytes(10_000))
-        return Harm(call, then, beside, SAME if slots[0].sandbox == box else REPLACED, began_at)
+        return Harm(call, then, beside, SAME if slots[0].sandbox == sandbox else REPLACED, began_at)
 
 
 async def memory_of_a_slot() -> Seen:
@@ -78,8 +78,8 @@ async def memory_of_a_slot() -> Seen:
         return done.seen(", ".join(os.listdir(base)) or NOTHING)
 
 
-async def memory_of_a_box() -> Seen:
-    """The memory of a box is full of what no kill frees."""
+async def memory_of_a_sandbox() -> Seen:
+    """The memory of a sandbox is full of what no kill frees."""
     with place() as here:
         done = await harm({**here.options, "limits": MEMORY}, FILL_SHM)
         return done.seen(left_in_docker(here.client, here.run_id))
@@ -96,16 +96,16 @@ def small_disk() -> Iterator[str]:
             subprocess.run(["umount", path], check=True)
 
 
-async def disk_of_local_boxes() -> Seen:
-    """The file system with the slots of local boxes is full."""
+async def disk_of_local_sandboxes() -> Seen:
+    """The file system with the slots of local sandboxes is full."""
     with small_disk() as base:
         done = await harm({"backend": "local", "base_dir": base}, FILL_DISK, write)
         return done.seen(", ".join(os.listdir(base)) or NOTHING)
 
 
-async def disk_of_a_box() -> Seen:
+async def disk_of_a_sandbox() -> Seen:
     """The file system with the slots of a container is full."""
     with place() as here:
-        small = {BOX_DIR: f"size={ROOM_MB}m,mode=711"}
+        small = {SANDBOX_DIR: f"size={ROOM_MB}m,mode=711"}
         done = await harm({**here.options, "tmpfs": small}, FILL_DISK, write)
         return done.seen(left_in_docker(here.client, here.run_id))

@@ -43,9 +43,11 @@ def rows(kills: int) -> dict[str, Row]:
         "paused": Row("the container is paused for 20 s", containers.paused, 60),
         "paused-for-good": Row("the container is paused and stays so (lease 2 s)", containers.paused_for_good, 40),
         "memory-slot": Row("a slot takes more memory than its limit (local)", room.memory_of_a_slot, 60, "local"),
-        "memory-box": Row("the memory of a box of two slots is full for good", room.memory_of_a_box, 60),
-        "disk-local": Row("the disk under the slots of a local box is full", room.disk_of_local_boxes, 60, "local"),
-        "disk-docker": Row("the disk under the slots of a container is full", room.disk_of_a_box, 60),
+        "memory-sandbox": Row("the memory of a sandbox of two slots is full for good", room.memory_of_a_sandbox, 60),
+        "disk-local": Row(
+            "the disk under the slots of a local sandbox is full", room.disk_of_local_sandboxes, 60, "local"
+        ),
+        "disk-docker": Row("the disk under the slots of a container is full", room.disk_of_a_sandbox, 60),
         "stopped": Row(
             "the driver is stopped (SIGSTOP) past its lease (2 s), and goes on", drivers.stopped_past_its_lease, 30
         ),
@@ -53,7 +55,7 @@ def rows(kills: int) -> dict[str, Row]:
         "reap-orphans": Row(
             "another driver is killed, a third one reaps orphans", drivers.beside_one_that_reaps_orphans, 60
         ),
-        "reap-run": Row("somebody reaps the boxes of this run", drivers.beside_one_that_reaps_its_run, 60),
+        "reap-run": Row("somebody reaps the sandboxes of this run", drivers.beside_one_that_reaps_its_run, 60),
         "driver-killed-local": Row(
             "the driver of 64 local slots is killed at a random moment", partial(killed.local, seeds), 60, "local"
         ),
@@ -64,7 +66,7 @@ def rows(kills: int) -> dict[str, Row]:
         ),
         **{
             f"driver-killed-{backend}": Row(
-                f"the driver of 64 slots in 4 boxes of {what} is killed at a random moment (lease 5 s)",
+                f"the driver of 64 slots in 4 sandboxes of {what} is killed at a random moment (lease 5 s)",
                 partial(killed.elsewhere, backend, seeds),
                 60,
                 backend,

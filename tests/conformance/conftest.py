@@ -38,7 +38,7 @@ DIFFERS = {
     "test_ssh_paramiko.py": {"commands", "trees", "stdin", "output", "faults", "network"},
     "test_ssh_user.py": RIGHTS,
 }
-"""Groups of checks by the module of a kind of box; a module that is not named runs all of them."""
+"""Groups of checks by the module of a kind of sandbox; a module that is not named runs all of them."""
 
 
 @pytest.hookimpl(tryfirst=True)

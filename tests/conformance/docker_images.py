@@ -1,4 +1,4 @@
-"""The Docker boxes that the suite runs over."""
+"""The Docker sandboxes that the suite runs over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hermes_exec import SandboxPool
 from hermes_exec.testing.conformance import PoolFactory
 
-BOXES: dict[str, tuple[str, dict[str, Any]]] = {
+SANDBOXES: dict[str, tuple[str, dict[str, Any]]] = {
     "busybox": ("busybox", {}),
     "debian": ("debian", {}),
     "distroless": ("distroless", {}),
@@ -19,7 +19,7 @@ BOXES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def factory(box: str, docker_image: Callable[[str], str]) -> PoolFactory:
-    """Make pools of one kind of box."""
-    image, options = BOXES[box]
+def factory(sandbox: str, docker_image: Callable[[str], str]) -> PoolFactory:
+    """Make pools of one kind of sandbox."""
+    image, options = SANDBOXES[sandbox]
     return partial(SandboxPool, "docker", image=docker_image(image), **options)

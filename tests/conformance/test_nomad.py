@@ -1,4 +1,4 @@
-"""The Nomad backend passes the suite where a tenant has the whole box."""
+"""The Nomad backend passes the suite where a tenant has the whole sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Singularity backend passes the suite where a tenant has the whole box."""
+"""The Singularity backend passes the suite where a tenant has the whole sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Singularity backend passes the suite in slots of one box, each with a root of its own."""
+"""The Singularity backend passes the suite in slots of one sandbox, each with a root of its own."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 240.0
 LEASE_S = 8.0
 ROOM_MB = 128
-"""What a box has for its slots, or all boxes of this host together: a disk that a fault can fill."""
-BOXES = "HERMES_EXEC_TEST_BOXES"
+"""What a sandbox has for its slots, or all sandboxes of this host together: a disk that a fault can fill."""
+SANDBOXES = "HERMES_EXEC_TEST_SANDBOXES"
 """Names that disk to the process of a seed."""
 
 
@@ -74,9 +74,9 @@ def pool_options(backend: str, faults: Faults, evidence: Evidence, options: dict
         options = {**options, "volumes": [f"{evidence.path}:/evidence"]}
         common["slot_root"] = "shared"
     elif backend != "docker":
-        options = {**options, "base_dir": os.environ.get(BOXES) or tempfile.gettempdir()}
+        options = {**options, "base_dir": os.environ.get(SANDBOXES) or tempfile.gettempdir()}
     elif isinstance(evidence, Folder):
-        small = {"/hermes-exec/state/box": f"size={ROOM_MB}m,mode=711"}
+        small = {"/hermes-exec/state/base": f"size={ROOM_MB}m,mode=711"}
         options = {**options, "shared_volumes": [f"{evidence.path}:/evidence"], "tmpfs": small}
     return {**common, "backend": faulty(config_type(backend).of(options), faults)}
 
@@ -168,11 +168,11 @@ def in_own_process(
     backend: str, seed: int, options: dict[str, Any] | None = None, *, restarts: bool = False
 ) -> Verdict:
     """Run one seed in a process of its own, with options of the backend, and look at what that left behind. Where its
-    server `restarts`, a box may have been left to its lease, and its directory to who comes next.
+    server `restarts`, a sandbox may have been left to its lease, and its directory to who comes next.
     """
     with tempfile.TemporaryDirectory() as scratch, small_disk(backend) as disk:
         command = [sys.executable, "-m", "tests.faults.episode", backend, str(seed), json.dumps(options or {})]
-        env = {**os.environ, **({BOXES: disk} if disk else {}), "TMPDIR": scratch, "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, **({SANDBOXES: disk} if disk else {}), "TMPDIR": scratch, "PYTHONPATH": str(ROOT)}
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, env=env, timeout=LONGEST_S, cwd=ROOT, check=False
@@ -190,13 +190,13 @@ def in_own_process(
             anyio.run(once_there, partial(there.reap, ReapFilter(all=True)))
         verdict.wrong += left_behind(backend, seed, Path(scratch), options or {})
         if disk:
-            verdict.wrong += [f"{name} is left where boxes are" for name in os.listdir(disk)]
+            verdict.wrong += [f"{name} is left where sandboxes are" for name in os.listdir(disk)]
         return verdict
 
 
 @contextmanager
 def small_disk(backend: str) -> Iterator[str | None]:
-    """A file system of its own for the boxes of a seed, which only root can have."""
+    """A file system of its own for the sandboxes of a seed, which only root can have."""
     if backend not in {"local", "singularity"} or os.geteuid() or sys.platform != "linux":
         yield None
         return

@@ -70,7 +70,7 @@ def listening() -> Iterator[Listener]:
 
 
 class Folder:
-    """Traces as files of a folder that every box has mounted."""
+    """Traces as files of a folder that every sandbox has mounted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

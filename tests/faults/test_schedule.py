@@ -17,9 +17,9 @@ import pytest
 from anyio.abc import ByteStream
 
 from hermes_exec import AcquireTimeout, ConfigError, LocalConfig, SandboxDied, SandboxPool
-from hermes_exec.testing.faults import BOX_FAULTS, LAUNCH_FAULTS, STREAM_FAULTS, Faults, backend, faulty, processes
+from hermes_exec.testing.faults import LAUNCH_FAULTS, SANDBOX_FAULTS, STREAM_FAULTS, Faults, backend, faulty, processes
 from hermes_exec.testing.faults.clock import jumped
-from hermes_exec.testing.faults.processes import BoxProcesses
+from hermes_exec.testing.faults.processes import SandboxProcesses
 from hermes_exec.testing.faults.schedule import Step
 from hermes_exec.testing.faults.stream import FaultyStream
 
@@ -62,10 +62,10 @@ def steps(seed: int, stream: int = 1) -> list[Step]:
         ({"kinds": ["cutt"]}, "did you mean 'cut'"),
         ({"kinds": ["cut", 3]}, "there is no fault 3"),
         ({"kinds": "cut"}, "must be a list of names, not the text 'cut'"),
-        ({"box_mean_s": 0}, "box_mean_s must be above 0"),
-        ({"box_mean_s": -1.0}, "box_mean_s must be above 0"),
-        ({"box_mean_s": math.nan}, "box_mean_s must be above 0"),
-        ({"box_mean_s": None}, "box_mean_s must be a number"),
+        ({"sandbox_mean_s": 0}, "sandbox_mean_s must be above 0"),
+        ({"sandbox_mean_s": -1.0}, "sandbox_mean_s must be above 0"),
+        ({"sandbox_mean_s": math.nan}, "sandbox_mean_s must be above 0"),
+        ({"sandbox_mean_s": None}, "sandbox_mean_s must be a number"),
     ],
 )
 def test_bad_schedules_are_refused(options: dict[str, object], why: str) -> None:
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_faults() -> None:
     assert steps(3) == steps(3)
     assert steps(3) != steps(4)
     assert steps(3) != steps(3, stream=2)
-    assert [Faults(3).box() for _ in range(3)] == [Faults(3).box() for _ in range(3)]
+    assert [Faults(3).sandbox() for _ in range(3)] == [Faults(3).sandbox() for _ in range(3)]
 
 
 def test_every_fault_comes_and_no_other_than_asked_for() -> None:
@@ -95,12 +95,12 @@ def test_every_fault_comes_and_no_other_than_asked_for() -> None:
         for direction in (faults.stream(1, 1).sending, faults.stream(1, 1).receiving):
             for _ in range(200):
                 direction.step(5_000)
-        seen |= {fault.what for fault in faults.log} | {faults.box().kind for _ in range(10)}
+        seen |= {fault.what for fault in faults.log} | {faults.sandbox().kind for _ in range(10)}
         seen |= {"refuse-launch" for _ in range(10) if faults.launch().refuse}
         seen |= {"slow-launch" for _ in range(10) if faults.launch().slow_s}
-    assert seen - {None} == {*STREAM_FAULTS, *BOX_FAULTS, *LAUNCH_FAULTS}
+    assert seen - {None} == {*STREAM_FAULTS, *SANDBOX_FAULTS, *LAUNCH_FAULTS}
     only = Faults(1, ["cut"])
-    assert (only.launch()[1:], only.box().kind) == ((False, 0.0), None)
+    assert (only.launch()[1:], only.sandbox().kind) == ((False, 0.0), None)
 
 
 def test_a_wrong_name_of_a_fault_is_told_the_nearest() -> None:
@@ -198,13 +198,13 @@ async def test_commands_on_a_stream_that_breaks_run_once_with_all_their_output()
 
 
 def seed_for(kind: str) -> int:
-    """A seed with which the fault comes to the first box."""
-    return next(seed for seed in range(100) if Faults(seed, [kind]).box().kind == kind)
+    """A seed with which the fault comes to the first sandbox."""
+    return next(seed for seed in range(100) if Faults(seed, [kind]).sandbox().kind == kind)
 
 
-@pytest.mark.parametrize("kind", ["kill-runner", "kill-box"])
-async def test_a_box_that_is_killed_is_told_and_replaced(kind: str) -> None:
-    faults = Faults(seed_for(kind), [kind], box_mean_s=2.0)  # while the command runs, also on a busy machine
+@pytest.mark.parametrize("kind", ["kill-runner", "kill-sandbox"])
+async def test_a_sandbox_that_is_killed_is_told_and_replaced(kind: str) -> None:
+    faults = Faults(seed_for(kind), [kind], sandbox_mean_s=2.0)  # while the command runs, also on a busy machine
     async with SandboxPool(faulty(LocalConfig(), faults)) as pool:
         died = 0
         while not died:
@@ -214,11 +214,11 @@ async def test_a_box_that_is_killed_is_told_and_replaced(kind: str) -> None:
                 except SandboxDied:
                     died += 1
     assert kind in {fault.what for fault in faults.log}
-    assert f"box {faults.log[0].box}: {kind}" in str(faults.log[0])
+    assert f"sandbox {faults.log[0].sandbox}: {kind}" in str(faults.log[0])
 
 
 async def test_the_process_that_carries_the_stream_can_be_killed_without_a_loss() -> None:
-    faults = Faults(seed_for("kill-attach"), ["kill-attach"], box_mean_s=0.2)
+    faults = Faults(seed_for("kill-attach"), ["kill-attach"], sandbox_mean_s=0.2)
     async with SandboxPool(faulty(LocalConfig(), faults), max_sandboxes=4, slots_per_sandbox=1) as pool:
 
         async def work() -> None:
@@ -241,33 +241,33 @@ async def test_a_launch_that_fails_is_tried_again() -> None:
     assert faults.log[0].what in LAUNCH_FAULTS
 
 
-def processes_of(pool: SandboxPool) -> BoxProcesses:
-    """Those of the one box of a pool."""
+def processes_of(pool: SandboxPool) -> SandboxProcesses:
+    """Those of the one sandbox of a pool."""
     assert pool._running is not None
     (slot,) = pool._running.releases.held.values()
-    return BoxProcesses(slot.sandbox.sandbox)
+    return SandboxProcesses(slot.sandbox.handle)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="a small file system is mounted by root")
-async def test_the_disk_of_a_box_can_be_full_for_a_while(tmp_path: Path) -> None:
+async def test_the_disk_of_a_sandbox_can_be_full_for_a_while(tmp_path: Path) -> None:
     await anyio.run_process(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(tmp_path)])
     try:
         async with SandboxPool(LocalConfig(base_dir=str(tmp_path))) as pool, pool.slot() as slot:
-            box = processes_of(pool)
-            with box.full_disk() as filled:
+            sandbox = processes_of(pool)
+            with sandbox.full_disk() as filled:
                 assert filled > 7 << 20
                 with pytest.raises(OSError, match="no space left"):
                     await slot.files.write_bytes("file", bytes(1000))
                 assert (await slot.run("seq 100000 | tail -n 1")).stdout == "100000\n"
             await slot.files.write_bytes("file", bytes(1000))
-            box.close()
+            sandbox.close()
     finally:
         await anyio.run_process(["umount", str(tmp_path)])
 
 
 async def test_a_disk_that_others_use_too_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "SMALL_BYTES", 1)
-    faults = Faults(seed_for("fill-disk"), ["fill-disk"], box_mean_s=0.01)
+    faults = Faults(seed_for("fill-disk"), ["fill-disk"], sandbox_mean_s=0.01)
     async with SandboxPool(faulty(LocalConfig(), faults)) as pool, pool.slot() as slot:
         with anyio.fail_after(60):
             while not faults.log:
@@ -296,7 +296,7 @@ async def test_time_limits_hold_while_the_wall_clock_jumps() -> None:
 
 async def test_the_wall_clock_jumps_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = seed_for("jump-clock")
-    faults = Faults(seed, ["jump-clock"], box_mean_s=0.01)
+    faults = Faults(seed, ["jump-clock"], sandbox_mean_s=0.01)
     ours, moved = time.time, []
 
     @contextmanager

@@ -116,7 +116,7 @@ def python_jobs(share: float) -> Iterator[Job]:
         yield Job(f"driver: {name}", [*way, str(GROWN)] if guided else way, wanted)
     for name, frames in CONVERSATIONS.items():
         wanted = max(1000, int(frames * share))
-        how = "runner: hostile driver" if name == "driver" else f"driver: hostile box, {name}"
+        how = "runner: hostile driver" if name == "driver" else f"driver: hostile sandbox, {name}"
         yield Job(how, [sys.executable, "-m", "tests.fuzz", name, "--frames", str(wanted)], wanted)
 
 

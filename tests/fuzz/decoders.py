@@ -26,7 +26,7 @@ from hermes_exec.channel import RemoteError
 from hermes_exec.channel.conversation import Conversation
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.channel.frames import HEADER, MAX_PAYLOAD, MORE, Decoder, Frame, FrameType, parse_json
-from hermes_exec.channel.handshake import BoxFacts, Identity, shake_hands
+from hermes_exec.channel.handshake import Identity, SandboxFacts, shake_hands
 from hermes_exec.errors import ChannelLost, ProtocolError, SandboxDied
 from hermes_exec.results import FileStat, KillReceipt, ProcessInfo
 from hermes_exec.slot.answers import SlotFacts, isolation, items, process_info, receipt, remote_failure, texts
@@ -85,7 +85,7 @@ class _Said:
 
 
 def handshake(data: bytes) -> None:
-    """The first byte says whether the box is known already; the rest is what it says."""
+    """The first byte says whether the sandbox is known already; the rest is what it says."""
     known = "boot-1" if data[:1] > b"\x7f" else None
     identity = Identity(key=bytes(32), boot_id=known)
     with contextlib.suppress(ProtocolError, ChannelLost, SandboxDied, anyio.EndOfStream):
@@ -216,7 +216,7 @@ def _error(answer: dict[str, Any]) -> None:
 
 
 def _ready(answer: dict[str, Any]) -> None:
-    facts = BoxFacts.parse(answer)
+    facts = SandboxFacts.parse(answer)
     facts.boot_id.encode()
     assert 1 <= facts.input_window <= 16 << 20
     assert isinstance(facts.isolation, dict)

@@ -51,7 +51,7 @@ SLOT = {
 }
 # Nothing that removes, moves or ends: what is changed of these may go anywhere that the slot lets it.
 REQUESTS: tuple[tuple[str, dict[str, Any], bytes | None], ...] = (
-    ("box.info", {}, None),
+    ("sandbox.info", {}, None),
     ("exec.run", {"shell": "echo out; echo err >&2", "timeout_s": 5, "output_limit_bytes": 100}, None),
     ("exec.run", {"argv": ["cat"], "stdin": True, "stream": True, "env": {"A": {"b64": "/w=="}}, "cwd": "."}, b"input"),
     ("session.open", {"env": {"A": "b"}}, None),
@@ -225,7 +225,7 @@ def hostile_stream(runner: Runner, rng: Random) -> int:
     with runner.stream() as talk, contextlib.suppress(OSError):
         talk.socket.sendall(b"".join(frames))
         _until_quiet(talk.socket)
-    filler = as_json({"method": "box.info", "params": {}, "window": 4096})
+    filler = as_json({"method": "sandbox.info", "params": {}, "window": 4096})
     with runner.stream() as talk:
         for number in ids:
             talk.socket.sendall(encode_message(FrameType.REQUEST, number, filler) + encode(FrameType.CANCEL, number))

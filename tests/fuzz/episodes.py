@@ -197,5 +197,5 @@ def _slot(channel: Channel) -> Slot:
     def left(_: KillReceipt) -> None:
         return
 
-    scope = SlotScope("s0", "box", SlotFacts.parse(SLOT), None, channel, explain_loss, left)
+    scope = SlotScope("s0", "sandbox", SlotFacts.parse(SLOT), None, channel, explain_loss, left)
     return Slot(id="s0", scope=scope, backend="hostile", image=None, reset=reset)

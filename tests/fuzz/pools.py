@@ -1,4 +1,4 @@
-"""A whole pool whose boxes are hostile runners: it replaces them, and lends again once they are honest."""
+"""A whole pool whose sandboxes are hostile runners: it replaces them, and lends again once they are honest."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import anyio
 from hermes_exec import ExecError, SandboxPool
 from tests.fuzz.episodes import Told, use
 from tests.fuzz.runner import HostileRunner
-from tests.support.hostile import Backend, Box, registered
+from tests.support.hostile import Backend, Sandbox, registered
 
 MUTE_S = 1.0
-"""How long a box lives: calls that wait for what one left out end with it."""
+"""How long a sandbox lives: calls that wait for what one left out end with it."""
 HANG_S = 60.0
 
 
 async def pool_episode(seed: int, rounds: int = 20) -> Told:
-    """Lend and use slots of hostile boxes, then of honest ones, all with one pool."""
+    """Lend and use slots of hostile sandboxes, then of honest ones, all with one pool."""
     rng, told = Random(seed), Told(seed)
     runners: list[HostileRunner] = []
     honest = False
@@ -30,26 +30,26 @@ async def pool_episode(seed: int, rounds: int = 20) -> Told:
                     runners.append(HostileRunner(rng, 0.0 if honest else rng.choice([0.01, 0.1]), tasks))
                     return runners[-1]
 
-                async def live(box: Box) -> None:
+                async def live(sandbox: Sandbox) -> None:
                     await anyio.sleep(MUTE_S)
-                    box.destroy_now()
+                    sandbox.destroy_now()
 
-                def launched(box: Box) -> None:
+                def launched(sandbox: Sandbox) -> None:
                     if not honest:
-                        tasks.start_soon(live, box)
+                        tasks.start_soon(live, sandbox)
 
                 def turn_honest() -> None:
                     nonlocal honest
                     honest = True
-                    for box in backend.boxes:
-                        box.destroy_now()
+                    for sandbox in backend.made:
+                        sandbox.destroy_now()
 
                 backend = Backend(make, launched)
                 with registered(backend):
                     await _lend(turn_honest, rng, told, rounds)
                 tasks.cancel_scope.cancel()
         told.frames = sum(runner.frames for runner in runners)
-        told.wrong += [f"{box.id} was left" for box in backend.boxes if not box.dead]
+        told.wrong += [f"{sandbox.id} was left" for sandbox in backend.made if not sandbox.dead]
     except TimeoutError:
         told.wrong.append(f"it did not end within {HANG_S:g} s")
     return told
@@ -79,4 +79,4 @@ async def _lend(turn_honest: Callable[[], None], rng: Random, told: Told, rounds
                 return
             except ExecError:
                 continue
-        told.wrong.append("the pool did not lend an honest box's slot any more")
+        told.wrong.append("the pool did not lend an honest sandbox's slot any more")

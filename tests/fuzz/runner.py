@@ -42,7 +42,7 @@ LIVE: Said = [
     (FrameType.END, 6, b""),
 ]
 ANSWERS: dict[str, tuple[Said, dict[str, Any]]] = {
-    "box.info": ([], READY),
+    "sandbox.info": ([], READY),
     "slot.create": ([], SLOT),
     "slot.reset": ([], RESET),
     "slot.destroy": ([], {"killed": RECEIPT}),
@@ -72,7 +72,9 @@ ANSWERS: dict[str, tuple[Said, dict[str, Any]]] = {
 
 
 class HostileRunner:
-    """One box. `hostility` is how often what it says at once is changed, from 0 to 1; `frames` counts what it said."""
+    """One sandbox. `hostility` is how often what it says at once is changed, from 0 to 1; `frames` counts what it
+    said.
+    """
 
     def __init__(self, rng: Random, hostility: float, tasks: TaskGroup) -> None:
         self.rng, self.hostility, self.tasks = rng, hostility, tasks

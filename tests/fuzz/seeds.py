@@ -102,7 +102,7 @@ ERROR = {
     "message": "no such file",
     "errno": "ENOENT",
     "path": "a",
-    "detail": {"oom": True, "whole_box": False},
+    "detail": {"oom": True, "exclusive": False},
 }
 READY = {"boot_id": "boot-1", "input_window": 131072, "os": "linux", "isolation": {"highest": "uid", "reasons": {}}}
 ANSWERS: dict[str, dict[str, Any]] = {
@@ -187,13 +187,13 @@ def nomad(*messages: object) -> bytes:
 TRACE = (
     {"trace": 1, "began_at": 1.5e9},
     {"t": 0.1, "event": "Lent", "slot": "s0"},
-    {"t": 0.1, "box": "b", "connected": True, "handshake_s": 0.1},
-    {"t": 0.2, "box": "b", "begun": 1, "method": "exec.run"},
-    {"t": 0.3, "box": "b", "dir": ">", "type": "REQUEST", "id": 1, "bytes": 9, "method": "exec.run", "slot": "s0"},
-    {"t": 0.4, "box": "b", "dir": "<", "type": "DATA", "id": 1, "channel": 1, "bytes": 9},
-    {"t": 0.5, "box": "b", "dir": "<", "type": "RESPONSE", "id": 1, "bytes": 9, "exec_s": 0.1},
-    {"t": 0.6, "box": "b", "begun": 2, "method": "box.info"},
-    {"t": 0.7, "box": "b", "lost": "ChannelLost"},
+    {"t": 0.1, "sandbox": "b", "connected": True, "handshake_s": 0.1},
+    {"t": 0.2, "sandbox": "b", "begun": 1, "method": "exec.run"},
+    {"t": 0.3, "sandbox": "b", "dir": ">", "type": "REQUEST", "id": 1, "bytes": 9, "method": "exec.run", "slot": "s0"},
+    {"t": 0.4, "sandbox": "b", "dir": "<", "type": "DATA", "id": 1, "channel": 1, "bytes": 9},
+    {"t": 0.5, "sandbox": "b", "dir": "<", "type": "RESPONSE", "id": 1, "bytes": 9, "exec_s": 0.1},
+    {"t": 0.6, "sandbox": "b", "begun": 2, "method": "sandbox.info"},
+    {"t": 0.7, "sandbox": "b", "lost": "ChannelLost"},
 )
 
 

@@ -99,7 +99,7 @@ def test_values_that_are_nested_deep_are_refused_however_deep_the_caller_is() ->
             at_depth(500, partial(read, {**whole, key: deep}, parse))
 
 
-def test_hostile_boxes_and_a_channel() -> None:
+def test_hostile_sandboxes_and_a_channel() -> None:
     async def main() -> None:
         for seed in range(25):
             told = await channel_episode(seed)
@@ -110,7 +110,7 @@ def test_hostile_boxes_and_a_channel() -> None:
         anyio.run(main)
 
 
-def test_hostile_boxes_and_a_pool() -> None:
+def test_hostile_sandboxes_and_a_pool() -> None:
     told = anyio.run(pool_episode, 0, 4)
     assert not told.wrong
     assert told.results

@@ -211,7 +211,7 @@ class Pair(NamedTuple):
 
 PAIRS = (
     Pair("local", Place("this host, ordinary user", on_host), Place("slot on `local`", in_local_slot)),
-    Pair("docker", Place("container, root", in_container), Place("slot in Docker, `box`", in_docker_slot)),
+    Pair("docker", Place("container, root", in_container), Place("slot in Docker, `exclusive`", in_docker_slot)),
     Pair(
         "docker-shared",
         Place("container, ordinary user", in_container_as_user),

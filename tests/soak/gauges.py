@@ -91,7 +91,7 @@ def held(pid: int) -> tuple[int, int, float]:
 
 def groups_in(folder: Path) -> list[str]:
     """How the names of cgroups begin that runners in this folder have made."""
-    files = [*folder.glob("*/groups"), *folder.glob("*/box/groups")]
+    files = [*folder.glob("*/groups"), *folder.glob("*/base/groups")]
     return [beginning for file in files for beginning in file.read_text().splitlines()]
 
 

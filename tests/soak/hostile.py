@@ -17,7 +17,7 @@ from tests.attack.counters import MOST, PROGRAM
 
 MIB = 1 << 20
 LONGEST_S = 120.0
-CONFINED = ("namespaces", "box")
+CONFINED = ("namespaces", "exclusive")
 FLOOD = "head -c 100000000 /dev/zero & head -c 100000000 /dev/zero >&2; wait"
 ENDED, AT_ONCE = 512, 8
 LEVELS = 2000

@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = ROOT / "hermes_exec" / "backends"
 OPEN_IN_PYTHON = {
-    "box_directory.py: (self.path / name).mkdir()": "below the sandbox's directory, which is closed",
-    "box_directory.py: directory.path.chmod(mode)": "0o700; on `local` as root 0o711, for slots of own uids",
+    "sandbox_directory.py: (self.path / name).mkdir()": "below the sandbox's directory, which is closed",
+    "sandbox_directory.py: directory.path.chmod(mode)": "0o700; on `local` as root 0o711, for slots of own uids",
     "docker/dial_socket.py: self.folder.mkdir()": "below a private directory, for the runner's uid in its container",
     "docker/dial_socket.py: self.folder.chmod(493)": "the same",
     "docker/dial_socket.py: (self.folder / SOCKET).chmod(438)": "the same",
@@ -23,7 +23,7 @@ OPEN_IN_PYTHON = {
 }
 """Where a directory is made, or opened to others, and why that is right."""
 TEMPORARY = {
-    "box_directory.py": "below a directory that was checked",
+    "sandbox_directory.py": "below a directory that was checked",
     "strict_path.py": "checks the directory above",
     "singularity/images.py": "in the cache of images",
 }

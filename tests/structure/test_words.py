@@ -43,7 +43,7 @@ def test_the_words_of_a_tree_get_no_worse(tree: str) -> None:
     worse = {name: (value, limits[name]) for name, value in shares.items() if value > max(limits[name], TARGETS[name])}
     assert not worse, f"above the limits; `python -m tests.support.words {tree}` lists the places"
     lower = {
-        name: (value, limit)
+        name: (shares[name], limit)
         for name, limit in limits.items()
         if limit > TARGETS[name] and max(shares[name] * SLACK, TARGETS[name]) < limit
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 MODULE = '''
-"""Local boxes behind a door."""
+"""Local sandboxes behind a door."""
 
 import logging
 
@@ -53,7 +53,7 @@ class Guarded(LocalBackend):
 
     async def launch(self, spec, labels):
         if self.token.startswith("late"):
-            raise LaunchError(f"no box for {self.token}", retryable=False)
+            raise LaunchError(f"no sandbox for {self.token}", retryable=False)
         return await super().launch(spec, labels)
 
     async def sandboxes(self):

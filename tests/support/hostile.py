@@ -32,7 +32,7 @@ class Runner(Protocol):
         """Break the stream and open no other."""
 
 
-class Box:
+class Sandbox:
     """A sandbox with such a runner."""
 
     user = None
@@ -60,22 +60,22 @@ class Backend:
     """The backend `hostile`: `make` is given the number of a new sandbox and returns its runner."""
 
     name = "hostile"
-    whole_box = False
+    can_be_exclusive = False
     private_root = False
     readonly_paths: tuple[str, ...] = ()
 
-    def __init__(self, make: Callable[[int], Runner], launched: Callable[[Box], None] = lambda _: None) -> None:
+    def __init__(self, make: Callable[[int], Runner], launched: Callable[[Sandbox], None] = lambda _: None) -> None:
         self.make, self.launched = make, launched
-        self.boxes: list[Box] = []
+        self.made: list[Sandbox] = []
 
     async def check(self, spec: LaunchSpec) -> None:
         return
 
-    async def launch(self, spec: LaunchSpec, labels: Labels) -> Box:
-        box = Box(f"box-{len(self.boxes)}", self.make(len(self.boxes)))
-        self.boxes.append(box)
-        self.launched(box)
-        return box
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> Sandbox:
+        sandbox = Sandbox(f"sandbox-{len(self.made)}", self.make(len(self.made)))
+        self.made.append(sandbox)
+        self.launched(sandbox)
+        return sandbox
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         return []

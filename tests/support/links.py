@@ -1,4 +1,4 @@
-"""A long way between a driver and its box: each byte arrives so much later, and none is held up by others."""
+"""A long way between a driver and its sandbox: each byte arrives so much later, and none is held up by others."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ def throttled(stream: FdStream, bytes_per_s: float) -> FdStream:
 
 
 def slow(config: C, bytes_per_s: float) -> C:
-    """The same configuration, for boxes whose answers come over such a line."""
+    """The same configuration, for sandboxes whose answers come over such a line."""
     return config.wrapped(lambda backend: _Far(backend, lambda stream: throttled(stream, bytes_per_s)))
 
 
 def far_away(config: C, one_way_s: float) -> C:
-    """The same configuration, for boxes whose streams take so long."""
+    """The same configuration, for sandboxes whose streams take so long."""
     return config.wrapped(lambda backend: _Far(backend, lambda stream: delayed(stream, one_way_s)))
 
 
 class _Far:
-    """A backend whose boxes are far away."""
+    """A backend whose sandboxes are far away."""
 
     def __init__(self, inner: Backend, away: Callable[[FdStream], FdStream]) -> None:
         self._inner = inner

@@ -220,7 +220,7 @@ class Agent:
 
     def end(self) -> None:
         """End its jobs and itself, and whatever is left."""
-        containers = [f"box-{folder.name}" for folder in (self.folder / "data" / "alloc").glob("*-*")]
+        containers = [f"sandbox-{folder.name}" for folder in (self.folder / "data" / "alloc").glob("*-*")]
         with contextlib.suppress(RuntimeError, requests.RequestException):
             for job in self.jobs() if self.server is not None else ():
                 self.ask("DELETE", f"job/{job}?purge=true")

@@ -1,4 +1,4 @@
-"""What tests see from outside the boxes: processes of this host by a mark in their arguments."""
+"""What tests see from outside the sandboxes: processes of this host by a mark in their arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def count_becomes(word: str, count: int, within_s: float = 60.0) -> None:
 
 
 def runner_pid(sandbox: str) -> int:
-    """The runner of a local box."""
+    """The runner of a local sandbox."""
     return int(sandbox.removeprefix("local-"))
 
 

@@ -1,4 +1,4 @@
-"""Counts how plainly a package is named and written. `python -m tests.support.words PATH…` lists the places to improve."""
+"""Counts how plainly a package is named and written; `python -m tests.support.words PATH…` lists the places."""
 
 from __future__ import annotations
 
@@ -13,20 +13,95 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 IRREGULAR = frozenset(
-    "begun bound built chosen drawn found given gone got had held hidden kept known left lost made met said seen sent "
-    "shown taken told written".split()
+    [
+        "begun",
+        "bound",
+        "built",
+        "chosen",
+        "drawn",
+        "found",
+        "given",
+        "gone",
+        "got",
+        "had",
+        "held",
+        "hidden",
+        "kept",
+        "known",
+        "left",
+        "lost",
+        "made",
+        "met",
+        "said",
+        "seen",
+        "sent",
+        "shown",
+        "taken",
+        "told",
+        "written",
+    ]
 )
 """Participles that do not end with `ed`."""
-NOT_PARTICIPLES = frozenset("embed feed need red seed shared speed".split())
+NOT_PARTICIPLES = frozenset(["embed", "feed", "need", "red", "seed", "shared", "speed"])
 NOT_VERBS = frozenset(
-    "A All An And Another Any As At Both Bytes Calls Each Every For Here How If In Its Nothing No Not Of One Only Other "
-    "Others Same Some Somebody That The There Their These They This Those To Two What When Where Whether Which Who Whose "
-    "Why With Writing It".split()
+    [
+        "A",
+        "All",
+        "An",
+        "And",
+        "Another",
+        "Any",
+        "As",
+        "At",
+        "Both",
+        "Bytes",
+        "Calls",
+        "Each",
+        "Every",
+        "For",
+        "Here",
+        "How",
+        "If",
+        "In",
+        "Its",
+        "Nothing",
+        "No",
+        "Not",
+        "Of",
+        "One",
+        "Only",
+        "Other",
+        "Others",
+        "Same",
+        "Some",
+        "Somebody",
+        "That",
+        "The",
+        "There",
+        "Their",
+        "These",
+        "They",
+        "This",
+        "Those",
+        "To",
+        "Two",
+        "What",
+        "When",
+        "Where",
+        "Whether",
+        "Which",
+        "Who",
+        "Whose",
+        "Why",
+        "With",
+        "Writing",
+        "It",
+    ]
 )
 """First words of a docstring that says what something is and not what it does."""
-VAGUE = frozenset("found given known made said shown told".split())
+VAGUE = frozenset(["found", "given", "known", "made", "said", "shown", "told"])
 VALUES = frozenset(
-    "cached_property field_validator fixture model_validator overload property setter".split()
+    ["cached_property", "field_validator", "fixture", "model_validator", "overload", "property", "setter"]
 )
 """Decorators of functions that are read as values."""
 CLAUSES = {
@@ -112,15 +187,15 @@ def _count_module(result: Count, file: Path) -> None:
     name, source = file.relative_to(ROOT).as_posix(), file.read_text("utf-8")
     tree = ast.parse(source)
     documented = set()
-    for node, text in _docstrings(tree):
-        documented.add(id(node))
-        result.add(result.documentation, text, f"{name}:{node.lineno}")
+    for constant, text in _docstrings(tree):
+        documented.add(id(constant))
+        result.add(result.documentation, text, f"{name}:{constant.lineno}")
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             _count_function(result, node, name)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
-            if MESSAGES.search(node.value):
-                result.add(result.messages, node.value, f"{name}:{node.lineno}")
+            message = node.value if MESSAGES.search(node.value) else ""
+            result.add(result.messages, message, f"{name}:{node.lineno}")
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             result.add(result.comments, token.string, f"{name}:{token.start[0]}")

@@ -30,7 +30,7 @@ def test_every_embedded_file_is_a_source() -> None:
         ("Linux", "x86_64", (Target("linux", "amd64"),)),
         ("Linux", "aarch64", (Target("linux", "arm64"),)),
         ("Darwin", "arm64", (Target("linux", "arm64"), Target("darwin", "arm64"))),  # its containers are Linux
-        ("Linux", "riscv64", TARGETS),  # its boxes are elsewhere
+        ("Linux", "riscv64", TARGETS),  # its sandboxes are elsewhere
     ],
 )
 def test_platforms_of_a_machine(

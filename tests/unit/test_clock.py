@@ -11,11 +11,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TELLS = {
     "hermes_exec/cli/observe/look.py": "how long processes have run, in a table",
-    "hermes_exec/cli/commands/ps.py": "how long boxes have existed, in a table",
+    "hermes_exec/cli/commands/ps.py": "how long sandboxes have existed, in a table",
     "hermes_exec/tracing/otel.py": "where spans lie in time",
     "hermes_exec/tracing/writer.py": "when a trace began",
-    "hermes_exec/slot/process.py": "when a process started, where the box did not say it",
-    "hermes_exec/testing": "checks of what boxes tell, and the clock that jumps",
+    "hermes_exec/slot/process.py": "when a process started, where the sandbox did not say it",
+    "hermes_exec/testing": "checks of what sandboxes tell, and the clock that jumps",
 }
 WALL = {"time", "time_ns", "now", "utcnow", "today", "localtime"}
 
@@ -57,7 +57,7 @@ READS_WALL = re.compile(
 """A time of Go keeps the monotonic clock with it, and differences are taken by that, until one of these is done."""
 GO_TELLS = {
     "tenants/processes_linux.go": "when processes started",
-    "detached/detached.go": "when a box was made, in a table",
+    "detached/detached.go": "when a sandbox was made, in a table",
     "process/process.go": "when processes started",
     "search/list.go": "the time of a file",
     "files/stat.go": "the time of a file",

@@ -17,11 +17,11 @@ CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclas
 def test_every_error_says_when_it_is_raised_and_survives_pickling(kind: type[ExecError]) -> None:
     assert kind.__doc__
     assert kind is ExecError or kind.__doc__.startswith("Raised ")
-    error = kind("what happened", sandbox="box-1", request_id=7, retryable=True)
+    error = kind("what happened", sandbox="sandbox-1", request_id=7, retryable=True)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert str(again) == "what happened"
-    assert (again.sandbox, again.request_id, again.retryable, again.cause) == ("box-1", 7, True, error.cause)
+    assert (again.sandbox, again.request_id, again.retryable, again.cause) == ("sandbox-1", 7, True, error.cause)
 
 
 def test_meanings_of_the_standard_library() -> None:
@@ -32,7 +32,7 @@ def test_meanings_of_the_standard_library() -> None:
     assert issubclass(errors.ImageError, errors.LaunchError)
 
 
-def test_a_box_that_its_tenant_ended_is_the_policys_doing() -> None:
+def test_a_sandbox_that_its_tenant_ended_is_the_policys_doing() -> None:
     assert SandboxDied("x", post_mortem=PostMortem("r", suspect="tenant")).cause is ErrorCause.POLICY
     assert SandboxDied("x", post_mortem=PostMortem("r", suspect="unknown")).cause is ErrorCause.INFRA
     assert SandboxDied("x").cause is ErrorCause.INFRA

@@ -1,4 +1,4 @@
-"""Boxes that are containers of a Docker daemon."""
+"""Sandboxes that are containers of a Docker daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Docker backend: a box is a container whose main process is the runner."""
+"""The Docker backend: a sandbox is a container whose main process is the runner."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ ENDED = ("exited", "dead")
 
 
 class DockerBackend:
-    """Runs boxes as containers of one engine."""
+    """Runs sandboxes as containers of one engine."""
 
     name = "docker"
-    whole_box = True
+    can_be_exclusive = True
     private_root = False
     readonly_paths: tuple[str, ...] = ()
 
@@ -127,7 +127,7 @@ class DockerBackend:
             user=None if self._config.user else image.user,
             workdir=image.workdir,
             limits=plan.limits,
-            whole_box=spec.whole_box,
+            exclusive=spec.exclusive,
             base=base_of(self._config),
         )
         return DockerSandbox(self._engine, made, stream)

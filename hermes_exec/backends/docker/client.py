@@ -71,7 +71,7 @@ def connect(config: DockerConfig, connections: int) -> HurriedClient:
         base_url = found.pop("base_url", None) or DEFAULT_UNIX_SOCKET
         if found.get("tls") or base_url.startswith(("https://", "ssh://")):
             raise BackendUnavailable(
-                f"no stream into a box goes over TLS or ssh as {base_url} is reached: forward the engine's socket "
+                f"no stream into a sandbox goes over TLS or ssh as {base_url} is reached: forward the engine's socket "
                 "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and set base_url='unix:///tmp/engine.sock'"
             )
         timeout_s = max(1, round(config.api_timeout_s))

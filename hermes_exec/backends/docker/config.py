@@ -15,16 +15,17 @@ T = TypeVar("T")
 
 
 class DockerConfig(HelpedConfig):
-    """Boxes that are containers of a Docker engine (or of Podman's Docker-compatible socket)."""
+    """Sandboxes that are containers of a Docker engine (or of Podman's Docker-compatible socket)."""
 
     backend: ClassVar[str] = "docker"
 
     image: str | None = None
-    """Image of boxes for which the pool and the profile name none. ``dockerfile:DIR`` is what a folder with a
+    """Image of sandboxes for which the pool and the profile name none. ``dockerfile:DIR`` is what a folder with a
     ``Dockerfile`` is built to, once for the same content."""
     pull_policy: Literal["missing", "always", "never"] = "missing"
-    """Whether an image is fetched: when it is not there, before the first box of each pool, or never. One of a folder
-    is built when it is not there, unless this is ``never``."""
+    """Whether an image is fetched: when it is not there, before the first sandbox of each pool, or never. One of a
+    folder is built when it is not there, unless this is ``never``.
+    """
     platform: str | None = None
     """Platform of the image, such as ``linux/arm64``; None for the engine's own."""
     docker_config: str | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HOME = "/hermes-exec"
 STATE_DIR = f"{HOME}/state"
-BASE_DIR = f"{STATE_DIR}/box"
+BASE_DIR = f"{STATE_DIR}/base"
 RUNNER = f"{STATE_DIR}/runner"
 DIAL_DIR = f"{HOME}/dial"
 LEAST_MEMORY_MB = 8
@@ -92,8 +92,8 @@ def image_of(config: DockerConfig, spec: LaunchSpec) -> str:
 
 
 def how_enforced(spec: LaunchSpec) -> dict[str, str]:
-    """How each limit of a box is enforced on a container. Those of a single process are the slots' business."""
-    return {name: "not enforced" if name == "disk_mb" else "cgroup of the container" for name in spec.limits.box()}
+    """How each limit of a sandbox is enforced on a container. Those of a single process are the slots' business."""
+    return {name: "not enforced" if name == "disk_mb" else "cgroup of the container" for name in spec.limits.total()}
 
 
 def plan_container(
@@ -164,7 +164,7 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         "mem_limit": memory,
         "memswap_limit": swap,
         "nano_cpus": None if limits.cpus is None else round(limits.cpus * 1e9),
-        "pids_limit": spec.box_pids,
+        "pids_limit": spec.sandbox_pids,
         "network_mode": (config.network_mode or "default") if spec.network else "none",
         "binds": [volume for volume in _volumes(config) if bind_mount(volume) is None],
         "shm_size": None if config.shm_size_mb is None else config.shm_size_mb << 20,

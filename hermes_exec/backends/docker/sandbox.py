@@ -37,7 +37,7 @@ class CreatedContainer(NamedTuple):
     user: str | None
     workdir: str
     limits: Mapping[str, str]
-    whole_box: bool
+    exclusive: bool
     base: str
 
 
@@ -103,13 +103,13 @@ class DockerSandbox:
             # Docker itself could not do something, as when somebody starts the container anew.
             return "outside"
         if oom:
-            return "tenant" if self._made.whole_box else "unknown"
+            return "tenant" if self._made.exclusive else "unknown"
         if code == 137:
             # PID 1 cannot be killed by SIGKILL from inside its own namespace.
             return "outside"
         if code in BY_ITSELF:
-            return "unknown" if self._made.whole_box else "outside"
-        return "tenant" if self._made.whole_box else "unknown"
+            return "unknown" if self._made.exclusive else "outside"
+        return "tenant" if self._made.exclusive else "unknown"
 
     def _log_tail(self, client: DockerClient) -> str:
         from docker.errors import DockerException

@@ -1,4 +1,4 @@
-"""Boxes that are a process tree on this host."""
+"""Sandboxes that are a process tree on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local backend: a box is a runner that is a child process of ours, in a session and a private directory of its
+"""The local backend: a sandbox is a runner that is a child process of ours, in a session and a private directory of its
 own.
 """
 
@@ -11,25 +11,25 @@ from functools import partial
 from pathlib import Path
 
 from hermes_exec.backends import runner_binary
-from hermes_exec.backends.base import Labels, LaunchSpec, check_host_box
-from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory
+from hermes_exec.backends.base import Labels, LaunchSpec, check_host_sandbox
 from hermes_exec.backends.host_backend import HostBackend
 from hermes_exec.backends.local.cgroups import remove_groups
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.local.sandbox import LocalSandbox
 from hermes_exec.backends.process import SYSTEM_PATH, start_child
+from hermes_exec.backends.sandbox_directory import SandboxDirectory, check_parent, make_directory
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.errors import ConfigError, LaunchError
 
 PREFIX = "hermes-exec-"
-"""With which the names of the boxes' directories begin."""
+"""With which the names of the sandboxes' directories begin."""
 
 
 class LocalBackend(HostBackend):
-    """Runs boxes on this host."""
+    """Runs sandboxes on this host."""
 
     name = "local"
-    whole_box = False
+    can_be_exclusive = False
     private_root = True
 
     def __init__(self, config: LocalConfig) -> None:
@@ -43,7 +43,7 @@ class LocalBackend(HostBackend):
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
-        check_host_box(self.name, spec)
+        check_host_sandbox(self.name, spec)
         if platform.system() not in {"Linux", "Darwin"}:
             raise ConfigError(f"the local backend does not run on {platform.system()}")
         runner_binary.find_runner()
@@ -62,7 +62,7 @@ class LocalBackend(HostBackend):
         mode = 0o711 if os.geteuid() == 0 else 0o700
         directory = make_directory(self._config.base_dir, PREFIX, labels, mode=mode)
         env = {"PATH": f"{os.path.dirname(sys.executable)}:{SYSTEM_PATH}", "LANG": "C.UTF-8"}
-        command = [str(program), "serve", "--base", str(directory.box), "--lease-s", str(spec.lease_s)]
+        command = [str(program), "serve", "--base", str(directory.sandbox), "--lease-s", str(spec.lease_s)]
         command += ["--parent", str(os.getpid())]
         try:
             process = start_child(command, directory.log, env)
@@ -71,12 +71,12 @@ class LocalBackend(HostBackend):
             raise LaunchError(f"the runner cannot be started: {error}") from error
         pid = process.pid
         directory.remember_runner(pid)
-        limits = dict.fromkeys(spec.limits.box(), "not enforced")
-        return LocalSandbox(f"local-{pid}", process, pid, directory, program, directory.box, limits)
+        limits = dict.fromkeys(spec.limits.total(), "not enforced")
+        return LocalSandbox(f"local-{pid}", process, pid, directory, program, directory.sandbox, limits)
 
-    def _name_of(self, directory: BoxDirectory, pid: int | None) -> str:
+    def _name_of(self, directory: SandboxDirectory, pid: int | None) -> str:
         return directory.path.name if pid is None else f"local-{pid}"
 
-    def _remove(self, directory: BoxDirectory) -> None:
+    def _remove(self, directory: SandboxDirectory) -> None:
         remove_groups(directory)
         super()._remove(directory)

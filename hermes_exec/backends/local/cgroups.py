@@ -9,17 +9,17 @@ import re
 import time
 from pathlib import Path
 
-from hermes_exec.backends.box_directory import BoxDirectory
+from hermes_exec.backends.sandbox_directory import SandboxDirectory
 
 logger = logging.getLogger(__name__)
 GROUPS_FILE = "groups"
 NAME = r"hermes-exec-[0-9a-f]+-"
 
 
-def remove_groups(directory: BoxDirectory, patience_s: float = 5.0) -> None:
+def remove_groups(directory: SandboxDirectory, patience_s: float = 5.0) -> None:
     """Remove the cgroups that a runner has written down; one with processes is kept."""
     try:
-        beginnings = (directory.box / GROUPS_FILE).read_text("utf-8").splitlines()
+        beginnings = (directory.sandbox / GROUPS_FILE).read_text("utf-8").splitlines()
     except (OSError, ValueError):
         return  # a runner that ends by itself has removed both
     deadline = time.monotonic() + patience_s

@@ -9,7 +9,7 @@ from hermes_exec.config.model import AbsolutePath
 
 
 class LocalConfig(BackendConfig):
-    """Boxes that are a process tree on this host."""
+    """Sandboxes that are a process tree on this host."""
 
     backend: ClassVar[str] = "local"
     default_slots: ClassVar[int] = 64
@@ -18,4 +18,4 @@ class LocalConfig(BackendConfig):
     readonly_paths: tuple[AbsolutePath, ...] = ()
     """Further absolute paths of the host that slots may read, besides what the system and the running Python need."""
     base_dir: AbsolutePath | None = None
-    """Directory in which each box makes its own private directory; None for the system's temporary directory."""
+    """Directory in which each sandbox makes its own private directory; None for the system's temporary directory."""

@@ -1,12 +1,12 @@
-"""One box on this host."""
+"""One sandbox on this host."""
 
 from __future__ import annotations
 
-from hermes_exec.backends.child_box import ChildBox
+from hermes_exec.backends.child_sandbox import ChildSandbox
 from hermes_exec.backends.local.cgroups import remove_groups
 
 
-class LocalSandbox(ChildBox):
+class LocalSandbox(ChildSandbox):
     """See ``Sandbox``. Its runner works on this host itself."""
 
     def _remove(self) -> None:

@@ -1,4 +1,4 @@
-"""Boxes that are sandboxes of Modal."""
+"""Sandboxes that are sandboxes of Modal."""
 
 from __future__ import annotations
 

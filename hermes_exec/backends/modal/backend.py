@@ -1,4 +1,4 @@
-"""The Modal backend: a box is a sandbox whose main process is the runner."""
+"""The Modal backend: a sandbox is a sandbox whose main process is the runner."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ BEYOND_S = 3600
 
 
 class ModalBackend:
-    """Runs boxes in one app of Modal."""
+    """Runs sandboxes in one app of Modal."""
 
     name = "modal"
-    whole_box = True
+    can_be_exclusive = True
     private_root = False
     readonly_paths: tuple[str, ...] = ()
 
@@ -79,7 +79,7 @@ class ModalBackend:
 
         app, launch = await self._client.app(), secrets.token_hex(8)
         options = self._options(spec)
-        # What is measured before is over before: a box must not be believed to live longer than it does.
+        # What is measured before is over before: a sandbox must not be believed to live longer than it does.
         ends_at = time.monotonic() + options["timeout"]
         tags = {**to_tags(labels), LAUNCH_TAG: launch, ROOTS_TAG: "own" if spec.own_roots else "shared"}
         gpus = f" with gpus={self._config.gpus!r}" if self._config.gpus else ""
@@ -95,8 +95,8 @@ class ModalBackend:
             with anyio.move_on_after(ANSWER_S, shield=True), contextlib.suppress(Exception):
                 await self._end_all({LAUNCH_TAG: launch})
             raise
-        limits = {name: LIMITED if name in ENFORCED else "not enforced" for name in spec.limits.box()}
-        return ModalSandbox(self._client, self._streams, made, workdir, limits, ends_at, whole_box=spec.whole_box)
+        limits = {name: LIMITED if name in ENFORCED else "not enforced" for name in spec.limits.total()}
+        return ModalSandbox(self._client, self._streams, made, workdir, limits, ends_at, exclusive=spec.exclusive)
 
     def _options(self, spec: LaunchSpec) -> dict[str, Any]:
         import modal
@@ -190,7 +190,7 @@ def check_options(config: ModalConfig, spec: LaunchSpec) -> str:
     name = spec.image or config.image
     if not name:
         raise ConfigError("the modal backend needs an image: SandboxPool('modal', image='…')")
-    asked = set(spec.limits.box()) - spec.default_limits - set(ENFORCED)
+    asked = set(spec.limits.total()) - spec.default_limits - set(ENFORCED)
     if asked and not spec.best_effort_limits:
         named = ", ".join(f"limits.{limit}" for limit in sorted(asked))
         raise ConfigError(f"Modal has no bound for {named}: use slot_limits, or best_effort_limits=True")

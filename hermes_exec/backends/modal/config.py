@@ -19,8 +19,8 @@ TOKEN = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
 
 
 class ModalConfig(BackendConfig):
-    """Boxes that are sandboxes of Modal. Credentials are found as the `modal` client finds them: ``MODAL_TOKEN_ID`` and
-    ``MODAL_TOKEN_SECRET``, or ``~/.modal.toml``.
+    """Sandboxes that are sandboxes of Modal. Credentials are found as the `modal` client finds them: ``MODAL_TOKEN_ID``
+    and ``MODAL_TOKEN_SECRET``, or ``~/.modal.toml``.
     """
 
     backend: ClassVar[str] = "modal"
@@ -29,8 +29,9 @@ class ModalConfig(BackendConfig):
     creates_per_s: Annotated[float, Field(gt=0)] | None = 5.0
 
     image: str | None = None
-    """Image of boxes for which the pool and the profile name none: a name in a registry, ``dockerfile:DIR``, the id of
-    an image of Modal (``im-…``), or a name in ``images``."""
+    """Image of sandboxes for which the pool and the profile name none: a name in a registry, ``dockerfile:DIR``, the id
+    of an image of Modal (``im-…``), or a name in ``images``.
+    """
     images: SkipJsonSchema[dict[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
     """`modal.Image` objects by the names that ``image`` uses for them (in Python only)."""
     registry_secret: str | None = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import modal
 
 STATE_DIR = "/hermes-exec/state"
-BASE = f"{STATE_DIR}/box"
+BASE = f"{STATE_DIR}/base"
 LOG_S = 2.0
 LOG_BYTES = 8192
 LAST_RESORT_S = 10.0
@@ -43,7 +43,7 @@ class ModalSandbox:
         limits: Mapping[str, str],
         ends_at: float,
         *,
-        whole_box: bool,
+        exclusive: bool,
     ) -> None:
         self.id = sandbox.object_id
         self.workdir = workdir
@@ -52,7 +52,7 @@ class ModalSandbox:
         self._client = client
         self._streams = streams
         self._sandbox = sandbox
-        self._whole_box = whole_box
+        self._exclusive = exclusive
         self._ended = False
 
     async def open(self, argv: Sequence[str]) -> FdStream:
@@ -95,7 +95,7 @@ class ModalSandbox:
         else:
             reason = f"its runner ended with exit code {code}"
             # Process 1 is an init of Modal's: a tenant of the whole sandbox can kill the runner, or use up memory.
-            suspect = "tenant" if self._whole_box and code not in BY_ITSELF else "unknown"
+            suspect = "tenant" if self._exclusive and code not in BY_ITSELF else "unknown"
         return SandboxStatus("dead", PostMortem(reason, exit_code=code, log_tail=log, suspect=suspect))
 
     async def _log_tail(self) -> str:

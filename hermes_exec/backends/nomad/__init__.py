@@ -1,4 +1,4 @@
-"""Boxes that are jobs of a Nomad cluster."""
+"""Sandboxes that are jobs of a Nomad cluster."""
 
 from __future__ import annotations
 

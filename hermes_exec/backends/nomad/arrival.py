@@ -16,7 +16,7 @@ BOUND, FETCHED = "/hermes-exec/runner", "/hermes-exec/artifact"
 ROOT = (None, "0", "0:0", "root", "root:root")
 POLL_S = 0.02
 ARRIVAL_S = 30.0
-"""How long a box waits for its runner, or for its lease if that is longer, before it ends by itself."""
+"""How long a sandbox waits for its runner, or for its lease if that is longer, before it ends by itself."""
 ON_NODE = '"$(dirname "$NOMAD_TASK_DIR")"'
 IN_PLACE = "umask 066; mkdir -p {place} && cd {place} || exit; umask 022; "
 CLOSED = f"""umask 077; cd {ON_NODE} && chown 0:0 . && chmod 700 . && mkdir -p {PLACE} && [ ! -L {PLACE} ] \\
@@ -28,9 +28,9 @@ TAKE = """w=$PWD; {there}echo "for $(uname -m)"; read n && head -c "$n" >part.$$
 """Takes the runner from standard input, after its size: what is not whole is never in its place."""
 COPY = """cp {source} part && echo '{sha256}  part' | sha256sum -c >&2 && chmod 755 part && mv part runner || exit; """
 """Takes it from where others may have exchanged it."""
-UP = """until [ -S state/box/run/socket ]; do
+UP = """until [ -S state/base/run/socket ]; do
 [ -e runner ] && ! grep -qs FATAL log || exit 1; sleep 0.02; done; """
-"""Waits on a node for what Apptainer has started, unless it says why not or the box is given up."""
+"""Waits on a node for what Apptainer has started, unless it says why not or the sandbox is given up."""
 WAIT = """trap 'exit 1' TERM; sleep {limit_s} & limit=$!; until [ -x runner ]; do
 kill -0 $limit 2>/dev/null || exit 1; sleep {poll_s} 2>/dev/null || sleep 1; done
 kill $limit; wait $limit 2>/dev/null; """
@@ -40,11 +40,11 @@ kill $limit; wait $limit 2>/dev/null; """
 def program(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
     """Return what starts the runner in a task where it has arrived; with `base` it speaks to the one that serves."""
     if config.driver == "singularity":
-        start = 'exec ./runner "$@" --base state/box' if base else f'{UP}exec ./runner "$@"'
+        start = 'exec ./runner "$@" --base state/base' if base else f'{UP}exec ./runner "$@"'
         return ["/bin/sh", "-c", f"cd {ON_NODE}/{PLACE} || exit; {start}", "sh", *argv]
     place = place_of(config)
     command = [BOUND if config.runner_delivery == "bind" else f"{place}/runner", *argv]
-    return [*command, "--base", f"{place}/box"] if base else command
+    return [*command, "--base", f"{place}/base"] if base else command
 
 
 def place_of(config: NomadConfig) -> str:

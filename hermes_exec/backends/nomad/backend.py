@@ -1,4 +1,4 @@
-"""The Nomad backend: a box is a job of its own, and Nomad's exec is only a pipe to the runner in it."""
+"""The Nomad backend: a sandbox is a job of its own, and Nomad's exec is only a pipe to the runner in it."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResou
 
 
 class NomadBackend:
-    """Runs boxes as jobs of one cluster."""
+    """Runs sandboxes as jobs of one cluster."""
 
     name = "nomad"
-    whole_box = True
+    can_be_exclusive = True
     private_root = False
     readonly_paths: tuple[str, ...] = ()
 
@@ -100,7 +100,7 @@ class NomadBackend:
                 logger.warning("the job %s is left to its lease: %s", name, failure)
             raise
         limits = how_enforced(self._config, spec)
-        return NomadSandbox(self._config, self._cluster, Placed(name, allocation, workdir, limits, spec.whole_box))
+        return NomadSandbox(self._config, self._cluster, Placed(name, allocation, workdir, limits, spec.exclusive))
 
     async def _purge_others(self, labels: Labels) -> None:
         async with self._starting:
@@ -122,7 +122,7 @@ class NomadBackend:
         return max(1, math.ceil(spec.limits.cpus * min(per_core)))
 
     async def _arrived(self, allocation: str, spec: LaunchSpec) -> str:
-        """Wait until the runner is in the box; the working directory of the image.
+        """Wait until the runner is in the sandbox; the working directory of the image.
 
         A node whose exec is used in the moment in which a task starts may keep what was before (AllocState in Nomad's
         client/allocrunner) until something happens to the task, such as a signal that does nothing to it.
@@ -139,7 +139,7 @@ class NomadBackend:
                     raise self._cluster.explain(refusal) from error
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.allocation.get_allocation(allocation))
             events = events_of(found)
-            if state_of(found, whole_box=False).state == "dead":
+            if state_of(found, exclusive=False).state == "dead":
                 if self._config.driver == "singularity" and (log := await self._cluster.log_tail(allocation)):
                     why = not_started(log)
                     raise why.error if isinstance(why, RefusedError) else why
@@ -173,7 +173,7 @@ class NomadBackend:
             if isinstance(error, ExecError):
                 raise
             raise LaunchError(
-                f"the runner did not arrive in the box: {said[:500].decode('utf-8', 'replace')}"
+                f"the runner did not arrive in the sandbox: {said[:500].decode('utf-8', 'replace')}"
             ) from error
         finally:
             stream.close_now()
@@ -210,5 +210,5 @@ class NomadBackend:
         return found
 
     async def aclose(self) -> None:
-        """Close the connections; boxes and their streams have their own."""
+        """Close the connections; sandboxes and their streams have their own."""
         self._cluster.close()

@@ -33,7 +33,7 @@ MAX_CALLS = 16
 """Calls that may be under way at once; each occupies a thread."""
 PREFIX = "hermes-exec-"
 """With which the names of our jobs begin."""
-TASK = "box"
+TASK = "sandbox"
 PLACE = "hermes-exec"
 """What is ours in the directory of a task."""
 LOG, LOG_BYTES = f"{TASK}/{PLACE}/log", 8192
@@ -142,7 +142,7 @@ class Cluster:
             build = ""
         version = re.match(r"(\d+)\.(\d+)", build)
         if version is not None and (int(version[1]), int(version[2])) < OLDEST:
-            raise BackendUnavailable(f"Nomad at {self.address} is of version {build}: boxes need 1.8 or newer")
+            raise BackendUnavailable(f"Nomad at {self.address} is of version {build}: sandboxes need 1.8 or newer")
         try:
             stranger = self.client(token=str(uuid.uuid4()))
             with self._translated():
@@ -154,7 +154,9 @@ class Cluster:
         return True
 
     async def log_tail(self, allocation: str) -> str:
-        """The end of the log of a box's runner, which it takes a further right to read; empty where there is none."""
+        """The end of the log of a sandbox's runner, which it takes a further right to read; empty where there is
+        none.
+        """
 
         def read(client: Nomad) -> str:
             client.client.stat.stat_file(allocation, LOG)  # reading a file that is not there returns the error as text

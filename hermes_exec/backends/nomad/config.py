@@ -30,7 +30,7 @@ def address_of(text: str) -> str:
 
 
 class NomadConstraint(ConfigModel):
-    """Which nodes can have a box, as Nomad's block ``constraint`` says it."""
+    """Which nodes can have a sandbox, as Nomad's block ``constraint`` says it."""
 
     attribute: str | None = None
     """Such as ``${attr.cpu.arch}``, ``${node.class}`` or ``${meta.disk}``; some operators have none."""
@@ -39,13 +39,14 @@ class NomadConstraint(ConfigModel):
 
 
 class NomadResources(ConfigModel):
-    """What a box reserves beside what ``limits`` says."""
+    """What a sandbox reserves beside what ``limits`` says."""
 
     cores: Annotated[int, Field(gt=0)] | None = None
     """Processors that no other task gets."""
     memory_max: Annotated[int, Field(ge=-1)] | None = None
-    """MiB that a box may use where its node has them left, while ``limits.memory_mb`` is what it reserves; -1 for all.
-    The scheduler has to allow memory oversubscription."""
+    """MiB that a sandbox may use where its node has them left, while ``limits.memory_mb`` is what it reserves; -1 for
+    all. The scheduler has to allow memory oversubscription.
+    """
     disk: Annotated[int, Field(gt=100)] = 300
     """MiB of the node's disk that are reserved; nothing enforces them. Nomad takes no less: it counts 100 for logs."""
     devices: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
@@ -53,13 +54,13 @@ class NomadResources(ConfigModel):
 
 
 class NomadConfig(BackendConfig):
-    """Boxes that are jobs of a Nomad cluster, one each."""
+    """Sandboxes that are jobs of a Nomad cluster, one each."""
 
     backend: ClassVar[str] = "nomad"
     default_slots: ClassVar[int] = 8
 
     image: str | None = None
-    """Image of boxes for which the pool and the profile name none, as the driver on the nodes knows it."""
+    """Image of sandboxes for which the pool and the profile name none, as the driver on the nodes knows it."""
     driver: Literal["docker", "singularity"] = "docker"
     """``singularity``: Apptainer, which Nomad's driver ``raw_exec`` starts."""
 
@@ -88,22 +89,24 @@ class NomadConfig(BackendConfig):
     """Number of GPUs of NVIDIA's, or Nomad's name of a device with a number, as ``nvidia/gpu/Tesla T4:2``."""
 
     runner_delivery: Literal["exec", "bind", "artifact"] = "exec"
-    """How the runner gets into a box: through Nomad's exec, for which the image needs a shell; mounted from
+    """How the runner gets into a sandbox: through Nomad's exec, for which the image needs a shell; mounted from
     ``runner_source``; or fetched from there by the node, with its checksum."""
     runner_source: str | None = None
     """For ``bind`` the path of the runner on each node (None: as on this host), for ``artifact`` its URL."""
     purge_on_start: bool = False
-    """End and remove what other pools with the same ``run_id`` have left, before the first box: of those on this host
-    only what has lost its driver, of those on others all."""
+    """End and remove what other pools with the same ``run_id`` have left, before the first sandbox: of those on this
+    host only what has lost its driver, of those on others all.
+    """
     purge_on_shutdown: bool = True
-    """Remove the jobs of boxes that were ended; else Nomad keeps them, as ``dead``, until it collects its garbage."""
+    """Remove the jobs of sandboxes that were ended; else Nomad keeps them, as ``dead``, until it collects its garbage.
+    """
 
     user: str | None = None
     """User of the container. None: root, and slots have users of their own."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Further variables of the box."""
+    """Further variables of the sandbox."""
     volumes: tuple[Volume, ...] = ()
-    """Paths of the node in the box, as ``source:target`` or ``source:target:ro``."""
+    """Paths of the node in the sandbox, as ``source:target`` or ``source:target:ro``."""
     docker: dict[str, Any] = Field(default_factory=dict)
     """Further options of the task, as Nomad's docker driver calls them, such as ``{"shm_size": 268435456}``. The
     password in ``auth`` is a secret here."""

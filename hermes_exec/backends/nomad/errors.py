@@ -52,11 +52,11 @@ TASK_ROWS = (
     ),
     ErrorRow(
         ConfigError,
-        "the node refuses the box: {said}",
+        "the node refuses the sandbox: {said}",
         "not enabled|not allowed|isn't allowed|[Ii]nvalid|unable to find user|failed to (decode|parse|validate)"
         "|[Uu]nknown",
     ),
-    ErrorRow(LaunchError, "the box did not start: {said}"),
+    ErrorRow(LaunchError, "the sandbox did not start: {said}"),
 )
 """What a node says of a task that ended before its runner was there."""
 PULL_FAILED = r"[Ff]ailed to (pull|find) |reference format|registry specification|image (not|name)"

@@ -1,4 +1,4 @@
-"""The job of a box: a specification and a configuration in the words of Nomad's API."""
+"""The job of a sandbox: a specification and a configuration in the words of Nomad's API."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ AS_USUAL = ("/alloc", "/local", "/secrets")
 """The same where a runtime may have no such file system."""
 IMAGE = f"{PREFIX}image"
 LEAST_MEMORY_MB, MEMORY_MB = 1024, 256
-"""What a box reserves, and may use, where nothing is said: so much for each slot, and no less. Nomad has no task
+"""What a sandbox reserves, and may use, where nothing is said: so much for each slot, and no less. Nomad has no task
 without a limit."""
 NS_PER_S = 10**9
 KILL_S = 25
 """How long the runner of a job that is ended may take to remove what its tenants have left, as Nomad could not."""
 HERE = "@here@"
-"""Stands for the folder of a box until the node's shell knows it."""
+"""Stands for the folder of a sandbox until the node's shell knows it."""
 
 
 def check_options(config: NomadConfig, spec: LaunchSpec) -> None:
-    """Raise ConfigError for options that a box cannot have."""
+    """Raise ConfigError for options that a sandbox cannot have."""
     if not image_of(config, spec):
         raise ConfigError("the nomad backend needs an image: SandboxPool('nomad', image='…')")
     if not spec.network and config.docker.get("network_mode", "none") != "none":
@@ -69,14 +69,14 @@ def image_of(config: NomadConfig, spec: LaunchSpec) -> str:
 
 
 def how_enforced(config: NomadConfig, spec: LaunchSpec) -> dict[str, str]:
-    """How each limit of a box is enforced."""
+    """How each limit of a sandbox is enforced."""
     by_cgroup = {"cpus", "memory_mb", "pids"} if config.driver == "docker" or _limited(spec) else set()
-    return {name: "cgroup of the container" if name in by_cgroup else "not enforced" for name in spec.limits.box()}
+    return {name: "cgroup of the container" if name in by_cgroup else "not enforced" for name in spec.limits.total()}
 
 
 def _limited(spec: LaunchSpec) -> bool:
     """Whether Apptainer is to make cgroups, which not all nodes have: only for limits that somebody asked for."""
-    return bool(limited(spec)) and not set(spec.limits.box()) <= spec.default_limits
+    return bool(limited(spec)) and not set(spec.limits.total()) <= spec.default_limits
 
 
 def job(
@@ -98,7 +98,7 @@ def job(
         "Tasks": [task],
         "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
         "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
-        # A node that is away for a while keeps its box, as a lost stream does.
+        # A node that is away for a while keeps its sandbox, as a lost stream does.
         "Disconnect": {"LostAfter": round(spec.lease_s * NS_PER_S), "Replace": False, "Reconcile": "keep_original"},
         "EphemeralDisk": {"SizeMB": config.resources.disk},
     }
@@ -116,7 +116,7 @@ def job(
         "Meta": {**to_strings(labels), IMAGE: image_of(config, spec)},
         "TaskGroups": [group],
     }
-    # A job of this name is never changed: that would end the box.
+    # A job of this name is never changed: that would end the sandbox.
     job = {key: value for key, value in made.items() if value is not None}
     return {"Job": job, "EnforceIndex": True, "JobModifyIndex": 0}
 
@@ -144,7 +144,7 @@ def asked_for(job: Mapping[str, Any]) -> dict[str, int]:
 
 def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: int | None) -> dict[str, Any]:
     place, hidden = place_of(config), hides(config)
-    serve = ["serve", "--base", f"{place}/box", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
+    serve = ["serve", "--base", f"{place}/base", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
     for directory in (HIDDEN,) if hidden else AS_USUAL:
         serve += ["--hide", directory]
     serve += volume_arguments(config.volumes)
@@ -176,8 +176,8 @@ def _docker_options(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> d
         options["network_mode"] = "none"
     if mhz is not None:
         options["cpu_hard_limit"] = True
-    if spec.box_pids is not None:
-        options["pids_limit"] = spec.box_pids
+    if spec.sandbox_pids is not None:
+        options["pids_limit"] = spec.sandbox_pids
     return options
 
 

@@ -60,7 +60,7 @@ async def wait_for_allocation(cluster: Cluster, evaluation: str, job: Mapping[st
             nodes = await _known_nodes(cluster) if metrics.get("DimensionExhausted") else []
             raise unplaced(metrics, job, nodes)
         if found.get("Status") in {"failed", "canceled"}:
-            raise LaunchError(f"Nomad did not place the box: {found.get('StatusDescription')}")
+            raise LaunchError(f"Nomad did not place the sandbox: {found.get('StatusDescription')}")
         allocations = await cluster.call(lambda client: client.evaluation.get_allocations(evaluation))
         if allocations:
             return str(allocations[0]["ID"])
@@ -86,7 +86,7 @@ def unplaced(metrics: Mapping[str, Any], job: Mapping[str, Any], nodes: Sequence
             reasons.append(f"{count} have no {what} left")
             continue
         resource = RESOURCES[what]
-        wanted = f"the box asks for {asked[what]} {resource.unit}"
+        wanted = f"the sandbox asks for {asked[what]} {resource.unit}"
         most = max(map(resource.of, nodes), default=None)
         if most is not None and most < asked[what]:
             return _never(
@@ -101,7 +101,7 @@ def unplaced(metrics: Mapping[str, Any], job: Mapping[str, Any], nodes: Sequence
     if not reasons:
         where = "" if anywhere else f" in the datacenters {', '.join(job['Datacenters'])}"
         reasons = [f"none is ready and eligible{where}"]
-    message = f"no node of the Nomad cluster can have the box, of {metrics.get('NodesEvaluated', 0)}: "
+    message = f"no node of the Nomad cluster can have the sandbox, of {metrics.get('NodesEvaluated', 0)}: "
     message += "; ".join(reasons)
     return QuotaExceeded(message) if may_change else _never(message)
 

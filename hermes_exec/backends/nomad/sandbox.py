@@ -34,7 +34,7 @@ class Placed(NamedTuple):
     allocation: str
     workdir: str
     limits: Mapping[str, str]
-    whole_box: bool
+    exclusive: bool
 
 
 class NomadSandbox:
@@ -61,7 +61,7 @@ class NomadSandbox:
         """See ``Sandbox.status``."""
         try:
             found = await self._cluster.call(lambda client: client.allocation.get_allocation(self._placed.allocation))
-            status = state_of(found, whole_box=self._placed.whole_box)
+            status = state_of(found, exclusive=self._placed.exclusive)
             if status.post_mortem is None:
                 return status
             tail = await self._cluster.log_tail(self._placed.allocation)
@@ -110,8 +110,8 @@ def purge(client: Nomad, name: str, *, remove: bool = True) -> None:
             raise
 
 
-def state_of(allocation: Mapping[str, Any], *, whole_box: bool) -> SandboxStatus:
-    """What the cluster says of a box."""
+def state_of(allocation: Mapping[str, Any], *, exclusive: bool) -> SandboxStatus:
+    """What the cluster says of a sandbox."""
     state = str(allocation.get("ClientStatus"))
     events = events_of(allocation)
     if state not in {"complete", "failed", "lost"}:
@@ -125,16 +125,16 @@ def state_of(allocation: Mapping[str, Any], *, whole_box: bool) -> SandboxStatus
     exit_code = None if code is None else int(code)
     messages = [each["DisplayMessage"] for each in events if each.get("DisplayMessage")]
     reason = f"the job is {state}: {messages[-1] if messages else allocation.get('ClientDescription')}"
-    return SandboxStatus("dead", PostMortem(reason, exit_code, oom, suspect=_suspect(exit_code, oom, whole_box)))
+    return SandboxStatus("dead", PostMortem(reason, exit_code, oom, suspect=_suspect(exit_code, oom, exclusive)))
 
 
-def _suspect(code: int | None, oom: bool, whole_box: bool) -> Suspect:
+def _suspect(code: int | None, oom: bool, exclusive: bool) -> Suspect:
     if oom:
-        return "tenant" if whole_box else "unknown"
+        return "tenant" if exclusive else "unknown"
     # PID 1 cannot be killed by SIGKILL from inside its own namespace; without a code it was the cluster's doing.
     if code in {None, 137}:
         return "outside"
-    return "tenant" if whole_box and code not in BY_ITSELF else "unknown"
+    return "tenant" if exclusive and code not in BY_ITSELF else "unknown"
 
 
 def events_of(allocation: Mapping[str, Any]) -> list[Mapping[str, Any]]:

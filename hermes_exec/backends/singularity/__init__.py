@@ -1,4 +1,4 @@
-"""Boxes that are containers of Apptainer or Singularity, without any daemon."""
+"""Sandboxes that are containers of Apptainer or Singularity, without any daemon."""
 
 from __future__ import annotations
 

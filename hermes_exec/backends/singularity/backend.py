@@ -1,4 +1,6 @@
-"""The Singularity and Apptainer backend: a box is a container whose process 1 is the runner, started as our child."""
+"""The Singularity and Apptainer backend: a sandbox is a container whose process 1 is the runner, started as our
+child.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,11 @@ import anyio.to_thread
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec
-from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory
 from hermes_exec.backends.host_backend import HostBackend
 from hermes_exec.backends.owner import descendants
 from hermes_exec.backends.process import kill_with_descendants, start_child
 from hermes_exec.backends.removal import remove_tree
+from hermes_exec.backends.sandbox_directory import SandboxDirectory, check_parent, make_directory
 from hermes_exec.backends.singularity.command import Start, command, how_enforced, limited, place_here
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import Engine, check_options, environment, fakeroot, find_engine, image_of
@@ -39,17 +41,17 @@ from hermes_exec.errors import ExecError, LaunchError
 
 logger = logging.getLogger(__name__)
 PREFIX = "hermes-singularity-"
-"""With which the names of the boxes' directories begin."""
+"""With which the names of the sandboxes' directories begin."""
 START_S = 60.0
-"""Longest wait for the runner of a new box; its image is there already."""
+"""Longest wait for the runner of a new sandbox; its image is there already."""
 POLL_S = 0.005
 
 
 class SingularityBackend(HostBackend):
-    """Runs boxes on this host, as the user of this process."""
+    """Runs sandboxes on this host, as the user of this process."""
 
     name = "singularity"
-    whole_box = True
+    can_be_exclusive = True
     private_root = False
     readonly_paths: tuple[str, ...] = ()
 
@@ -111,7 +113,7 @@ class SingularityBackend(HostBackend):
     def _launch(
         self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path, given_up: threading.Event
     ) -> SingularitySandbox:
-        """A box; what the engine refuses here, and may be done without, is tried once."""
+        """A sandbox; what the engine refuses here, and may be done without, is tried once."""
         runner = runner_binary.path()
         while True:
             on_disk = self._config.overlay != "memory" and "overlay" not in self._refused
@@ -120,11 +122,11 @@ class SingularityBackend(HostBackend):
                 return self._start(spec, labels, Start(engine, image, runner, on_disk, with_limits), given_up)
             except RefusedError as error:
                 overlay = error.refused == "overlay" and on_disk and self._config.overlay == "auto"
-                asked_for = not spec.best_effort_limits and set(spec.limits.box()) - spec.default_limits
+                asked_for = not spec.best_effort_limits and set(spec.limits.total()) - spec.default_limits
                 limits = error.refused == "limits" and with_limits and not asked_for
                 if not overlay and not limits:
                     raise error.error from None
-                logger.info("boxes are started without %s: %s", error.refused, error)
+                logger.info("sandboxes are started without %s: %s", error.refused, error)
                 self._refused.add(error.refused)
 
     def _start(self, spec: LaunchSpec, labels: Labels, start: Start, given_up: threading.Event) -> SingularitySandbox:
@@ -135,7 +137,7 @@ class SingularityBackend(HostBackend):
             process = start_child(argv, directory.log, env, subprocess.PIPE)
         except OSError as error:
             directory.remove()
-            raise LaunchError(f"the box cannot be started: {error}") from error
+            raise LaunchError(f"the sandbox cannot be started: {error}") from error
         try:
             pid = _wait(process, directory, given_up)
         except BaseException:
@@ -153,21 +155,21 @@ class SingularityBackend(HostBackend):
             Path(start.runner),
             limits=how_enforced(spec, with_limits=start.with_limits),
             remove=self._remove,
-            whole_box=spec.whole_box,
+            exclusive=spec.exclusive,
         )
 
-    def _remove(self, directory: BoxDirectory) -> None:
+    def _remove(self, directory: SandboxDirectory) -> None:
         directory.remove(self._remove_as_fakeroot if os.geteuid() != 0 else None)
 
     def _remove_as_fakeroot(self, path: Path) -> None:
-        """Remove what belongs to the further users that `fakeroot` has given to a box."""
+        """Remove what belongs to the further users that `fakeroot` has given to a sandbox."""
         folder = make_private_directory("hermes-exec-image-")
         try:
             _fill(folder)
             engine = self._engine or find_engine(self._config.binary)
             argv = [engine.path, "-s", "exec", "--containall", "--no-home", *fakeroot(engine)]
             argv += ["--bind", f"{path}:/hermes-exec-left", str(folder)]
-            argv += ["/runner", "end", "--base", "/hermes-exec-left/box"]
+            argv += ["/runner", "end", "--base", "/hermes-exec-left/base"]
             env = environment(self._config, engine)
             subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_S, check=False)
         except (OSError, ExecError, subprocess.TimeoutExpired) as error:
@@ -191,7 +193,7 @@ async def _set_when_cancelled(event: threading.Event) -> None:
         event.set()
 
 
-def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory, given_up: threading.Event) -> int:
+def _wait(process: subprocess.Popen[bytes], directory: SandboxDirectory, given_up: threading.Event) -> int:
     """Wait until the runner serves; its pid on this host.
 
     Raises:
@@ -205,8 +207,8 @@ def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory, given_up: t
         if ended:
             raise not_started(directory.log_tail())
         if given_up.wait(POLL_S):
-            raise LaunchError("nobody waits for the box any more")
-    raise LaunchError(f"the box did not start within {START_S:g} s: {directory.log_tail()[-500:]}")
+            raise LaunchError("nobody waits for the sandbox any more")
+    raise LaunchError(f"the sandbox did not start within {START_S:g} s: {directory.log_tail()[-500:]}")
 
 
 def _process_1(starter: int) -> int | None:

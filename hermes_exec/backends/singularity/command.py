@@ -1,4 +1,4 @@
-"""What a box is started with: a specification and a configuration in the words of the engine."""
+"""What a sandbox is started with: a specification and a configuration in the words of the engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hermes_exec.backends.base import LaunchSpec, volume_arguments
-from hermes_exec.backends.box_directory import BoxDirectory
+from hermes_exec.backends.sandbox_directory import SandboxDirectory
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import Engine, fakeroot
 from hermes_exec.config.model import volume_parts
 
 MOUNT = "/hermes-exec"
-BASE = f"{MOUNT}/state/box"
+BASE = f"{MOUNT}/state/base"
 RUNNER = f"{MOUNT}/runner"
 CAPABILITIES = (
     "CHOWN",
@@ -33,8 +33,9 @@ CAPABILITIES = (
     "SETUID",
     "SYS_CHROOT",
 )
-"""What root of a box has: as in a container of Docker, without device nodes (there is no cgroup that keeps them from
-the devices of the host) and raw sockets (the network may be the host's)."""
+"""What root of a sandbox has: as in a container of Docker, without device nodes (there is no cgroup that keeps them
+from the devices of the host) and raw sockets (the network may be the host's).
+"""
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 HIDDEN = (
     "/proc/acpi/",
@@ -47,7 +48,7 @@ HIDDEN = (
     "/proc/timer_stats",
 )
 DEVICES = ("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module")
-"""What root of a box may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
+"""What root of a sandbox may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
 LEFT_OUT = (
     "APPTAINER_*",
     "SINGULARITY_*",
@@ -58,26 +59,26 @@ LEFT_OUT = (
     "USER_PATH",
     "LD_LIBRARY_PATH=/.singularity.d/libs",
 )
-"""Variables that the engine sets in each box, its own paths on the host among them."""
+"""Variables that the engine sets in each sandbox, its own paths on the host among them."""
 
 
 def limited(spec: LaunchSpec) -> dict[str, str]:
-    """Those limits of a box that a cgroup can enforce, in the engine's options."""
+    """Those limits of a sandbox that a cgroup can enforce, in the engine's options."""
     limits = spec.limits
-    values: dict[str, object] = {"--cpus": limits.cpus, "--pids-limit": spec.box_pids}
+    values: dict[str, object] = {"--cpus": limits.cpus, "--pids-limit": spec.sandbox_pids}
     if limits.memory_mb is not None:
         values |= {"--memory": f"{limits.memory_mb}M", "--memory-swap": f"{limits.memory_mb}M"}
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
 def how_enforced(spec: LaunchSpec, *, with_limits: bool) -> dict[str, str]:
-    """Return how each limit of a box is enforced."""
+    """Return how each limit of a sandbox is enforced."""
     by_cgroup = {"cpus", "memory_mb", "pids"} if with_limits else set()
-    return {name: "cgroup of the box" if name in by_cgroup else "not enforced" for name in spec.limits.box()}
+    return {name: "cgroup of the sandbox" if name in by_cgroup else "not enforced" for name in spec.limits.total()}
 
 
 class Start(NamedTuple):
-    """A box that is to be started: the image's path on its host, and where its changes and its limits are kept."""
+    """A sandbox that is to be started: the image's path on its host, and where its changes and its limits are kept."""
 
     engine: Engine
     image: Path | str
@@ -87,8 +88,8 @@ class Start(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a box is started: its folder there, with a file ``hosts``; by whom; what makes a folder in it, and tells
-    what the host has.
+    """Where a sandbox is started: its folder there, with a file ``hosts``; by whom; what makes a folder in it, and
+    tells what the host has.
     """
 
     folder: str
@@ -98,15 +99,15 @@ class Place(NamedTuple):
     exists: Callable[[str], bool]
 
 
-def place_here(directory: BoxDirectory, network: bool) -> Place:
+def place_here(directory: SandboxDirectory, network: bool) -> Place:
     """A place on this host."""
     (directory.path / "hosts").write_text(_hosts(network), "utf-8")
     return Place(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
 
 
 def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
-    """What starts the box; the folders that it names are made."""
-    home = _home() if spec.whole_box and not config.fakeroot and place.uid else None
+    """What starts the sandbox; the folders that it names are made."""
+    home = _home() if spec.exclusive and not config.fakeroot and place.uid else None
     argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-umask", "--no-eval"]
     argv += _container_options(config, spec, start, place)
     if home is None:
@@ -127,9 +128,9 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Pl
 
 
 def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
-    """Return the engine's options for a box, but for its home and its mounts."""
+    """Return the engine's options for a sandbox, but for its home and its mounts."""
     argv = ["--pwd", "/", "--workdir", place.make("work"), "--no-mount", "bind-paths"]
-    argv += ["--hostname", f"box-{place.name[-8:].replace('_', '0')}"]
+    argv += ["--hostname", f"sandbox-{place.name[-8:].replace('_', '0')}"]
     if start.overlay_on_disk:
         argv += ["--overlay", place.make("overlay")]
     else:
@@ -168,7 +169,7 @@ def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Pl
     if place.uid != 0:
         return
     yield from (_mount(path, path, read_only=True) for path in DEVICES if place.exists(path))
-    if spec.whole_box and not spec.own_roots:
+    if spec.exclusive and not spec.own_roots:
         # Its tenant is root of this host; where slots have roots of their own, the runner does the same for each.
         yield from (_mount(path, path, read_only=True) for path in READ_ONLY if place.exists(path))
         empty = place.make("empty")

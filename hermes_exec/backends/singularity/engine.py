@@ -1,4 +1,4 @@
-"""The program of the engine: which one there is, and what it can do for a box."""
+"""The program of the engine: which one there is, and what it can do for a sandbox."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def find_engine(binary: str | None) -> Engine:
             return engine
     said = (done.stdout or done.stderr).strip()[:200]
     raise BackendUnavailable(
-        f"{path} says {said!r}: boxes need Apptainer 1.1 or SingularityCE 3.10 or newer; `binary` names another one"
+        f"{path} says {said!r}: sandboxes need Apptainer 1.1 or SingularityCE 3.10 or newer; `binary` names another one"
     )
 
 
 def check_options(config: SingularityConfig, spec: LaunchSpec) -> None:
-    """Raise ConfigError for options that a box cannot have."""
+    """Raise ConfigError for options that a sandbox cannot have."""
     if not image_of(config, spec):
         raise ConfigError("the singularity backend needs an image: SandboxPool('singularity', image='docker://…')")
     for volume in (*config.volumes, *config.shared_volumes):
@@ -73,9 +73,9 @@ def check_options(config: SingularityConfig, spec: LaunchSpec) -> None:
         if mode not in {"ro", "rw"}:
             raise ConfigError(f"the volume {volume!r} has a mode that is neither ro nor rw")
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
-        raise ConfigError("limits.disk_mb cannot be enforced on a box: use slot_limits, or best_effort_limits=True")
+        raise ConfigError("limits.disk_mb cannot be enforced on a sandbox: use slot_limits, or best_effort_limits=True")
     if config.fakeroot and os.geteuid() == 0:
-        raise ConfigError("fakeroot is for ordinary users: root is root in its boxes")
+        raise ConfigError("fakeroot is for ordinary users: root is root in its sandboxes")
 
 
 def image_of(config: SingularityConfig, spec: LaunchSpec) -> str:
@@ -84,7 +84,7 @@ def image_of(config: SingularityConfig, spec: LaunchSpec) -> str:
 
 
 def fakeroot(engine: Engine) -> list[str]:
-    """What makes an ordinary user root of a box."""
+    """What makes an ordinary user root of a sandbox."""
     if engine.family != "apptainer":
         return ["--fakeroot"]
     # Without entries in /etc/subuid Apptainer would put a program for that name around the runner.
@@ -92,7 +92,7 @@ def fakeroot(engine: Engine) -> list[str]:
 
 
 def environment(config: SingularityConfig, engine: Engine) -> dict[str, str]:
-    """For the engine itself, and no variable of this process: its own would add mounts and variables to the box."""
+    """For the engine itself, and no variable of this process: its own would add mounts and variables to the sandbox."""
     env = {f"{engine.prefix}ENV_{name}": value for name, value in config.env.items()}
     runtime = f"/run/user/{os.geteuid()}"
     if os.path.isdir(runtime):  # where systemd makes cgroups of ordinary users

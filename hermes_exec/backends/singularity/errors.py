@@ -1,4 +1,4 @@
-"""What the engine's words are here: about a box that did not start, and about an image that was not built."""
+"""What the engine's words are here: about a sandbox that did not start, and about an image that was not built."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hermes_exec.backends.image_errors import not_built, not_fetched
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError, QuotaExceeded
 
 Refused = Literal["overlay", "limits"]
-"""What some hosts refuse and a box may be had without: changes of the image on disk, limits of the box."""
+"""What some hosts refuse and a sandbox may be had without: changes of the image on disk, limits of the sandbox."""
 WORDS = re.compile(r"^(?:\x1b\[\d*m)*(?:FATAL|ERROR)\s*:\s*(.*)", re.MULTILINE)
 
 
 class RefusedError(LaunchError):
-    """Raised when a box did not start because of what could be done without; `error` is for who cannot."""
+    """Raised when a sandbox did not start because of what could be done without; `error` is for who cannot."""
 
     def __init__(self, refused: Refused, message: str) -> None:
         self.refused = refused
@@ -25,10 +25,10 @@ class RefusedError(LaunchError):
 
 
 ROWS = (
-    ErrorRow(QuotaExceeded, "there is no room for another box: {said}", "(?i)no space left|disk quota"),
+    ErrorRow(QuotaExceeded, "there is no room for another sandbox: {said}", "(?i)no space left|disk quota"),
     ErrorRow(  # no property of the host
         LaunchError,
-        "the box did not start this time: {said}",
+        "the sandbox did not start this time: {said}",
         "(?i)timed out|timeout|deadline exceeded|temporarily unavailable|cannot allocate memory",
     ),
     ErrorRow(
@@ -39,12 +39,13 @@ ROWS = (
     ),
     ErrorRow(
         partial(RefusedError, "limits"),
-        "limits of a box cannot be set by this user here: use slot_limits, or best_effort_limits=True ({said})",
+        "limits of a sandbox cannot be set by this user here: use slot_limits, or best_effort_limits=True ({said})",
         "(?i)cgroup|dbus",
     ),
     ErrorRow(
         partial(RefusedError, "overlay"),
-        "the file system of base_dir cannot hold the changes of a box: choose another base_dir, or overlay='memory' "
+        "the file system of base_dir cannot hold the changes of a sandbox: choose another base_dir, or "
+        "overlay='memory' "
         "({said})",
         "(?i)overlay",
     ),
@@ -56,7 +57,7 @@ ROWS = (
     ),
     ErrorRow(
         BackendUnavailable,
-        "the engine may not start boxes as this user ({said}): an administrator allows user namespaces with "
+        "the engine may not start sandboxes as this user ({said}): an administrator allows user namespaces with "
         "`sysctl user.max_user_namespaces=15000`, or sets `root default capabilities = no` for root",
         "(?i)user namespace|setuid|capability set",
     ),
@@ -71,12 +72,12 @@ ROWS = (
         "the folder is not the root of an image, which has /dev, /proc, /sys and /tmp: {said}",
         "(?i)exist in container",
     ),
-    ErrorRow(LaunchError, "the box did not start: {said}"),
+    ErrorRow(LaunchError, "the sandbox did not start: {said}"),
 )
 
 
 def not_started(log: str) -> ExecError:
-    """Return the error for what the engine, or the runner in the box, has said last."""
+    """Return the error for what the engine, or the runner in the sandbox, has said last."""
     words = " ".join(word.strip() for word in WORDS.findall(log))
     return translate(ROWS, words[-1000:] or log.strip()[-1000:] or "it said nothing")
 

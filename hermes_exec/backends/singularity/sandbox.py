@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hermes_exec.backends.base import BY_ITSELF
-from hermes_exec.backends.box_directory import BoxDirectory
-from hermes_exec.backends.child_box import ChildBox
+from hermes_exec.backends.child_sandbox import ChildSandbox
+from hermes_exec.backends.sandbox_directory import SandboxDirectory
 from hermes_exec.errors import PostMortem, Suspect
 
 
-def base_of(directory: BoxDirectory) -> Path:
+def base_of(directory: SandboxDirectory) -> Path:
     """The ``--base`` of the runner, as this host sees it."""
-    return directory.path / "state" / "box"
+    return directory.path / "state" / "base"
 
 
-class SingularitySandbox(ChildBox):
+class SingularitySandbox(ChildSandbox):
     """See ``Sandbox``. The engine has no part in its streams: they lead to a socket in its directory."""
 
     workdir = "/"
@@ -26,14 +26,14 @@ class SingularitySandbox(ChildBox):
         self,
         process: subprocess.Popen[bytes],
         pid: int,
-        directory: BoxDirectory,
+        directory: SandboxDirectory,
         program: Path,
         limits: Mapping[str, str],
-        remove: Callable[[BoxDirectory], None],
+        remove: Callable[[SandboxDirectory], None],
         *,
-        whole_box: bool,
+        exclusive: bool,
     ) -> None:
-        self._whole_box = whole_box
+        self._exclusive = exclusive
         self._remove_directory = remove
         super().__init__(directory.path.name, process, pid, directory, program, base_of(directory), limits)
 
@@ -42,10 +42,10 @@ class SingularitySandbox(ChildBox):
 
     def _post_mortem(self) -> PostMortem:
         code = self._process.returncode
-        # Nothing in the box can kill its process 1; what it may have brought about is the end of its memory.
+        # Nothing in the sandbox can kill its process 1; what it may have brought about is the end of its memory.
         by_force = code in {137, -9}
         suspect: Suspect = "outside" if by_force and "memory_mb" not in self.limits else "unknown"
-        if self._whole_box and code > 0 and not by_force and code not in BY_ITSELF:
+        if self._exclusive and code > 0 and not by_force and code not in BY_ITSELF:
             suspect = "tenant"
-        reason = f"the box ended with exit code {code}" if code >= 0 else f"the engine was ended by signal {-code}"
+        reason = f"the sandbox ended with exit code {code}" if code >= 0 else f"the engine was ended by signal {-code}"
         return PostMortem(reason, exit_code=code, log_tail=self._directory.log_tail(), suspect=suspect)

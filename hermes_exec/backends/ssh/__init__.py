@@ -1,4 +1,4 @@
-"""Boxes that are process trees on hosts which are reached by SSH."""
+"""Sandboxes that are process trees on hosts which are reached by SSH."""
 
 from __future__ import annotations
 

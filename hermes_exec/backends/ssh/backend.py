@@ -1,4 +1,4 @@
-"""The SSH backend: a box is a runner on another host, in a session and a private directory of its own."""
+"""The SSH backend: a sandbox is a runner on another host, in a session and a private directory of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, check_host_box
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, check_host_sandbox
 from hermes_exec.backends.capabilities import advise
 from hermes_exec.backends.owner import from_values, owner_state, reap_reason
 from hermes_exec.backends.ssh.config import SSHConfig
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class SSHBackend:
-    """Runs boxes on hosts that SSH reaches."""
+    """Runs sandboxes on hosts that SSH reaches."""
 
     name = "ssh"
-    whole_box = False
+    can_be_exclusive = False
     private_root = True
 
     def __init__(self, config: SSHConfig) -> None:
@@ -36,13 +36,13 @@ class SSHBackend:
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``: one host that can be used is enough."""
-        check_host_box(self.name, spec)
+        check_host_sandbox(self.name, spec)
         await self._hosts.ask(Host.ready, self._patience_s)
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SSHSandbox:
         """See ``Backend.launch``."""
-        check_host_box(self.name, spec)
-        limits = dict.fromkeys(spec.limits.box(), "not enforced")
+        check_host_sandbox(self.name, spec)
+        limits = dict.fromkeys(spec.limits.total(), "not enforced")
 
         async def start(host: Host, gone: Callable[[], None]) -> SSHSandbox:
             def make() -> SSHSandbox:
@@ -81,22 +81,22 @@ class SSHBackend:
 
     async def _found(self) -> list[tuple[Host, str, SandboxInfo]]:
         found = []
-        for host, boxes in (await self._hosts.ask(Host.boxes, self._patience_s)).items():
-            for box in boxes:
-                labels = from_values(box.get("owner"))
+        for host, sandboxes in (await self._hosts.ask(Host.sandboxes, self._patience_s)).items():
+            for sandbox in sandboxes:
+                labels = from_values(sandbox.get("owner"))
                 if labels is None:
                     continue
-                base, state = str(box["base"]), str(box["state"])
+                base, state = str(sandbox["base"]), str(sandbox["state"])
                 info = SandboxInfo(
-                    sandbox=host.box_name(base),
+                    sandbox=host.sandbox_name(base),
                     backend=self.name,
                     labels=labels,
                     owner=owner_state(labels, shared_engine=True),
                     state=state,
-                    created_at=box.get("created_at"),
+                    created_at=sandbox.get("created_at"),
                     ended=state == "ended",
                     host=host.name,
-                    left="; ".join(map(str, box.get("left") or ())) or None,
+                    left="; ".join(map(str, sandbox.get("left") or ())) or None,
                 )
                 found.append((host, base, info))
         return found

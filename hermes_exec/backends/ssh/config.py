@@ -26,9 +26,9 @@ class SSHHost(ConfigModel):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     identity_file: str | None = None
     slots: SlotCount | None = None
-    """Slots of a box on this host; None for the pool's ``slots_per_sandbox``."""
+    """Slots of a sandbox on this host; None for the pool's ``slots_per_sandbox``."""
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Its share of the boxes, compared with that of other hosts."""
+    """Its share of the sandboxes, compared with that of other hosts."""
 
     @property
     def name(self) -> str:
@@ -38,9 +38,11 @@ class SSHHost(ConfigModel):
             name = f"{self.user}@{name}"
         return f"{name}:{self.port}" if self.port else name
 
-    def claim(self, boxes: int) -> tuple[float, int]:
-        """How good a place this host is for one more box while it has so many: the greatest of all hosts gets it."""
-        return self.weight / (boxes + 1), -boxes
+    def claim(self, sandboxes: int) -> tuple[float, int]:
+        """How good a place this host is for one more sandbox while it has so many: the greatest of all hosts gets
+        it.
+        """
+        return self.weight / (sandboxes + 1), -sandboxes
 
     @field_validator("host", "user")
     @classmethod
@@ -66,7 +68,7 @@ def _hosts(value: object) -> object:
 
 
 class SSHConfig(HelpedConfig):
-    """Boxes that are process trees on other hosts, reached by SSH."""
+    """Sandboxes that are process trees on other hosts, reached by SSH."""
 
     backend: ClassVar[str] = "ssh"
     default_slots: ClassVar[int] = 64
@@ -93,26 +95,27 @@ class SSHConfig(HelpedConfig):
     readonly_paths: tuple[AbsolutePath, ...] = ()
     """Further absolute paths of the host that slots may read, besides what the system needs."""
     base_dir: AbsolutePath | None = None
-    """Directory of the host in which each box makes its own private directory; None for its ``$TMPDIR``, ``/tmp`` or
-    ``/var/tmp``."""
+    """Directory of the host in which each sandbox makes its own private directory; None for its ``$TMPDIR``, ``/tmp``
+    or ``/var/tmp``.
+    """
 
     @property
     def default_max_sandboxes(self) -> int:
         """See ``BackendConfig``: as many as there are hosts."""
         return len(self.hosts)
 
-    def sizes(self, boxes: int, slots: int) -> Mapping[int, int]:
+    def sizes(self, sandboxes: int, slots: int) -> Mapping[int, int]:
         """See ``BackendConfig``."""
         if not any(host.slots for host in self.hosts):
-            return super().sizes(boxes, slots)
-        return Counter(host.slots or slots for host in islice(self._places(), boxes))
+            return super().sizes(sandboxes, slots)
+        return Counter(host.slots or slots for host in islice(self._places(), sandboxes))
 
     def _places(self) -> Iterator[SSHHost]:
-        """Where one box after the other is, while no host is away."""
-        boxes = Counter(dict.fromkeys(range(len(self.hosts)), 0))
+        """Where one sandbox after the other is, while no host is away."""
+        sandboxes = Counter(dict.fromkeys(range(len(self.hosts)), 0))
         while True:
-            best = max(boxes, key=lambda index: self.hosts[index].claim(boxes[index]))
-            boxes[best] += 1
+            best = max(sandboxes, key=lambda index: self.hosts[index].claim(sandboxes[index]))
+            sandboxes[best] += 1
             yield self.hosts[best]
 
     @field_validator("hosts")
@@ -121,5 +124,5 @@ class SSHConfig(HelpedConfig):
         names = [host.name for host in hosts]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"{name!r} is named twice; weight= gives a host more boxes than others")
+                raise ValueError(f"{name!r} is named twice; weight= gives a host more sandboxes than others")
         return hosts

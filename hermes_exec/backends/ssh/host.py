@@ -1,4 +1,4 @@
-"""One host: the runner is brought there once, and starts, tells of and ends boxes."""
+"""One host: the runner is brought there once, and starts, tells of and ends sandboxes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Host:
         told = dict(line.split(" ", 1) for line in lines(done) if " " in line)
         if told.get("system") != "Linux":
             said = told.get("system") or (done.stdout + done.stderr).decode("utf-8", "replace")[-500:]
-            raise BackendUnavailable(f"ssh {self.name}: boxes need Linux, and its shell says {said!r}")
+            raise BackendUnavailable(f"ssh {self.name}: sandboxes need Linux, and its shell says {said!r}")
         why = told.get("unsafe", "set base_dir")
         if "base" not in told:
             where = self._config.base_dir or "$TMPDIR, /tmp, /var/tmp and /dev/shm"
@@ -111,34 +111,34 @@ class Host:
         return "".join(lines(self._run(f"{shlex.quote(path)} sha256")))
 
     def start(self, labels: Labels, lease_s: float) -> str:
-        """Start a box; its base directory. Raises as `ready`, and LaunchError with what the runner said."""
-        base = f"{self.ready().base.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/box"
+        """Start a sandbox; its base directory. Raises as `ready`, and LaunchError with what the runner said."""
+        base = f"{self.ready().base.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/base"
         self._ask("start", "--base", base, "--owner", to_json(labels), "--lease-s", str(lease_s))
         return base
 
     def status(self, base: str) -> Mapping[str, Any]:
-        """What the runner's program says of a box. Raises as `ready`."""
+        """What the runner's program says of a sandbox. Raises as `ready`."""
         return dict(self._ask("status", "--base", base))
 
     def end(self, base: str) -> bool:
-        """End a box and remove its directory; whether nothing is left. Raises as `ready`."""
+        """End a sandbox and remove its directory; whether nothing is left. Raises as `ready`."""
         left = self._ask("end", "--base", base).get("left")
         if left:
             logger.warning("ssh %s: %s could not be removed", self.name, base)
         return not left
 
     def signal(self, base: str, number: int) -> None:
-        """Send a signal to the runner of a box."""
+        """Send a signal to the runner of a sandbox."""
         pid = self.status(base).get("pid")
         if pid is None:
             raise LaunchError(f"ssh {self.name}: the runner has ended")
         self._run(f"kill -{int(number)} {int(pid)}")
 
-    def box_name(self, base: str) -> str:
-        """What a box is called, by its base directory."""
+    def sandbox_name(self, base: str) -> str:
+        """What a sandbox is called, by its base directory."""
         return f"{self.name}:{base.rsplit('/', 2)[1]}"
 
-    def boxes(self) -> list[Mapping[str, Any]]:
+    def sandboxes(self) -> list[Mapping[str, Any]]:
         """Those of this user."""
         return list(self._ask("list", "--base", self.ready().base))
 

@@ -1,4 +1,4 @@
-"""Several hosts: which of them gets the next box, and which are left out for a while because they are away."""
+"""Several hosts: which of them gets the next sandbox, and which are left out for a while because they are away."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Known:
     """What is known of a host: since it answered last it failed so often, for that reason. Times are the clock's."""
 
     host: Host
-    boxes: set[object] = field(default_factory=set)
+    sandboxes: set[object] = field(default_factory=set)
     failures: int = 0
     error: ExecError | OSError | None = None
     failed_at: float = -math.inf
@@ -43,18 +43,18 @@ class Hosts:
         self._clock = clock
 
     async def place(self, start: Callable[[Host, Callable[[], None]], Awaitable[T]]) -> T:
-        """Start a box on the best host, and where that fails on the next. `start` is given a host, and a function to
-        call when the box is gone.
+        """Start a sandbox on the best host, and where that fails on the next. `start` is given a host, and a function
+        to call when the sandbox is gone.
 
         Raises:
             ExecError: it failed on all hosts; with the reason of each. BackendUnavailable is retryable.
         """
         rest = self._due()
         while rest:
-            chosen = max(rest, key=lambda known: known.host.claim(len(known.boxes)))
-            box, began = object(), self._clock()
-            gone = partial(chosen.boxes.discard, box)
-            chosen.boxes.add(box)
+            chosen = max(rest, key=lambda known: known.host.claim(len(known.sandboxes)))
+            sandbox, began = object(), self._clock()
+            gone = partial(chosen.sandboxes.discard, sandbox)
+            chosen.sandboxes.add(sandbox)
             chosen.left_out_until = began + _pause_s(chosen.failures)  # of one that was away: it is tried once
             try:
                 made = await start(chosen.host, gone)

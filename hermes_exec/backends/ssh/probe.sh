@@ -1,4 +1,4 @@
-# What kind of host this is, and where a program can be kept (cache) and boxes can be (base). $1 is the base directory that
+# What kind of host this is, and where a program can be kept (cache) and sandboxes can be (base). $1 is the base directory that
 # is asked for, or empty. Needs a POSIX shell, and mktemp.
 umask 077
 user=$(id -u)

@@ -1,4 +1,4 @@
-"""One box on another host."""
+"""One sandbox on another host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SSHSandbox:
     workdir: str | None = None
 
     def __init__(self, host: Host, base: str, limits: Mapping[str, str], gone: Callable[[], None]) -> None:
-        self.id = host.box_name(base)
+        self.id = host.sandbox_name(base)
         self.limits = limits
         self.slots = host.slots
         self._host = host
@@ -34,7 +34,7 @@ class SSHSandbox:
             work = partial(self._host.open, self._base, argv)
             return await launch_in_thread(work, FdStream.close_now, self._host.limiter)
         except ExecError as error:
-            raise await not_opened(self, "box", error) from error
+            raise await not_opened(self, "sandbox", error) from error
 
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""
@@ -50,7 +50,7 @@ class SSHSandbox:
         return SandboxStatus("alive")
 
     async def destroy(self) -> None:
-        """See ``Sandbox.destroy``. Where the host is away its lease ends the box."""
+        """See ``Sandbox.destroy``. Where the host is away its lease ends the sandbox."""
         try:
             await in_thread(partial(self._host.end, self._base), self._host.limiter)
         finally:

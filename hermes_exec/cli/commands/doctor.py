@@ -55,7 +55,7 @@ class Finding:
     call_ms: float | None = None
     isolation: Isolation | None = None
     shared: str = ""
-    """What each of several slots of one box sees of its files, where a tenant may have the whole box too."""
+    """What each of several slots of one sandbox sees of its files, where a tenant may have the whole sandbox too."""
     limits: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     browser: str = ""
@@ -114,7 +114,7 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *
         with anyio.fail_after(TIME_LIMIT_S):
             async with _trial(finding, settings) as command:
                 await _measure(finding, settings, command)
-                whole = finding.isolation is not None and finding.isolation.level == "box"
+                whole = finding.isolation is not None and finding.isolation.level == "exclusive"
                 finding.limits = await _limits("limits" if whole else "slot_limits", settings)
                 if whole:
                     async with pool_of(settings, slots_per_sandbox=2) as pool, pool.slot() as slot:
@@ -199,7 +199,7 @@ async def _browser(slot: Slot) -> str:
 
 
 async def _limits(whose: str, settings: dict[str, Any]) -> dict[str, str]:
-    """Ask for every limit, of the box or of the slot, and return how each is held."""
+    """Ask for every limit, of the sandbox or of the slot, and return how each is held."""
     wanted: dict[str, Any] = {whose: LIMITS, "best_effort_limits": True}
     async with pool_of(settings, **wanted) as pool, pool.slot() as slot:
         return dict(slot.isolation.limits)
@@ -222,7 +222,7 @@ def _show(findings: list[Finding]) -> None:
         parts = [f"{n} {getattr(finding.isolation, n)}" for n in ("filesystem", "processes", "users", "network")]
         stdout().print(f"\n{finding.backend}: " + printable("; ".join(parts)), markup=False)
         if finding.shared:
-            text = f"{finding.backend}: with several slots in a box {finding.shared}"
+            text = f"{finding.backend}: with several slots in a sandbox {finding.shared}"
             stdout().print(printable(text), markup=False)
         if finding.browser:
             stdout().print(f"{finding.backend}: browser: {printable(finding.browser)}", markup=False)

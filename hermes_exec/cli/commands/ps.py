@@ -1,4 +1,6 @@
-"""`hermes-exec ps`: the boxes of this library on this host, whoever owns them, and the slots that are lent in them."""
+"""`hermes-exec ps`: the sandboxes of this library on this host, whoever owns them, and the slots that are lent in
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ TIME_LIMIT_S = 30.0
 
 
 def ps(backend: AnyBackend = None, config: Config = None, option: Options = None, as_json: AsJson = False) -> None:
-    """List the boxes that exist here, with their owner, run, age and the slots that are lent to somebody.
+    """List the sandboxes that exist here, with their owner, run, age and the slots that are lent to somebody.
 
     Slots are known for processes of the same user on this host (root: of all users). Without --backend all backends are
     asked at once, for 30 seconds at most, also those that a configuration file names; one that is away or set up wrong
@@ -63,7 +65,18 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
     else:
         now, hosts = time.time(), any(row.get("host") for row in rows)
         table(
-            ("backend", *(("host",) if hosts else ()), "box", "state", "owner", "pid", "run", "age", "image", "slots"),
+            (
+                "backend",
+                *(("host",) if hosts else ()),
+                "sandbox",
+                "state",
+                "owner",
+                "pid",
+                "run",
+                "age",
+                "image",
+                "slots",
+            ),
             [_cells(row, now, hosts) for row in sorted(rows, key=lambda row: str(row["backend"]))],
         )
     return code_of_all(answers)

@@ -1,4 +1,4 @@
-"""`hermes-exec reap`: ends boxes whose owner is gone, those of one run, or all."""
+"""`hermes-exec reap`: ends sandboxes whose owner is gone, those of one run, or all."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ TIME_LIMIT_S = 120.0
 
 def reap(
     run_id: Annotated[
-        str | None, typer.Option("--run-id", help="End the boxes of this run, its owner alive or not.")
+        str | None, typer.Option("--run-id", help="End the sandboxes of this run, its owner alive or not.")
     ] = None,
-    orphans: Annotated[bool, typer.Option("--orphans", help="End the boxes whose owner is gone.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="End every box of this library on this host.")] = False,
+    orphans: Annotated[bool, typer.Option("--orphans", help="End the sandboxes whose owner is gone.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="End every sandbox of this library on this host.")] = False,
     backend: AnyBackend = None,
     config: Config = None,
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """End boxes of this library. Exactly one of --run-id, --orphans and --all says which. What could not be removed
+    """End sandboxes of this library. Exactly one of --run-id, --orphans and --all says which. What could not be removed
     before is tried again.
 
     Without --backend this is asked of all backends at once, also of those that a configuration file names; one that is
     away or set up wrong, or takes longer than two minutes, has a row that says so.
     """
     if bool(run_id) + orphans + everything != 1:
-        raise ConfigError("say which boxes to end: one of --run-id R, --orphans, --all")
+        raise ConfigError("say which sandboxes to end: one of --run-id R, --orphans, --all")
     from hermes_exec.backends.base import ReapFilter
 
     which = ReapFilter(run_id=run_id, orphans=orphans, all=everything, retry=True)
@@ -62,9 +62,9 @@ async def _reap(
     if as_json:
         emit_json(rows)
     elif rows:
-        table(("backend", "box", "run", "why"), map(_cells, rows))
+        table(("backend", "sandbox", "run", "why"), map(_cells, rows))
     else:
-        say("no such boxes")
+        say("no such sandboxes")
     return code_of_all(answers)
 
 

@@ -39,7 +39,9 @@ def run(
         list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Variable; may be repeated.")
     ] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="User to run as.")] = None,
-    min_isolation: Annotated[str | None, typer.Option("--min-isolation", help="none, uid, namespaces or box.")] = None,
+    min_isolation: Annotated[
+        str | None, typer.Option("--min-isolation", help="none, uid, namespaces or sandbox.")
+    ] = None,
     config: Config = None,
     profile: Profile = None,
     option: Options = None,

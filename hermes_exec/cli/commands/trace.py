@@ -28,8 +28,8 @@ def trace(
         ),
     ],
     call: Annotated[int | None, typer.Option("--call", help="Show the life of the call with this id.")] = None,
-    box: Annotated[
-        str | None, typer.Option("--box", help="Only this box; the beginning of its name is enough.")
+    sandbox: Annotated[
+        str | None, typer.Option("--sandbox", help="Only this sandbox; the beginning of its name is enough.")
     ] = None,
     slower_s: Annotated[
         float, typer.Option("--slower", min=0.0, help="Only calls that took so many seconds or more.")
@@ -40,17 +40,21 @@ def trace(
     """List the calls of a trace, slowest first, with where their time went; with --call show one of them.
 
     `queue` is the wait for earlier commands of its session or for a stream, `exec` the time that the command ran in the
-    box, and `wire` all the rest: the way there and back, which is halved, and the runner's own work.
+    sandbox, and `wire` all the rest: the way there and back, which is halved, and the runner's own work.
     """
     from hermes_exec.tracing import read_trace
 
     record = read_trace(file)
-    found = [each for each in record.calls if each.total_s >= slower_s and each.box.startswith(box or "")]
+    found = [each for each in record.calls if each.total_s >= slower_s and each.sandbox.startswith(sandbox or "")]
     if call is not None:
         chosen = [each for each in found if each.id == call]
         if len(chosen) != 1:
-            boxes = ", ".join(sorted({str(_word(each.box)) for each in chosen}))
-            why = f"several boxes have a call {call}: choose one with --box ({boxes})" if chosen else f"no call {call}"
+            sandboxes = ", ".join(sorted({str(_word(each.sandbox)) for each in chosen}))
+            why = (
+                f"several sandboxes have a call {call}: choose one with --sandbox ({sandboxes})"
+                if chosen
+                else f"no call {call}"
+            )
             raise ConfigError(f"{file}: {why}")
         if as_json:
             emit_json(_facts(chosen[0], frames=True))
@@ -64,7 +68,7 @@ def trace(
     rows = [
         (
             each.id,
-            _word(each.box, 20),
+            _word(each.sandbox, 20),
             _word(each.slot),
             _word(each.method),
             *map(_ms, (each.total_s, each.queue_s, each.wire_s, each.exec_s)),
@@ -73,7 +77,7 @@ def trace(
         )
         for each in found[:limit]
     ]
-    columns = ("call", "box", "slot", "method", "total ms", "queue", "wire", "exec", "error", "why")
+    columns = ("call", "sandbox", "slot", "method", "total ms", "queue", "wire", "exec", "error", "why")
     table(columns, rows, title=f"calls: {len(found)}, frames: {record.frames}, events: {len(record.events)}")
 
 
@@ -88,7 +92,7 @@ def _ms(seconds: float) -> str:
 
 def _facts(call: Call, *, frames: bool = False) -> dict[str, object]:
     names = (
-        "box",
+        "sandbox",
         "id",
         "slot",
         "method",
@@ -112,7 +116,9 @@ def _show(call: Call) -> None:
     from hermes_exec.tracing.writer import NAMES
 
     console = stdout()
-    where = f"slot {_word(call.slot)} of box {_word(call.box)}" if call.slot else f"box {_word(call.box)}"
+    where = (
+        f"slot {_word(call.slot)} of sandbox {_word(call.sandbox)}" if call.slot else f"sandbox {_word(call.sandbox)}"
+    )
     console.print(Text(f"call {call.id}: {_word(call.method)} in {where}", style="bold"))
     ended = f" ({_word(call.error)})" if call.error else ""
     console.print(Text(f"{_ms(call.total_s)} ms{ended}: {call.why}\n"))

@@ -14,11 +14,11 @@ FAILED: Final = 1
 USAGE: Final = 2
 """Wrong usage or configuration: nothing was started."""
 INFRA: Final = 3
-"""A box, a backend or its provider failed."""
+"""A sandbox, a backend or its provider failed."""
 TIMED_OUT: Final = 143
 """The time of a command was over: 128 + SIGTERM."""
 INTERRUPTED: Final = 130
-"""SIGINT or SIGTERM ended it, and every box is gone."""
+"""SIGINT or SIGTERM ended it, and every sandbox is gone."""
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a file, or of standard output, that takes no more data."""
 

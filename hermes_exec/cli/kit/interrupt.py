@@ -1,4 +1,4 @@
-"""Runs the asynchronous part of a command so that SIGINT, SIGTERM and SIGHUP end it with every box gone."""
+"""Runs the asynchronous part of a command so that SIGINT, SIGTERM and SIGHUP end it with every sandbox gone."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HURRY_S = 10.0
 _LAST_RESORT_S = 5.0
 
 
-def run_async(main: Callable[[], Awaitable[int]], *, notice: str | None = "ending all boxes") -> int:
+def run_async(main: Callable[[], Awaitable[int]], *, notice: str | None = "ending all sandboxes") -> int:
     """Run `main` on an event loop and return its exit code, or INTERRUPTED after a signal.
 
-    The first signal cancels `main`, which ends its boxes on the way out. A second one gives that HURRY_S more seconds:
-    then the boxes end by their last resort, and the process with it. Further ones change nothing. No signal raises
-    anything, from here to the end of the process: launchers and impatient users send several, and an exception at any
-    place of the event loop would break off the end that the first one began.
+    The first signal cancels `main`, which ends its sandboxes on the way out. A second one gives that HURRY_S more
+    seconds: then the sandboxes end by their last resort, and the process with it. Further ones change nothing. No
+    signal raises anything, from here to the end of the process: launchers and impatient users send several, and an
+    exception at any place of the event loop would break off the end that the first one began.
 
     A hang-up that is ignored already, as under `nohup`, stays ignored. `notice` is what is printed at the first signal.
 

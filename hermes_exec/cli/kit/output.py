@@ -32,7 +32,9 @@ def stdout() -> Console:
 
 
 def say(message: str) -> None:
-    """Print a message to stderr. What a box put into it, such as a file's name in an error, is shown and not obeyed."""
+    """Print a message to stderr. What a sandbox put into it, such as a file's name in an error, is shown and not
+    obeyed.
+    """
     from rich.text import Text
 
     stderr().print(Text(printable(message)))
@@ -112,7 +114,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
 
 
 class LogFormatter(logging.Formatter):
-    """Formats lines of a log as a terminal may show them: they tell of names and words that come out of a box."""
+    """Formats lines of a log as a terminal may show them: they tell of names and words that come out of a sandbox."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
@@ -120,7 +122,7 @@ class LogFormatter(logging.Formatter):
 
 
 def shortened(sandbox: str) -> str:
-    """The id of a box, of a digest as much as engines need to know it by."""
+    """The id of a sandbox, of a digest as much as engines need to know it by."""
     return sandbox[:20] if re.fullmatch("[0-9a-f]{64}", sandbox) else sandbox
 
 

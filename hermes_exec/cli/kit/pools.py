@@ -39,7 +39,7 @@ Image = Annotated[
         "--image",
         "-i",
         envvar="HERMES_EXEC_IMAGE",
-        help="Image of the boxes, where the backend has images (docker, modal: also dockerfile:DIR).",
+        help="Image of the sandboxes, where the backend has images (docker, modal: also dockerfile:DIR).",
     ),
 ]
 Config = Annotated[
@@ -84,8 +84,8 @@ def make_pool(
     """Return the pool that the options describe; nothing is started.
 
     Options count more than the profile, that more than the variables `HERMES_EXEC_…` of `environ`, and those more than
-    the rest of the configuration file. There may be as many boxes as `slots`, unless something else is said. `more` are
-    further arguments of SandboxPool; those that are None are left out.
+    the rest of the configuration file. There may be as many sandboxes as `slots`, unless something else is said. `more`
+    are further arguments of SandboxPool; those that are None are left out.
 
     Raises:
         ConfigError: an unknown name, a bad value, a file that cannot be read.

@@ -118,7 +118,7 @@ async def _upload_tree(scope: SlotScope, local: str, remote: WireBytes, path: st
 
 
 class _AnsweredEarly(Exception):
-    """The box has answered before everything was sent: its answer says why."""
+    """The sandbox has answered before everything was sent: its answer says why."""
 
 
 async def _send_unless_answered(move: Moving, piece: bytes) -> None:
@@ -193,7 +193,7 @@ async def _download_file(
                 await file.truncate(within.size)
                 answer = move.conversation.result()
         if integer(answer, "read") != within.size:
-            raise ProtocolError(f"the box sent {within.size} bytes of {path} and said otherwise")
+            raise ProtocolError(f"the sandbox sent {within.size} bytes of {path} and said otherwise")
         await to_thread.run_sync(_put_in_place, temporary, local, mode)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -225,8 +225,8 @@ async def _download_tree(scope: SlotScope, remote: WireBytes, path: str, local: 
             unpacked = await to_thread.run_sync(unpack, local, receive)
         except tarfile.TarError as error:
             if move.conversation.answered:
-                move.conversation.result()  # an error of the box may have cut it off
-            raise ProtocolError(f"the box sent no tar stream for {path}: {error}") from error
+                move.conversation.result()  # an error of the sandbox may have cut it off
+            raise ProtocolError(f"the sandbox sent no tar stream for {path}: {error}") from error
         answer = await move.conversation.response()
         refused = (*unpacked.refused, *texts(answer, "skipped"))
         return TreeCopied(unpacked.files, unpacked.bytes, refused)

@@ -1,4 +1,4 @@
-"""A tar stream from a box as local files: nothing outside the destination, whatever the stream says.
+"""A tar stream from a sandbox as local files: nothing outside the destination, whatever the stream says.
 
 Every step goes through a descriptor of the directory that holds the entry, and no symbolic link is ever followed. The
 standard library's extraction filters work on path names and differ between the Python versions that are supported, so

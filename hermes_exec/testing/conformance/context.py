@@ -61,7 +61,7 @@ class Context:
 
     @asynccontextmanager
     async def pool(self, **overrides: Any) -> AsyncIterator[SandboxPool]:
-        """A pool of its own, of at most one box unless told otherwise.
+        """A pool of its own, of at most one sandbox unless told otherwise.
 
         Raises:
             NotGiven: this backend cannot give what the overrides ask for.
@@ -71,7 +71,8 @@ class Context:
 
     @asynccontextmanager
     async def confined(self, what: str, limits: Limits) -> AsyncIterator[Slot]:
-        """A slot under limits, in a pool of its own: as the slot's limits, else as those of a box that it has alone.
+        """A slot under limits, in a pool of its own: as the slot's limits, else as those of a sandbox that it has
+        alone.
 
         Raises:
             NotGiven: this backend refuses both.
@@ -93,7 +94,8 @@ class Context:
         raise NotGiven(f"{what} is refused here: " + "; ".join(refusals))
 
     async def gone(self, within_s: float = 10.0) -> None:
-        """Assert that no process with this check's mark lives any more, counted outside the box where that can be seen.
+        """Assert that no process with this check's mark lives any more, counted outside the sandbox where that can be
+        seen.
 
         Raises:
             AssertionError: some do.
@@ -103,11 +105,11 @@ class Context:
             alive = sorted(set(left) - set(outside.zombies_of(left)))
             outside.end(alive)
             if alive:
-                raise AssertionError(f"{len(alive)} processes are left, seen from outside the box")
+                raise AssertionError(f"{len(alive)} processes are left, seen from outside the sandbox")
         elif self.lent is not None:
             left = [p.pid for p in await self.slot.processes() if any(self.mark in word for word in p.argv)]
             if left:
-                raise AssertionError(f"{len(left)} processes are left, seen inside the box")
+                raise AssertionError(f"{len(left)} processes are left, seen inside the sandbox")
 
     async def alive(self, count: int, within_s: float = 30.0) -> None:
         """Assert that so many processes with this check's mark live; counting none later proves nothing without it.

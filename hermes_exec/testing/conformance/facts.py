@@ -14,8 +14,8 @@ from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.results import Isolation
 from hermes_exec.testing.applets import find_applets
 from hermes_exec.testing.conformance import outside
-from hermes_exec.testing.conformance.boxes import disk_here, signalable
 from hermes_exec.testing.conformance.registry import NotGiven, PoolFactory
+from hermes_exec.testing.conformance.sandboxes import disk_here, signalable
 
 if TYPE_CHECKING:
     from hermes_exec import Slot
@@ -49,7 +49,7 @@ class Facts:
     @property
     def image_home(self) -> bool:
         """Whether HOME is the image's, which may be missing or read-only."""
-        return self.own_root or self.isolation.level == "box"
+        return self.own_root or self.isolation.level == "exclusive"
 
     @property
     def own_pids(self) -> bool:
@@ -58,7 +58,7 @@ class Facts:
         if sys.platform == "linux":
             mine = os.readlink("/proc/self/ns/pid")
         own = self.pid_namespace.startswith("pid:[") and self.pid_namespace not in {HOST_PID_NAMESPACE, mine}
-        return own and self.isolation.level in {"namespaces", "box"}
+        return own and self.isolation.level in {"namespaces", "exclusive"}
 
 
 async def put_helper(slot: Slot, platform: tuple[str, str]) -> str:
@@ -87,7 +87,7 @@ async def learn(factory: PoolFactory) -> Facts:
             facts.missing["confined"] = "at the level none a slot is what its user is on the whole machine"
         facts.disk_here = disk_here(pool)
         if signalable(pool, slot) is None:
-            facts.missing["kill-box"] = f"boxes of backend {slot.backend!r} cannot be killed from outside"
+            facts.missing["kill-sandbox"] = f"sandboxes of backend {slot.backend!r} cannot be killed from outside"
     await _sharing(factory, facts)
     try:
         pickle.dumps(factory)
@@ -136,11 +136,11 @@ async def _helper(slot: Slot, facts: Facts) -> None:
     namespace = await slot.run([helper, "namespace", "pid"])
     facts.pid_namespace = namespace.stdout.strip()
     if not facts.pid_namespace:
-        facts.missing["procfs"] = "the box has no /proc"
+        facts.missing["procfs"] = "the sandbox has no /proc"
     mark = f"conformance-view-{os.getpid()}-{id(facts)}"
     process = await slot.spawn([helper, "sleep", "60", mark])
     if not await outside.seen(mark, 1, within_s=2):
-        facts.missing["outside-view"] = "processes of the box are not visible on the driver's host"
+        facts.missing["outside-view"] = "processes of the sandbox are not visible on the driver's host"
     await process.kill()
 
 
@@ -163,9 +163,9 @@ async def _sharing(factory: PoolFactory, facts: Facts) -> None:
         async with factory(slots_per_sandbox=2, max_sandboxes=1, min_isolation="uid") as pool, pool.slot() as slot:
             if slot.isolation.level in {"uid", "namespaces"}:
                 return
-            facts.missing["shared-box"] = f"two slots in a box get the level {slot.isolation.level}"
+            facts.missing["shared-sandbox"] = f"two slots in a sandbox get the level {slot.isolation.level}"
     except ExecError as error:
-        facts.missing["shared-box"] = f"two slots in one box cannot be isolated: {error}"
+        facts.missing["shared-sandbox"] = f"two slots in one sandbox cannot be isolated: {error}"
 
 
 def why_not(facts: Facts, needs: tuple[str, ...]) -> str | None:

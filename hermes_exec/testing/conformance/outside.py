@@ -1,4 +1,4 @@
-"""Counting processes from outside the box: nothing that a tenant does can hide a process from its host."""
+"""Counting processes from outside the sandbox: nothing that a tenant does can hide a process from its host."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ Need = Literal[
     "bash",
     "python",  # python3 in the image
     "helper",  # the applets can be executed in the slot
-    "procfs",  # /proc in the box
+    "procfs",  # /proc in the sandbox
     "ordinary-user",  # the tenant is not uid 0
     "root",  # run(user="root") is allowed
     "image-users",  # the image has a passwd file with more than root, and run(user=…) may switch
-    "outside-view",  # processes of the box are visible to the driver's host
-    "shared-box",  # two slots in one box with at least the rung `uid` between them
+    "outside-view",  # processes of the sandbox are visible to the driver's host
+    "shared-sandbox",  # two slots in one sandbox with at least the rung `uid` between them
     "confined",  # something keeps the slot from the machine: any rung above `none`
-    "kill-box",  # somebody outside can kill the box
+    "kill-sandbox",  # somebody outside can kill the sandbox
     "own-root",  # the slot has a root of its own over an image
     "picklable-factory",  # the pool factory can be handed to a second driver process
 ]

@@ -1,4 +1,4 @@
-"""A backend around another one, whose launches, boxes and streams break as a schedule says."""
+"""A backend around another one, whose launches, sandboxes and streams break as a schedule says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hermes_exec.backends.capabilities import Signalable
 from hermes_exec.config import BackendConfig
 from hermes_exec.errors import ConfigError, ExecError, LaunchError
 from hermes_exec.testing.faults.clock import jumped
-from hermes_exec.testing.faults.processes import BoxProcesses
+from hermes_exec.testing.faults.processes import SandboxProcesses
 from hermes_exec.testing.faults.schedule import STREAM_FAULTS, Faults
 from hermes_exec.testing.faults.stream import FaultyStream
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def faulty(config: C, faults: Faults) -> C:
-    """The same configuration, for a pool whose boxes break as `faults` says.
+    """The same configuration, for a pool whose sandboxes break as `faults` says.
 
     Raises:
         ConfigError: `config` is not a backend's configuration, or `faults` not a `Faults`.
@@ -70,9 +70,9 @@ class FaultySandbox:
     def __init__(self, inner: Sandbox, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
-        self._fate = faults.box()
+        self._fate = faults.sandbox()
         self._streams = 0
-        self._processes = BoxProcesses(inner)
+        self._processes = SandboxProcesses(inner)
         self._over = threading.Event()
         threading.Thread(target=self._happen, name="hermes-exec-fault", daemon=True).start()
 
@@ -98,12 +98,12 @@ class FaultySandbox:
         self._inner.destroy_now()
 
     def _happen(self) -> None:
-        """Carry out the one fault of this box, in a thread of its own."""
+        """Carry out the one fault of this sandbox, in a thread of its own."""
         kind, lasts_s = self._fate.kind, self._fate.lasts_s
         try:
             if self._over.wait(None if kind is None else self._fate.after_s):
                 return
-            if kind == "kill-box":
+            if kind == "kill-sandbox":
                 self._note(kind)
                 self._inner.destroy_now()
             elif kind == "jump-clock":
@@ -117,7 +117,7 @@ class FaultySandbox:
                     self._over.wait(lasts_s)
                     self._inner.signal_now(signal.SIGCONT)
             elif not self._processes.visible:
-                self._note(f"no {kind}", "the processes of this box are not seen from here")
+                self._note(f"no {kind}", "the processes of this sandbox are not seen from here")
             elif kind == "kill-attach":
                 self._note(kind, f"{self._processes.kill_attached()} killed")
             elif kind == "fill-disk":

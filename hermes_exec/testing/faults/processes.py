@@ -1,4 +1,4 @@
-"""The processes of a box as this host sees them, where it does."""
+"""The processes of a sandbox as this host sees them, where it does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SMALL_BYTES = 1 << 30
 FILLER = "filled-by-a-fault"
 
 
-class BoxProcesses:
-    """The serving runner of a box, and the processes that carry its streams. Signals never hit another process."""
+class SandboxProcesses:
+    """The serving runner of a sandbox, and the processes that carry its streams. Signals never hit another process."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._runner: int | None = None
@@ -37,7 +37,7 @@ class BoxProcesses:
 
     @property
     def visible(self) -> bool:
-        """Whether the box's processes can be signalled from here."""
+        """Whether the sandbox's processes can be signalled from here."""
         return self._runner is not None
 
     def kill_attached(self) -> int:
@@ -60,8 +60,8 @@ class BoxProcesses:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[int]:
-        """Fill the file system with the box's slots within the block; yields how many bytes that took, 0 where it is
-        too large to fill or not visible from here.
+        """Fill the file system with the sandbox's slots within the block; yields how many bytes that took, 0 where it
+        is too large to fill or not visible from here.
         """
         if self._runner is None:
             yield 0
@@ -81,7 +81,7 @@ class BoxProcesses:
                 path.unlink()
 
     def close(self) -> None:
-        """Forget the box."""
+        """Forget the sandbox."""
         if self._runner is not None:
             os.close(self._runner)
             self._runner = None

@@ -1,4 +1,4 @@
-"""Which fault comes when: drawn from the seed and the number of the box and the stream, not from the clock."""
+"""Which fault comes when: drawn from the seed and the number of the sandbox and the stream, not from the clock."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ STREAM_FAULTS = ("cut", "half-close", "lose", "stall", "delay", "split", "bytewi
 on; nothing passes for a while, one way or both; every read or write waits; data comes in small pieces; it comes byte by
 byte.
 """
-BOX_FAULTS = ("kill-attach", "freeze", "kill-runner", "kill-box", "fill-disk", "jump-clock")
-"""What can happen to a box: the process that carries the stream is killed; the runner is stopped and continued; the
-runner is killed; the box is removed; its disk is full for a while (only one of at most a gigabyte is filled); the wall
-clock of this process jumps and jumps back."""
+SANDBOX_FAULTS = ("kill-attach", "freeze", "kill-runner", "kill-sandbox", "fill-disk", "jump-clock")
+"""What can happen to a sandbox: the process that carries the stream is killed; the runner is stopped and continued; the
+runner is killed; the sandbox is removed; its disk is full for a while (only one of at most a gigabyte is filled); the
+wall clock of this process jumps and jumps back.
+"""
 LAUNCH_FAULTS = ("refuse-launch", "slow-launch")
 """What can happen to a launch: it fails; it takes longer."""
 
@@ -31,16 +32,18 @@ GROWTH = 1.6
 
 
 class Injected(NamedTuple):
-    """A fault that happened: seconds since the schedule was made, numbers of the box and its stream, what, details."""
+    """A fault that happened: seconds since the schedule was made, numbers of the sandbox and its stream, what,
+    details.
+    """
 
     at_s: float
-    box: int
+    sandbox: int
     stream: int
     what: str
     detail: str
 
     def __str__(self) -> str:
-        where = f"box {self.box}" + (f" stream {self.stream}" if self.stream else "")
+        where = f"sandbox {self.sandbox}" + (f" stream {self.stream}" if self.stream else "")
         return f"{self.at_s:8.3f} s  {where}: {self.what} {self.detail}".rstrip()
 
 
@@ -51,15 +54,15 @@ class Faults:
 
     Args:
         seed: The same seed gives the same faults for the same order of launches and streams.
-        kinds: Names of `STREAM_FAULTS`, `BOX_FAULTS` and `LAUNCH_FAULTS` (default: all).
-        box_mean_s: Mean time in seconds until something happens to a box; each box has one such fault.
+        kinds: Names of `STREAM_FAULTS`, `SANDBOX_FAULTS` and `LAUNCH_FAULTS` (default: all).
+        sandbox_mean_s: Mean time in seconds until something happens to a sandbox; each sandbox has one such fault.
 
     Raises:
         ConfigError: there is no such kind, or the mean is no number of seconds above 0.
     """
 
-    def __init__(self, seed: int, kinds: Iterable[str] | None = None, *, box_mean_s: float = 3.0) -> None:
-        known = (*STREAM_FAULTS, *BOX_FAULTS, *LAUNCH_FAULTS)
+    def __init__(self, seed: int, kinds: Iterable[str] | None = None, *, sandbox_mean_s: float = 3.0) -> None:
+        known = (*STREAM_FAULTS, *SANDBOX_FAULTS, *LAUNCH_FAULTS)
         self.seed = seed
         if isinstance(kinds, str):
             raise ConfigError(f"kinds must be a list of names, not the text {kinds!r}")
@@ -67,19 +70,19 @@ class Faults:
         for kind in self.kinds:
             if kind not in known:
                 raise ConfigError(f"there is no fault {kind!r}; {nearest(str(kind), known)}")
-        if checked_timeout(box_mean_s, "box_mean_s") is None:
-            raise ConfigError("box_mean_s must be a number of seconds, not None")
-        self.box_mean_s = box_mean_s
+        if checked_timeout(sandbox_mean_s, "sandbox_mean_s") is None:
+            raise ConfigError("sandbox_mean_s must be a number of seconds, not None")
+        self.sandbox_mean_s = sandbox_mean_s
         self.log: list[Injected] = []
-        self._boxes, self._launches = itertools.count(1), itertools.count(1)
+        self._sandboxes, self._launches = itertools.count(1), itertools.count(1)
         self._began = time.monotonic()
 
     def __repr__(self) -> str:
-        return f"Faults(seed={self.seed}, kinds={self.kinds!r}, box_mean_s={self.box_mean_s:g})"
+        return f"Faults(seed={self.seed}, kinds={self.kinds!r}, sandbox_mean_s={self.sandbox_mean_s:g})"
 
-    def note(self, box: int, stream: int, what: str, detail: str = "") -> None:
+    def note(self, sandbox: int, stream: int, what: str, detail: str = "") -> None:
         """Write a fault into the log; from any thread."""
-        self.log.append(Injected(time.monotonic() - self._began, box, stream, what, detail))
+        self.log.append(Injected(time.monotonic() - self._began, sandbox, stream, what, detail))
 
     def of(self, group: Iterable[str]) -> list[str]:
         """The kinds of a group that this schedule has."""
@@ -94,18 +97,18 @@ class Faults:
         slow = draw.random() < 0.3 and "slow-launch" in kinds
         return LaunchFate(number, refuse, draw.uniform(0.05, 1.0) if slow else 0.0)
 
-    def box(self) -> BoxFate:
-        """What happens to the box that was just launched."""
-        number = next(self._boxes)
+    def sandbox(self) -> SandboxFate:
+        """What happens to the sandbox that was just launched."""
+        number = next(self._sandboxes)
         draw = random.Random(f"{self.seed}/box/{number}")
-        kinds = self.of(BOX_FAULTS)
+        kinds = self.of(SANDBOX_FAULTS)
         kind = draw.choice(kinds) if kinds and draw.random() < 0.6 else None
-        after_s, lasts_s = draw.expovariate(1 / self.box_mean_s), draw.uniform(0.2, 1.5)
-        return BoxFate(number, kind, after_s, lasts_s, draw.choice((-1, 1)) * 10 ** draw.uniform(0, 9))
+        after_s, lasts_s = draw.expovariate(1 / self.sandbox_mean_s), draw.uniform(0.2, 1.5)
+        return SandboxFate(number, kind, after_s, lasts_s, draw.choice((-1, 1)) * 10 ** draw.uniform(0, 9))
 
-    def stream(self, box: int, stream: int) -> StreamFate:
-        """What happens on a stream of a box."""
-        return StreamFate(self, box, stream)
+    def stream(self, sandbox: int, stream: int) -> StreamFate:
+        """What happens on a stream of a sandbox."""
+        return StreamFate(self, sandbox, stream)
 
 
 class LaunchFate(NamedTuple):
@@ -116,8 +119,8 @@ class LaunchFate(NamedTuple):
     slow_s: float
 
 
-class BoxFate(NamedTuple):
-    """What happens to a box, after how many seconds, how long a passing fault lasts, and how far a clock jumps."""
+class SandboxFate(NamedTuple):
+    """What happens to a sandbox, after how many seconds, how long a passing fault lasts, and how far a clock jumps."""
 
     number: int
     kind: str | None
@@ -139,17 +142,17 @@ class Step(NamedTuple):
 class StreamFate:
     """What happens on one stream. Each direction has its own schedule, counted in its bytes."""
 
-    def __init__(self, faults: Faults, box: int, number: int) -> None:
-        self.receiving = Direction(faults, box, number, "receive")
-        self.sending = Direction(faults, box, number, "send")
+    def __init__(self, faults: Faults, sandbox: int, number: int) -> None:
+        self.receiving = Direction(faults, sandbox, number, "receive")
+        self.sending = Direction(faults, sandbox, number, "send")
 
 
 class Direction:
     """The schedule of one direction of one stream."""
 
-    def __init__(self, faults: Faults, box: int, stream: int, name: str) -> None:
-        self._faults, self._box, self._stream, self._name = faults, box, stream, name
-        self._draw = random.Random(f"{faults.seed}/{box}/{stream}/{name}")
+    def __init__(self, faults: Faults, sandbox: int, stream: int, name: str) -> None:
+        self._faults, self._sandbox, self._stream, self._name = faults, sandbox, stream, name
+        self._draw = random.Random(f"{faults.seed}/{sandbox}/{stream}/{name}")
         self._mean = MEAN_BYTES * GROWTH ** min(stream - 1, 40)
         self._kinds = faults.of(STREAM_FAULTS)
         self._left = self._distance()
@@ -196,5 +199,5 @@ class Direction:
                 self._small = self._draw.randint(64, 64 * self._piece)
                 step = Step(0)
         detail = "both ways" if step.both else self._name
-        self._faults.note(self._box, self._stream, kind, f"{detail} {step.wait_s:.3f} s" if step.wait_s else detail)
+        self._faults.note(self._sandbox, self._stream, kind, f"{detail} {step.wait_s:.3f} s" if step.wait_s else detail)
         return step

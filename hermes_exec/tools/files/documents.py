@@ -212,7 +212,7 @@ def _docx(data: bytes, text: _Text) -> None:
 
 
 class _Paragraphs(_Part):
-    """The paragraphs of a text, one a line; those of a text box stand in a paragraph."""
+    """The paragraphs of a text, one a line; those of a text sandbox stand in a paragraph."""
 
     def __init__(self, archive: _Archive, text: _Text) -> None:
         super().__init__(archive)

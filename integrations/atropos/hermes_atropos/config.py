@@ -55,19 +55,19 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     image: str | None = Field(None, description="Image of the slots, where an item names none")
     pool_config: str | None = Field(None, description="File with the pool's configuration; the settings here win")
     backend_options: str = Field("", description="Further options of SandboxPool, as a JSON object")
-    slots_per_sandbox: int | None = Field(None, ge=1, description="Slots in a box")
-    min_sandboxes: int = Field(0, ge=0, description="Boxes that are always there")
-    max_sandboxes: int | None = Field(None, ge=1, description="Boxes at most")
+    slots_per_sandbox: int | None = Field(None, ge=1, description="Slots in a sandbox")
+    min_sandboxes: int = Field(0, ge=0, description="Sandboxes that are always there")
+    max_sandboxes: int | None = Field(None, ge=1, description="Sandboxes at most")
     network: bool | None = Field(
         None,
         description="Whether slots have a network (None: yes where it is their own; no where it would be that of their "
         "host, as on local, ssh and singularity, unless the environment needs one)",
     )
-    min_isolation: str = Field("none", description="Least isolation: none, uid, namespaces, box")
-    cpus: float | None = Field(None, gt=0, description="Processors of a box")
-    memory_mb: int | None = Field(None, gt=0, description="Memory of a box, in MB")
-    idle_timeout_s: float | None = Field(None, gt=0, description="Boxes that lend nothing for so long end")
-    max_lifetime_s: float | None = Field(None, gt=0, description="Boxes are replaced after so long")
+    min_isolation: str = Field("none", description="Least isolation: none, uid, namespaces, sandbox")
+    cpus: float | None = Field(None, gt=0, description="Processors of a sandbox")
+    memory_mb: int | None = Field(None, gt=0, description="Memory of a sandbox, in MB")
+    idle_timeout_s: float | None = Field(None, gt=0, description="Sandboxes that lend nothing for so long end")
+    max_lifetime_s: float | None = Field(None, gt=0, description="Sandboxes are replaced after so long")
     acquire_timeout_s: float = Field(300.0, gt=0, description="How long a group waits for its slots")
 
     enabled_toolsets: str = Field("terminal,file", description="Toolsets of every group, with commas")

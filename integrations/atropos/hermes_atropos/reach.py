@@ -56,7 +56,7 @@ class Reach:
             ServerReachable: one can.
             ExecError: the slot is lost.
         """
-        place = (profile, "" if slot.isolation.level == "box" else slot.sandbox)
+        place = (profile, "" if slot.isolation.level == "exclusive" else slot.sandbox)
         async with self._one:
             if place not in self._safe and all([await self._check(slot, server) for server in self._servers]):
                 self._safe.add(place)

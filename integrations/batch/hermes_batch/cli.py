@@ -187,7 +187,7 @@ def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _notice(out: Path) -> str:
     """What is printed when a signal ends a run."""
-    return f"ending all boxes; go on with it: hermes-exec batch resume {out}"
+    return f"ending all sandboxes; go on with it: hermes-exec batch resume {out}"
 
 
 async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:

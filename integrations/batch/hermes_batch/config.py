@@ -185,9 +185,9 @@ class BatchConfig(ConfigModel):
             kind = config_type(backend)
             backend = kind.of({name: value for name, value in options.items() if name in kind.model_fields})
         slots = options.get("slots_per_sandbox") or backend.default_slots
-        boxes = self.max_sandboxes or options.pop("max_sandboxes", None)
-        if boxes is None and isinstance(slots, int):
-            boxes = -(-self.workers // max(1, min(backend.sizes(backend.default_max_sandboxes, slots))))
+        sandboxes = self.max_sandboxes or options.pop("max_sandboxes", None)
+        if sandboxes is None and isinstance(slots, int):
+            sandboxes = -(-self.workers // max(1, min(backend.sizes(backend.default_max_sandboxes, slots))))
         enough = "image" in type(backend).model_fields and images and all(images)
         image = self.image or (images[0] if enough else None)
-        return SandboxPool(self.backend, image=image, max_sandboxes=boxes, **options)
+        return SandboxPool(self.backend, image=image, max_sandboxes=sandboxes, **options)

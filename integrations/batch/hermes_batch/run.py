@@ -109,7 +109,7 @@ async def run_batch(
 
     The dataset, the model and the pool's settings are checked before anything is started. Records are written as they
     end, each on the disk before the next prompt is begun in its place, and are not held here; a cancelled run keeps
-    those it has, ends its boxes and writes the report of them, and `resume_batch` goes on with it, also when it was
+    those it has, ends its sandboxes and writes the report of them, and `resume_batch` goes on with it, also when it was
     killed. Secrets of the pool are masked in the records. Trouble of a single prompt is in its record (`trainable`
     False where it may not be scored), once it was tried again (`BatchConfig.retries`). A prompt that waited in vain for
     an endpoint that is away has no record: it waits on, or the run stops (`BatchConfig.on_outage`). `on_start` is

@@ -67,7 +67,7 @@ func LookupUser(user string) (User, error) {
 	if !found {
 		uid, err := id(name)
 		if err != nil {
-			return User{}, fmt.Errorf("no user %q in this box", name)
+			return User{}, fmt.Errorf("no user %q in this sandbox", name)
 		}
 		out.Name, out.UID, out.GID = name, uid, 0
 		if uid == 0 {
@@ -94,7 +94,7 @@ func lookupGroup(group string) (uint32, error) {
 	}
 	gid, err := id(group)
 	if err != nil {
-		return 0, fmt.Errorf("no group %q in this box", group)
+		return 0, fmt.Errorf("no group %q in this sandbox", group)
 	}
 	return gid, nil
 }
@@ -127,7 +127,7 @@ func entries(path string, fields int) [][]string { return parseEntries(accounts(
 // maxAccounts is more than any passwd or group that is one.
 const maxAccounts = 4 << 20
 
-// accounts reads a passwd or group file, which the tenant of a whole box may
+// accounts reads a passwd or group file, which the tenant of a whole sandbox may
 // have replaced: it may be a FIFO without a writer, or endless.
 func accounts(path string) []byte {
 	data, _, err := bounded.ReadFile(path, maxAccounts)

@@ -30,15 +30,15 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	}
 	a.setup = s
 	reach.HideRunner(s.ServePID)
-	// In a whole box processes may have entered from outside; those of an
+	// In a whole sandbox processes may have entered from outside; those of an
 	// earlier agent may have another parent.
-	rooted := s.Level != isolation.Box && !s.Successor && (s.View.Pids || initproc.Subreaper())
+	rooted := s.Level != isolation.Exclusive && !s.Successor && (s.View.Pids || initproc.Subreaper())
 	a.childLimits = limits.NeedChild(s.Limits)
 	a.user = accounts.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	a.tenants = tenants.New(s, a.user, a.table, rooted)
-	// These are looked up by their paths in the box, which the view may hide.
+	// These are looked up by their paths in the sandbox, which the view may hide.
 	a.rooms = cgroup.OpenRooms(s.Cgroups)
-	a.table.Losses.Open(s.Cgroups, a.rooms, s.Watch, s.Level == isolation.Box)
+	a.table.Losses.Open(s.Cgroups, a.rooms, s.Watch, s.Level == isolation.Exclusive)
 	joins, err := a.openGroups()
 	if err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
@@ -111,9 +111,9 @@ func neededCaps(s isolation.Setup) []int {
 }
 
 // dropCaps leaves the agent with what it needs. A tenant that has the whole
-// box gets root's own.
+// sandbox gets root's own.
 func (a *agent) dropCaps(drop func(...int) error) error {
-	if a.setup.Level == isolation.Box {
+	if a.setup.Level == isolation.Exclusive {
 		return nil
 	}
 	return drop(neededCaps(a.setup)...)
@@ -160,7 +160,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 		return err
 	}
 	return a.tenants.StartThreads(func() error {
-		if s.Level == isolation.Box {
+		if s.Level == isolation.Exclusive {
 			return nil
 		}
 		return user()
@@ -175,8 +175,8 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 			return fmt.Errorf("cgroup: %w", err)
 		}
 	}
-	if a.setup.Level == isolation.Box {
-		// root may do anything in its box, except trace the runner.
+	if a.setup.Level == isolation.Exclusive {
+		// root may do anything in its sandbox, except trace the runner.
 		_ = rights.ThreadDropBounding(rights.CapSysPtrace)
 		if a.setup.Filter {
 			if err := rights.ThreadNoNewPrivs(); err != nil {

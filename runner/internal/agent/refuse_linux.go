@@ -14,7 +14,7 @@ import (
 const leastMemory = 2 << 20
 
 // exhaustedBySlot says, where a start failed with errno, what this slot's tenant has
-// used up: a limit of the slot, or one of the box that it has for itself or
+// used up: a limit of the slot, or one of the sandbox that it has for itself or
 // has taken most of. Empty when it is not the tenant's doing.
 func (a *agent) exhaustedBySlot(errno syscall.Errno) string {
 	limits := a.setup.Limits
@@ -23,29 +23,29 @@ func (a *agent) exhaustedBySlot(errno syscall.Errno) string {
 		switch {
 		case a.rooms.PIDs.Left() <= 0, a.uidFull(), a.numbersFull():
 			return fmt.Sprintf("the slot has all of its %d processes", *limits.PIDs)
-		case a.rooms.BoxPIDs.Left() <= 0 && a.ownsMostTasks():
-			return "the box may have no more processes"
+		case a.rooms.SandboxPIDs.Left() <= 0 && a.ownsMostTasks():
+			return "the sandbox may have no more processes"
 		}
 	case syscall.ENOMEM:
 		switch {
 		case a.rooms.Memory.Left() < leastMemory && limits.MemoryMB != nil:
 			return fmt.Sprintf("the slot has used its %d MiB of memory", *limits.MemoryMB)
-		case a.rooms.BoxMemory.Left() < leastMemory && a.setup.Level == isolation.Box:
-			return "the box has used all of its memory"
+		case a.rooms.SandboxMemory.Left() < leastMemory && a.setup.Level == isolation.Exclusive:
+			return "the sandbox has used all of its memory"
 		}
 	}
 	return ""
 }
 
-// ownsMostTasks says whether the slot has the box for itself or has taken more of its
+// ownsMostTasks says whether the slot has the sandbox for itself or has taken more of its
 // processes than all other slots.
 func (a *agent) ownsMostTasks() bool {
-	if a.setup.Level == isolation.Box {
+	if a.setup.Level == isolation.Exclusive {
 		return true
 	}
 	own, others := a.tenants.CountTasks()
 	if a.setup.View.Pids {
-		others = a.rooms.BoxPIDs.Most() / 2 // the others are not visible here
+		others = a.rooms.SandboxPIDs.Most() / 2 // the others are not visible here
 	}
 	return own > others
 }

@@ -141,7 +141,7 @@ func (a *agent) userFor(name string) (accounts.User, error) {
 		return own, nil
 	}
 	if !a.setup.AsImage() {
-		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole box or has " +
+		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole sandbox or has " +
 			"a root of its own"
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}

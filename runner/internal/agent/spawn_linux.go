@@ -81,7 +81,7 @@ func trackingGID(track isolation.IDRange, token uint64) (uint32, bool) {
 	return track.First + uint32(token%uint64(track.Count)), true
 }
 
-// noTerminal distinguishes a host whose terminals are used up from a box
+// noTerminal distinguishes a host whose terminals are used up from a sandbox
 // without any.
 func noTerminal(err error) error {
 	switch errno, _ := errnoOf(err); errno {

@@ -297,12 +297,12 @@ func OOMFile(joins []Join) (file *os.File, own bool) {
 			return f, true
 		}
 	}
-	return BoxOOMFile(), false
+	return SandboxOOMFile(), false
 }
 
-// BoxOOMFile is the counter of the box as a whole. On a host without a group
+// SandboxOOMFile is the counter of the sandbox as a whole. On a host without a group
 // of our own it is the system's.
-func BoxOOMFile() *os.File {
+func SandboxOOMFile() *os.File {
 	own := ownCgroups()
 	for _, p := range []string{"/sys/fs/cgroup/memory" + own["memory"] + "/memory.oom_control",
 		"/sys/fs/cgroup/memory/memory.oom_control",

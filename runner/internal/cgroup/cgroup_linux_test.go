@@ -11,7 +11,7 @@ import (
 )
 
 func TestOOMCounterOfThisSystem(t *testing.T) {
-	f := BoxOOMFile()
+	f := SandboxOOMFile()
 	if f == nil {
 		t.Skip("no counter can be read here")
 	}

@@ -10,9 +10,9 @@ import (
 // Room is how much of something a cgroup may use, and uses.
 type Room struct{ used, most *os.File }
 
-// Rooms are those of a slot's own groups and of its box; nil where nothing is
+// Rooms are those of a slot's own groups and of its sandbox; nil where nothing is
 // bounded. They are held open, for a view may hide their paths.
-type Rooms struct{ PIDs, Memory, BoxPIDs, BoxMemory *Room }
+type Rooms struct{ PIDs, Memory, SandboxPIDs, SandboxMemory *Room }
 
 var roomFiles = map[string]map[bool][2]string{
 	"pids":   {false: {"pids.current", "pids.max"}, true: {"pids.current", "pids.max"}},
@@ -21,7 +21,7 @@ var roomFiles = map[string]map[bool][2]string{
 
 // OpenRooms opens the rooms of a slot with these groups.
 func OpenRooms(joins []Join) Rooms {
-	r := Rooms{BoxPIDs: boxRoom("pids"), BoxMemory: boxRoom("memory")}
+	r := Rooms{SandboxPIDs: sandboxRoom("pids"), SandboxMemory: sandboxRoom("memory")}
 	for _, j := range joins {
 		if j.holds("pids") {
 			r.PIDs = openRoom("pids", j.Dir, j.V2)
@@ -33,8 +33,8 @@ func OpenRooms(joins []Join) Rooms {
 	return r
 }
 
-// boxRoom is the room of the group that the runner itself is in.
-func boxRoom(controller string) *Room {
+// sandboxRoom is the room of the group that the runner itself is in.
+func sandboxRoom(controller string) *Room {
 	own, v1 := ownCgroups(), "/sys/fs/cgroup/"+controller
 	for _, dir := range []string{v1 + own[controller], v1} {
 		if r := openRoom(controller, dir, false); r != nil {
@@ -49,9 +49,9 @@ func boxRoom(controller string) *Room {
 	return nil
 }
 
-// BoxFull says whether the box as a whole may have no more processes.
-func BoxFull() bool {
-	r := boxRoom("pids")
+// SandboxFull says whether the sandbox as a whole may have no more processes.
+func SandboxFull() bool {
+	r := sandboxRoom("pids")
 	defer r.Close()
 	return r.Left() <= 0
 }

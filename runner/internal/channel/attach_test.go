@@ -81,7 +81,7 @@ func TestAttachCopiesWhereItMust(t *testing.T) {
 		Claim: hex.EncodeToString(make([]byte, 32)), LeaseS: 60}
 	payload, _ := json.Marshal(hello)
 	_, _ = feed.Write(wire.AppendFrame(nil, wire.Hello, 0, 0, payload))
-	_, _ = feed.Write(testdriver.EncodeRequest(1, "box.info", testdriver.Params{}, 0))
+	_, _ = feed.Write(testdriver.EncodeRequest(1, "sandbox.info", testdriver.Params{}, 0))
 	deadline := time.Now().Add(testdriver.Patience)
 	for {
 		data, _ := os.ReadFile(out.Name())

@@ -81,7 +81,7 @@ func TestHandshake(t *testing.T) {
 		expectGoodbye(t, wire.NewReader(conn), "version")
 	})
 	// None of it has disturbed the first stream.
-	d.Call("box.info", testdriver.Params{}, nil)
+	d.Call("sandbox.info", testdriver.Params{}, nil)
 }
 
 func expectGoodbye(t *testing.T, r *wire.Reader, reason string) {
@@ -124,7 +124,7 @@ func TestGarbageBeforeTheHandshake(t *testing.T) {
 		"endless frame": wire.AppendHeader(nil, wire.Header{Length: 1<<32 - 1, Type: wire.Hello}),
 		"http":          []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
 		"keepalive":     wire.AppendFrame(nil, wire.Keepalive, 0, 0, nil),
-		"request":       testdriver.EncodeRequest(1, "box.shutdown", testdriver.Params{}, 0),
+		"request":       testdriver.EncodeRequest(1, "sandbox.shutdown", testdriver.Params{}, 0),
 		"bad hello":     wire.AppendFrame(nil, wire.Hello, 0, 0, []byte("{}")),
 		"zeros":         make([]byte, 70<<10),
 	}
@@ -158,7 +158,7 @@ func TestGarbageBeforeTheHandshake(t *testing.T) {
 			c.Close()
 		}
 	})
-	d.Call("box.info", testdriver.Params{}, nil)
+	d.Call("sandbox.info", testdriver.Params{}, nil)
 }
 
 func TestForbiddenFramesEndTheStream(t *testing.T) {
@@ -185,7 +185,7 @@ func TestForbiddenFramesEndTheStream(t *testing.T) {
 			}
 			<-d.Closed
 			d.Reopen(b)
-			d.Call("box.info", testdriver.Params{}, nil)
+			d.Call("sandbox.info", testdriver.Params{}, nil)
 		})
 	}
 }
@@ -244,7 +244,7 @@ func TestKeepaliveIsAnswered(t *testing.T) {
 	for range 3 {
 		d.Write(wire.AppendFrame(nil, wire.Keepalive, 0, 0, nil))
 	}
-	d.Call("box.info", testdriver.Params{}, nil)
+	d.Call("sandbox.info", testdriver.Params{}, nil)
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
 	if d.Echoes != 3 {
@@ -307,11 +307,11 @@ func TestIdsOutOfOrder(t *testing.T) {
 	d.Mu.Lock()
 	d.Next = 10
 	d.Mu.Unlock()
-	d.Call("box.info", testdriver.Params{}, nil)
+	d.Call("sandbox.info", testdriver.Params{}, nil)
 	d.Mu.Lock()
 	d.Next = 4 // sent again after a reconnect that lost it
 	d.Mu.Unlock()
-	d.Call("box.info", testdriver.Params{}, nil)
+	d.Call("sandbox.info", testdriver.Params{}, nil)
 }
 
 // cutting breaks the stream over and over while a command sends and receives.
@@ -382,7 +382,7 @@ func TestLongRequests(t *testing.T) {
 		err.Kind != "too_large" {
 		t.Fatal(err)
 	}
-	d.Call("box.info", testdriver.Params{}, nil)
+	d.Call("sandbox.info", testdriver.Params{}, nil)
 }
 
 // A driver that does not read one conversation still gets the others.
@@ -406,7 +406,7 @@ func TestFloodDelaysNobody(t *testing.T) {
 	slowest := time.Duration(0)
 	for range 50 {
 		begun := time.Now()
-		d.Call("box.info", testdriver.Params{}, nil)
+		d.Call("sandbox.info", testdriver.Params{}, nil)
 		slowest = max(slowest, time.Since(begun))
 	}
 	if slowest > 20*time.Second {
@@ -468,5 +468,5 @@ func TestAStreamThatWasGivenUpDoesNotTakeThePlaceOfANewerOne(t *testing.T) {
 	}
 	close(slow.release)
 	<-ended
-	d.Call("box.info", testdriver.Params{}, nil)
+	d.Call("sandbox.info", testdriver.Params{}, nil)
 }

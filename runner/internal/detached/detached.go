@@ -1,6 +1,6 @@
 // Package detached starts runners that outlive the program that starts them,
-// and finds them again: each has a directory with its base ("box"), its owner,
-// its process and its log, as the boxes of the local backend have.
+// and finds them again: each has a directory with its base ("base"), its owner,
+// its process and its log, as the sandboxes of the local backend have.
 package detached
 
 import (
@@ -37,8 +37,8 @@ const (
 	pause      = 5 * time.Millisecond
 )
 
-// Box is a runner as it was found.
-type Box struct {
+// Sandbox is a runner as it was found.
+type Sandbox struct {
 	Base      string          `json:"base"`
 	State     string          `json:"state"` // alive, stopped or ended
 	PID       int             `json:"pid,omitempty"`
@@ -56,10 +56,10 @@ type process struct {
 // Start runs `runner serve` for base, with more arguments, in a session of its
 // own, and returns when it listens. Its directory is made, and removed by the
 // runner itself when it ends in order.
-func Start(base string, owner json.RawMessage, args ...string) (Box, error) {
+func Start(base string, owner json.RawMessage, args ...string) (Sandbox, error) {
 	dir := filepath.Dir(base)
 	if !json.Valid(owner) || !strings.HasPrefix(filepath.Base(dir), prefix) {
-		return Box{}, fmt.Errorf("start: %s is not %s…/NAME, or the owner is no JSON", base, prefix)
+		return Sandbox{}, fmt.Errorf("start: %s is not %s…/NAME, or the owner is no JSON", base, prefix)
 	}
 	mode := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
@@ -67,42 +67,42 @@ func Start(base string, owner json.RawMessage, args ...string) (Box, error) {
 	}
 	above := filepath.Dir(dir)
 	if err := private.Check(above); err != nil {
-		return Box{}, err
+		return Sandbox{}, err
 	}
 	if left, ok := room.At(above, os.Geteuid() == 0); ok && left.NearlyFull() {
-		return Box{}, fmt.Errorf("%s has no space for another sandbox: %d MiB are left", above, left.Bytes>>20)
+		return Sandbox{}, fmt.Errorf("%s has no space for another sandbox: %d MiB are left", above, left.Bytes>>20)
 	}
 	if err := os.Mkdir(dir, mode); err != nil {
-		return Box{}, err
+		return Sandbox{}, err
 	}
-	box, err := start(dir, base, owner, args)
+	sandbox, err := start(dir, base, owner, args)
 	if err != nil {
-		box = Read(base)
-		if box.Log == "" { // perhaps there was no room for it
+		sandbox = Read(base)
+		if sandbox.Log == "" { // perhaps there was no room for it
 			err = errors.Join(err, os.WriteFile(filepath.Join(dir, ownerFile), make([]byte, logTail), 0o600))
 		}
 		_, _ = End(base)
-		if log := strings.TrimSpace(box.Log); log != "" {
+		if log := strings.TrimSpace(sandbox.Log); log != "" {
 			err = fmt.Errorf("%w: %s", err, log)
 		}
-		return Box{}, err
+		return Sandbox{}, err
 	}
-	return box, nil
+	return sandbox, nil
 }
 
-func start(dir, base string, owner json.RawMessage, args []string) (Box, error) {
+func start(dir, base string, owner json.RawMessage, args []string) (Sandbox, error) {
 	if err := os.WriteFile(filepath.Join(dir, ownerFile), owner, 0o600); err != nil {
-		return Box{}, err
+		return Sandbox{}, err
 	}
 	log, err := os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return Box{}, err
+		return Sandbox{}, err
 	}
 	defer log.Close()
 	child := exec.Command("/proc/self/exe", append([]string{"serve", "--base", base, "--remove", dir}, args...)...)
 	child.Stderr, child.Dir, child.SysProcAttr = log, "/", &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
-		return Box{}, err
+		return Sandbox{}, err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- child.Wait() }()
@@ -110,7 +110,7 @@ func start(dir, base string, owner json.RawMessage, args []string) (Box, error) 
 	text, _ := json.Marshal(process{child.Process.Pid, began})
 	if err := os.WriteFile(filepath.Join(dir, runnerFile), text, 0o600); err != nil {
 		_ = child.Process.Kill()
-		return Box{}, err
+		return Sandbox{}, err
 	}
 	late := time.After(startTime)
 	for {
@@ -119,69 +119,69 @@ func start(dir, base string, owner json.RawMessage, args []string) (Box, error) 
 		}
 		select {
 		case err := <-ended:
-			return Box{}, fmt.Errorf("the runner ended at once (%v)", err)
+			return Sandbox{}, fmt.Errorf("the runner ended at once (%v)", err)
 		case <-late:
-			return Box{}, fmt.Errorf("the runner does not listen after %v", startTime)
+			return Sandbox{}, fmt.Errorf("the runner does not listen after %v", startTime)
 		case <-time.After(pause):
 		}
 	}
 }
 
 // Read tells what is known of the runner of base.
-func Read(base string) Box {
+func Read(base string) Sandbox {
 	dir := filepath.Dir(base)
-	box := Box{Base: base, State: "ended", Log: tail(filepath.Join(dir, logFile))}
+	sandbox := Sandbox{Base: base, State: "ended", Log: tail(filepath.Join(dir, logFile))}
 	owner, err := bounded.ReadWhole(filepath.Join(dir, ownerFile), bounded.Setting)
 	if err == nil && json.Valid(owner) {
-		box.Owner = owner
+		sandbox.Owner = owner
 	}
 	if info, err := os.Stat(filepath.Join(dir, ownerFile)); err == nil {
-		box.CreatedAt = float64(info.ModTime().UnixMilli()) / 1000
+		sandbox.CreatedAt = float64(info.ModTime().UnixMilli()) / 1000
 	}
 	left, err := bounded.ReadWhole(filepath.Join(dir, leftFile), bounded.Table)
-	if !errors.Is(err, fs.ErrNotExist) && (err != nil || json.Unmarshal(left, &box.Left) != nil) {
-		box.Left = []string{"it could not be removed"}
+	if !errors.Is(err, fs.ErrNotExist) && (err != nil || json.Unmarshal(left, &sandbox.Left) != nil) {
+		sandbox.Left = []string{"it could not be removed"}
 	}
 	if p := recorded(dir); p.PID != 0 {
 		if state, start := startOf(p.PID); start == p.Start && start != 0 {
-			box.State, box.PID = "alive", p.PID
+			sandbox.State, sandbox.PID = "alive", p.PID
 			if state == 'T' || state == 't' {
-				box.State = "stopped"
+				sandbox.State = "stopped"
 			}
 		}
 	}
-	return box
+	return sandbox
 }
 
 // End ends the runner of base: told to, it ends what it started; then by force.
 // Its directory is removed, or keeps what cannot be (Left).
-func End(base string) (Box, error) {
+func End(base string) (Sandbox, error) {
 	dir := filepath.Dir(base)
 	if !strings.HasPrefix(filepath.Base(dir), prefix) {
-		return Box{}, fmt.Errorf("end: %s is not %s…/NAME", base, prefix)
+		return Sandbox{}, fmt.Errorf("end: %s is not %s…/NAME", base, prefix)
 	}
-	box := Read(base)
+	sandbox := Read(base)
 	for _, step := range []struct {
 		signal syscall.Signal
 		within time.Duration
 	}{{syscall.SIGTERM, endTime}, {syscall.SIGKILL, killTime}} {
-		if box.State == "ended" {
+		if sandbox.State == "ended" {
 			break
 		}
-		if err := syscall.Kill(box.PID, step.signal); err != nil && err != syscall.ESRCH {
-			return box, fmt.Errorf("end of process %d: %w", box.PID, err)
+		if err := syscall.Kill(sandbox.PID, step.signal); err != nil && err != syscall.ESRCH {
+			return sandbox, fmt.Errorf("end of process %d: %w", sandbox.PID, err)
 		}
-		for until := time.Now().Add(step.within); box.State != "ended" && time.Now().Before(until); {
+		for until := time.Now().Add(step.within); sandbox.State != "ended" && time.Now().Before(until); {
 			time.Sleep(pause)
-			box = Read(base)
+			sandbox = Read(base)
 		}
 	}
 	if err := private.Check(filepath.Dir(dir)); err != nil {
-		return box, fmt.Errorf("%s is kept: %w", dir, err)
+		return sandbox, fmt.Errorf("%s is kept: %w", dir, err)
 	}
 	removeGroups(filepath.Join(base, "groups"))
-	box.Left = Remove(dir)
-	return box, nil
+	sandbox.Left = Remove(dir)
+	return sandbox, nil
 }
 
 // Remove removes the directory of a runner that has ended. If something stays,
@@ -212,8 +212,8 @@ func Remove(dir string) (left []string) {
 }
 
 // List finds the runners of this user whose directories are in folder.
-func List(folder string) ([]Box, error) {
-	boxes := []Box{}
+func List(folder string) ([]Sandbox, error) {
+	sandboxes := []Sandbox{}
 	err := bounded.EachName(folder, func(name string) bool {
 		if !strings.HasPrefix(name, prefix) {
 			return true
@@ -223,17 +223,17 @@ func List(folder string) ([]Box, error) {
 			st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 			return true
 		}
-		box := Read(filepath.Join(folder, name, "box"))
-		if box.Log = ""; box.Owner != nil {
-			boxes = append(boxes, box)
+		sandbox := Read(filepath.Join(folder, name, "base"))
+		if sandbox.Log = ""; sandbox.Owner != nil {
+			sandboxes = append(sandboxes, sandbox)
 		}
 		return true
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	slices.SortFunc(boxes, func(a, b Box) int { return strings.Compare(a.Base, b.Base) })
-	return boxes, nil
+	slices.SortFunc(sandboxes, func(a, b Sandbox) int { return strings.Compare(a.Base, b.Base) })
+	return sandboxes, nil
 }
 
 func recorded(dir string) (p process) {

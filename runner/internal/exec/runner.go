@@ -19,7 +19,7 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// Runner runs what is asked for in the slots of one box.
+// Runner runs what is asked for in the slots of one sandbox.
 type Runner struct {
 	ctx     context.Context // ends with the server
 	log     *log.Logger

@@ -89,7 +89,7 @@ func peek(kind, id int) int {
 }
 
 // continueStopped continues owned children that were stopped: a tenant who is
-// root in its box can stop them, and its slot would hang for ever.
+// root in its sandbox can stop them, and its slot would hang for ever.
 func continueStopped() {
 	children.entry.Lock()
 	defer children.entry.Unlock()

@@ -408,7 +408,7 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 }
 
 // passingPatience bounds the wait while processes of the same user, in other
-// slots and boxes too, have more descriptors in flight than the kernel allows a
+// slots and sandboxes too, have more descriptors in flight than the kernel allows a
 // user. Nothing has been sent then, and the link is as good as before.
 const passingPatience = 256 * time.Millisecond
 

@@ -6,8 +6,8 @@ import (
 )
 
 // ErrLack is the end of a trial for want of memory, processes or room, which
-// says nothing about what the box allows.
-var ErrLack = errors.New("the box or its host had too little memory, processes or room for it")
+// says nothing about what the sandbox allows.
+var ErrLack = errors.New("the sandbox or its host had too little memory, processes or room for it")
 
 // Lacks says whether an error is for want of something that may be there later:
 // processes, memory, open files, room on a disk.
@@ -22,7 +22,7 @@ func Lacks(err error) bool {
 }
 
 // Refused is the kernel's refusal of what isolation takes: "exhausted" where the
-// same may succeed later, "isolation" where the box does not allow it.
+// same may succeed later, "isolation" where the sandbox does not allow it.
 func Refused(err error) *Error {
 	if Lacks(err) {
 		return &Error{Kind: "exhausted", Message: err.Error()}

@@ -1,4 +1,4 @@
-// Package isolation knows what the kernel and the box allow for keeping slots
+// Package isolation knows what the kernel and the sandbox allow for keeping slots
 // apart, and does it: namespaces, a private root, uids, Landlock, cgroups,
 // rlimits. Everything is found out by trying; nothing is read out of what a
 // program prints.
@@ -11,10 +11,10 @@ const (
 	None       = "none"
 	UID        = "uid"
 	Namespaces = "namespaces"
-	Box        = "box"
+	Exclusive  = "exclusive"
 )
 
-var order = map[string]int{None: 0, UID: 1, Namespaces: 2, Box: 3}
+var order = map[string]int{None: 0, UID: 1, Namespaces: 2, Exclusive: 3}
 
 // Known says whether name is a rung.
 func Known(name string) bool { _, ok := order[name]; return ok }
@@ -34,7 +34,7 @@ const (
 	WayBwrap    Way = "bubblewrap"
 )
 
-// Facts is what a box allows, as tried (READY.isolation of docs/protocol.md).
+// Facts is what a sandbox allows, as tried (READY.isolation of docs/protocol.md).
 type Facts struct {
 	Highest       string            `json:"highest"`
 	Reasons       map[string]string `json:"reasons"`
@@ -49,7 +49,7 @@ type Facts struct {
 	Root      bool           `json:"-"` // this process has uid 0
 	Switch    bool           `json:"-"` // it may become other uids and gids
 	Setgroups bool           `json:"-"` // it may set additional groups
-	IDs       IDRange        `json:"-"` // the uids that exist in this box
+	IDs       IDRange        `json:"-"` // the uids that exist in this sandbox
 	Cgroups   []cgroup.Group `json:"-"` // controllers in which we may make groups
 	PriceMS   float64        `json:"-"` // what one set of namespaces took to make
 	Caps      uint64         `json:"-"` // the runner's capabilities
@@ -58,7 +58,7 @@ type Facts struct {
 // Has says whether a rung can be given.
 func (f Facts) Has(rung string) bool {
 	switch rung {
-	case Box, None:
+	case Exclusive, None:
 		return true
 	case UID:
 		return f.Switch

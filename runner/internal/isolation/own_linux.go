@@ -52,7 +52,7 @@ func namespaceHint(err error) string {
 	profile := setting("/proc/self/attr/current")
 	switch {
 	case strings.HasSuffix(profile, "(enforce)"):
-		return "the box's AppArmor profile " + profile + " may refuse it: start the box with apparmor=unconfined"
+		return "the sandbox's AppArmor profile " + profile + " may refuse it: start the sandbox with apparmor=unconfined"
 	case setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
 		return "the host's sysctl kernel.apparmor_restrict_unprivileged_userns=1 refuses it: set it to 0"
 	case setting("/proc/sys/user/max_user_namespaces") == "0":
@@ -63,7 +63,7 @@ func namespaceHint(err error) string {
 		return "a third overlay over two, as in a container within a container, is one too many: keep the inner " +
 			"engine's data in a volume"
 	case errors.Is(err, syscall.EPERM):
-		return "the box's seccomp profile refuses user namespaces, or this kernel does"
+		return "the sandbox's seccomp profile refuses user namespaces, or this kernel does"
 	}
 	return ""
 }

@@ -25,7 +25,7 @@ const SelfExe = "/proc/self/exe"
 // started in, what a slot needs; see ProbeChild.
 const ProbeArg = "--probe"
 
-// Probe tries what this box allows. The error is of a trial that came to no
+// Probe tries what this sandbox allows. The error is of a trial that came to no
 // result for want of memory, processes or room: it proves nothing.
 func Probe() (Facts, error) {
 	f := Facts{Reasons: map[string]string{}, Root: os.Geteuid() == 0, IDs: mappedIDs(), LandlockABI: LandlockABI()}
@@ -158,7 +158,7 @@ func probeNamespaces(f *Facts) error {
 }
 
 func unknown(lack error) error {
-	return fmt.Errorf("isolation: it is not known what this box allows: %w", lack)
+	return fmt.Errorf("isolation: it is not known what this sandbox allows: %w", lack)
 }
 
 // tryIn starts `runner agent ARGS…` in namespaces, of owner's where they may be

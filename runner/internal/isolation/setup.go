@@ -21,7 +21,7 @@ type Setup struct {
 
 	SpawnLanes int `json:"spawn_lanes"` // how many of the descriptors that come along lead to threads that fork
 
-	// Filter says that nothing else keeps a whole box from system calls.
+	// Filter says that nothing else keeps a whole sandbox from system calls.
 	Filter bool `json:"filter,omitempty"`
 
 	View      rootfs.View   `json:"view"`
@@ -39,7 +39,7 @@ type Setup struct {
 	NamespaceMost map[string]int64 `json:"namespace_most,omitempty"`
 	// Watch is the memory limit in bytes that a watchdog holds, 0 for none.
 	Watch int64 `json:"watch,omitempty"`
-	// ServePID is the serving runner, as this box numbers it.
+	// ServePID is the serving runner, as this sandbox numbers it.
 	ServePID int `json:"serve_pid"`
 	// Successor says that an agent of the slot has died before this one.
 	Successor bool `json:"successor,omitempty"`
@@ -48,7 +48,7 @@ type Setup struct {
 }
 
 // AsImage says that the slot has the image to itself, as its users.
-func (s Setup) AsImage() bool { return s.Level == Box || s.OwnRoot() }
+func (s Setup) AsImage() bool { return s.Level == Exclusive || s.OwnRoot() }
 
 // OwnRoot says that the slot has a root of its own.
 func (s Setup) OwnRoot() bool { return s.View.Kind == rootfs.ViewOwn }

@@ -25,7 +25,7 @@ const share = 4
 
 // counters are the resource limits of what the kernel counts by user, with what
 // a slot may have of each where it is counted alone and where it is not. A lower
-// limit of the box stays.
+// limit of the sandbox stays.
 var counters = []struct {
 	resource    int
 	own, shared func(limit uint64) uint64

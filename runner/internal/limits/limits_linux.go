@@ -62,7 +62,7 @@ func OwnPIDLimit() bool {
 
 // LeaveDescriptors lowers the limit of open files of this process and its
 // commands by a quarter. The kernel counts descriptors in flight by user, over
-// all slots and boxes, and refuses a process whose own limit is below that
+// all slots and sandboxes, and refuses a process whose own limit is below that
 // count: commands before the runner. Where Go has raised the soft limit (to one
 // below the hard limit) nothing is lowered: commands would get the raised
 // limit.

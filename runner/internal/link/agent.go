@@ -68,7 +68,7 @@ type Agent struct {
 	ended    chan struct{} // the process has been waited for
 	how      string
 	died     *ipc.Error // how, as an answer; set with it
-	oomKills int64      // of the box, when it was started
+	oomKills int64      // of the sandbox, when it was started
 	expected atomic.Bool
 }
 

@@ -18,4 +18,4 @@ func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do(
 
 func oomKills() int64 { return 0 }
 
-func boxFull() bool { return false }
+func sandboxFull() bool { return false }

@@ -38,18 +38,18 @@ func Start(ctx context.Context, plan Plan) (h *Agent, again bool, err error) {
 		if ctx.Err() != nil { // also where the driver has given up a command whose time was over meanwhile
 			err = errSlowSetup
 		}
-		// The time that it took and the signal that ended it say nothing about what the box allows.
+		// The time that it took and the signal that ended it say nothing about what the sandbox allows.
 		return nil, false, failure("exhausted", "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
 	return h, false, nil
 }
 
-var errSlowSetup = errors.New("it took too long: the box may have too little of the processors")
+var errSlowSetup = errors.New("it took too long: the sandbox may have too little of the processors")
 
 // Refusal returns the kind of an error of the kernel: "exhausted" where the same
-// may succeed later, "isolation" where the box does not allow it.
+// may succeed later, "isolation" where the sandbox does not allow it.
 func Refusal(err error) string {
-	if ipc.Lacks(err) || boxFull() { // without room for processes it could not make its threads
+	if ipc.Lacks(err) || sandboxFull() { // without room for processes it could not make its threads
 		return "exhausted"
 	}
 	return "isolation"

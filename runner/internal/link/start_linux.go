@@ -33,15 +33,15 @@ func (p Plan) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(p.Bwrap, p.Setup.View.BwrapArgs(exe, argv[1:]), attr)
 }
 
-var boxOOM = sync.OnceValue(cgroup.BoxOOMFile)
+var sandboxOOM = sync.OnceValue(cgroup.SandboxOOMFile)
 
-// oomKills counts the processes that the box has lost for want of memory.
+// oomKills counts the processes that the sandbox has lost for want of memory.
 func oomKills() int64 {
-	count, _ := cgroup.ReadOOM(boxOOM())
+	count, _ := cgroup.ReadOOM(sandboxOOM())
 	return count
 }
 
-func boxFull() bool { return cgroup.BoxFull() }
+func sandboxFull() bool { return cgroup.SandboxFull() }
 
 type starting struct {
 	do   func() (*os.Process, error)

@@ -38,7 +38,7 @@ func (h *Agent) watch(linkDown <-chan struct{}) {
 	}
 	h.died = &ipc.Error{
 		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.how),
-		Detail: map[string]bool{"oom": oom, "whole_box": h.plan.Setup.Level == isolation.Box},
+		Detail: map[string]bool{"oom": oom, "exclusive": h.plan.Setup.Level == isolation.Exclusive},
 	}
 	select {
 	case <-linkDown:

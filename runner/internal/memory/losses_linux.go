@@ -30,12 +30,12 @@ type Mark struct {
 }
 
 // Open finds the counter for a slot with these groups; alone says that the slot
-// has the box for itself.
+// has the sandbox for itself.
 func (l *Losses) Open(joins []cgroup.Join, rooms cgroup.Rooms, limit int64, alone bool) {
 	l.counter, l.own = cgroup.OOMFile(joins)
 	l.own = l.own || alone
 	l.limit = limit
-	most := min(rooms.Memory.Most(), rooms.BoxMemory.Most())
+	most := min(rooms.Memory.Most(), rooms.SandboxMemory.Most())
 	if limit > 0 {
 		most = min(most, limit)
 	}

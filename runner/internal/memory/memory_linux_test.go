@@ -29,13 +29,13 @@ func TestWhichCommandHasLostAProcessForWantOfMemory(t *testing.T) {
 		byUs, alone bool
 		want        bool
 	}{
-		"itself":                        {false, 1, killed, false, false, true},
-		"killed, and memory was there":  {true, 0, killed, false, true, false},
-		"killed by us":                  {false, 1, killed, true, false, false},
-		"the largest part":              {false, 1, ipc.Exit{MaxRSS: half + 1}, false, false, true},
-		"a part, nobody else ran":       {true, 1, ipc.Exit{}, false, true, true},
-		"a part of somebody":            {true, 1, ipc.Exit{}, false, false, false},
-		"a part of any slot of the box": {false, 1, ipc.Exit{}, false, true, false},
+		"itself":                            {false, 1, killed, false, false, true},
+		"killed, and memory was there":      {true, 0, killed, false, true, false},
+		"killed by us":                      {false, 1, killed, true, false, false},
+		"the largest part":                  {false, 1, ipc.Exit{MaxRSS: half + 1}, false, false, true},
+		"a part, nobody else ran":           {true, 1, ipc.Exit{}, false, true, true},
+		"a part of somebody":                {true, 1, ipc.Exit{}, false, false, false},
+		"a part of any slot of the sandbox": {false, 1, ipc.Exit{}, false, true, false},
 	} {
 		count(5)
 		l := &Losses{counter: counter, own: c.own, half: half}

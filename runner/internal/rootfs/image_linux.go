@@ -13,7 +13,7 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// ReadImage finds out how slots see this box, whose folders are to stay as they
+// ReadImage finds out how slots see this sandbox, whose folders are to stay as they
 // are from now on. home is the runner's own folder; folder is for copies of what
 // cannot have a layer over it. Slots write to the folders in shared themselves.
 func ReadImage(home string, shared []string, folder string) (*Image, error) {
@@ -41,7 +41,7 @@ func ReadImage(home string, shared []string, folder string) (*Image, error) {
 		return nil, err
 	}
 	if err := r.split("/", false); err != nil {
-		return nil, fmt.Errorf("the box's folders cannot be read: %w", err)
+		return nil, fmt.Errorf("the sandbox's folders cannot be read: %w", err)
 	}
 	for _, path := range r.shared {
 		if !slices.Contains(r.image.Shared, path) {
@@ -156,7 +156,7 @@ func small(path string) bool {
 	}) == nil
 }
 
-// mountsByPath are the mounts of this box; of several at one path the last,
+// mountsByPath are the mounts of this sandbox; of several at one path the last,
 // which covers the others.
 func mountsByPath() (map[string]proc.Mount, error) {
 	table, err := proc.Mounts()
@@ -220,7 +220,7 @@ func (r *imageReader) file(path string, st *syscall.Stat_t) error {
 	return r.asIn(path, st)
 }
 
-// devices finds the box's device nodes.
+// devices finds the sandbox's device nodes.
 func (r *imageReader) devices(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

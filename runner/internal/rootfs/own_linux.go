@@ -40,19 +40,19 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 			return nil, err
 		}
 	}
-	box, err := handle("/")
+	sandbox, err := handle("/")
 	if err != nil {
 		return nil, err
 	}
-	defer box.Close()
+	defer sandbox.Close()
 	if err := os.Chdir(root); err != nil {
 		return nil, fmt.Errorf("view: %w", err)
 	}
 	if err := syscall.PivotRoot(".", "."); err != nil {
 		return nil, fmt.Errorf("pivot_root: %w", err)
 	}
-	// The box's root lies over the slot's until it is left; paths that begin with "/" are the slot's.
-	if lastPID, err = v.furnish(sourceOf(box)); err != nil {
+	// The sandbox's root lies over the slot's until it is left; paths that begin with "/" are the slot's.
+	if lastPID, err = v.furnish(sourceOf(sandbox)); err != nil {
 		return nil, err
 	}
 	if err := syscall.Unmount(".", syscall.MNT_DETACH); err != nil {
@@ -61,7 +61,7 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 	return lastPID, os.Chdir("/")
 }
 
-// lay mounts a folder of the box with layer n of the slot over it.
+// lay mounts a folder of the sandbox with layer n of the slot over it.
 func (v View) lay(n int, lower, at string) error {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(lower, &st); err != nil {
@@ -92,13 +92,13 @@ func overlayOptions(lower, upper, work string) string {
 		",userxattr,volatile"
 }
 
-// furnish mounts what is not of the image; box is a path to the box's root.
-func (v View) furnish(box string) (lastPID *os.File, err error) {
+// furnish mounts what is not of the image; sandbox is a path to the sandbox's root.
+func (v View) furnish(sandbox string) (lastPID *os.File, err error) {
 	if lastPID, err = v.ownProc(); err != nil {
 		return nil, err
 	}
 	for _, step := range []func(string) error{v.ownSys, v.ownDev, v.ownMounts} {
-		if err := step(box); err != nil {
+		if err := step(sandbox); err != nil {
 			return nil, err
 		}
 	}
@@ -142,11 +142,11 @@ func (v View) ownProc() (lastPID *os.File, err error) {
 	return lastPID, nil
 }
 
-func (v View) ownSys(box string) error {
+func (v View) ownSys(sandbox string) error {
 	if err := placeDir("/sys"); err != nil {
 		return err
 	}
-	if err := bind(box+"/sys", "/sys", true, attrNosuid|attrNodev|attrNoexec); err != nil {
+	if err := bind(sandbox+"/sys", "/sys", true, attrNosuid|attrNodev|attrNoexec); err != nil {
 		return err
 	}
 	for _, path := range maskedPaths {
@@ -157,7 +157,7 @@ func (v View) ownSys(box string) error {
 		if st.IsDir() {
 			err = mount("tmpfs", path, "tmpfs", syscall.MS_RDONLY|msNosuidNodev|syscall.MS_NOEXEC, "size=0")
 		} else {
-			err = bind(box+"/dev/null", path, false, 0)
+			err = bind(sandbox+"/dev/null", path, false, 0)
 		}
 		if err != nil {
 			return err
@@ -166,7 +166,7 @@ func (v View) ownSys(box string) error {
 	return nil
 }
 
-func (v View) ownDev(box string) error {
+func (v View) ownDev(sandbox string) error {
 	if err := mount("tmpfs", "/dev", "tmpfs", syscall.MS_NOSUID, "mode=0755,size=64k"); err != nil {
 		return err
 	}
@@ -174,16 +174,16 @@ func (v View) ownDev(box string) error {
 		if err := placeFile(path); err != nil {
 			return err
 		}
-		if err := bind(box+path, path, false, 0); err != nil {
+		if err := bind(sandbox+path, path, false, 0); err != nil {
 			return err
 		}
 	}
 	return deviceLinks("/dev", v.Image.ShmSize)
 }
 
-// ownMounts are file systems in memory that the box has, folders that it shares
+// ownMounts are file systems in memory that the sandbox has, folders that it shares
 // or nobody may write to, and what the slot has of the runner's.
-func (v View) ownMounts(box string) error {
+func (v View) ownMounts(sandbox string) error {
 	for _, m := range v.Image.Memory {
 		if err := placeDir(m.Path); err != nil {
 			return err
@@ -193,7 +193,7 @@ func (v View) ownMounts(box string) error {
 		}
 	}
 	for _, path := range slices.Concat(v.Image.Shared, v.Image.ReadOnly) {
-		if err := bind(box+path, path, slices.Contains(v.Image.ReadOnly, path), 0); err != nil {
+		if err := bind(sandbox+path, path, slices.Contains(v.Image.ReadOnly, path), 0); err != nil {
 			return err
 		}
 	}
@@ -216,7 +216,7 @@ func (v View) ownMounts(box string) error {
 		if err := placeDir(b.Target); err != nil {
 			return err
 		}
-		if err := bind(box+b.Source, b.Target, b.ReadOnly, attrNosuid|attrNodev|attrNoexec); err != nil {
+		if err := bind(sandbox+b.Source, b.Target, b.ReadOnly, attrNosuid|attrNodev|attrNoexec); err != nil {
 			return err
 		}
 	}

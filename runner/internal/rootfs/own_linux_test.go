@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A box within a box has a root that is an overlay over an overlay already.
+// A sandbox within a sandbox has a root that is an overlay over an overlay already.
 func TestAThirdOverlayIsOneTooMany(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts take root")

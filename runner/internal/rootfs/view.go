@@ -6,7 +6,7 @@ import "hermes-exec/runner/internal/accounts"
 
 // View is the file system that a slot sees.
 type View struct {
-	Kind     string   `json:"kind"`    // "" shared with the box, "private", "box" or "own"
+	Kind     string   `json:"kind"`    // "" shared with the sandbox, "private", "sandbox" or "own"
 	Staging  string   `json:"staging"` // an empty directory of ours
 	BaseDir  string   `json:"base_dir"`
 	Binds    []Bind   `json:"binds"` // the slot's own directories
@@ -14,17 +14,17 @@ type View struct {
 	Passwd   string   `json:"passwd"`
 	Group    string   `json:"group"`
 	Hostname string   `json:"hostname"`
-	Network  bool     `json:"network"` // shared with the box; false: only a loopback of its own
+	Network  bool     `json:"network"` // shared with the sandbox; false: only a loopback of its own
 	Pids     bool     `json:"pids"`    // the agent is init of its own pid namespace
 	Made     bool     `json:"made"`    // bubblewrap has made it all
 
-	// Of "box", where the image may belong to the slots' own user: all of it is
+	// Of "sandbox", where the image may belong to the slots' own user: all of it is
 	// read-only but for the slot's directories and the folders that slots share.
 	ImageReadOnly bool     `json:"image_read_only,omitempty"`
 	Shared        []string `json:"shared,omitempty"`
 
 	// Of "own": what is below the slot's layers, an empty folder of ours for them
-	// ("": none, the root is the box's), the slot's working directory with its
+	// ("": none, the root is the sandbox's), the slot's working directory with its
 	// owner, and how many processes there may be (0: no limit).
 	Image     *Image        `json:"image,omitempty"`
 	Layer     string        `json:"layer,omitempty"`
@@ -33,13 +33,13 @@ type View struct {
 	MostPIDs  int64         `json:"most_pids,omitempty"`
 }
 
-// Image is a box as slots with a root of their own see it.
+// Image is a sandbox as slots with a root of their own see it.
 type Image struct {
 	Skeleton string        `json:"skeleton"`  // a folder of ours, for the root and folders that others are mounted on
-	Folders  []string      `json:"folders"`   // folders of the box with a layer over each, parents first
+	Folders  []string      `json:"folders"`   // folders of the sandbox with a layer over each, parents first
 	Memory   []MemoryMount `json:"memory"`    // file systems in memory, made afresh
-	Shared   []string      `json:"shared"`    // what is mounted in the box and all slots write to
-	ReadOnly []string      `json:"read_only"` // folders that are mounted in the box, and not writable
+	Shared   []string      `json:"shared"`    // what is mounted in the sandbox and all slots write to
+	ReadOnly []string      `json:"read_only"` // folders that are mounted in the sandbox, and not writable
 	Devices  []string      `json:"devices"`
 	ShmSize  string        `json:"shm_size"` // of /dev/shm
 }
@@ -51,7 +51,7 @@ type MemoryMount struct {
 	Options string `json:"options"`
 }
 
-// Bind shows Source, a directory of the box, at Target.
+// Bind shows Source, a directory of the sandbox, at Target.
 type Bind struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
@@ -63,6 +63,6 @@ type Bind struct {
 const (
 	ViewShared  = ""
 	ViewPrivate = "private"
-	ViewBox     = "box"
+	ViewBox     = "sandbox"
 	ViewOwn     = "own"
 )

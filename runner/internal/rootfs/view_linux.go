@@ -41,7 +41,7 @@ func (v View) Enter() (lastPID *os.File, err error) {
 	case ViewOwn:
 		return v.enterOwn()
 	}
-	return nil, v.enterBox()
+	return nil, v.enterSandbox()
 }
 
 // enterPrivate builds a root that has the system's programs read-only, the
@@ -164,7 +164,7 @@ func (v View) readOnlyPaths(root string) error {
 	return nil
 }
 
-// visible says whether a path of the box is below one of the system paths.
+// visible says whether a path of the sandbox is below one of the system paths.
 func visible(path string) bool {
 	for _, s := range systemPaths {
 		if len(path) > len(s) && path[:len(s)] == s && path[len(s)] == '/' {
@@ -224,7 +224,8 @@ func deviceLinks(dev, shmSize string) error {
 	return newDeviceMounts(dev, shmSize)
 }
 
-// sharedMemory is the most that a slot may keep in /dev/shm, which is memory of the box that no other limit may count.
+// sharedMemory is the most that a slot may keep in /dev/shm, which is memory of
+// the sandbox that no other limit may count.
 const sharedMemory = "256m"
 
 // terminals is how many a slot may have of those of the whole machine, by default 3,072.
@@ -244,14 +245,14 @@ func newDeviceMounts(dev, shmSize string) error {
 		}
 	}
 	if isDir(dev + "/mqueue") {
-		// Not built into every kernel, and nothing of the box shows without it.
+		// Not built into every kernel, and nothing of the sandbox shows without it.
 		_ = syscall.Mount("mqueue", dev+"/mqueue", "mqueue", msNosuidNodev|syscall.MS_NOEXEC, "")
 	}
 	return nil
 }
 
-// enterBox keeps the box's root and covers what belongs to others.
-func (v View) enterBox() error {
+// enterSandbox keeps the sandbox's root and covers what belongs to others.
+func (v View) enterSandbox() error {
 	sources := make([]*os.File, len(v.Binds))
 	for i, b := range v.Binds {
 		f, err := handle(b.Source)
@@ -299,7 +300,7 @@ func (v View) enterBox() error {
 	return mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, "")
 }
 
-// imageReadOnly makes all of the box read-only but what is the slot's own, and
+// imageReadOnly makes all of the sandbox read-only but what is the slot's own, and
 // the folders that slots share.
 func (v View) imageReadOnly() error {
 	kept := append([]string{v.BaseDir, "/proc", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/mqueue"}, v.Shared...)

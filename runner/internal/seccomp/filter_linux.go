@@ -65,7 +65,7 @@ func otherNetworks() (native, other []refusal) {
 }
 
 // asInContainer refuses what an engine's own filter refuses in a container:
-// that of a box in which slots have roots of their own lets the runner make
+// that of a sandbox in which slots have roots of their own lets the runner make
 // namespaces and mount, and some engines have none. ownInit says that the
 // processes below FirstPID are the slot's init.
 func asInContainer(ownInit bool) (native, other []refusal) {

@@ -11,7 +11,7 @@ import (
 	"hermes-exec/runner/internal/channel"
 )
 
-type boxFacts struct {
+type sandboxFacts struct {
 	Runner struct {
 		Version string `json:"version"`
 		PID     int    `json:"pid"`
@@ -35,9 +35,9 @@ type memoryFacts struct {
 	Runner     budget.Use `json:"runner"`
 }
 
-// Facts are those of READY and box.info.
+// Facts are those of READY and sandbox.info.
 func (s *Server) Facts() any {
-	f := boxFacts{
+	f := sandboxFacts{
 		BootID: s.bootID, InputWindow: channel.InputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(),
 		BaseDir: s.config.Base, DiskFull: !s.slots.DiskHasRoom(),
 		Isolation: s.config.Isolation, Memory: memory(),

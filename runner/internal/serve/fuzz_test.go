@@ -22,7 +22,7 @@ const hello = `{"versions":[1],"nonce":"0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a","claim
 // asked are requests that no slot is there for: they are read and checked, and
 // nothing is started.
 var asked = []string{
-	`{"method":"box.info","params":{}}`, `{"method":"slot.reset","params":{"slot":"s0"}}`,
+	`{"method":"sandbox.info","params":{}}`, `{"method":"slot.reset","params":{"slot":"s0"}}`,
 	`{"method":"slot.kill_all","params":{"slot":"s0"}}`,
 	`{"method":"slot.processes","params":{"slot":"s0"}}`, `{"method":"slot.view","params":{"slot":"s0"}}`,
 	`{"method":"exec.run","params":{"slot":"s0","shell":"true","cwd":"/","env":{"A":{"b64":"/w=="}},"stdin":true,"timeout_s":1.5,"output_limit_bytes":5,"stream":true,"session":"s1"},"window":4096}`,

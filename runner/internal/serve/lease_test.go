@@ -47,7 +47,7 @@ func TestRunnerWithoutDriverEnds(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	t.Run("method", func(t *testing.T) {
 		b, d := testdriver.Open(t)
-		d.Call("box.shutdown", testdriver.Params{}, nil)
+		d.Call("sandbox.shutdown", testdriver.Params{}, nil)
 		b.WaitEnd(testdriver.Patience)
 		if m := <-d.Bye; m.Reason != "shutdown" {
 			t.Fatal(m)
@@ -78,7 +78,7 @@ func TestBadRequests(t *testing.T) {
 	for name, payload := range map[string]string{
 		"no json": `{"method":`, "a list": `[]`, "no method": `{}`,
 		"params a string": `{"method":"exec.run","params":"x"}`,
-		"huge window":     `{"method":"box.info","params":{},"window":999999999999}`,
+		"huge window":     `{"method":"sandbox.info","params":{},"window":999999999999}`,
 		"deep":            strings.Repeat("[", 20000),
 	} {
 		t.Run(name, func(t *testing.T) {

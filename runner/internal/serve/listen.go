@@ -12,7 +12,7 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// acceptPause is how long a listener waits when the box has no descriptor left.
+// acceptPause is how long a listener waits when the sandbox has no descriptor left.
 const acceptPause = 50 * time.Millisecond
 
 var errNotListening = &wire.Error{Kind: "os", Errno: "ECONNABORTED", Message: "nothing listens any more"}

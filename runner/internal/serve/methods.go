@@ -20,7 +20,7 @@ func init() {
 		"slot.create": (*Server).slotCreate, "slot.reset": (*Server).slotReset, "slot.destroy": (*Server).slotDestroy,
 		"slot.kill_all": (*Server).slotKillAll, "slot.disk": (*Server).slotDisk, "net.connect": (*Server).netConnect,
 		"net.listen": (*Server).netListen, "net.accept": (*Server).netAccept,
-		"box.info": (*Server).boxInfo, "box.shutdown": (*Server).boxShutdown,
+		"sandbox.info": (*Server).sandboxInfo, "sandbox.shutdown": (*Server).sandboxShutdown,
 	} {
 		methods[name] = m
 	}
@@ -47,8 +47,8 @@ func (s *Server) slotCreate(c *channel.Conversation, params json.RawMessage) (an
 		return nil, channel.BadRequest("slot is missing")
 	}
 	created, err := s.slots.Create(c.Ctx, p)
-	if err == nil && p.Level == isolation.Box {
-		// The one slot of a box is wanted soon. Where its agent cannot be had, its first use says why.
+	if err == nil && p.Level == isolation.Exclusive {
+		// The one slot of a sandbox is wanted soon. Where its agent cannot be had, its first use says why.
 		go func() { _, _ = s.slots.Agent(s.ctx, p.Slot) }()
 	}
 	return created, err
@@ -95,9 +95,11 @@ func (s *Server) slotDisk(_ *channel.Conversation, params json.RawMessage) (any,
 	return s.slots.Disk(s.ctx, p.Slot, p.Refused, p.Prepared)
 }
 
-func (s *Server) boxInfo(*channel.Conversation, json.RawMessage) (any, error) { return s.Facts(), nil }
+func (s *Server) sandboxInfo(*channel.Conversation, json.RawMessage) (any, error) {
+	return s.Facts(), nil
+}
 
-func (s *Server) boxShutdown(*channel.Conversation, json.RawMessage) (any, error) {
+func (s *Server) sandboxShutdown(*channel.Conversation, json.RawMessage) (any, error) {
 	s.shutdownSoon()
 	return nil, nil
 }

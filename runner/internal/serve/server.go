@@ -27,7 +27,7 @@ import (
 
 const (
 	// longestTick bounds what one tick may add to the silence, so that the
-	// lease of a box that was paused is not over at once.
+	// lease of a sandbox that was paused is not over at once.
 	longestTick = 2 * time.Second
 	// firstContact is how long an unclaimed runner waits for its driver.
 	firstContact = 60 * time.Second

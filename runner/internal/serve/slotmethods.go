@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// lastWords is how long the answer to box.shutdown has to leave.
+// lastWords is how long the answer to sandbox.shutdown has to leave.
 const lastWords = 100 * time.Millisecond
 
 func (s *Server) shutdownSoon() {

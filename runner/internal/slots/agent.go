@@ -10,7 +10,7 @@ import (
 )
 
 // setupTimeout is how long healthy agents may take to get ready: some
-// milliseconds, and a thousand times that in a box with a small share of the
+// milliseconds, and a thousand times that in a sandbox with a small share of the
 // processors. The driver gives a slot 60 s.
 const setupTimeout = 45 * time.Second
 

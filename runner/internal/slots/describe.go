@@ -28,9 +28,9 @@ func (s *rung) describe(p CreateParams) {
 	iso := &s.facts.Isolation
 	iso.Level = u.Level
 	switch u.Level {
-	case isolation.Box:
-		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole box", "the whole box",
-			"the whole box, as "+u.UserName, "the "+s.m.networkOwner()+"'s"
+	case isolation.Exclusive:
+		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole sandbox", "the whole sandbox",
+			"the whole sandbox, as "+u.UserName, "the "+s.m.networkOwner()+"'s"
 		if s.scoped() {
 			iso.Network += scopedSockets
 		}
@@ -43,7 +43,7 @@ func (s *rung) describe(p CreateParams) {
 
 const scopedSockets = "; abstract sockets within the slot only (Landlock)"
 
-func (m *Manager) networkOwner() string { return cmp.Or(m.network, "box") }
+func (m *Manager) networkOwner() string { return cmp.Or(m.network, "sandbox") }
 
 func (s *rung) describeNamespaces() {
 	u, iso := s.setup, &s.facts.Isolation
@@ -90,13 +90,13 @@ func (s *rung) describeNetwork() string {
 func (s *rung) describeShared(p CreateParams) {
 	u, iso := s.setup, &s.facts.Isolation
 	iso.Network = "shared with the " + s.m.networkOwner()
-	iso.Filesystem = "shared with the box, /tmp too, by file mode; own directories"
+	iso.Filesystem = "shared with the sandbox, /tmp too, by file mode; own directories"
 	iso.Processes = "shared table; signals by uid"
 	iso.Users = "own uid, no_new_privs"
 	switch {
 	case u.Level == isolation.None && !u.Switch, u.Level == isolation.None && !p.PrivateRoot:
-		iso.Users, iso.Filesystem = "shared: "+u.UserName, "shared with the box"
-		iso.Processes = "shared with the box"
+		iso.Users, iso.Filesystem = "shared: "+u.UserName, "shared with the sandbox"
+		iso.Processes = "shared with the sandbox"
 	case u.Level == isolation.UID && !s.name:
 		iso.Users = "own uid without a passwd name, no_new_privs"
 	}
@@ -119,7 +119,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // allowed is what a slot on a host gets of the runner's own environment.
 var allowed = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ"}
 
-// environment is the slot's base environment: in a box the image's, then the
+// environment is the slot's base environment: in a sandbox the image's, then the
 // pool's, then what the slot is.
 func environment(p CreateParams, setup isolation.Setup) []string {
 	env := map[string]string{}

@@ -30,18 +30,18 @@ func smallDisk(t testing.TB) (dir string, fill func(name string, bytes int)) {
 	}
 }
 
-func boxAt(t *testing.T, base string) *box {
+func sandboxAt(t *testing.T, base string) *sandbox {
 	t.Helper()
-	m, err := NewManager(filepath.Join(base, "box"), probed(), os.Args[0])
+	m, err := NewManager(filepath.Join(base, "base"), probed(), os.Args[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := boxOf(t, m)
+	b := sandboxOf(t, m)
 	t.Cleanup(func() { m.Close(context.Background()) })
 	return b
 }
 
-func (b *box) disk(slot string) room.Facts {
+func (b *sandbox) disk(slot string) room.Facts {
 	b.t.Helper()
 	facts, err := b.Disk(context.Background(), slot, false, false)
 	if err != nil {
@@ -52,7 +52,7 @@ func (b *box) disk(slot string) room.Facts {
 
 func TestFullDiskIsTheDoingOfWhoFilledIt(t *testing.T) {
 	dir, fill := smallDisk(t)
-	b := boxAt(t, dir)
+	b := sandboxAt(t, dir)
 	fill("others", 64<<20)
 	if b.DiskHasRoom() {
 		t.Error("before there is a slot a full disk is not seen")
@@ -91,7 +91,7 @@ func TestFullDiskIsTheDoingOfWhoFilledIt(t *testing.T) {
 
 func TestRoomThatATenantLeavesIsNoneForTheNext(t *testing.T) {
 	dir, fill := smallDisk(t)
-	b := boxAt(t, dir)
+	b := sandboxAt(t, dir)
 	b.create(CreateParams{Slot: "a", Network: true, PrivateRoot: true})
 	b.sh("a", "head -c 2000000 /dev/zero > work")
 	fill("others", 64<<20)
@@ -119,7 +119,7 @@ func TestRoomThatATenantLeavesIsNoneForTheNext(t *testing.T) {
 func TestRemovedFilesThatASlotHoldsOpenAreItsOwn(t *testing.T) {
 	for _, level := range []string{isolation.None, isolation.Namespaces} {
 		dir, _ := smallDisk(t)
-		b := boxAt(t, dir)
+		b := sandboxAt(t, dir)
 		b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true})
 		b.sh("a", "(exec 3>large; rm large; cat /dev/zero >&3 2>/dev/null; sleep 100) >/dev/null 2>&1 </dev/null &")
 		for end := time.Now().Add(time.Minute); !b.DiskNearlyFull("a") && time.Now().Before(end); {
@@ -133,7 +133,7 @@ func TestRemovedFilesThatASlotHoldsOpenAreItsOwn(t *testing.T) {
 
 func TestFilesWithoutRoomForOthersCountToo(t *testing.T) {
 	dir, _ := smallDisk(t)
-	b := boxAt(t, dir)
+	b := sandboxAt(t, dir)
 	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
 	b.create(CreateParams{Slot: "b", Level: isolation.None, Network: true, PrivateRoot: true})
 	b.sh("b", "i=0; while true > $i; do i=$((i + 1)); done 2>/dev/null; true")

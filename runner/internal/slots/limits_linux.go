@@ -8,6 +8,6 @@ const rlimitsWork = true
 // slot.
 func (s *rung) scoped() bool {
 	shares := s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID ||
-		s.setup.Level == isolation.Box && s.m.network != ""
+		s.setup.Level == isolation.Exclusive && s.m.network != ""
 	return shares && isolation.CanScope(s.m.facts.LandlockABI)
 }

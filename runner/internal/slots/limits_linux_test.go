@@ -14,7 +14,7 @@ import (
 func TestRlimitsHoldFromTheFirstInstruction(t *testing.T) {
 	for _, level := range rungs() {
 		t.Run(level, func(t *testing.T) {
-			b := newBox(t, probed())
+			b := newSandbox(t, probed())
 			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true,
 				Limits: ipc.Limits{OpenFiles: ptr[int64](77), FileSizeMB: ptr[int64](1), CPUTimeS: ptr(1.0)}})
 			if got := b.sh("a", "ulimit -n; ulimit -Hn; ulimit -Ht"); got != "77\n77\n1" {
@@ -47,7 +47,7 @@ func TestMemoryLimitAndOOMFact(t *testing.T) {
 	}
 	for _, level := range rungs() {
 		t.Run(level, func(t *testing.T) {
-			b := newBox(t, probed())
+			b := newSandbox(t, probed())
 			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true,
 				Limits: ipc.Limits{MemoryMB: ptr[int64](48), CPUs: ptr(0.5)}})
 			if how := facts.Isolation.Limits; !strings.HasPrefix(how["memory_mb"], "cgroup") ||
@@ -73,7 +73,7 @@ func TestMemoryWatchdog(t *testing.T) {
 		t.Run(level, func(t *testing.T) {
 			f := probed()
 			f.Cgroups = nil
-			b := newBox(t, f)
+			b := newSandbox(t, f)
 			p := CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true,
 				Limits: ipc.Limits{MemoryMB: ptr[int64](48)}}
 			if _, err := b.Create(context.Background(), p); err == nil || kind(err) != "limit " {
@@ -103,7 +103,7 @@ func TestForkBombEnds(t *testing.T) {
 	if _, err := os.Stat("/usr/bin/perl"); err != nil {
 		t.Skip(err)
 	}
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	facts, err := b.Create(context.Background(),
 		CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true,
 			Limits: ipc.Limits{PIDs: ptr[int64](120)}})
@@ -149,7 +149,7 @@ func TestForkBombEnds(t *testing.T) {
 // TestKillEverythingFromInside: only inside a pid namespace of its own.
 func TestKillEverythingFromInside(t *testing.T) {
 	needs(t, isolation.Namespaces)
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true, Network: true})
 	if got := b.sh("a", "echo $(ls -d /proc/[0-9]* | wc -l)"); got > "9" && len(got) > 1 {
 		t.Skipf("%s processes to be seen: not a pid namespace of its own", got)

@@ -24,7 +24,7 @@ import (
 	"hermes-exec/runner/internal/wipe"
 )
 
-// Manager holds the slots of one box.
+// Manager holds the slots of one sandbox.
 type Manager struct {
 	base  string
 	dir   *private.Directory // base, held open
@@ -43,9 +43,9 @@ type Manager struct {
 
 	places  *shared.Places
 	roots   roots
-	shared  []string // folders of the box to which all slots write
-	network string   // whose the network of the box is
-	filter  bool     // the engine does not keep a box from system calls
+	shared  []string // folders of the sandbox to which all slots write
+	network string   // whose the network of the sandbox is
+	filter  bool     // the engine does not keep a sandbox from system calls
 
 	whole        atomic.Bool
 	disk         room.Mark
@@ -94,7 +94,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 	return m, nil
 }
 
-// Share names folders of the box to which slots with roots of their own write
+// Share names folders of the sandbox to which slots with roots of their own write
 // too. It is called before the first slot is made.
 func (m *Manager) Share(folders []string) { m.shared = folders }
 
@@ -102,11 +102,11 @@ func (m *Manager) Share(folders []string) { m.shared = folders }
 // stays. It is called before the first slot is made.
 func (m *Manager) Mounts(dirs []string) { m.places = shared.New(m.ids, m.home(), dirs) }
 
-// NetworkOf says whose the network of the box is, where it is not its own. It
+// NetworkOf says whose the network of the sandbox is, where it is not its own. It
 // is called before the first slot is made.
 func (m *Manager) NetworkOf(whose string) { m.network = whose }
 
-// Filter keeps the tenants of a whole box from the system calls that a
+// Filter keeps the tenants of a whole sandbox from the system calls that a
 // container may not call, where its engine does not. It is called before the
 // first slot is made.
 func (m *Manager) Filter() { m.filter = true }
@@ -114,8 +114,8 @@ func (m *Manager) Filter() { m.filter = true }
 // groupName is what a slot's cgroups are called.
 func (m *Manager) groupName(slot string) string { return "hermes-exec-" + m.boot + "-" + slot }
 
-// tellGroups writes the path prefixes of all cgroups of this box to a file, one
-// a line, so that they can be removed with the directory of a box that was
+// tellGroups writes the path prefixes of all cgroups of this sandbox to a file, one
+// a line, so that they can be removed with the directory of a sandbox that was
 // killed.
 func (m *Manager) tellGroups() error {
 	var text []byte
@@ -165,7 +165,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		m.mu.Unlock()
 		return SlotFacts{}, errors.Join(err, s.removeTraces())
 	}
-	if s.setup.Level == isolation.Box {
+	if s.setup.Level == isolation.Exclusive {
 		m.whole.Store(true)
 	}
 	return s.facts, nil
@@ -215,8 +215,8 @@ func (m *Manager) Reset(ctx context.Context, id string) (ResetResult, error) {
 	if s.gone {
 		return ResetResult{}, failure("no_slot", "no slot %q", id)
 	}
-	if s.setup.Level == isolation.Box {
-		return ResetResult{}, failure("bad_request", "a whole box is replaced, not reset")
+	if s.setup.Level == isolation.Exclusive {
+		return ResetResult{}, failure("bad_request", "a whole sandbox is replaced, not reset")
 	}
 	return s.reset(ctx), nil
 }

@@ -59,7 +59,7 @@ func TestBubblewrap(t *testing.T) {
 	}
 	f := probed()
 	f.Way, f.BwrapPath, f.Bubblewrap = isolation.WayBwrap, path, true
-	b := newBox(t, f)
+	b := newSandbox(t, f)
 	facts := b.create(CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true})
 	out := b.sh("a", "echo $$ > pid; id -un; pwd; ls /home; cat /proc/1/environ 2>/dev/null | tr -d '\\0'; touch /x "+
 		"/usr/x /etc/x 2>/dev/null; echo $?; grep -c : /proc/net/dev; setsid -f sleep 1000 >/dev/null 2>&1; ls -d "+
@@ -84,7 +84,7 @@ func TestSlotHasItsShareOfAnOrdinaryUsersNamespaces(t *testing.T) {
 	if f.Way != isolation.WaySelf || !ok {
 		t.Skip("needs an ordinary user who may make namespaces")
 	}
-	b := newBox(t, f)
+	b := newSandbox(t, f)
 	b.create(CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true})
 	out := b.sh("a", "echo 9 2>/dev/null >/proc/sys/user/max_user_namespaces; cat /proc/sys/user/max_user_namespaces")
 	if want := strconv.FormatInt(most, 10); out != want {

@@ -1,4 +1,4 @@
-// Package slots keeps the slots of a box: their directories, users, limits and
+// Package slots keeps the slots of a sandbox: their directories, users, limits and
 // agents, from creation over any number of resets to the end.
 package slots
 
@@ -26,7 +26,7 @@ type CreateParams struct {
 	OwnRoot          bool                 `json:"own_root"`
 	Setup            bool                 `json:"setup"` // with OwnRoot: it changes what is below
 	User             string               `json:"user"`
-	Workspace        ipc.Bytes            `json:"workspace"` // of a whole box, and in a root of the slot's own
+	Workspace        ipc.Bytes            `json:"workspace"` // of a whole sandbox, and in a root of the slot's own
 }
 
 // SlotFacts is the result of slot.create.

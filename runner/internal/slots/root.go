@@ -15,7 +15,7 @@ import (
 	"hermes-exec/runner/internal/rootfs"
 )
 
-// roots is what a box has found out about roots of their own for its slots. Only
+// roots is what a sandbox has found out about roots of their own for its slots. Only
 // what proves something is kept: a trial that lacked memory or room is repeated.
 type roots struct {
 	mu     sync.Mutex
@@ -25,7 +25,7 @@ type roots struct {
 }
 
 // ownRoots gives what is below the slots' roots of their own, or why they
-// cannot have any. The box's directories are to stay as they are from then on;
+// cannot have any. The sandbox's directories are to stay as they are from then on;
 // for the slot that prepares them there is nothing below yet.
 func (m *Manager) ownRoots(setup bool) (*rootfs.Image, error) {
 	r := &m.roots
@@ -63,7 +63,7 @@ func (m *Manager) tryOwnRoot() error {
 }
 
 // imageUser makes a slot with a root of its own the image's user's, with the
-// capabilities that root has in the box.
+// capabilities that root has in the sandbox.
 func (s *rung) imageUser(name string) error {
 	user, err := accounts.LookupUser(name)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *rung) imageUser(name string) error {
 }
 
 // placeOwn decides what a slot sees in a root of its own. The one that prepares
-// the box sees the box's, behind what hides parts of /proc and /sys.
+// the sandbox sees the sandbox's, behind what hides parts of /proc and /sys.
 func (s *rung) placeOwn(p CreateParams) {
 	u := &s.setup
 	if p.Setup {
@@ -112,10 +112,10 @@ func (s *slot) freshLayer() error {
 	return os.Mkdir(at, 0o700)
 }
 
-// placeInBox puts the workspace of a whole box where it is to be, and gives its
-// tenant the box's temporary directory. Where the box's root cannot be written
+// placeInSandbox puts the workspace of a whole sandbox where it is to be, and gives its
+// tenant the sandbox's temporary directory. Where the sandbox's root cannot be written
 // to, or nothing is asked for, they are in the slot's directory.
-func (s *rung) placeInBox(p CreateParams) {
+func (s *rung) placeInSandbox(p CreateParams) {
 	u := &s.setup
 	if p.Workspace == "" {
 		return

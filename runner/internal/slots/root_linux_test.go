@@ -12,14 +12,14 @@ import (
 	"hermes-exec/runner/internal/limits"
 )
 
-// ownRoot is a box whose slots have roots of their own over this machine's
+// ownRoot is a sandbox whose slots have roots of their own over this machine's
 // files, and the slot "a" of a user.
-func ownRoot(t *testing.T, user string) (*box, SlotFacts) {
+func ownRoot(t *testing.T, user string) (*sandbox, SlotFacts) {
 	t.Helper()
 	if os.Getpid() != 1 {
-		t.Skip("runs inside TestWholeBox")
+		t.Skip("runs inside TestExclusiveSandbox")
 	}
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	if _, err := b.ownRoots(false); err != nil {
 		t.Skip(err)
 	}
@@ -30,7 +30,7 @@ func rootParams(slot, user string) CreateParams {
 	return CreateParams{Slot: slot, Level: "auto", Network: true, User: user, OwnRoot: true, Workspace: "/workspace"}
 }
 
-func TestInTheBoxOwnRootIsTheTenants(t *testing.T) {
+func TestInTheSandboxOwnRootIsTheTenants(t *testing.T) {
 	b, facts := ownRoot(t, "")
 	if facts.UID != 0 || facts.Home != "/root" || facts.Workspace != "/workspace" || facts.Tmp != "/tmp" ||
 		facts.Isolation.Level != isolation.Namespaces || !strings.HasPrefix(facts.Isolation.Filesystem, "own root") {
@@ -49,7 +49,7 @@ func TestInTheBoxOwnRootIsTheTenants(t *testing.T) {
 	}
 	for _, dir := range []string{"/", "/etc", "/root", "/tmp"} {
 		if _, err := os.Lstat(filepath.Join(dir, mark)); err == nil {
-			t.Errorf("%s of the box was written to", dir)
+			t.Errorf("%s of the sandbox was written to", dir)
 		}
 	}
 	for range 3 {
@@ -63,7 +63,7 @@ func TestInTheBoxOwnRootIsTheTenants(t *testing.T) {
 	}
 }
 
-func TestInTheBoxOwnRootOfAnImagesUser(t *testing.T) {
+func TestInTheSandboxOwnRootOfAnImagesUser(t *testing.T) {
 	b, facts := ownRoot(t, "daemon")
 	if facts.UID != 1 || facts.UserName != "daemon" || facts.Home != "/usr/sbin" {
 		t.Errorf("%+v", facts)
@@ -79,7 +79,7 @@ func TestInTheBoxOwnRootOfAnImagesUser(t *testing.T) {
 	}
 }
 
-func (b *box) as(slot, user, script string) string {
+func (b *sandbox) as(slot, user, script string) string {
 	c, err := b.spawn(slot, func(s *ipc.Spawn) { s.User, s.Cwd = user, "/" }, "/bin/sh", "-c", script)
 	if err != nil {
 		b.t.Fatal(err)
@@ -92,7 +92,7 @@ func (b *box) as(slot, user, script string) string {
 }
 
 // A tenant that is root may send its init any signal, and is its user.
-func TestInTheBoxOwnRootInitIsOutOfReach(t *testing.T) {
+func TestInTheSandboxOwnRootInitIsOutOfReach(t *testing.T) {
 	b, _ := ownRoot(t, "")
 	out := b.sh("a", "for n in $(seq 1 64); do kill -$n 1 2>/dev/null; done; cat /proc/1/environ 2>&1; "+
 		"ls /proc/1/root/ 2>&1; ls -l /proc/1/exe 2>&1; echo 1 2>/dev/null > /proc/sys/kernel/sysrq || echo kept")
@@ -106,7 +106,7 @@ func TestInTheBoxOwnRootInitIsOutOfReach(t *testing.T) {
 }
 
 // Links of /proc lead to what the agent has open, with the agent's rights.
-func TestInTheBoxOwnRootFollowsNoLinkToDescriptors(t *testing.T) {
+func TestInTheSandboxOwnRootFollowsNoLinkToDescriptors(t *testing.T) {
 	b, _ := ownRoot(t, "")
 	for _, link := range []string{"/proc/self/fd/2", "/proc/1/fd/2", "/proc/self/root/etc/passwd", "/proc/1/cwd/etc/passwd",
 		"/proc/thread-self/fd/2"} {
@@ -127,16 +127,16 @@ func TestInTheBoxOwnRootFollowsNoLinkToDescriptors(t *testing.T) {
 	}
 }
 
-func TestInTheBoxOwnRootLimitsProcesses(t *testing.T) {
+func TestInTheSandboxOwnRootLimitsProcesses(t *testing.T) {
 	if os.Getpid() != 1 {
-		t.Skip("runs inside TestWholeBox")
+		t.Skip("runs inside TestExclusiveSandbox")
 	}
 	if !limits.OwnPIDLimit() {
 		t.Skip("this kernel has one highest process number for the whole machine")
 	}
 	facts := probed()
 	facts.Cgroups = nil
-	b := newBox(t, facts)
+	b := newSandbox(t, facts)
 	p := rootParams("few", "")
 	most := int64(20)
 	p.Limits.PIDs = &most

@@ -32,7 +32,7 @@ type rung struct {
 	env    []string
 	way    isolation.Way
 	ownUID bool // the slot's uid is nobody else's
-	name   bool // a line of ours is in the box's passwd
+	name   bool // a line of ours is in the sandbox's passwd
 
 	image    *rootfs.Image // below the slot's root of its own; nil: it has none
 	mostPIDs int64         // limit of processes by their numbers, 0 for none
@@ -45,9 +45,9 @@ func (s *rung) user() accounts.User {
 }
 
 // leavesWithOthers says that the slot's user, who is not root, sees places of the
-// box in which others leave files too.
+// sandbox in which others leave files too.
 func (s *rung) leavesWithOthers() bool {
-	return s.setup.Switch && s.setup.UID != 0 && s.image == nil && s.setup.Level != isolation.Box
+	return s.setup.Switch && s.setup.UID != 0 && s.image == nil && s.setup.Level != isolation.Exclusive
 }
 
 // choose decides the rung and the user.
@@ -72,13 +72,13 @@ func (s *rung) choose(p CreateParams) error {
 		floor = isolation.None
 	}
 	switch {
-	case level == isolation.Box && p.PrivateRoot:
-		return s.cannot("a slot has a whole box only in a container or VM that was made for it")
+	case level == isolation.Exclusive && p.PrivateRoot:
+		return s.cannot("a slot has a whole sandbox only in a container or VM that was made for it")
 	case s.image == nil && !f.Has(level):
 		return s.cannot(fmt.Sprintf("%s cannot be given here: %s", level, f.Reasons[level]))
 	case isolation.Below(level, floor):
 		return s.cannot(fmt.Sprintf("%s is below the lowest that is accepted, %s: %s", level, floor, reasons(f)))
-	case level != isolation.Box && p.PrivateRoot && f.Root && !f.Switch:
+	case level != isolation.Exclusive && p.PrivateRoot && f.Root && !f.Switch:
 		return s.cannot("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolation.UID])
 	}
 	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since,
@@ -124,7 +124,7 @@ func (s *rung) chooseUser(p CreateParams) error {
 		if level != isolation.Namespaces {
 			s.setup.UserName = fmt.Sprintf("slot%d", s.m.ids.Index(uid))
 		}
-	} else if err := s.boxUser(p.User); err != nil {
+	} else if err := s.sandboxUser(p.User); err != nil {
 		return err
 	}
 	s.setup.Switch = f.Switch
@@ -171,12 +171,12 @@ func homeOf(user accounts.User) string {
 	return set
 }
 
-// boxUser is whom commands run as where the slot has no uid of its own: the
-// image's user in a box, else whoever the runner is.
-func (s *rung) boxUser(name string) error {
+// sandboxUser is whom commands run as where the slot has no uid of its own: the
+// image's user in a sandbox, else whoever the runner is.
+func (s *rung) sandboxUser(name string) error {
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	level := s.setup.Level
-	asked := level == isolation.Box || level == isolation.None
+	asked := level == isolation.Exclusive || level == isolation.None
 	if s.m.facts.Switch && asked {
 		user, err := accounts.LookupUser(name)
 		if err != nil {
@@ -200,7 +200,7 @@ func (s *rung) boxUser(name string) error {
 	if level == isolation.Namespaces {
 		s.setup.UserName = "slot"
 	}
-	if level == isolation.Box {
+	if level == isolation.Exclusive {
 		s.modes = modes{own: 0o755, tmp: 0o777 | os.ModeSticky}
 	}
 	return nil
@@ -214,7 +214,7 @@ func (s *rung) place(p CreateParams) error {
 	}
 	at := func(part string) string { return filepath.Join(s.dir, part) }
 	s.setup.Workspace, s.setup.Tmp, s.fifos = at("workspace"), at("tmp"), at(fifos)
-	if s.setup.Level != isolation.Box {
+	if s.setup.Level != isolation.Exclusive {
 		s.setup.Home = at("home")
 	}
 	switch s.setup.Level {
@@ -230,9 +230,9 @@ func (s *rung) place(p CreateParams) error {
 		}
 	default:
 		s.setup.View.Network = true
-		s.placeInBox(p)
+		s.placeInSandbox(p)
 	}
-	if !p.Network && s.setup.View.Network && s.setup.Level != isolation.Box && p.PrivateRoot {
+	if !p.Network && s.setup.View.Network && s.setup.Level != isolation.Exclusive && p.PrivateRoot {
 		return s.cannot("the network can be taken away only with namespaces: " +
 			s.m.facts.Reasons[isolation.Namespaces])
 	}
@@ -278,7 +278,7 @@ func (s *rung) placeView(p CreateParams) {
 	s.setup.View = v
 }
 
-// fileAnd is the content of a file of the box with one more line.
+// fileAnd is the content of a file of the sandbox with one more line.
 func fileAnd(path, line string) string {
 	data, err := bounded.ReadWhole(path, bounded.Table)
 	if err != nil {

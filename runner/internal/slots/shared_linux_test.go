@@ -25,7 +25,7 @@ func exchange(one, two string) {
 		uintptr(unsafe.Pointer(b)), swap, 0)
 }
 
-func (b *box) facts(slot string) SlotFacts {
+func (b *sandbox) facts(slot string) SlotFacts {
 	facts, err := b.Facts(slot)
 	if err != nil {
 		b.t.Fatal(err)
@@ -33,13 +33,13 @@ func (b *box) facts(slot string) SlotFacts {
 	return facts
 }
 
-func sharedBox(t *testing.T) (*box, string) {
+func sharedSandbox(t *testing.T) (*sandbox, string) {
 	t.Helper()
 	needs(t, isolation.UID)
 	if os.Geteuid() != 0 {
 		t.Skip("takes root")
 	}
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "a", Level: isolation.UID, PrivateRoot: true, Network: true})
 	folder, err := os.MkdirTemp("/tmp", "shared")
 	if err == nil {
@@ -55,7 +55,7 @@ func sharedBox(t *testing.T) (*box, string) {
 // A neighbour swaps the folder in which a slot has left something with a link
 // to where something of that name is that is not the slot's.
 func TestAResetStaysInTheFoldersThatItSearches(t *testing.T) {
-	b, folder := sharedBox(t)
+	b, folder := sharedSandbox(t)
 	victim := t.TempDir()
 	for round := range 20 {
 		facts := b.facts("a")
@@ -98,7 +98,7 @@ func TestAResetStaysInTheFoldersThatItSearches(t *testing.T) {
 // Two directories of slots in one that is open to all are exchanged in a loop
 // while the one slot is reset: the other's is not emptied in its place.
 func TestAResetCannotBeLedToANeighboursDirectory(t *testing.T) {
-	b, folder := sharedBox(t)
+	b, folder := sharedSandbox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})
 	one, two := folder+"/one", folder+"/two"
 	b.sh("c", "umask 022; mkdir "+two+"; echo kept >"+two+"/file")
@@ -141,7 +141,7 @@ func TestAResetCannotBeLedToANeighboursDirectory(t *testing.T) {
 
 // What a holder leaves where a reset does not come to is not the next one's.
 func TestTheNextHolderCannotReadWhatAResetDidNotFind(t *testing.T) {
-	b, folder := sharedBox(t)
+	b, folder := sharedSandbox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})
 	b.sh("c", "umask 0; cd "+folder+"; for i in $(seq 40); do mkdir d; cd d; done")
 	deepest := folder + strings.Repeat("/d", 40)
@@ -167,7 +167,7 @@ func TestTheNextHolderCannotReadWhatAResetDidNotFind(t *testing.T) {
 // A holder's directory in which a neighbour has files of its own stays until
 // these are gone, with everything in it that is the neighbour's.
 func TestAResetKeepsWhatANeighbourHasInTheSlotsDirectories(t *testing.T) {
-	b, folder := sharedBox(t)
+	b, folder := sharedSandbox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})
 	b.sh("a", "umask 0; mkdir -p "+folder+"/open/more; echo >"+folder+"/open/file")
 	b.sh("c", "umask 077; mkdir "+folder+"/open/more/kept; echo kept >"+folder+"/open/more/kept/file; "+
@@ -191,7 +191,7 @@ func TestAResetKeepsWhatANeighbourHasInTheSlotsDirectories(t *testing.T) {
 // Of a reset's work that would grow with what neighbours have, the rest is done
 // afterwards.
 func TestWhatLiesBehindANeighboursDirectoriesGoesAfterAReset(t *testing.T) {
-	b, _ := sharedBox(t)
+	b, _ := sharedSandbox(t)
 	folder, err := os.MkdirTemp("/dev/shm", "many")
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func TestWhatLiesBehindANeighboursDirectoriesGoesAfterAReset(t *testing.T) {
 }
 
 func TestAResetDoesNotWaitForWhatANeighbourLeaves(t *testing.T) {
-	b, folder := sharedBox(t)
+	b, folder := sharedSandbox(t)
 	if err := syscall.Mkfifo(folder+"/fifo", 0o666); err != nil {
 		t.Fatal(err)
 	}

@@ -67,9 +67,9 @@ func (s *slot) create(p CreateParams) error {
 	return nil
 }
 
-// places are where a slot has files: one of a whole box everywhere.
+// places are where a slot has files: one of a whole sandbox everywhere.
 func places(level, own string) []string {
-	if level == isolation.Box {
+	if level == isolation.Exclusive {
 		return []string{own, "/"}
 	}
 	return []string{own}
@@ -119,7 +119,7 @@ func (s *rung) openDir() error {
 			return err
 		}
 		return os.Chmod(s.dir, 0o710)
-	case s.setup.Switch || s.setup.Level == isolation.Box:
+	case s.setup.Switch || s.setup.Level == isolation.Exclusive:
 		return os.Chmod(s.dir, 0o711)
 	}
 	return nil
@@ -260,14 +260,14 @@ func (s *slot) startSuccessor(ctx context.Context) (*link.Agent, error) {
 	return s.start(ctx)
 }
 
-// removeTraces takes away what the slot has in the box besides processes. What
-// the tenant of a whole box left elsewhere in it stays in the box.
+// removeTraces takes away what the slot has in the sandbox besides processes. What
+// the tenant of a whole sandbox left elsewhere in it stays in the sandbox.
 func (s *slot) removeTraces() error {
 	var left []string
 	if s.ownUID {
 		s.m.ids.End(s.setup.UID)
 	}
-	if s.setup.Level != isolation.Box {
+	if s.setup.Level != isolation.Exclusive {
 		left = s.wipeShared()
 	}
 	var problems []error

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	}
 	// As the runner: undumpable, and what it starts has to work all the same.
 	initproc.Init(initproc.Options{Subreaper: true})
-	enterTestBox()
+	enterTestSandbox()
 	os.Exit(m.Run())
 }
 
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 func stillFile(pid int) string { return fmt.Sprintf("/tmp/slots-test-still-%d", pid) }
 
 func TestAgentThatDoesNotGetReadyIsGivenUp(t *testing.T) {
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
 	tooSlow := func(ctx context.Context) {
 		t.Helper()
@@ -65,9 +65,9 @@ func TestAgentThatDoesNotGetReadyIsGivenUp(t *testing.T) {
 }
 
 // An agent that somebody kills before it is ready, such as the kernel for want
-// of memory, says nothing about what the box allows.
+// of memory, says nothing about what the sandbox allows.
 func TestAgentKilledBeforeItIsReadyIsNoMatterOfIsolation(t *testing.T) {
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
 	if err := os.WriteFile(stillFile(os.Getpid()), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -112,8 +112,8 @@ var probed = sync.OnceValue(func() isolation.Facts {
 	return facts
 })
 
-// box is a Manager with what is needed to run commands in its slots.
-type box struct {
+// sandbox is a Manager with what is needed to run commands in its slots.
+type sandbox struct {
 	*Manager
 	t      *testing.T
 	mu     sync.Mutex
@@ -122,14 +122,14 @@ type box struct {
 	deaths chan string
 }
 
-func newBox(t *testing.T, facts isolation.Facts) *box {
+func newSandbox(t *testing.T, facts isolation.Facts) *sandbox {
 	t.Helper()
 	base := passableDir(t)
 	m, err := NewManager(base, facts, os.Args[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := boxOf(t, m)
+	b := sandboxOf(t, m)
 	t.Cleanup(func() {
 		receipt := m.Close(context.Background())
 		if receipt.Left != 0 {
@@ -142,9 +142,9 @@ func newBox(t *testing.T, facts isolation.Facts) *box {
 	return b
 }
 
-// boxOf hears of the exits and deaths in the slots of m.
-func boxOf(t *testing.T, m *Manager) *box {
-	b := &box{Manager: m, t: t, exits: map[uint64]chan ipc.Exit{}, deaths: make(chan string, 16)}
+// sandboxOf hears of the exits and deaths in the slots of m.
+func sandboxOf(t *testing.T, m *Manager) *sandbox {
+	b := &sandbox{Manager: m, t: t, exits: map[uint64]chan ipc.Exit{}, deaths: make(chan string, 16)}
 	m.OnExit(func(_ string, e ipc.Exit) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -167,7 +167,7 @@ func passableDir(t testing.TB) string {
 	return base
 }
 
-func (b *box) create(p CreateParams) SlotFacts {
+func (b *sandbox) create(p CreateParams) SlotFacts {
 	b.t.Helper()
 	if p.Level == isolation.None && !p.PrivateRoot {
 		b.t.Fatal("such a slot is for containers: all that its user starts is its own, here all of root's processes")
@@ -187,7 +187,7 @@ type command struct {
 	out     *os.File
 }
 
-func (b *box) spawn(slot string, change func(*ipc.Spawn), argv ...string) (command, error) {
+func (b *sandbox) spawn(slot string, change func(*ipc.Spawn), argv ...string) (command, error) {
 	b.t.Helper()
 	h, err := b.Agent(context.Background(), slot)
 	if err != nil {
@@ -226,7 +226,7 @@ func (b *box) spawn(slot string, change func(*ipc.Spawn), argv ...string) (comma
 }
 
 // run waits for the command and returns its output and exit.
-func (b *box) run(slot string, argv ...string) (string, ipc.Exit) {
+func (b *sandbox) run(slot string, argv ...string) (string, ipc.Exit) {
 	b.t.Helper()
 	c, err := b.spawn(slot, nil, argv...)
 	if err != nil {
@@ -255,7 +255,7 @@ func (b *box) run(slot string, argv ...string) (string, ipc.Exit) {
 	return "", ipc.Exit{}
 }
 
-func (b *box) sh(slot, script string) string {
+func (b *sandbox) sh(slot, script string) string {
 	b.t.Helper()
 	out, e := b.run(slot, "/bin/sh", "-c", script)
 	if e.ExitCode != 0 {
@@ -264,7 +264,7 @@ func (b *box) sh(slot, script string) string {
 	return strings.TrimSpace(out)
 }
 
-func (b *box) call(slot, op string, in, out any) error {
+func (b *sandbox) call(slot, op string, in, out any) error {
 	b.t.Helper()
 	h, err := b.Agent(context.Background(), slot)
 	if err != nil {
@@ -274,7 +274,7 @@ func (b *box) call(slot, op string, in, out any) error {
 	return err
 }
 
-// rungs are those that this machine and user can have, as a local box.
+// rungs are those that this machine and user can have, as a local sandbox.
 func rungs() []string {
 	f := probed()
 	out := []string{isolation.None}
@@ -287,10 +287,10 @@ func rungs() []string {
 	return out
 }
 
-func eachRung(t *testing.T, test func(t *testing.T, b *box, facts SlotFacts)) {
+func eachRung(t *testing.T, test func(t *testing.T, b *sandbox, facts SlotFacts)) {
 	for _, level := range rungs() {
 		t.Run(level, func(t *testing.T) {
-			b := newBox(t, probed())
+			b := newSandbox(t, probed())
 			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true})
 			test(t, b, facts)
 		})
@@ -315,7 +315,7 @@ func TestProbeFacts(t *testing.T) {
 }
 
 func TestRunAndExit(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		out, e := b.run("a", "/bin/sh", "-c", "pwd; id -u; echo $HOME $TMPDIR $USER; touch $HOME/x $TMPDIR/y z; exit 7")
 		if e.ExitCode != 7 || e.Signal != 0 {
 			t.Errorf("exit %+v, output %s", e, out)
@@ -342,7 +342,7 @@ func kind(err error) string {
 }
 
 func TestProgramsThatCannotRun(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		b.sh("a", "echo 'not a program' > plain; chmod +x plain; printf '#!/no/such/interpreter\\n' > lost; chmod +x "+
 			"lost; echo > notexec; mkdir dir")
 		for program, code := range map[string]int{"no-such-program": 127, "./missing": 127, "./plain": 126,
@@ -384,7 +384,7 @@ func TestKillWholeTree(t *testing.T) {
 		"leadless": "setsid -f sleep 1000; (sleep 1000 &); exit 3",
 		"unmarked": "exec bash -c 'ulimit -R 1000000; env -i setsid -f sh -c \"(sleep 1000 &)\"; exec sleep 1000'",
 	}
-	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		other, err := b.spawn("a", nil, "sleep", "1000")
 		if err != nil {
 			t.Fatal(err)
@@ -422,7 +422,7 @@ func TestKillWholeTree(t *testing.T) {
 
 // A server that gave up every handle goes on with its own, whoever is killed.
 func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		const server = `while :; do sleep 0.05 || echo hit >>hits; : >served; done`
 		b.sh("a", "bash -c 'ulimit -R 1000000; env -i setsid -f bash -c \"("+server+") &\"'; until [ -e served ]; do "+
 			"sleep 0.01; done")
@@ -445,7 +445,7 @@ func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
 }
 
 func TestAgentThatStoodStillKillsAllTheSame(t *testing.T) {
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
 	c, err := b.spawn("a", nil, "/bin/sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1000; done")
 	if err != nil {
@@ -474,7 +474,7 @@ func TestAgentThatStoodStillKillsAllTheSame(t *testing.T) {
 	}
 }
 
-func (b *box) count(token uint64) int {
+func (b *sandbox) count(token uint64) int {
 	var list ipc.Processes
 	if err := b.call("a", ipc.OpProcesses, struct{}{}, &list); err != nil {
 		b.t.Fatal(err)
@@ -488,7 +488,7 @@ func (b *box) count(token uint64) int {
 	return n
 }
 
-func (b *box) waitFor(done func() bool) {
+func (b *sandbox) waitFor(done func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -498,7 +498,7 @@ func (b *box) waitFor(done func() bool) {
 }
 
 func TestResetEmptiesTheSlot(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		b.sh("a", "setsid -f sleep 1000 >/dev/null 2>&1; mkdir -p shut/in; touch shut/in/f $HOME/h $TMPDIR/t; chmod "+
 			"000 shut/in shut; ln -s /etc link; mkfifo p; i=0; while [ $i -lt 1000 ]; do : > f$i; i=$((i+1)); done")
 		began := time.Now()
@@ -519,7 +519,7 @@ func TestResetEmptiesTheSlot(t *testing.T) {
 
 // On a busy machine the agent is long gone before its last words are read.
 func TestAReceiptMayBeReadLate(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		b.OnExit(func(string, ipc.Exit) { time.Sleep(2 * time.Second) }) // where the link is read
 		if _, err := b.spawn("a", nil, "sleep", "1000"); err != nil {
 			t.Fatal(err)
@@ -531,7 +531,7 @@ func TestAReceiptMayBeReadLate(t *testing.T) {
 }
 
 func TestAgentDeath(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		c, err := b.spawn("a", nil, "/bin/sh", "-c", "setsid -f sleep 1000; exec sleep 1000")
 		if err != nil {
 			t.Fatal(err)
@@ -591,7 +591,7 @@ func strays(t *testing.T, uid int) int {
 // all the time, and what the chain ends in lives on.
 func TestKillOfAChainThatForksAndExits(t *testing.T) {
 	const hop = `hop() { if [ $1 = 0 ]; then exec sleep $2; fi; hop $(($1-1)) $2 & exit; }; hop `
-	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		killed := func(chain string, after time.Duration) (ipc.Receipt, func() int) {
 			c, err := b.spawn("a", nil, "/bin/sh", "-c", hop+chain)
 			if err != nil {

@@ -35,7 +35,7 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 	if err := os.Symlink("tool", hidden+"/alias"); err != nil {
 		t.Fatal(err)
 	}
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	facts := b.create(CreateParams{Slot: "a", Network: true, PrivateRoot: true,
 		ReadOnlyPaths: []ipc.Bytes{ipc.Bytes(hidden)}})
 	if facts.Isolation.Level != isolation.Namespaces || facts.Workspace != "/workspace" {
@@ -77,7 +77,7 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 }
 
 func TestSlotsDoNotReachEachOther(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, one SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, one SlotFacts) {
 		level := one.Isolation.Level
 		if level == isolation.None && os.Geteuid() != 0 {
 			t.Skip("slots without a uid of their own share everything")
@@ -150,7 +150,7 @@ func TestNoNetworkIsLoopbackOnly(t *testing.T) {
 	if !probed().Loopback {
 		t.Skip("no loopback can be had in a network namespace")
 	}
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "off", Network: false, PrivateRoot: true})
 	b.create(CreateParams{Slot: "on", Network: true, PrivateRoot: true})
 	if got := b.sh("off", "grep -c : /proc/net/dev"); got != "1" {
@@ -184,7 +184,7 @@ func TestNoNetworkIsLoopbackOnly(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		var wg sync.WaitGroup
 		gate := make(chan struct{}, 32)
 		for i := range 300 {
@@ -215,7 +215,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func TestTerminal(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		h, err := b.Agent(context.Background(), "a")
 		if err != nil {
 			t.Fatal(err)
@@ -256,7 +256,7 @@ func TestTerminal(t *testing.T) {
 }
 
 func TestFilesAndSpill(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		h, err := b.Agent(context.Background(), "a")
 		if err != nil {
 			t.Fatal(err)
@@ -301,21 +301,21 @@ func TestFilesAndSpill(t *testing.T) {
 }
 
 func TestLevelsAndFloors(t *testing.T) {
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	f := probed()
 	f.Way, f.Switch, f.Highest = isolation.WayNone, false, isolation.None
 	f.Reasons = map[string]string{isolation.Namespaces: "refused for this test", isolation.UID: "refused too"}
-	low := newBox(t, f)
+	low := newSandbox(t, f)
 	for name, c := range map[string]struct {
-		b    *box
+		b    *sandbox
 		p    CreateParams
 		want string
 	}{
-		"box on a host":   {b, CreateParams{Slot: "x", Level: "box", PrivateRoot: true}, "isolation "},
-		"below the floor": {low, CreateParams{Slot: "x", Level: "auto", Floor: "uid"}, "isolation "},
-		"not available":   {low, CreateParams{Slot: "x", Level: "namespaces"}, "isolation "},
-		"unknown level":   {b, CreateParams{Slot: "x", Level: "best"}, "bad_request "},
-		"bad id":          {b, CreateParams{Slot: "../x"}, "bad_request "},
+		"sandbox on a host": {b, CreateParams{Slot: "x", Level: "exclusive", PrivateRoot: true}, "isolation "},
+		"below the floor":   {low, CreateParams{Slot: "x", Level: "auto", Floor: "uid"}, "isolation "},
+		"not available":     {low, CreateParams{Slot: "x", Level: "namespaces"}, "isolation "},
+		"unknown level":     {b, CreateParams{Slot: "x", Level: "best"}, "bad_request "},
+		"bad id":            {b, CreateParams{Slot: "../x"}, "bad_request "},
 		"disk limit": {b, CreateParams{Slot: "x", PrivateRoot: true, Limits: ipc.Limits{DiskMB: ptr[int64](5)}},
 			"limit "},
 	} {
@@ -368,7 +368,7 @@ ln -s %[2]s %[3]s/link; mkdir %[3]s/shut; ln %[2]s/kept %[3]s/shut/hard; chmod 0
 
 // Commands are forked on several threads, whose scopes must not keep them apart.
 func TestCommandsOfOneSlotReachEachOther(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		var victims [6]command
 		var wg sync.WaitGroup
 		for i := range victims {

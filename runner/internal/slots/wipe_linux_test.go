@@ -56,7 +56,7 @@ func TestWipeStopsAtItsTime(t *testing.T) {
 }
 
 // holdWipers holds up whoever removes things from the trash, until letGo.
-func (b *box) holdWipers() (letGo func()) {
+func (b *sandbox) holdWipers() (letGo func()) {
 	for range wipe.AtOnce {
 		b.trash.Turns <- struct{}{}
 	}
@@ -67,7 +67,7 @@ func (b *box) holdWipers() (letGo func()) {
 	}
 }
 
-func (b *box) waitForEmptyTrash() {
+func (b *sandbox) waitForEmptyTrash() {
 	b.waitFor(func() bool {
 		left, err := os.ReadDir(b.trash.Dir)
 		return err == nil && len(left) == 0
@@ -75,7 +75,7 @@ func (b *box) waitForEmptyTrash() {
 }
 
 func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
 	b.create(CreateParams{Slot: "b", PrivateRoot: true, Network: true})
 	workspace := filepath.Join(b.base, "slots", "a", "workspace")
@@ -101,7 +101,7 @@ func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 // What still goes away when a reset has waited long enough harms nobody; what
 // does not go away at all would fill the disk.
 func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
-	b := newBox(t, probed())
+	b := newSandbox(t, probed())
 	b.trash.Patience = 2 * time.Second
 	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
 	b.sh("a", "mkdir huge")

@@ -230,7 +230,7 @@ func (t *Tenants) signalEverybody(sig syscall.Signal) bool {
 	switch {
 	case t.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
 		return syscall.Kill(-1, sig) == nil
-	case t.setup.Switch && t.setup.Level != isolation.Box && t.setup.UID != 0:
+	case t.setup.Switch && t.setup.Level != isolation.Exclusive && t.setup.UID != 0:
 		return t.AsUser(t.user, func() error { return syscall.Kill(-1, sig) }) == nil
 	}
 	return false
@@ -319,9 +319,9 @@ func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]pr
 		return nil, nil, err
 	}
 	tenants := t.tenants(all)
-	claimed := t.claim(tenants, t.setup.Track.Count == 0 || t.setup.Level == isolation.Box)
+	claimed := t.claim(tenants, t.setup.Track.Count == 0 || t.setup.Level == isolation.Exclusive)
 	// A process without any handle may be of the command if it started later.
-	evasive := t.setup.Track.Count == 0 || t.setup.Level == isolation.Box
+	evasive := t.setup.Track.Count == 0 || t.setup.Level == isolation.Exclusive
 	out := map[int]proc.Process{}
 	var handles []string
 	for pid, p := range tenants {
@@ -394,8 +394,8 @@ func (t *Tenants) everybody(seen map[proc.Key]bool) (map[int]proc.Process, []str
 	switch {
 	case t.setup.View.Pids:
 		handle = "pid_namespace"
-	case t.setup.Level == isolation.Box:
-		handle = "box"
+	case t.setup.Level == isolation.Exclusive:
+		handle = "sandbox"
 	case t.setup.Switch:
 		handle = "uid"
 	}

@@ -45,8 +45,8 @@ func (t *Tenants) tenants(all map[int]proc.Process) map[int]proc.Process {
 				out[pid] = p
 			}
 		}
-	case s.Level == isolation.Box:
-		t.boxTenants(all, out)
+	case s.Level == isolation.Exclusive:
+		t.sandboxTenants(all, out)
 	case s.Switch:
 		for pid, p := range all {
 			if pid != self && p.Start >= s.Since && (p.UIDs[0] == s.UID || p.UIDs[1] == s.UID || p.UIDs[2] == s.UID) {
@@ -63,10 +63,10 @@ func (t *Tenants) tenants(all map[int]proc.Process) map[int]proc.Process {
 	return out
 }
 
-// boxTenants: in a whole box all that started after the runner is the
+// sandboxTenants: in a whole sandbox all that started after the runner is the
 // tenant's, save the runner, its ancestors and what came in from outside (a
 // process whose parent is in another pid namespace shows parent 0).
-func (t *Tenants) boxTenants(all, out map[int]proc.Process) {
+func (t *Tenants) sandboxTenants(all, out map[int]proc.Process) {
 	serve, known := all[t.setup.ServePID]
 	ours := map[int]bool{os.Getpid(): true, 1: true}
 	for p, ok := serve, known; ok && !ours[p.PID]; p, ok = all[p.Parent] {

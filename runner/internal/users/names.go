@@ -11,7 +11,7 @@ import (
 
 var namesMu sync.Mutex
 
-// AddName gives a slot's user a name in the box's own files.
+// AddName gives a slot's user a name in the sandbox's own files.
 func AddName(user accounts.User, shell string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()

@@ -73,10 +73,10 @@ FILES = (
     Attack(
         "system programs",
         "files",
-        "writes to the programs, libraries and settings of the host or of the box that others use",
+        "writes to the programs, libraries and settings of the host or of the sandbox that others use",
         "files.system_files",
         ("host",),
-        own_box=True,
+        own_sandbox=True,
         succeeds_alone=False,
     ),
     Attack(

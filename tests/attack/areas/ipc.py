@@ -35,7 +35,7 @@ IPC = (
         "reads its world-readable files there",
         "ipc.shared_folders",
         ("neighbour", "host"),
-        why="at `uid` they are the box's, and file modes decide. Programs that need it closed set an umask of 077, "
+        why="at `uid` they are the sandbox's, and file modes decide. Programs that need it closed set an umask of 077, "
         "write to `$TMPDIR`, or run on a higher rung.",
     ),
     Attack(
@@ -44,7 +44,7 @@ IPC = (
         "attaches its shared memory, which is open to all by its mode",
         "ipc.system_v_memory",
         ("neighbour", "host"),
-        why="at `uid` slots share the box's IPC namespace, and the modes of the objects decide.",
+        why="at `uid` slots share the sandbox's IPC namespace, and the modes of the objects decide.",
     ),
     Attack(
         "System V messages",
@@ -81,5 +81,5 @@ IPC = (
         ("neighbour",),
         succeeds_alone=False,
     ),
-    Attack("locks", "ipc", "locks files that others wait for", "ipc.locks", ("neighbour", "host"), own_box=True),
+    Attack("locks", "ipc", "locks files that others wait for", "ipc.locks", ("neighbour", "host"), own_sandbox=True),
 )

@@ -11,7 +11,7 @@ from tests.attack.model import Against, Attack, Outcome
 
 
 async def over_the_bridge(field: Arena, attack: Attack, against: Against) -> Outcome:
-    """The neighbour listens on all its interfaces; only addresses that its own box has are dialled."""
+    """The neighbour listens on all its interfaces; only addresses that its own sandbox has are dialled."""
     argv = ["python3", "-B", f"{field.slot.workspace}/{FOLDER}/network.py", "serve_everywhere"]
     listener = await field.slot.spawn([*argv, json.dumps({"secret": field.neighbour.secrets[0]})])
     try:
@@ -30,18 +30,18 @@ async def over_the_bridge(field: Arena, attack: Attack, against: Against) -> Out
 NETWORK = (
     *(
         Attack(
-            f"the neighbour's box{'' if network else ', network off'}",
+            f"the neighbour's sandbox{'' if network else ', network off'}",
             "network",
-            "connects to what the neighbour serves on the address of its box"
+            "connects to what the neighbour serves on the address of its sandbox"
             + ("" if network else ", where the slots have `network=False`"),
             "network.addresses",
             by=over_the_bridge,
             network=network,
-            why="slots of one box share its addresses, and Docker's bridge lets its containers reach each other: "
+            why="slots of one sandbox share its addresses, and Docker's bridge lets its containers reach each other: "
             "`network=False`, or a `network_mode` that names a network made with "
-            "`com.docker.network.bridge.enable_icc=false`. Boxes of Apptainer have the host's addresses."
+            "`com.docker.network.bridge.enable_icc=false`. Sandboxes of Apptainer have the host's addresses."
             if network
-            else "at `uid` slots share the box's network namespace; nothing else is in it.",
+            else "at `uid` slots share the sandbox's network namespace; nothing else is in it.",
             succeeds_alone=False,
         )
         for network in (True, False)
@@ -52,7 +52,7 @@ NETWORK = (
         "connects to its TCP and UDP ports on loopback, IPv4 and IPv6",
         "network.ports",
         ("neighbour", "host"),
-        why="slots with the network on share their box's loopback, and on `local` and Apptainer the host's. "
+        why="slots with the network on share their sandbox's loopback, and on `local` and Apptainer the host's. "
         "`network=False` gives each slot on `namespaces` its own.",
     ),
     Attack(
@@ -62,7 +62,7 @@ NETWORK = (
         "network.ports",
         ("neighbour", "host"),
         network=False,
-        why="at `uid` slots share the box's network namespace; the box has nothing but loopback then.",
+        why="at `uid` slots share the sandbox's network namespace; the sandbox has nothing but loopback then.",
     ),
     Attack(
         "abstract sockets, network off",
@@ -87,7 +87,7 @@ NETWORK = (
         "network.listen_in",
         ("neighbour",),
         succeeds_alone=False,
-        why="root in a container has `CAP_NET_RAW` by Docker's defaults, and boxes share Docker's bridge: "
+        why="root in a container has `CAP_NET_RAW` by Docker's defaults, and sandboxes share Docker's bridge: "
         '`cap_drop=("NET_RAW",)`, a network of their own, or `network=False`.',
     ),
     Attack(

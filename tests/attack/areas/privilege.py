@@ -27,7 +27,7 @@ PRIVILEGE = (
         "sets its ids and groups to root's",
         "privilege.become_root",
         ("own",),
-        own_box=True,
+        own_sandbox=True,
         succeeds_alone=False,
     ),
     Attack(
@@ -36,7 +36,7 @@ PRIVILEGE = (
         "host name, clock, mounts, `chroot`, modules, BPF, counters, I/O ports, accounting, higher limits",
         "privilege.privileges",
         ("host",),
-        own_box=True,
+        own_sandbox=True,
         succeeds_alone=False,
     ),
     Attack("the kernel's log", "privilege", "reads it", "privilege.kernel_log", ("host",), succeeds_alone=False),

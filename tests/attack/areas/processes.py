@@ -60,7 +60,7 @@ PROCESSES = (
         "reads `/proc/*/cmdline` of all processes",
         "processes.read_command_line",
         ("neighbour", "host"),
-        why="at `uid` slots share the box's process table: keep secrets out of arguments, they belong in `secrets`.",
+        why="at `uid` slots share the sandbox's process table: keep secrets out of arguments (`secrets`).",
     ),
     Attack(
         "`pidfd_getfd`",

@@ -38,14 +38,14 @@ RESOURCES = (
         program="resources.memory",
         proof=("processes",),
         limit="memory_mb",
-        why="boxes of an ordinary user have no limits where Apptainer cannot make cgroups for them.",
+        why="sandboxes of an ordinary user have no limits where Apptainer cannot make cgroups for them.",
     ),
     USED_UP(
         "`/dev/shm`",
         does="fills 768 MiB of it",
         program="resources.shared_memory",
         proof=("processes",),
-        why="at `uid` it is the box's, 64 MiB for all its slots; in Apptainer the box's memory is its only bound.",
+        why="at `uid` it is the sandbox's, 64 MiB for all slots; in Apptainer the sandbox's memory is its only bound.",
     ),
     USED_UP(
         "fork bomb",
@@ -70,7 +70,7 @@ RESOURCES = (
         program="resources.burn",
         limit="cpus",
         why="slots have a share of the processors only where they have cgroups of their own; a `cpus` limit "
-        "of the box stops all "
+        "of the sandbox stops all "
         "its slots when one has used it up.",
     ),
     USED_UP("output", does="writes as fast as it can", program="resources.flood"),
@@ -86,9 +86,10 @@ RESOURCES = (
         "counts by user",
         does="uses up what the kernel counts by user: descriptors in flight, inotify, queues, pipes",
         program="resources.kernel_limits",
-        why="boxes whose user is root on one host, and slots of one ordinary user, share these counts: a neighbour's "
-        "programs may be refused the passing of descriptors, beside a whole box also inotify and queues. Its calls go "
-        "on in boxes; in slots of one ordinary user they go on where `open_files` is set, and fail meanwhile where it "
+        why="sandboxes whose user is root on one host, and slots of one ordinary user, share these counts: a "
+        "neighbour's programs may be refused the passing of descriptors, beside a whole sandbox also inotify and "
+        "queues. Its calls go on in sandboxes; in slots of one ordinary user they go on where `open_files` is set, "
+        "and fail meanwhile where it "
         "is not.",
     ),
     Attack(
@@ -97,9 +98,9 @@ RESOURCES = (
         "fills the file system that the slots are on",
         "resources.disk",
         by=fill,
-        why="slots share the file system of their box's directory, and no backend bounds it by slot; fired "
+        why="slots share the file system of their sandbox's directory, and no backend bounds it by slot; fired "
         "on `local` as root only, "
-        "where a small one can be mounted. Who needs a bound gives `base_dir` or the box a file system of its own.",
+        "where a small one can be mounted. Who needs a bound gives `base_dir` or the sandbox a file system of its own.",
         succeeds_alone=False,
     ),
     Attack(
@@ -108,9 +109,9 @@ RESOURCES = (
         "uses up the inodes of the file system that the slots are on",
         "resources.inodes",
         by=fill,
-        why="slots share the file system of their box's directory, and no backend bounds it by slot; fired "
+        why="slots share the file system of their sandbox's directory, and no backend bounds it by slot; fired "
         "on `local` as root only, "
-        "where a small one can be mounted. Who needs a bound gives `base_dir` or the box a file system of its own.",
+        "where a small one can be mounted. Who needs a bound gives `base_dir` or the sandbox a file system of its own.",
         succeeds_alone=False,
     ),
 )

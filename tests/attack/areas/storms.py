@@ -30,7 +30,7 @@ LISTED = 100_000
 
 @dataclass(frozen=True)
 class Runner:
-    """The serving runner of a box, as the host sees it."""
+    """The serving runner of a sandbox, as the host sees it."""
 
     pid: int
 

@@ -109,7 +109,9 @@ def by_bind_mount(target: Target) -> None:
 
 
 def by_uncovering(target: Target) -> None:
-    """Take away what covers the box's own files: in place, and in a user namespace that owns a copy of the mounts."""
+    """Take away what covers the sandbox's own files: in place, and in a user namespace that owns a copy of the
+    mounts.
+    """
     for namespaces in (0, CLONE_NEWUSER | CLONE_NEWNS):
         with refused():
             if namespaces:

@@ -45,11 +45,11 @@ def serve_everywhere(target: Target) -> None:
 
 
 def addresses(target: Target) -> None:
-    """Connect to the addresses of the neighbour's box, which the test took from that box."""
+    """Connect to the addresses of the neighbour's sandbox, which the test took from that sandbox."""
     for host in target["addresses"]:
         with refused(), socket.create_connection((host, int(target["port"])), timeout=3) as peer:
             show(peer.recv(200))
-            worked("a port of the neighbour's box")
+            worked("a port of the neighbour's sandbox")
 
 
 def take_over_ports(target: Target) -> None:

@@ -26,7 +26,7 @@ GARBAGE = (
 
 def _places() -> list[str]:
     found = []
-    for start in (os.getcwd(), os.environ["HOME"], "/hermes-exec/state/box/x"):
+    for start in (os.getcwd(), os.environ["HOME"], "/hermes-exec/state/base/x"):
         for folder in pathlib.Path(start).parents:
             found += [str(folder / "run" / "socket"), str(folder / "socket")]
     with refused():

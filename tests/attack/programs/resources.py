@@ -25,7 +25,7 @@ from tests.attack.programs.tenant import Target, libc, main, refused, show, sysc
 MIB = 1 << 20
 MUCH_MIB = 768
 SHARED_MIB = 128
-"""More than what slots of one box share in /dev/shm."""
+"""More than what slots of one sandbox share in /dev/shm."""
 
 
 def _hold(target: Target, what: str) -> None:
@@ -290,7 +290,7 @@ def _pipes() -> list[object]:
 
 
 def has_its_own(target: Target) -> None:
-    """Not an attack: whether what the kernel counts by user or by box can still be had."""
+    """Not an attack: whether what the kernel counts by user or by sandbox can still be had."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     attempts: dict[str, Callable[[], object]] = {
         "descriptors cannot be sent": lambda: ends[0].sendmsg(

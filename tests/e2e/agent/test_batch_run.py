@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from examples.demo.leftovers import ProcessWatch, boxes_of
+from examples.demo.leftovers import ProcessWatch, sandboxes_of
 from hermes_batch import BatchConfig, BatchResult, Record, read_records, resume_batch, run_batch
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ConfigError, ImageError
@@ -179,17 +179,17 @@ def children_of(parent: int) -> set[int]:
     return {int(pid) for path in Path(f"/proc/{parent}/task").glob("*/children") for pid in path.read_text().split()}
 
 
-async def test_box_that_dies_spoils_its_own_prompt_only(tmp_path: Path) -> None:
+async def test_sandbox_that_dies_spoils_its_own_prompt_only(tmp_path: Path) -> None:
     others = children_of(os.getpid())  # servers of other tests
 
-    def kill_the_boxes(prompt: str, turn: int) -> None:
+    def kill_the_sandboxes(prompt: str, turn: int) -> None:
         if prompt == "dies" and turn == 1:
             for pid in children_of(os.getpid()) - others:
                 os.kill(pid, signal.SIGKILL)
 
     plans: dict[str, list[Step]] = {"dies": [["true"], ["true"], "done"], "lives": [["true"], "done"]}
     entries = ({"prompt": "dies", "check": "true"}, {"prompt": "lives", "check": "true"})
-    run = config(tmp_path, plans, *entries, model=PlanModel(plans, kill_the_boxes), workers=1, retries=0)
+    run = config(tmp_path, plans, *entries, model=PlanModel(plans, kill_the_sandboxes), workers=1, retries=0)
     await run_batch(run)
     first, second = read_records(run.out)
     assert [(r["trainable"], r["solved"], r["finish"]) for r in (first, second)] == [
@@ -206,7 +206,7 @@ async def test_infrastructure_failure_is_tried_again(
     others = children_of(os.getpid())  # servers of other tests
     died = 0
 
-    def kill_the_boxes(prompt: str, turn: int) -> None:
+    def kill_the_sandboxes(prompt: str, turn: int) -> None:
         nonlocal died
         if turn == 1 and died < deaths:
             died += 1
@@ -215,7 +215,7 @@ async def test_infrastructure_failure_is_tried_again(
 
     plans: dict[str, list[Step]] = {"dies": [["touch a"], ["[ $(ls | wc -l) = 1 ] && touch b"], "done"]}
     run = config(
-        tmp_path, plans, {"prompt": "dies", "check": "[ -e b ]"}, model=PlanModel(plans, kill_the_boxes), workers=1
+        tmp_path, plans, {"prompt": "dies", "check": "[ -e b ]"}, model=PlanModel(plans, kill_the_sandboxes), workers=1
     )
     result = await run_batch(run)
     (record,) = read_records(run.out)
@@ -223,7 +223,7 @@ async def test_infrastructure_failure_is_tried_again(
     assert record["solved"] == ("solved" if trainable else "unscored")
 
 
-async def test_cancelled_run_keeps_what_it_has_and_ends_its_boxes(tmp_path: Path, backend: BackendCase) -> None:
+async def test_cancelled_run_keeps_what_it_has_and_ends_its_sandboxes(tmp_path: Path, backend: BackendCase) -> None:
     plans: dict[str, list[Step]] = {"quick": [["true"], "done"], "slow": [["sleep 300"], "done"]}
     run_id = f"test-{tmp_path.name}"
     run = config(
@@ -245,7 +245,7 @@ async def test_cancelled_run_keeps_what_it_has_and_ends_its_boxes(tmp_path: Path
     assert scope.cancelled_caught
     assert [record["prompt_index"] for record in lines(tmp_path)] == [0]
     assert "before 2 of its prompts were done" in (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert await boxes_of(make_backend(backend.backend), run_id) == []
+    assert await sandboxes_of(make_backend(backend.backend), run_id) == []
     assert watch.left() == []
 
 

@@ -22,7 +22,7 @@ from tests.unit.agent.tokens.server import Answer, serving
 
 ROOT = Path(__file__).resolve().parents[3]
 NOWHERE = ("--backend", "docker", "--image", "x", "--option", "base_url=unix:///nonexistent.sock")
-"""A box cannot be had there, which would be told first."""
+"""A sandbox cannot be had there, which would be told first."""
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def test_forgotten_parser_is_told_and_ends_with_usage(tmp_path: Path) -> None:
         (("--model", "embedded", "--tool-option", "native_images=3"), "native_images is of type bool, not 3"),
     ],
 )
-def test_model_that_cannot_be_is_told_before_a_box_is_started(
+def test_model_that_cannot_be_is_told_before_a_sandbox_is_started(
     tmp_path: Path, options: tuple[str, ...], told: str
 ) -> None:
     batch = ("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"))
@@ -177,7 +177,7 @@ def test_model_that_cannot_be_is_told_before_a_box_is_started(
         (("x", "--temperature", "inf"), "'--temperature'"),
     ],
 )
-def test_task_that_cannot_be_is_told_before_a_box_is_started(arguments: tuple[str, ...], told: str) -> None:
+def test_task_that_cannot_be_is_told_before_a_sandbox_is_started(arguments: tuple[str, ...], told: str) -> None:
     done = run("agent", *arguments, "--model", "m", *NOWHERE)
     assert (done.returncode, told in " ".join(done.stderr.split())) == (2, True), done.stderr
 
@@ -236,7 +236,7 @@ def test_batch_run_show_and_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("burst", [Burst(0, (signal.SIGINT,)), Burst(0, (signal.SIGTERM,)), *BURSTS[1::3]], ids=str)
-def test_signals_end_with_all_boxes_gone_and_partial_results(tmp_path: Path, burst: Burst) -> None:
+def test_signals_end_with_all_sandboxes_gone_and_partial_results(tmp_path: Path, burst: Burst) -> None:
     out = tmp_path / "out"
     slow = threading.Event()
     plans: dict[str, list[Step]] = {"quick": [["touch made"], "done"], "slow": [["sleep 300"], "done"]}
@@ -267,12 +267,12 @@ def test_signals_end_with_all_boxes_gone_and_partial_results(tmp_path: Path, bur
     records = [json.loads(line) for line in (out / "trajectories.jsonl").read_text().splitlines()]
     assert [record["solved"] for record in records] == ["solved"]
     assert (out / "report.html").exists()
-    boxes: list[dict[str, Any]] = json.loads(run("ps", "--json").stdout)
-    assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
+    sandboxes: list[dict[str, Any]] = json.loads(run("ps", "--json").stdout)
+    assert [sandbox for sandbox in sandboxes if sandbox["labels"]["run_id"] == tmp_path.name] == []
 
 
 @pytest.mark.parametrize("burst", BURSTS[::3], ids=str)
-def test_signals_end_an_agent_with_all_boxes_gone(tmp_path: Path, burst: Burst) -> None:
+def test_signals_end_an_agent_with_all_sandboxes_gone(tmp_path: Path, burst: Burst) -> None:
     asked = threading.Event()
     with (
         plan_endpoint({"slow": [["sleep 300"], "done"]}, lambda *_: asked.set()) as url,
@@ -293,8 +293,8 @@ def test_signals_end_an_agent_with_all_boxes_gone(tmp_path: Path, burst: Burst) 
             process.kill()
     assert (process.returncode, out) == (130, ""), errors
     assert "Traceback" not in errors
-    boxes: list[dict[str, Any]] = json.loads(run("ps", "--json").stdout)
-    assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
+    sandboxes: list[dict[str, Any]] = json.loads(run("ps", "--json").stdout)
+    assert [sandbox for sandbox in sandboxes if sandbox["labels"]["run_id"] == tmp_path.name] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Many rollouts at once on Docker while boxes are killed: groups stay whole, and nothing of it becomes a reward."""
+"""Many rollouts at once on Docker while sandboxes are killed: groups stay whole, and nothing of it becomes a reward."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.e2e.atropos.lab import PolicyServer, load, make_env, sampled, sequenc
 from tests.e2e.atropos.trainer import Api, run_api
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(500)]
-TURNS, GROUP_SIZE, GROUPS_AT_ONCE, SLOTS_A_BOX, STEPS = 20, 8, 8, 8, 1
+TURNS, GROUP_SIZE, GROUPS_AT_ONCE, SLOTS_A_SANDBOX, STEPS = 20, 8, 8, 8, 1
 KILLS = 12
 
 
-async def kill_boxes(pool: SandboxPool, killed: list[str]) -> None:
-    """Kill a box at work now and then: KILLS of them, as long as it is not called off."""
+async def kill_sandboxes(pool: SandboxPool, killed: list[str]) -> None:
+    """Kill a sandbox at work now and then: KILLS of them, as long as it is not called off."""
     chance, busy = random.Random(7), Counter[str]()
     client = docker.from_env()
 
@@ -41,11 +41,11 @@ async def kill_boxes(pool: SandboxPool, killed: list[str]) -> None:
             tasks.start_soon(watch)
             while len(killed) < KILLS:
                 await anyio.sleep(chance.uniform(1, 4))
-                if at_work := sorted(box for box, held in busy.items() if held > 0):
-                    box = chance.choice(at_work)
+                if at_work := sorted(sandbox for sandbox, held in busy.items() if held > 0):
+                    sandbox = chance.choice(at_work)
                     with contextlib.suppress(docker.errors.APIError):  # the pool may have ended it meanwhile
-                        await to_thread.run_sync(client.api.kill, box)
-                        killed.append(box)
+                        await to_thread.run_sync(client.api.kill, sandbox)
+                        killed.append(sandbox)
     finally:
         client.close()
 
@@ -55,7 +55,7 @@ async def take_batches(api: Api, groups: list[Any]) -> None:
         groups += await to_thread.run_sync(api.batch, 400)
 
 
-async def test_boxes_that_are_killed_cost_no_group_and_no_reward(
+async def test_sandboxes_that_are_killed_cost_no_group_and_no_reward(
     tokenizer: Path, docker_image: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     groups: list[Any] = []
@@ -64,7 +64,8 @@ async def test_boxes_that_are_killed_cost_no_group_and_no_reward(
         api.register(batch_size=GROUP_SIZE * GROUPS_AT_ONCE, max_token_len=30_000, num_steps=STEPS)
         env = make_env(
             CountingEnv, tokenizer, server.url, group_size=GROUP_SIZE, rollout_server_url=api.url, backend="docker",
-            image=docker_image("debian"), slots_per_sandbox=SLOTS_A_BOX, max_sandboxes=GROUPS_AT_ONCE, max_rerolls=64,
+            image=docker_image("debian"), slots_per_sandbox=SLOTS_A_SANDBOX, max_sandboxes=GROUPS_AT_ONCE,
+            max_rerolls=64,
             max_token_length=30_000, total_steps=STEPS, max_batches_offpolicy=3, turns=TURNS,
         )  # fmt: skip
         env.opened = anyio.Event()
@@ -78,7 +79,7 @@ async def test_boxes_that_are_killed_cost_no_group_and_no_reward(
 
                 faults.start_soon(serve)
                 await env.opened.wait()
-                faults.start_soon(kill_boxes, env.pool, killed)
+                faults.start_soon(kill_sandboxes, env.pool, killed)
     stats = env.pool.stats()
     assert killed
     assert stats.acquired == stats.released > STEPS * GROUP_SIZE * GROUPS_AT_ONCE

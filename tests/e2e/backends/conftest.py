@@ -34,7 +34,7 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def nomad_options(nomad_agent: Agent, docker_image: Callable[[str], str]) -> Iterator[dict[str, Any]]:
-    """Of pools whose slots share the root of their box; no job is left by a test."""
+    """Of pools whose slots share the root of their sandbox; no job is left by a test."""
     yield nomad_agent.options(image=docker_image("busybox"), slot_root="shared")
     left = nomad_agent.jobs()
     for job in left:

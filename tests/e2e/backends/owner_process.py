@@ -1,4 +1,4 @@
-"""A program: launches a box with a short lease, says which on stdout, and waits to be killed."""
+"""A program: launches a sandbox with a short lease, says which on stdout, and waits to be killed."""
 
 from __future__ import annotations
 

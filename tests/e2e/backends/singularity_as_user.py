@@ -1,4 +1,4 @@
-"""A program for an ordinary user: runs boxes of an image's file, and prints what came of it as JSON."""
+"""A program for an ordinary user: runs sandboxes of an image's file, and prints what came of it as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USERS = "mkdir -m 700 /of5 && touch /of5/f && chown 5:5 /of5 && stat -c %u:%g /o
 
 
 def told(script: str = f"id -u; {FILES} && {FILL}; stat -c %s /large", **options: object) -> str:
-    """What a script says in a box with these options, or the error."""
+    """What a script says in a sandbox with these options, or the error."""
     try:
         with SandboxPool("singularity", **options) as pool, pool.slot() as slot:  # type: ignore[arg-type]
             return slot.run(script).stdout

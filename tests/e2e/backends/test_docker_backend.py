@@ -34,7 +34,7 @@ from hermes_exec.config import Limits
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, ErrorCause, SandboxDied
 from tests.chaos.containers import pause
 from tests.chaos.daemon import Daemon, own_daemon, possible
-from tests.e2e.backends.boxes import backend, box, until_state
+from tests.e2e.backends.sandboxes import backend, sandbox, until_state
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,7 +55,7 @@ def containers(engine: DockerClient, run_id: str) -> list[Any]:
 @pytest.mark.parametrize("image", ["busybox", "debian", "distroless"])
 async def test_every_image(image: str, docker_image: Image, engine: DockerClient, run_id: str) -> None:
     probe = ("/probe", "echo", "hello") if image == "distroless" else ("/bin/echo", "hello")
-    async with box(backend(), LaunchSpec(image=docker_image(image), whole_box=True), run_id) as made:
+    async with sandbox(backend(), LaunchSpec(image=docker_image(image), exclusive=True), run_id) as made:
         assert (await made.sandbox.status()).state == "alive"
         ran = await made.run(*probe)
         assert (ran.exit_code, ran.stdout.strip()) == (0, b"hello")
@@ -81,8 +81,8 @@ async def test_every_image(image: str, docker_image: Image, engine: DockerClient
     ids=["plain", "read-only", "uid", "user", "hardened", "tmpfs"],
 )
 async def test_every_way_in(options: dict[str, Any], delivery: str, docker_image: Image, engine: DockerClient) -> None:
-    spec = LaunchSpec(image=docker_image("busybox"), whole_box=True)
-    async with box(backend(runner_delivery=delivery, **options), spec) as made:
+    spec = LaunchSpec(image=docker_image("busybox"), exclusive=True)
+    async with sandbox(backend(runner_delivery=delivery, **options), spec) as made:
         ran = await made.run("/bin/sh", "-c", "id -u; touch here && echo written")
         assert ran.stdout.split() == [b"1000" if options.get("user") else b"0", b"written"]
 
@@ -104,7 +104,7 @@ async def test_an_engine_that_does_not_share_our_files_gets_the_runner(
     monkeypatch.setattr(delivery, "_bind", elsewhere)
     made = backend(read_only=read_only)
     for _ in range(2):
-        async with box(made, LaunchSpec(image=docker_image("busybox"), whole_box=True), run_id) as opened:
+        async with sandbox(made, LaunchSpec(image=docker_image("busybox"), exclusive=True), run_id) as opened:
             assert (await opened.run("/bin/sh", "-c", "echo here")).stdout == b"here\n"
             assert len(containers(engine, run_id)) == 1
     assert tried == [there]
@@ -124,9 +124,9 @@ async def test_slow_runners_say_nothing_of_where_the_engine_is(
     with monkeypatch.context() as slow:
         slow.setattr(DialSocket, "accept", accept_late)
         for _ in range(delivery.MISSES - 1):
-            async with box(made, LaunchSpec(image=docker_image("busybox"))) as opened:
+            async with sandbox(made, LaunchSpec(image=docker_image("busybox"))) as opened:
                 assert (await opened.run("/bin/sh", "-c", "echo here")).stdout == b"here\n"
-    async with box(made, LaunchSpec(image=docker_image("busybox"))) as opened:
+    async with sandbox(made, LaunchSpec(image=docker_image("busybox"))) as opened:
         mounts = {m["Destination"] for m in engine.containers.get(opened.sandbox.id).attrs["Mounts"]}
         assert RUNNER in mounts
     assert made._delivery._called
@@ -142,7 +142,7 @@ async def test_a_folder_of_the_user_that_is_not_there_says_nothing_of_our_files(
 
 
 async def test_auto_proves_that_files_are_shared(docker_image: Image, engine: DockerClient) -> None:
-    async with box(backend(), LaunchSpec(image=docker_image("busybox"))) as made:
+    async with sandbox(backend(), LaunchSpec(image=docker_image("busybox"))) as made:
         mounts = {m["Destination"]: m for m in engine.containers.get(made.sandbox.id).attrs["Mounts"]}
         assert mounts[RUNNER]["RW"] is False
 
@@ -153,7 +153,7 @@ async def test_commands_run_as_the_user_of_the_image(docker_image: Image, engine
     container.commit(repository="hermes-exec-test/user", tag=run_id, conf={"User": "tester"})
     container.remove()
     try:
-        async with box(backend(), LaunchSpec(image=tag, whole_box=True), run_id) as made:
+        async with sandbox(backend(), LaunchSpec(image=tag, exclusive=True), run_id) as made:
             assert made.sandbox.user == "tester"
             assert (await made.run("/bin/id", "-u")).stdout == b"1000\n"
             assert (await made.run("/bin/id", "-u", user="root")).stdout == b"0\n"
@@ -163,8 +163,8 @@ async def test_commands_run_as_the_user_of_the_image(docker_image: Image, engine
 
 async def test_network_and_limits(docker_image: Image, engine: DockerClient) -> None:
     limits = Limits(cpus=0.5, memory_mb=64, pids=20, open_files=64)
-    spec = LaunchSpec(image=docker_image("busybox"), whole_box=True, network=False, limits=limits)
-    async with box(backend(shm_size_mb=8, ulimits={"core": 0}, labels={"who": "me"}), spec) as made:
+    spec = LaunchSpec(image=docker_image("busybox"), exclusive=True, network=False, limits=limits)
+    async with sandbox(backend(shm_size_mb=8, ulimits={"core": 0}, labels={"who": "me"}), spec) as made:
         attributes = engine.containers.get(made.sandbox.id).attrs
         host = attributes["HostConfig"]
         assert (host["Memory"], host["MemorySwap"], host["NanoCpus"]) == (64 << 20, 64 << 20, 500_000_000)
@@ -188,7 +188,7 @@ async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: Do
         with pytest.raises(ChannelLost, match="paused"):
             await sandbox.open(["attach"])
         container.unpause()
-        # The daemon hears of each change a second time, from containerd: where that is late the box is paused again
+        # The daemon hears of each change a second time, from containerd: where that is late the sandbox is paused again
         # for a moment.
         await until_state(sandbox, "alive")
         container.remove(force=True, v=True)
@@ -254,7 +254,7 @@ async def test_the_engine_ends_the_runner_in_order(docker_image: Image, engine: 
 
 async def test_a_queued_signal_is_ignored_or_its_sender_is_suspected(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("debian"), slots_per_sandbox=1) as pool, pool.slot() as slot:
-        assert slot.isolation.level == "box"
+        assert slot.isolation.level == "exclusive"
         sent = await slot.run(["python3", "-c", SIGQUEUE, str(int(signal.SIGTERM))])
         assert (sent.exit_code, sent.stderr) == (0, "")
         assert (await slot.run("echo goes on")).stdout == "goes on\n"
@@ -267,7 +267,7 @@ async def test_a_queued_signal_is_ignored_or_its_sender_is_suspected(docker_imag
 
 async def test_killed_container_has_a_post_mortem(docker_image: Image, engine: DockerClient, run_id: str) -> None:
     docker_backend = backend()
-    sandbox = await docker_backend.launch(LaunchSpec(image=docker_image("busybox"), whole_box=True), own_labels(run_id))
+    sandbox = await docker_backend.launch(LaunchSpec(image=docker_image("busybox"), exclusive=True), own_labels(run_id))
     try:
         engine.containers.get(sandbox.id).kill()
         status = await until_state(sandbox, "dead")
@@ -371,7 +371,7 @@ async def test_reap_and_lease(docker_image: Image, engine: DockerClient, run_id:
 
 
 async def test_stream_carries_much_both_ways(docker_image: Image, engine: DockerClient) -> None:
-    async with box(backend(), LaunchSpec(image=docker_image("busybox"), whole_box=True)) as made:
+    async with sandbox(backend(), LaunchSpec(image=docker_image("busybox"), exclusive=True)) as made:
         size = 8 << 20
         block = bytes(range(256)) * 256
         params = {"slot": "s1", "argv": ["/bin/cat"], "stdin": True, "timeout_s": 60, "output_limit_bytes": 16 << 20}
@@ -395,7 +395,7 @@ async def feed(conversation: Conversation, block: bytes, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not possible(), reason="a second Docker daemon needs root, dockerd and unshare on this machine")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-async def test_who_waits_for_a_box_outlasts_a_restart_of_the_daemon(docker_image: Image) -> None:
+async def test_who_waits_for_a_sandbox_outlasts_a_restart_of_the_daemon(docker_image: Image) -> None:
     docker_image("busybox")
     with own_daemon() as daemon:
         async with SandboxPool("docker", image=daemon.image, base_url=daemon.url) as pool:

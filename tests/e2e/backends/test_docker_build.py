@@ -96,7 +96,7 @@ with SandboxPool("docker", image=sys.argv[1]) as pool, pool.slot() as slot:
 
 
 async def test_many_build_an_image_once(make: Make, engine: DockerClient) -> None:
-    """Pools of this process, boxes of one pool, folders of the same content, and other processes."""
+    """Pools of this process, sandboxes of one pool, folders of the same content, and other processes."""
     image, same = (make("RUN sleep 2; echo here > /made", name=name) for name in ("one", "same"))
     said: list[bytes] = []
 

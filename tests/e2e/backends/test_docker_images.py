@@ -20,7 +20,7 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.base import LaunchSpec
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.errors import ErrorCause, ImageError
-from tests.e2e.backends.boxes import backend
+from tests.e2e.backends.sandboxes import backend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Image = Callable[[str], str]

@@ -21,7 +21,7 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.owner import own_labels, to_strings
 from tests.chaos.daemon import Daemon, own_daemon, possible
-from tests.e2e.backends.boxes import backend
+from tests.e2e.backends.sandboxes import backend
 
 LEVELS = 3000
 """More than the daemon of these tests may have descriptors."""
@@ -108,7 +108,7 @@ async def test_close_removes_trees_of_any_depth(daemon: Daemon, engine: DockerCl
 async def test_trees_of_killed_runners_are_wiped_once(daemon: Daemon, engine: DockerClient) -> None:
     killed = backend(base_url=daemon.url)
     try:
-        sandbox = await killed.launch(LaunchSpec(image=daemon.image, whole_box=True), GONE)
+        sandbox = await killed.launch(LaunchSpec(image=daemon.image, exclusive=True), GONE)
         await anyio.to_thread.run_sync(engine.api.kill, sandbox.id)
         facts = engine.api.inspect_container(sandbox.id)
         nest(Path(facts["GraphDriver"]["Data"]["UpperDir"]))

@@ -19,7 +19,7 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.base import LaunchSpec, Sandbox
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.errors import BackendUnavailable
-from tests.e2e.backends.boxes import backend
+from tests.e2e.backends.sandboxes import backend
 from tests.e2e.backends.silent_engine import SilentEngine
 from tests.support.waiting import until
 
@@ -83,7 +83,7 @@ async def at_most(seconds: float) -> AsyncIterator[None]:
 
 @pytest.mark.loops
 @pytest.mark.parametrize("shutdown_s", [0.01, SHUTDOWN_S])
-async def test_the_end_of_a_pool_whose_boxes_cannot_be_removed(
+async def test_the_end_of_a_pool_whose_sandboxes_cannot_be_removed(
     shutdown_s: float, engine: SilentEngine, docker_image: Callable[[str], str], run_id: str
 ) -> None:
     async with pool_of(engine, docker_image("busybox"), run_id, shutdown_s) as pool:

@@ -1,4 +1,4 @@
-"""What a Docker box keeps outside of its container goes with it, whoever removes the container."""
+"""What a Docker sandbox keeps outside of its container goes with it, whoever removes the container."""
 
 from __future__ import annotations
 

@@ -15,16 +15,16 @@ import anyio
 import pytest
 
 from hermes_exec.backends.base import ReapFilter
-from hermes_exec.backends.box_directory import LEFT_FILE, BoxDirectory, make_directory
 from hermes_exec.backends.capabilities import Leaves
 from hermes_exec.backends.local.backend import PREFIX
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
+from hermes_exec.backends.sandbox_directory import LEFT_FILE, SandboxDirectory, make_directory
 from hermes_exec.backends.singularity.backend import PREFIX as SINGULARITY
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.ssh.config import SSHConfig
-from tests.e2e.backends.boxes import left
+from tests.e2e.backends.sandboxes import left
 from tests.support.other_user import require_root
 
 GONE = replace(own_labels("gone"), pid_start=1)
@@ -39,15 +39,15 @@ def chattr(flag: str, path: Path) -> None:
 
 
 @pytest.fixture
-def stubborn(tmp_path: Path) -> Iterator[Callable[[str], BoxDirectory]]:
+def stubborn(tmp_path: Path) -> Iterator[Callable[[str], SandboxDirectory]]:
     """Makes a directory of a sandbox whose runner was killed, with a file that nobody can remove."""
     require_root()
     kept: list[Path] = []
 
-    def make(prefix: str) -> BoxDirectory:
+    def make(prefix: str) -> SandboxDirectory:
         directory = make_directory(str(tmp_path), prefix, GONE)
-        (directory.path / "box" / "slots").mkdir(parents=True)
-        kept.append(directory.path / "box" / "slots" / "kept")
+        (directory.path / "base" / "slots").mkdir(parents=True)
+        kept.append(directory.path / "base" / "slots" / "kept")
         kept[0].touch()
         chattr("+i", kept[0])
         return directory
@@ -61,7 +61,7 @@ def stubborn(tmp_path: Path) -> Iterator[Callable[[str], BoxDirectory]]:
 @pytest.mark.parametrize("name", ["local", "singularity", pytest.param("ssh", marks=pytest.mark.ssh)])
 async def test_a_removal_that_fails_is_reported_and_not_tried_again(
     name: str,
-    stubborn: Callable[[str], BoxDirectory],
+    stubborn: Callable[[str], SandboxDirectory],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     request: pytest.FixtureRequest,
@@ -72,7 +72,7 @@ async def test_a_removal_that_fails_is_reported_and_not_tried_again(
     elif name == "ssh":
         config = SSHConfig(**request.getfixturevalue("ssh_server").options(base_dir=str(tmp_path)))
     directory = stubborn(SINGULARITY if name == "singularity" else PREFIX)
-    kept = directory.path / "box" / "slots" / "kept"
+    kept = directory.path / "base" / "slots" / "kept"
     other, backend = make_backend(config), make_backend(config)
     assert await other.reap(ReapFilter(orphans=True)) == []
     await other.aclose()
@@ -95,7 +95,7 @@ async def test_a_removal_that_fails_is_reported_and_not_tried_again(
 
 @pytest.mark.whole
 async def test_ps_and_doctor_report_what_a_driver_that_lives_could_not_remove(
-    stubborn: Callable[[str], BoxDirectory], tmp_path: Path
+    stubborn: Callable[[str], SandboxDirectory], tmp_path: Path
 ) -> None:
     directory = stubborn(PREFIX)
     directory.remove()
@@ -103,7 +103,7 @@ async def test_ps_and_doctor_report_what_a_driver_that_lives_could_not_remove(
         assert KEPT in await _command(command, tmp_path)
     (directory.path / LEFT_FILE).write_text("[")  # cut, as by a full disk
     assert "it could not be removed" in await _command("ps", tmp_path)
-    chattr("-i", directory.path / "box" / "slots" / "kept")
+    chattr("-i", directory.path / "base" / "slots" / "kept")
     assert "could not be removed before" in await _command("reap", tmp_path, "--orphans")
     assert left(tmp_path) == []
 

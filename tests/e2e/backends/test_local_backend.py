@@ -1,4 +1,4 @@
-"""The local backend on this host: launch, streams, state, end, and boxes whose driver is gone."""
+"""The local backend on this host: launch, streams, state, end, and sandboxes whose driver is gone."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import anyio
 import pytest
 
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
-from hermes_exec.backends.box_directory import OWNER_FILE, make_directory
 from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import own_labels, process_start
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.backends.removal import remove_tree
+from hermes_exec.backends.sandbox_directory import OWNER_FILE, make_directory
 from hermes_exec.config import Limits
 from hermes_exec.errors import ChannelLost, ConfigError, LaunchError, SandboxDied
-from tests.e2e.backends.boxes import box, left, until_state
+from tests.e2e.backends.sandboxes import left, sandbox, until_state
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,8 +54,8 @@ def with_argument(argument: str) -> list[str]:
     return found
 
 
-async def test_box_runs_and_leaves_nothing(tmp_path: Path) -> None:
-    async with box(backend(tmp_path), LaunchSpec()) as made:
+async def test_sandbox_runs_and_leaves_nothing(tmp_path: Path) -> None:
+    async with sandbox(backend(tmp_path), LaunchSpec()) as made:
         assert (await made.sandbox.status()).state == "alive"
         ran = await made.run("/bin/echo", "hello")
         assert (ran.exit_code, ran.stdout) == (0, b"hello\n")
@@ -72,7 +72,7 @@ async def test_child_has_none_of_our_descriptors_and_environment(
     ours, theirs = socket.socketpair()
     os.set_inheritable(theirs.fileno(), False)
     with ours, theirs:
-        async with box(backend(tmp_path), LaunchSpec()) as made:
+        async with sandbox(backend(tmp_path), LaunchSpec()) as made:
             pid = int(made.sandbox.id.removeprefix("local-"))
             if os.geteuid():
                 # It is undumpable: not even its own user may look.
@@ -104,12 +104,12 @@ async def test_killed_runner_is_a_post_mortem(tmp_path: Path) -> None:
 
 async def test_nothing_of_a_slot_outlives_a_killed_runner(tmp_path: Path) -> None:
     mark = f"{time.time_ns() / 1e9:.9f}"
-    async with box(backend(tmp_path), LaunchSpec()) as made:
+    async with sandbox(backend(tmp_path), LaunchSpec()) as made:
         await made.run("/bin/sh", "-c", f"setsid sleep {mark} >/dev/null 2>&1 & sleep {mark} >/dev/null 2>&1 &")
         await until(lambda: len(with_argument(mark)) == 2)
         os.kill(int(made.sandbox.id.removeprefix("local-")), signal.SIGKILL)
         await until_state(made.sandbox, "dead")
-        made.channel.fail(ChannelLost("the test ended the box"))
+        made.channel.fail(ChannelLost("the test ended the sandbox"))
     await until(lambda: with_argument(mark) == [])
     assert left(tmp_path) == []
 
@@ -182,7 +182,7 @@ async def test_reap_takes_orphans_and_only_orphans(tmp_path: Path) -> None:
     assert not exists(name.removeprefix("local-"))
 
 
-async def test_the_box_of_a_killed_driver_ends_long_before_its_lease(tmp_path: Path) -> None:
+async def test_the_sandbox_of_a_killed_driver_ends_long_before_its_lease(tmp_path: Path) -> None:
     owner, name = start_owner(tmp_path, "run-a", 3600)
     pid = name.removeprefix("local-")
     end(owner)
@@ -194,9 +194,9 @@ async def test_the_box_of_a_killed_driver_ends_long_before_its_lease(tmp_path: P
 async def test_a_driver_that_was_killed_before_it_signed_its_directory_leaves_none(tmp_path: Path) -> None:
     local = make_backend(LocalConfig(base_dir=str(tmp_path)))
     program = (
-        "import os, sys; from hermes_exec.backends import box_directory, owner\n"
-        "box_directory.to_json = lambda labels: os.kill(os.getpid(), 9)\n"
-        "box_directory.make_directory(sys.argv[1], 'hermes-exec-', owner.own_labels('t'))"
+        "import os, sys; from hermes_exec.backends import sandbox_directory, owner\n"
+        "sandbox_directory.to_json = lambda labels: os.kill(os.getpid(), 9)\n"
+        "sandbox_directory.make_directory(sys.argv[1], 'hermes-exec-', owner.own_labels('t'))"
     )
     assert (await anyio.run_process([sys.executable, "-c", program, str(tmp_path)], check=False)).returncode == -9
     (name,) = left(tmp_path)

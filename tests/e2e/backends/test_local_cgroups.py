@@ -1,4 +1,4 @@
-"""The cgroups of a local box that was killed go with its directory."""
+"""The cgroups of a local sandbox that was killed go with its directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import Limits
 from hermes_exec.errors import SandboxDied
-from tests.e2e.backends.boxes import left
+from tests.e2e.backends.sandboxes import left
 from tests.support.outside import runner_pid
 from tests.support.waiting import until
 
@@ -42,8 +42,8 @@ def a_driver(base: Path) -> subprocess.Popen[str]:
 
 
 def groups(base: Path) -> list[Path]:
-    """The cgroups that the one box below `base` has made."""
-    (told,) = base.glob("*/box/groups")
+    """The cgroups that the one sandbox below `base` has made."""
+    (told,) = base.glob("*/base/groups")
     found = [Path(line) for line in told.read_text().splitlines()]
     return [group for start in found for group in start.parent.glob(f"{start.name}*")]
 

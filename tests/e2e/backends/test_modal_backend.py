@@ -37,7 +37,7 @@ from hermes_exec.backends.modal.client import Client
 from hermes_exec.backends.modal.config import ModalConfig
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import until_state
+from tests.e2e.backends.sandboxes import until_state
 from tests.engines.modal_server import Server
 from tests.support.waiting import until
 
@@ -63,7 +63,7 @@ async def other_driver() -> AsyncIterator[Any]:
 
 
 async def found() -> list[SandboxInfo]:
-    """The boxes that there are, as another driver sees them."""
+    """The sandboxes that there are, as another driver sees them."""
     async with other_driver() as backend:
         listed: list[SandboxInfo] = await backend.sandboxes()
         return listed
@@ -285,7 +285,7 @@ done
 @pytest.mark.whole
 async def test_runner_ignores_signals_from_inside(options: dict[str, Any], modal_server: Server) -> None:
     async with SandboxPool("modal", **options, slots_per_sandbox=1) as pool, pool.slot() as slot:
-        assert slot.isolation.level == "box"
+        assert slot.isolation.level == "exclusive"
         for name in ("TERM", "INT", "HUP", "QUIT"):
             sent = await slot.run(SIGNAL_EACH_RUNNER.format(name=name), user="root")
             assert "sent" in sent.stdout
@@ -294,7 +294,7 @@ async def test_runner_ignores_signals_from_inside(options: dict[str, Any], modal
 
 async def test_a_runner_that_is_killed_inside_is_told(options: dict[str, Any], modal_server: Server) -> None:
     async with SandboxPool("modal", **options, slots_per_sandbox=1) as pool, pool.slot() as slot:
-        assert slot.isolation.level == "box"
+        assert slot.isolation.level == "exclusive"
         with pytest.raises(SandboxDied) as died:
             await slot.run("kill -9 -1; sleep 100", user="root", timeout_s=200)
         mortem = died.value.post_mortem

@@ -1,4 +1,4 @@
-"""Boxes that are jobs of a real Nomad agent: its exec's traps, restarts, two nodes, and what bad input is told."""
+"""Sandboxes that are jobs of a real Nomad agent: its exec's traps, restarts, two nodes, and what bad input is told."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from hermes_exec.backends.base import LaunchSpec, ReapFilter, Sandbox, SandboxIn
 from hermes_exec.backends.nomad.cluster import TASK
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
-from hermes_exec.testing.conformance.boxes import break_sockets, open_sockets
-from tests.e2e.backends.boxes import sandboxes_of
-from tests.e2e.backends.nomad_boxes import cli, config_of, together
+from hermes_exec.testing.conformance.sandboxes import break_sockets, open_sockets
+from tests.e2e.backends.nomad_sandboxes import cli, config_of, together
+from tests.e2e.backends.sandboxes import sandboxes_of
 from tests.support.nomad_agent import Agent, agent
 from tests.support.waiting import until
 
@@ -54,7 +54,7 @@ def container(engine: DockerClient, nomad: Agent, job: str) -> Container:
     return engine.containers.get(f"{TASK}-{allocation['ID']}")
 
 
-def box_of(slot: Slot) -> str:
+def sandbox_of(slot: Slot) -> str:
     assert slot.sandbox is not None
     return slot.sandbox
 
@@ -63,17 +63,22 @@ async def test_everything_is_gone_afterwards(options: dict[str, Any], nomad_agen
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
         assert (await slot.run("cat", stdin="there and back")).stdout == "there and back"
         (info,) = await found(options)
-        assert (info.sandbox, info.owner, info.ended, info.image) == (box_of(slot), "alive", False, options["image"])
-        made = container(engine, nomad_agent, box_of(slot))
+        assert (info.sandbox, info.owner, info.ended, info.image) == (
+            sandbox_of(slot),
+            "alive",
+            False,
+            options["image"],
+        )
+        made = container(engine, nomad_agent, sandbox_of(slot))
         assert made.top()["Processes"]
         assert "NOMAD_" not in (await slot.run("env")).stdout
     assert nomad_agent.jobs() == []
     await until(lambda: not engine.containers.list(all=True, filters={"id": str(made.id)}, ignore_removed=True))
 
 
-async def test_eight_slots_share_a_box(options: dict[str, Any], nomad_agent: Agent) -> None:
+async def test_eight_slots_share_a_sandbox(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with SandboxPool("nomad", **options) as pool, pool.slots(9) as slots:
-        assert len({box_of(slot) for slot in slots}) == 2
+        assert len({sandbox_of(slot) for slot in slots}) == 2
         assert len(nomad_agent.jobs()) == 2
         told = await together(*(slot.run("echo $0", timeout_s=20) for slot in slots))
         assert all(result.ok for result in told)
@@ -95,7 +100,7 @@ async def test_streams_that_break_lose_nothing_and_leave_nothing(
 ) -> None:
     before = open_sockets()
     async with SandboxPool("nomad", **options, max_sandboxes=1) as pool, pool.slot() as slot:
-        made = container(engine, nomad_agent, box_of(slot))
+        made = container(engine, nomad_agent, sandbox_of(slot))
 
         async def count() -> None:
             result = await slot.run("for i in $(seq 60); do echo $i; sleep 0.1; done", timeout_s=60)
@@ -119,10 +124,10 @@ async def test_many_streams_at_once(options: dict[str, Any]) -> None:
     backend = make_backend("nomad", config_of(options))
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
         assert pool._running is not None
-        (box,) = pool._running.fleet.boxes.values()
+        (sandbox,) = pool._running.fleet.sandboxes.values()
         assert await backend.sandboxes()
         for _ in range(4):
-            await together(*(opened_and_closed(box.sandbox) for _ in range(16)))
+            await together(*(opened_and_closed(sandbox.handle) for _ in range(16)))
         assert (await slot.run("echo alive")).stdout == "alive\n"
 
 
@@ -137,7 +142,7 @@ async def count_slowly(slot: Slot, seen: list[str]) -> None:
 
 
 async def test_a_restarted_agent_loses_nothing(options: dict[str, Any], nomad_agent: Agent) -> None:
-    async def wait_for_a_box(pool: SandboxPool) -> None:
+    async def wait_for_a_sandbox(pool: SandboxPool) -> None:
         async with pool.slot() as slot:
             assert (await slot.run("echo later")).stdout == "later\n"
 
@@ -148,7 +153,7 @@ async def test_a_restarted_agent_loses_nothing(options: dict[str, Any], nomad_ag
             tasks.start_soon(count_slowly, slot, seen)
             await anyio.sleep(1)
             await to_thread.run_sync(nomad_agent.stop)
-            tasks.start_soon(wait_for_a_box, pool)
+            tasks.start_soon(wait_for_a_sandbox, pool)
             await anyio.sleep(1)
             await to_thread.run_sync(nomad_agent.start)
         assert seen == ["".join(f"{i}\n" for i in range(1, 61))]
@@ -173,7 +178,7 @@ async def test_two_nodes(options: dict[str, Any], nomad_agent: Agent, second_nod
     pool = SandboxPool("nomad", **options, profiles=profiles, lease_s=60)
     async with pool, pool.slot(nomad_agent.name) as here, pool.slot(second_node.name) as there:
         for slot, node in ((here, nomad_agent), (there, second_node)):
-            (allocation,) = nomad_agent.ask("GET", f"job/{box_of(slot)}/allocations")
+            (allocation,) = nomad_agent.ask("GET", f"job/{sandbox_of(slot)}/allocations")
             assert allocation["NodeName"] == node.name
             assert (await slot.run("echo in")).stdout == "in\n"
         seen: list[str] = []
@@ -200,7 +205,7 @@ async def test_a_node_that_stays_away_is_told(options: dict[str, Any], second_no
 async def test_a_killed_container_is_told(options: dict[str, Any], nomad_agent: Agent, engine: DockerClient) -> None:
     async with SandboxPool("nomad", **options) as pool:
         async with pool.slot() as slot:
-            container(engine, nomad_agent, box_of(slot)).kill()
+            container(engine, nomad_agent, sandbox_of(slot)).kill()
             with pytest.raises(SandboxDied) as died, anyio.fail_after(60):
                 await slot.run("sleep 100", timeout_s=100)
             assert died.value.post_mortem is not None
@@ -212,7 +217,7 @@ async def test_a_killed_container_is_told(options: dict[str, Any], nomad_agent: 
 @pytest.mark.whole
 async def test_signals_from_inside_do_not_end_the_runner_in_order(options: dict[str, Any]) -> None:
     async with SandboxPool("nomad", **{**options, "slots_per_sandbox": 1}) as pool, pool.slot() as slot:
-        assert slot.isolation.level == "box"
+        assert slot.isolation.level == "exclusive"
         await slot.run("for i in $(seq 50); do kill 1; kill -INT 1; kill -HUP 1; done")
         assert (await slot.run("echo goes on")).stdout == "goes on\n"
         await slot.reset()
@@ -222,7 +227,7 @@ async def test_signals_from_inside_do_not_end_the_runner_in_order(options: dict[
 @pytest.mark.whole
 async def test_a_removed_job_is_told(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
-        nomad_agent.ask("DELETE", f"job/{box_of(slot)}?purge=true")
+        nomad_agent.ask("DELETE", f"job/{sandbox_of(slot)}?purge=true")
         with pytest.raises(SandboxDied, match="removed"), anyio.fail_after(60):
             await slot.run("sleep 100", timeout_s=100)
 
@@ -230,7 +235,7 @@ async def test_a_removed_job_is_told(options: dict[str, Any], nomad_agent: Agent
 async def test_a_restarted_task_is_told(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with SandboxPool("nomad", **options) as pool:
         async with pool.slot() as slot:
-            (allocation,) = nomad_agent.ask("GET", f"job/{box_of(slot)}/allocations")
+            (allocation,) = nomad_agent.ask("GET", f"job/{sandbox_of(slot)}/allocations")
             await slot.spawn("sleep 100")
             nomad_agent.ask("PUT", f"client/allocation/{allocation['ID']}/restart", json={})
             # Nomad tells its runner to end first: that, or what Nomad says after it, is known sooner.
@@ -239,7 +244,7 @@ async def test_a_restarted_task_is_told(options: dict[str, Any], nomad_agent: Ag
                 await slot.run("sleep 100", timeout_s=100)
             assert raised.value.retryable
         async with pool.slot() as another:
-            assert box_of(another) != box_of(slot)
+            assert sandbox_of(another) != sandbox_of(slot)
 
 
 DRIVER = """
@@ -255,7 +260,7 @@ with SandboxPool("nomad", **eval(sys.argv[1])) as pool, pool.slot() as slot:
 
 @contextlib.asynccontextmanager
 async def other_driver(options: dict[str, Any]) -> AsyncIterator[tuple[anyio.abc.Process, str]]:
-    """Another process with a box, and the name of that."""
+    """Another process with a sandbox, and the name of that."""
     async with await anyio.open_process([sys.executable, "-c", DRIVER, repr(options)], stderr=None) as driver:
         try:
             assert driver.stdout is not None
@@ -267,23 +272,23 @@ async def other_driver(options: dict[str, Any]) -> AsyncIterator[tuple[anyio.abc
 
 @pytest.mark.whole
 async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], nomad_agent: Agent) -> None:
-    async with other_driver({**options, "lease_s": 4}) as (driver, box):
+    async with other_driver({**options, "lease_s": 4}) as (driver, sandbox):
         driver.kill()
         await driver.wait()
-        await until(lambda: nomad_agent.ask("GET", f"job/{box}")["Status"] == "dead")
+        await until(lambda: nomad_agent.ask("GET", f"job/{sandbox}")["Status"] == "dead")
     async with SandboxPool("nomad", **options):
         await until(lambda: nomad_agent.jobs() == [])
 
 
 @pytest.mark.whole
 async def test_two_drivers_do_not_disturb_each_other(options: dict[str, Any], nomad_agent: Agent) -> None:
-    async with other_driver(options) as (driver, box):
+    async with other_driver(options) as (driver, sandbox):
         for purge in (True, False):
             async with SandboxPool("nomad", **options, purge_on_start=purge) as pool, pool.slot() as slot:
                 assert (await slot.run("echo mine")).stdout == "mine\n"
-                assert {info.sandbox for info in await found(options)} == {box_of(slot), box}
+                assert {info.sandbox for info in await found(options)} == {sandbox_of(slot), sandbox}
                 assert await make_backend("nomad", config_of(options)).reap(ReapFilter(orphans=True)) == []
-        assert nomad_agent.jobs() == [box]
+        assert nomad_agent.jobs() == [sandbox]
         assert driver.stdin is not None
         assert driver.stdout is not None
         await driver.stdin.aclose()
@@ -303,7 +308,7 @@ async def test_what_a_run_has_left_is_purged_when_asked(options: dict[str, Any],
         for purge, stay in ((False, [left, other, living]), (True, [other, living])):
             pool = SandboxPool("nomad", **options, run_id="left", purge_on_start=purge)
             async with pool, pool.slot() as slot:
-                assert sorted(nomad_agent.jobs()) == sorted([*stay, box_of(slot)])
+                assert sorted(nomad_agent.jobs()) == sorted([*stay, sandbox_of(slot)])
     await backend.reap(ReapFilter(all=True))
 
 
@@ -330,22 +335,22 @@ async def test_who_waits_outlives_a_restart_of_the_server(options: dict[str, Any
 @pytest.mark.whole
 async def test_jobs_may_be_kept_for_inspection(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with SandboxPool("nomad", **options, run_id="kept", purge_on_shutdown=False) as pool, pool.slot() as slot:
-        box = box_of(slot)
-    assert nomad_agent.jobs() == [box]
-    await until(lambda: nomad_agent.ask("GET", f"job/{box}")["Status"] == "dead")
+        sandbox = sandbox_of(slot)
+    assert nomad_agent.jobs() == [sandbox]
+    await until(lambda: nomad_agent.ask("GET", f"job/{sandbox}")["Status"] == "dead")
     (reaped,) = await make_backend("nomad", config_of(options)).reap(ReapFilter(run_id="kept"))
-    assert reaped.sandbox == box
+    assert reaped.sandbox == sandbox
 
 
 @pytest.mark.whole
-async def test_commands_on_boxes(options: dict[str, Any]) -> None:
+async def test_commands_on_sandboxes(options: dict[str, Any]) -> None:
     environ = {"NOMAD_ADDR": options["address"], "NOMAD_TOKEN": options["token"]}
     async with SandboxPool("nomad", **options, run_id="seen") as pool, pool.slot() as slot:
         run = functools.partial(
             to_thread.run_sync, functools.partial(cli, "ps", "-b", "nomad", "--json", environ=environ)
         )
         shown = json.loads((await run()).stdout)
-        assert [(box["sandbox"], box["owner"]) for box in shown] == [(box_of(slot), "alive")]
+        assert [(sandbox["sandbox"], sandbox["owner"]) for sandbox in shown] == [(sandbox_of(slot), "alive")]
         reap = functools.partial(cli, "reap", "-b", "nomad", "--orphans", "--json", environ=environ)
         assert json.loads((await to_thread.run_sync(reap)).stdout) == []
         assert (await slot.run("echo untouched")).stdout == "untouched\n"
@@ -354,7 +359,7 @@ async def test_commands_on_boxes(options: dict[str, Any]) -> None:
 async def test_limits(options: dict[str, Any], nomad_agent: Agent, engine: DockerClient) -> None:
     limits = Limits(cpus=0.5, memory_mb=256, pids=100)
     async with SandboxPool("nomad", **options, slots_per_sandbox=1, limits=limits) as pool, pool.slot() as slot:
-        host = container(engine, nomad_agent, box_of(slot)).attrs["HostConfig"]
+        host = container(engine, nomad_agent, sandbox_of(slot)).attrs["HostConfig"]
         assert host["Memory"] == 256 << 20
         assert host["CpuQuota"] / host["CpuPeriod"] == pytest.approx(0.5, rel=0.02)
         assert set(slot.isolation.limits) >= {"cpus", "memory_mb", "pids"}
@@ -364,12 +369,12 @@ async def test_limits(options: dict[str, Any], nomad_agent: Agent, engine: Docke
 
 
 async def test_the_name_of_a_container(options: dict[str, Any], nomad_agent: Agent, engine: DockerClient) -> None:
-    """Boxes of this backend are nothing that the docker backend on the same engine would take for its own."""
+    """Sandboxes of this backend are nothing that the docker backend on the same engine would take for its own."""
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
-        labels = container(engine, nomad_agent, box_of(slot)).labels
+        labels = container(engine, nomad_agent, sandbox_of(slot)).labels
         assert not [name for name in labels if re.match("hermes-exec", name)]
         theirs = make_backend("docker", {"image": options["image"]})
         try:
-            assert box_of(slot) not in {info.sandbox for info in await theirs.sandboxes()}
+            assert sandbox_of(slot) not in {info.sandbox for info in await theirs.sandboxes()}
         finally:
             await theirs.aclose()

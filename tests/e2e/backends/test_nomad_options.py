@@ -1,4 +1,6 @@
-"""Boxes of Nomad as options ask for them, and what bad ones are told: tokens, room, TLS, deliveries of the runner."""
+"""Sandboxes of Nomad as options ask for them, and what bad ones are told: tokens, room, TLS, deliveries of the
+runner.
+"""
 
 import functools
 import http.server
@@ -34,7 +36,7 @@ from hermes_exec.backends.nomad.sandbox import events_of
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.backends.runner_binary import find_runner
 from tests.conftest import require_engine
-from tests.e2e.backends.nomad_boxes import cli, config_of, together
+from tests.e2e.backends.nomad_sandboxes import cli, config_of, together
 from tests.support.nomad_agent import POLICY, Agent, agent
 from tests.support.outside import marked
 from tests.support.waiting import until
@@ -212,7 +214,7 @@ async def test_launches_that_are_given_up_leave_no_job(options: dict[str, Any], 
 async def test_a_launch_that_takes_too_long(options: dict[str, Any], nomad_agent: Agent) -> None:
     with pytest.raises(LaunchTimeout), anyio.fail_after(60):
         async with SandboxPool("nomad", **options, launch_timeout_s=0.01) as pool, pool.slot():
-            raise AssertionError("there was a box")
+            raise AssertionError("there was a sandbox")
     assert nomad_agent.jobs() == []
 
 
@@ -363,7 +365,7 @@ async def test_slots_of_a_privileged_container_have_roots_of_their_own(
     try:
         tried.start()
     except APIError:  # as in a container that has not all capabilities itself
-        await refused(ConfigError, "the node refuses the box", **own)
+        await refused(ConfigError, "the node refuses the sandbox", **own)
         return
     finally:
         tried.remove(force=True)
@@ -375,7 +377,7 @@ async def test_slots_of_a_privileged_container_have_roots_of_their_own(
 
 @pytest.fixture
 def apptainer(nomad_agent: Agent, singularity_image: Image) -> Iterator[dict[str, Any]]:
-    """Options of pools whose boxes are started by raw_exec."""
+    """Options of pools whose sandboxes are started by raw_exec."""
     yield nomad_agent.options(driver="singularity", image=singularity_image("debian"))
     assert nomad_agent.jobs() == []
 
@@ -417,7 +419,7 @@ async def test_a_node_that_overlooks_the_start_of_a_task(
         events = events_of(await to_thread.run_sync(nomad_agent.ask, "GET", f"allocation/{allocation}"))
         if not any(event["Type"] == "Signaling" for event in events):
             refused += 1
-            raise anyio.BrokenResourceError('task "box" not started yet.')
+            raise anyio.BrokenResourceError('task "sandbox" not started yet.')
         return await opened(self, allocation, command, frames=frames)
 
     monkeypatch.setattr(Cluster, "open", open_)

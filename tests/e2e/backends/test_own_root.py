@@ -167,7 +167,7 @@ async def test_links_of_proc_lead_nowhere_for_what_works_on_files(slots: tuple[S
     assert not (tmp_path / "tree" / "fd").exists()
 
 
-async def test_mounts_of_the_box_are_part_of_the_image(docker_image: Image, tmp_path: Path) -> None:
+async def test_mounts_of_the_sandbox_are_part_of_the_image(docker_image: Image, tmp_path: Path) -> None:
     folder, shared, file = tmp_path / "folder", tmp_path / "shared", tmp_path / "file"
     for made in (folder, shared):
         made.mkdir()
@@ -335,17 +335,17 @@ async def test_where_it_cannot_be_had_it_is_refused_or_told(
         assert pool.stats().failures == 0
 
 
-async def test_a_box_without_an_image_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="slot_root='own' needs boxes with an image"):
+async def test_a_sandbox_without_an_image_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="slot_root='own' needs sandboxes with an image"):
         SandboxPool("local", slot_root="own")
 
 
-async def test_one_slot_with_a_root_of_its_own_is_reset_in_its_box(docker_image: Image) -> None:
+async def test_one_slot_with_a_root_of_its_own_is_reset_in_its_sandbox(docker_image: Image) -> None:
     async with pool_of(docker_image("busybox"), slots_per_sandbox=1) as pool, pool.slot() as slot:
-        box = slot.sandbox
+        sandbox = slot.sandbox
         (await slot.run("rm -r /etc/*; echo x > /root/x", check=True))
         await slot.reset()
-        assert slot.sandbox == box
+        assert slot.sandbox == sandbox
         assert (await slot.run("ls /root; cat /etc/passwd | wc -l")).stdout != "0\n"
 
 

@@ -51,7 +51,7 @@ async def cut_often(backend: Backend, spec: LaunchSpec) -> AsyncIterator[tuple[C
             tasks.start_soon(channel.run)
             slot: dict[str, Any] = {
                 "slot": "s1",
-                "level": "box" if spec.whole_box else "auto",
+                "level": "exclusive" if spec.exclusive else "auto",
                 "floor": "none",
                 "network": True,
             }
@@ -154,7 +154,7 @@ async def test_a_first_stream_that_comes_late(tmp_path: Path) -> None:
 
 @pytest.mark.docker
 async def test_docker(docker_image: Callable[[str], str]) -> None:
-    spec = LaunchSpec(image=docker_image("debian"), whole_box=True)
+    spec = LaunchSpec(image=docker_image("debian"), exclusive=True)
     with anyio.fail_after(120):
         async with cut_often(DockerBackend(DockerConfig()), spec) as (channel, streams):
             await survive(channel, streams)

@@ -1,4 +1,4 @@
-"""Boxes of Apptainer: what they see of the host, what becomes of them, limits, and what bad input is told."""
+"""Sandboxes of Apptainer: what they see of the host, what becomes of them, limits, and what bad input is told."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hermes_exec import (
 )
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import left, sandboxes_of
+from tests.e2e.backends.sandboxes import left, sandboxes_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.singularity]
@@ -35,7 +35,7 @@ HOSTS = anyio.Path("/etc/hosts")
 
 @pytest.fixture
 def options(singularity_image: Image, tmp_path: Path) -> dict[str, Any]:
-    base = tmp_path / "boxes"
+    base = tmp_path / "sandboxes"
     base.mkdir()
     return {"image": singularity_image("busybox"), "base_dir": str(base), "cache_dir": str(tmp_path / "cache")}
 
@@ -56,7 +56,7 @@ async def test_everything_is_gone_afterwards(options: dict[str, Any]) -> None:
     assert left(base_of(options)) == []
 
 
-async def test_nothing_of_the_host_is_in_the_box(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_of_the_host_is_in_the_sandbox(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND"):
         monkeypatch.setenv(name, "/usr/share:/leaked")
     monkeypatch.setenv("APPTAINERENV_LEAKED", "leaked")
@@ -76,8 +76,8 @@ async def test_nothing_of_the_host_is_in_the_box(options: dict[str, Any], monkey
         assert "/etc/localtime" not in mounts
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="of a box of root")
-async def test_root_of_a_box_cannot_change_the_host(options: dict[str, Any]) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="of a sandbox of root")
+async def test_root_of_a_sandbox_cannot_change_the_host(options: dict[str, Any]) -> None:
     hosts = await HOSTS.read_bytes()
     async with SandboxPool("singularity", **options) as pool, pool.slot() as slot:
         said = await slot.run(
@@ -123,7 +123,7 @@ async def make_pool(options: dict[str, Any], **more: Any) -> None:
         pass
 
 
-async def test_a_killed_box_is_told_and_replaced(options: dict[str, Any]) -> None:
+async def test_a_killed_sandbox_is_told_and_replaced(options: dict[str, Any]) -> None:
     async with SandboxPool("singularity", **options) as pool:
         async with pool.slot() as slot:
             (pid,) = runners(base_of(options))
@@ -142,10 +142,10 @@ def exists(pid: int) -> bool:
 
 
 def runners(base: Path) -> list[int]:
-    """Serving runners of boxes in a folder of this host, by what their directories say."""
-    from hermes_exec.backends.box_directory import BoxDirectory
+    """Serving runners of sandboxes in a folder of this host, by what their directories say."""
+    from hermes_exec.backends.sandbox_directory import SandboxDirectory
 
-    pids = [BoxDirectory(base / name).runner_pid() for name in left(base)]
+    pids = [SandboxDirectory(base / name).runner_pid() for name in left(base)]
     return [pid for pid in pids if pid is not None]
 
 
@@ -199,13 +199,13 @@ async def test_memory_that_runs_out_is_a_result(options: dict[str, Any]) -> None
         pytest.skip("an ordinary user has no cgroups here")
     limits = Limits(memory_mb=64, pids=64)
     async with SandboxPool("singularity", limits=limits, **options) as pool, pool.slot() as slot:
-        assert slot.isolation.limits["memory_mb"] == "cgroup of the box"
+        assert slot.isolation.limits["memory_mb"] == "cgroup of the sandbox"
         result = await slot.run("tail -c 200m /dev/zero | wc -c", timeout_s=60)
         assert result.exit_code != 0 or result.stdout.strip() != str(200 << 20)
         assert (await slot.run("echo alive")).stdout == "alive\n"
 
 
-async def test_many_boxes_at_once(options: dict[str, Any]) -> None:
+async def test_many_sandboxes_at_once(options: dict[str, Any]) -> None:
     async with SandboxPool("singularity", max_sandboxes=16, **options) as pool, pool.slots(16) as slots:
         assert len({slot.sandbox for slot in slots}) == 16
         results = [await slot.run("hostname") for slot in slots]
@@ -279,7 +279,7 @@ async def test_an_engine_that_hangs_is_given_up_in_time(options: dict[str, Any],
 
 
 def cgroups_of(pid: int) -> list[Path]:
-    """Those that the engine has made for a box, of version 1 and 2."""
+    """Those that the engine has made for a sandbox, of version 1 and 2."""
     names = {line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
     roots = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
     return existing(root / name.lstrip("/") for name in names if "apptainer" in name for root in roots)
@@ -291,7 +291,7 @@ def existing(paths: Iterable[Path]) -> list[Path]:
 
 @pytest.mark.whole
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
-async def test_a_frozen_box_leaves_no_cgroups(options: dict[str, Any]) -> None:
+async def test_a_frozen_sandbox_leaves_no_cgroups(options: dict[str, Any]) -> None:
     async with SandboxPool("singularity", **options) as pool, pool.slot() as slot:
         assert (await slot.run("true")).ok
         (pid,) = runners(base_of(options))

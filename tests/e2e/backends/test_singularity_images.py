@@ -38,8 +38,8 @@ def layer(singularity_image: Image, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "boxes").mkdir()
-    return {"base_dir": str(tmp_path / "boxes"), "cache_dir": str(tmp_path / "cache")}
+    (tmp_path / "sandboxes").mkdir()
+    return {"base_dir": str(tmp_path / "sandboxes"), "cache_dir": str(tmp_path / "cache")}
 
 
 async def ran(command: str, **options: Any) -> str:

@@ -1,4 +1,6 @@
-"""Boxes of Apptainer of an ordinary user: files of images, what is kept where, limits, and root for the look of it."""
+"""Sandboxes of Apptainer of an ordinary user: files of images, what is kept where, limits, and root for the look
+of it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def test_an_ordinary_user(singularity_image: Callable[[str], str]) -> None:
     assert answers["memory"].startswith(mine)
     assert "83886080\n" not in answers["memory"]
     if not answers["limits"].startswith(mine):
-        assert answers["limits"].startswith("ConfigError: limits of a box cannot be set by this user here")
+        assert answers["limits"].startswith("ConfigError: limits of a sandbox cannot be set by this user here")
     assert answers["best effort"].startswith(mine)
     assert answers["fakeroot"].startswith("0\n")
     assert answers["users"] in ("5:5\n", ""), "further users are given by /etc/subuid, if at all"

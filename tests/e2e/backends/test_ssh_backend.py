@@ -1,4 +1,4 @@
-"""Boxes on hosts that SSH reaches: what the connection goes through, and what bad input is told."""
+"""Sandboxes on hosts that SSH reaches: what the connection goes through, and what bad input is told."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hermes_exec import BackendUnavailable, ConfigError, ExecError, LaunchError,
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.helpers import helper_environment, unset_others
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import left, sandboxes_of
+from tests.e2e.backends.sandboxes import left, sandboxes_of
 from tests.support.directories import let_others_pass
 from tests.support.sshd import Server, make_key, server
 from tests.support.waiting import until
@@ -80,8 +80,8 @@ async def test_a_restarted_server_loses_nothing(options: dict[str, Any], ssh_ser
 async def test_a_killed_runner_is_told(options: dict[str, Any], tmp_path: Path) -> None:
     async with SandboxPool("ssh", **options) as pool:
         async with pool.slot() as slot:
-            (box,) = await found(options)
-            text = (tmp_path / box.sandbox.rpartition(":")[2] / "runner.json").read_text()
+            (sandbox,) = await found(options)
+            text = (tmp_path / sandbox.sandbox.rpartition(":")[2] / "runner.json").read_text()
             os.kill(int(text.partition('"pid":')[2].partition(",")[0]), signal.SIGKILL)
             with pytest.raises(SandboxDied):
                 await slot.run("sleep 20", timeout_s=30)
@@ -112,7 +112,7 @@ async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], tmp_path:
 
 
 async def killed(driver: anyio.abc.Process) -> None:
-    """Kill a driver once it has a box."""
+    """Kill a driver once it has a sandbox."""
     async with driver:
         try:
             assert driver.stdout is not None
@@ -138,7 +138,7 @@ async def test_what_was_killed_is_reaped_whoever_owned_it(options: dict[str, Any
 
 
 def _sockets(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name in {"run", "slots", "box"}]
+    return [name for name in names if name in {"run", "slots", "base"}]
 
 
 async def refused(error: type[ExecError], text: str, **options: Any) -> None:
@@ -256,13 +256,13 @@ def command(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.whole
-async def test_the_command_line_finds_its_boxes(options: dict[str, Any]) -> None:
+async def test_the_command_line_finds_its_sandboxes(options: dict[str, Any]) -> None:
     given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     async with SandboxPool("ssh", **options) as pool, pool.slot() as slot:
         listed = await to_thread.run_sync(command, ["ps", "-b", "ssh", *given, "--json"])
-        assert [box["sandbox"] for box in json.loads(listed.stdout)] == [slot.sandbox], listed.stderr
+        assert [sandbox["sandbox"] for sandbox in json.loads(listed.stdout)] == [slot.sandbox], listed.stderr
     reaped = await to_thread.run_sync(command, ["reap", "--orphans", "-b", "ssh", *given])
-    assert (reaped.returncode, reaped.stderr) == (0, "no such boxes\n")
+    assert (reaped.returncode, reaped.stderr) == (0, "no such sandboxes\n")
     for words in (["ps"], ["reap", "--orphans"]):
         assert "ssh" not in (await to_thread.run_sync(command, words)).stderr
     refused = await to_thread.run_sync(command, ["ps", "-b", "ssh"])

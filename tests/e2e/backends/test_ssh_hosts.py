@@ -16,7 +16,7 @@ import pytest
 from anyio import to_thread
 
 from hermes_exec import BackendUnavailable, OutcomeUnknown, SandboxPool, Slot
-from tests.e2e.backends.boxes import left
+from tests.e2e.backends.sandboxes import left
 from tests.support.directories import let_others_pass
 from tests.support.links import far_port
 from tests.support.remote_hosts import RemoteHost, missing, remote_host
@@ -141,7 +141,7 @@ with SandboxPool("ssh", **eval(sys.argv[1])) as pool, pool.slot() as slot:
 """
 
 
-async def test_drivers_on_cloned_hosts_leave_each_others_boxes(options: dict[str, Any], tmp_path: Path) -> None:
+async def test_drivers_on_cloned_hosts_leave_each_others_sandboxes(options: dict[str, Any], tmp_path: Path) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("00000000-1111-2222-3333-444444444444\n")
     script = f'mount --bind {boot} /proc/sys/kernel/random/boot_id && exec "$@"'

@@ -1,4 +1,4 @@
-"""Several hosts in one SSH backend: where boxes go, and what becomes of hosts that are away, die and come back."""
+"""Several hosts in one SSH backend: where sandboxes go, and what becomes of hosts that are away, die and come back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hermes_exec import BackendUnavailable, ChannelLost, ConfigError, OutcomeUnk
 from hermes_exec.backends.base import ReapFilter
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ErrorCause
-from tests.e2e.backends.boxes import left
+from tests.e2e.backends.sandboxes import left
 from tests.support.directories import let_others_pass
 from tests.support.sshd import Server, server
 from tests.support.waiting import until
@@ -107,7 +107,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-async def test_boxes_go_where_the_most_weight_is_free(fleet: Fleet) -> None:
+async def test_sandboxes_go_where_the_most_weight_is_free(fleet: Fleet) -> None:
     options = fleet.options({"weight": 3}, {"weight": 1.5}, {}, slots_per_sandbox=1, max_sandboxes=6)
     async with SandboxPool("ssh", **options) as pool, pool.slots(6) as slots:
         assert Counter(map(fleet.of, slots)) == {0: 3, 1: 2, 2: 1}
@@ -117,7 +117,9 @@ async def test_each_host_has_the_slots_that_it_says(fleet: Fleet) -> None:
     options = fleet.options({"slots": 3}, {"slots": 1}, {}, slots_per_sandbox=2)
     async with SandboxPool("ssh", **options) as pool:
         assert pool.stats().slots_most == 6
-        with pytest.raises(ConfigError, match=r"at most 6 .*\(slots in a box: 1 or 2 or 3, boxes: 3\): set max_sandb"):
+        with pytest.raises(
+            ConfigError, match=r"at most 6 .*\(slots in a sandbox: 1 or 2 or 3, sandboxes: 3\): set max_sandb"
+        ):
             async with pool.slots(7):
                 pass
         async with pool.slots(6) as slots:
@@ -162,8 +164,8 @@ async def test_a_host_that_refuses_at_the_start_and_comes_later(
 
 @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
 async def test_launches_wait_together_for_a_host_that_has_gone_silent(fleet: Fleet, transport: str) -> None:
-    boxes = {"slots_per_sandbox": 1, "max_sandboxes": 6, "launches_at_once": 6}
-    options = fleet.options({"weight": 100}, {}, **boxes, transport=transport, connect_timeout_s=SILENT_S)
+    sandboxes = {"slots_per_sandbox": 1, "max_sandboxes": 6, "launches_at_once": 6}
+    options = fleet.options({"weight": 100}, {}, **sandboxes, transport=transport, connect_timeout_s=SILENT_S)
     async with SandboxPool("ssh", **options) as pool:
         with silenced(fleet.servers[0]):
             began = time.monotonic()
@@ -247,7 +249,9 @@ async def test_a_gang_for_the_larger_host_is_lent_once_that_is_back(fleet: Fleet
 
 
 @pytest.mark.whole
-async def test_boxes_are_found_and_ended_on_hosts_that_are_there(fleet: Fleet, silent: None, tmp_path: Path) -> None:
+async def test_sandboxes_are_found_and_ended_on_hosts_that_are_there(
+    fleet: Fleet, silent: None, tmp_path: Path
+) -> None:
     here = fleet.options({}, {}, {}, slots_per_sandbox=1, connect_timeout_s=SILENT_S)
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"backend": "ssh", **here}))

@@ -88,7 +88,7 @@ driver = "import json, pathlib, sys; from hermes_exec.backends.strict_path impor
 driver += "print(json.dumps([why(pathlib.Path(path)) or '' for path in sys.argv[1:]]))"
 print(json.dumps({
     "driver": json.loads(run(python, "-c", driver, *paths)),
-    "runner": [run(f"{top}/runner", "end", "--base", f"{path}/hermes-exec-0/box") for path in paths],
+    "runner": [run(f"{top}/runner", "end", "--base", f"{path}/hermes-exec-0/base") for path in paths],
     "probe": [run("sh", f"{top}/probe.sh", path) for path in paths],
 }))
 """

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Image = Callable[[str], str]
 ROOTS: dict[str, dict[str, Any]] = {
     "own root": {"slots_per_sandbox": 2},
-    "whole box": {},
+    "whole sandbox": {},
 }
 
 

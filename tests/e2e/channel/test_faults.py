@@ -55,7 +55,7 @@ async def test_cancelling_is_bounded_when_the_runner_is_frozen() -> None:
         os.kill(runner_pid(slot.sandbox), signal.SIGCONT)
 
 
-async def test_a_frozen_box_is_not_lent_and_not_destroyed() -> None:
+async def test_a_frozen_sandbox_is_not_lent_and_not_destroyed() -> None:
     async with SandboxPool("local", slots_per_sandbox=2) as pool:
         async with pool.slot() as slot:
             pid = runner_pid(slot.sandbox)
@@ -72,7 +72,7 @@ async def test_a_frozen_box_is_not_lent_and_not_destroyed() -> None:
             assert runner_pid(slot.sandbox) == pid
 
 
-async def test_release_does_not_wait_for_a_frozen_box() -> None:
+async def test_release_does_not_wait_for_a_frozen_sandbox() -> None:
     async with SandboxPool("local", max_sandboxes=1) as pool:
         async with pool.slot() as slot:
             pid = runner_pid(slot.sandbox)
@@ -101,7 +101,7 @@ async def test_a_holder_s_reset_waits_for_a_machine_that_stood_still() -> None:
         assert not await slot.files.exists("before")
 
 
-async def test_other_slots_of_a_box_that_was_silent_stay_with_their_holders() -> None:
+async def test_other_slots_of_a_sandbox_that_was_silent_stay_with_their_holders() -> None:
     async with SandboxPool("local", max_sandboxes=2, slots_per_sandbox=2) as pool:
         async with pool.slot() as kept:
             slot = await pool.acquire()
@@ -131,7 +131,7 @@ async def test_release_does_not_wait_for_a_paused_container(docker_image: Callab
                 await to_thread.run_sync(client.containers.get, first)
 
 
-async def test_a_box_that_dies_between_two_lends_is_replaced_before_the_next() -> None:
+async def test_a_sandbox_that_dies_between_two_lends_is_replaced_before_the_next() -> None:
     async with SandboxPool("local") as pool:
         async with pool.slot() as slot:
             pid = runner_pid(slot.sandbox)
@@ -141,7 +141,7 @@ async def test_a_box_that_dies_between_two_lends_is_replaced_before_the_next() -
             assert (await slot.run("echo fine")).ok
 
 
-async def test_many_boxes_die_while_many_wait() -> None:
+async def test_many_sandboxes_die_while_many_wait() -> None:
     served: list[str] = []
     async with SandboxPool("local", slots_per_sandbox=2, max_sandboxes=2) as pool:
 

@@ -1,4 +1,4 @@
-"""A box whose answers take a while to arrive."""
+"""A sandbox whose answers take a while to arrive."""
 
 from __future__ import annotations
 

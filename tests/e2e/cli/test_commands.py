@@ -49,7 +49,7 @@ def test_doctor_tries_the_backend(cli: Cli, backend: BackendCase) -> None:
     arguments = ["--image", str(backend.options["image"])] if backend.id == "docker-debian" else []
     (finding,) = cli.json("doctor", "--json", "--backend", backend.backend, *arguments)
     assert finding["status"] == "ok", finding
-    assert finding["isolation"]["level"] in {"none", "uid", "namespaces", "box"}
+    assert finding["isolation"]["level"] in {"none", "uid", "namespaces", "exclusive"}
     assert finding["launch_ms"] > 0
     assert finding["call_ms"] > 0
     assert set(finding["limits"]) >= {"memory_mb", "pids"}
@@ -78,12 +78,12 @@ def test_doctor_says_what_mends_an_unavailable_backend(cli: Cli) -> None:
     assert finding["detail"]
 
 
-def test_an_engine_that_does_not_answer_hides_no_other_boxes(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_answer_hides_no_other_sandboxes(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     with SandboxPool("local", run_id="beside-docker") as pool, pool.slot() as slot:
         listed = cli.run("ps", "--json")
         assert (listed.returncode, "left out: docker" in listed.stderr) == (0, True)
-        assert slot.sandbox in {box["sandbox"] for box in json.loads(listed.stdout)}
+        assert slot.sandbox in {sandbox["sandbox"] for sandbox in json.loads(listed.stdout)}
     assert cli.json("reap", "--json", "--run-id", "beside-docker") == []
     assert cli.json("ps", "--json", "--backend", "docker", code=3)["error"]["kind"] == "BackendUnavailable"
 

@@ -98,7 +98,7 @@ def test_it_ends_when_the_slot_is_released(cli: Cli, backend: BackendCase) -> No
 
 
 @pytest.mark.docker
-def test_death_of_the_box_is_told(cli: Cli, docker_image: Callable[[str], str]) -> None:
+def test_death_of_the_sandbox_is_told(cli: Cli, docker_image: Callable[[str], str]) -> None:
     with SandboxPool("docker", image=docker_image("busybox")) as pool:
         slot = pool.acquire()
         with viewing(cli, slot.id) as viewer:
@@ -154,8 +154,12 @@ def test_a_holder_that_has_gone_meanwhile_is_told(monkeypatch: pytest.MonkeyPatc
 def test_ps_tells_the_slots_and_a_wrong_one_is_told_the_nearest(cli: Cli) -> None:
     with SandboxPool("local") as pool, pool.slots(2) as slots:
         ids = {slot.id for slot in slots}
-        (box,) = [box for box in cli.json("ps", "--json", "--backend", "local") if box["sandbox"] == slots[0].sandbox]
-        assert set(box["slots"]) == ids
+        (sandbox,) = [
+            sandbox
+            for sandbox in cli.json("ps", "--json", "--backend", "local")
+            if sandbox["sandbox"] == slots[0].sandbox
+        ]
+        assert set(sandbox["slots"]) == ids
         done = cli.run("shell", "--slot", f"{slots[0].id}x")
         assert done.returncode == 2
         assert any(f"did you mean {one!r}?" in " ".join(done.stderr.split()) for one in ids)

@@ -26,7 +26,7 @@ from tests.support.sshd import Server, server
 
 TOKEN = f"wrong-{secrets.token_hex(6)}"
 RUN = f"named-{secrets.token_hex(6)}"
-GOOD = ("here", "other", "boxes", "gpu", "cluster", "cloud")
+GOOD = ("here", "other", "sandboxes", "gpu", "cluster", "cloud")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def several(
     }
     if not missing("docker"):
         image: Callable[[str], str] = request.getfixturevalue("docker_image")
-        backends["boxes"] = {"type": "docker", "image": image("busybox"), "pull_policy": "never"}
+        backends["sandboxes"] = {"type": "docker", "image": image("busybox"), "pull_policy": "never"}
         if not missing("nomad"):
             agent: Agent = request.getfixturevalue("nomad_agent")
             backends["cluster"] = {"type": "nomad", **agent.options(image=image("busybox")), "slot_root": "shared"}
@@ -93,11 +93,11 @@ def test_a_command_runs_on_the_one_that_is_named(cli: Cli, several: Several) -> 
     for name in several.good:
         facts = cli.json("run", *several.option, "-b", name, "--json", "--", "echo $WHO")
         kinds[name] = facts["backend"], facts["stdout"].strip()
-    pool = {"here": "local", "boxes": "docker", "gpu": "ssh", "cluster": "nomad", "cloud": "modal"}
+    pool = {"here": "local", "sandboxes": "docker", "gpu": "ssh", "cluster": "nomad", "cloud": "modal"}
     expected = {"other": ("local", "other"), **{name: (kind, "pool") for name, kind in pool.items()}}
     assert kinds == {name: expected[name] for name in several.good}
     listed = cli.run("run", *several.option, "-b", "here", "--slots", "4", "--", "pwd")
-    assert listed.returncode == 0, "two boxes of two slots"
+    assert listed.returncode == 0, "two sandboxes of two slots"
 
 
 def test_the_environment_names_one_too(cli: Cli, several: Several) -> None:

@@ -35,7 +35,7 @@ def test_standard_input_is_passed_on(cli: Cli, on: Sequence[str]) -> None:
 def test_json_has_the_whole_result(cli: Cli, on: Sequence[str]) -> None:
     facts = cli.json("run", *on, "--json", "--env", "NAME=value", "--", "echo $NAME; exit 2", code=2)
     assert (facts["stdout"], facts["exit_code"], facts["timed_out"]) == ("value\n", 2, False)
-    assert facts["isolation"] in {"none", "uid", "namespaces", "box"}
+    assert facts["isolation"] in {"none", "uid", "namespaces", "exclusive"}
 
 
 def test_timeout_ends_the_command_and_keeps_its_output(cli: Cli, on: Sequence[str]) -> None:
@@ -115,18 +115,18 @@ def test_slots_that_are_kept_apart_less_than_usual_are_told(cli: Cli, docker_ima
     less = ("-o", "slots_per_sandbox=2", "-o", "cap_drop=[ALL]")
     done = cli.run("run", "-b", "docker", "-i", docker_image("busybox"), *less, "--", "true")
     assert done.returncode == 0
-    assert "warning: slots of a box share its root, kept apart at the level 'none'" in " ".join(done.stderr.split())
+    assert "warning: slots of a sandbox share its root, kept apart at the level 'none'" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_with_130_and_every_box_gone(cli: Cli, on: Sequence[str], number: signal.Signals) -> None:
+def test_signal_ends_with_130_and_every_sandbox_gone(cli: Cli, on: Sequence[str], number: signal.Signals) -> None:
     with cli.start("run", *on, "--option", f"run_id=signal-{number}", "--", "echo ready; sleep 1000") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.wait(timeout=90) == 130
-    boxes = cli.json("ps", "--json")
-    assert [box for box in boxes if box["labels"]["run_id"] == f"signal-{number}"] == []
+    sandboxes = cli.json("ps", "--json")
+    assert [sandbox for sandbox in sandboxes if sandbox["labels"]["run_id"] == f"signal-{number}"] == []
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_several_signals_end_as_one_does(cli: Cli, on: Sequence[str], burst: Bur
         assert process.stdout.readline() == "ready\n"
         burst.send(process)
         _, error = process.communicate(timeout=90)
-    assert (process.returncode, error) == (130, f"{burst.numbers[0].name}: ending all boxes\n")
-    assert [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id] == []
+    assert (process.returncode, error) == (130, f"{burst.numbers[0].name}: ending all sandboxes\n")
+    assert [sandbox for sandbox in cli.json("ps", "--json") if sandbox["labels"]["run_id"] == run_id] == []
 
 
 def test_orphan_of_a_killed_driver_is_listed_and_reaped(cli: Cli, on: Sequence[str]) -> None:
@@ -150,16 +150,16 @@ def test_orphan_of_a_killed_driver_is_listed_and_reaped(cli: Cli, on: Sequence[s
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         try:
-            (box,) = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
-            assert (box["owner"], box["labels"]["pid"]) == ("alive", process.pid)
+            (sandbox,) = [sandbox for sandbox in cli.json("ps", "--json") if sandbox["labels"]["run_id"] == run_id]
+            assert (sandbox["owner"], sandbox["labels"]["pid"]) == ("alive", process.pid)
         finally:
             process.kill()
     # Every pool that starts on this host reaps orphans too, so another test's may have been quicker.
-    left = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
-    assert [box["owner"] for box in left] in ([], ["gone"])
+    left = [sandbox for sandbox in cli.json("ps", "--json") if sandbox["labels"]["run_id"] == run_id]
+    assert [sandbox["owner"] for sandbox in left] in ([], ["gone"])
     ended = cli.json("reap", "--json", "--orphans")
     assert all(each["reason"] for each in ended)
-    assert run_id not in {box["labels"]["run_id"] for box in cli.json("ps", "--json")}
+    assert run_id not in {sandbox["labels"]["run_id"] for sandbox in cli.json("ps", "--json")}
 
 
 def test_unknown_backend_names_the_nearest(cli: Cli) -> None:
@@ -201,7 +201,7 @@ main()
 def test_an_interrupt_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.format(module=module)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
-    assert (done.stdout, done.stderr.removeprefix("SIGINT: ending all boxes\n"), done.returncode) == ("", "", 130)
+    assert (done.stdout, done.stderr.removeprefix("SIGINT: ending all sandboxes\n"), done.returncode) == ("", "", 130)
 
 
 def test_missing_command_is_wrong_usage(cli: Cli) -> None:

@@ -152,7 +152,7 @@ def test_screen_is_left_when_the_terminal_is_ended(terminal: Terminal) -> None:
     assert screen_is_left(terminal.seen)
 
 
-def test_screen_is_left_when_the_box_is_killed() -> None:
+def test_screen_is_left_when_the_sandbox_is_killed() -> None:
     terminal = Terminal(["shell"])
     try:
         terminal.expect("isolation")
@@ -178,7 +178,7 @@ def test_missing_program_is_told_at_the_start_of_a_line(on: Sequence[str]) -> No
         terminal.close()
 
 
-def test_closed_window_ends_it_and_its_box(cli: Cli, tmp_path: Path) -> None:
+def test_closed_window_ends_it_and_its_sandbox(cli: Cli, tmp_path: Path) -> None:
     terminal = Terminal(["shell", "-o", f"run_id={tmp_path.name}"])
     terminal.expect("isolation")
     terminal.type("sleep 1000\r")
@@ -186,8 +186,8 @@ def test_closed_window_ends_it_and_its_box(cli: Cli, tmp_path: Path) -> None:
     os.close(terminal.side)
     os.close(terminal.fd)
     assert terminal.process.wait(DEADLINE_S) in {1, 130}
-    boxes = cli.json("ps", "--json", "--backend", "local")
-    assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
+    sandboxes = cli.json("ps", "--json", "--backend", "local")
+    assert [sandbox for sandbox in sandboxes if sandbox["labels"]["run_id"] == tmp_path.name] == []
 
 
 def test_without_a_terminal_it_says_what_to_use(cli: Cli) -> None:

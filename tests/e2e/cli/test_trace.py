@@ -29,7 +29,7 @@ def test_what_a_trace_of_somebody_else_holds_is_shown_and_not_obeyed(cli: Cli, t
     path = tmp_path / "trace"
     lines: list[dict[str, object]] = [
         {"trace": 1},
-        {"t": 1, "box": "[red]\x1b[31m", "begun": 1, "method": "\x1b]0;x\x07"},
+        {"t": 1, "sandbox": "[red]\x1b[31m", "begun": 1, "method": "\x1b]0;x\x07"},
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for more in ([], ["--call", "1"]):

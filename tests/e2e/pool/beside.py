@@ -1,4 +1,6 @@
-"""A program: a pool on a backend of a file, whose slot works until its box is gone: `beside.py FILE NAME RUN_ID`."""
+"""A program: a pool on a backend of a file, whose slot works until its sandbox is gone: `beside.py FILE NAME
+RUN_ID`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from hermes_exec import ExecError, SandboxPool
 
 
 async def main(file: str, name: str, run_id: str) -> None:
-    """Print the box, and when its work has ended the name of the error that the next call meets."""
+    """Print the sandbox, and when its work has ended the name of the error that the next call meets."""
     async with SandboxPool.from_config(file, backend=name, run_id=run_id) as pool, pool.slot() as slot:
         print(slot.sandbox, flush=True)
         with suppress(ExecError):

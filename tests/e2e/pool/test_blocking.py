@@ -1,4 +1,4 @@
-"""The blocking face on a real box."""
+"""The blocking face on a real sandbox."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_several_threads_use_one_slot_and_pools_share_one_loop(pool: blocking.Sa
     assert sorted(seen) == [f"{number}\n" for number in range(8)]
 
 
-def test_leaving_ends_the_boxes_also_by_an_error() -> None:
+def test_leaving_ends_the_sandboxes_also_by_an_error() -> None:
     with pytest.raises(LookupError), SandboxPool("local") as pool, pool.slot() as slot:
         pid = runner_pid(slot.sandbox)
         raise LookupError

@@ -112,7 +112,7 @@ async def test_a_pool_that_ends_at_once_has_reaped_what_there_was(docker_image: 
 
 
 @pytest.mark.docker
-async def test_a_living_box_of_a_cloned_host_is_no_orphan(docker_image: Callable[[str], str]) -> None:
+async def test_a_living_sandbox_of_a_cloned_host_is_no_orphan(docker_image: Callable[[str], str]) -> None:
     """A VM that was cloned has the name and machine id of the other one, which uses the same engine."""
     cloned = replace(own_labels(f"test-{uuid.uuid4().hex[:8]}"), boot_id="of the other VM")
     image = docker_image("busybox")

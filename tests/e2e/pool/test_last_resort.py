@@ -1,4 +1,4 @@
-"""A program that ends without closing its pool ends as it would otherwise, at once, and leaves no box."""
+"""A program that ends without closing its pool ends as it would otherwise, at once, and leaves no sandbox."""
 
 from __future__ import annotations
 

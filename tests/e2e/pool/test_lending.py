@@ -1,4 +1,4 @@
-"""Lending on real boxes: gangs, order, release and reset, and what becomes of holders when their box dies."""
+"""Lending on real sandboxes: gangs, order, release and reset, and what becomes of holders when their sandbox dies."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def test_cancelling_at_any_point_leaves_nothing_behind(after: int) -> None
 
 
 @pytest.mark.loops
-async def test_a_box_that_is_killed_in_mid_command(pool: SandboxPool) -> None:
+async def test_a_sandbox_that_is_killed_in_mid_command(pool: SandboxPool) -> None:
     events: list[PoolEvent] = []
     word = mark()
     async with anyio.create_task_group() as tasks:
@@ -296,18 +296,18 @@ async def test_a_container_that_is_removed_in_mid_command(docker_image: object) 
 
 
 @pytest.mark.docker
-async def test_a_whole_box_is_used_once_and_the_next_one_is_there(docker_image: object) -> None:
+async def test_a_whole_sandbox_is_used_once_and_the_next_one_is_there(docker_image: object) -> None:
     image = docker_image("busybox")  # type: ignore[operator]
     seen = set()
     async with SandboxPool("docker", image=image, max_sandboxes=3, slots_per_sandbox=1) as pool:
         for lend in range(4):
             launches = pool.stats().launches
             async with pool.slot() as slot:
-                assert slot.isolation.level == "box"
+                assert slot.isolation.level == "exclusive"
                 assert slot.sandbox not in seen
                 seen.add(slot.sandbox)
                 assert (await slot.run("ls /etc/changed; touch /etc/changed")).stdout == ""
-                if lend < 2:  # a program that takes a slot or two has no box launched that it does not ask for
+                if lend < 2:  # a program that takes a slot or two has no sandbox launched that it does not ask for
                     assert pool.stats().launches == launches + 1
                 else:
                     await until(lambda: pool.stats().slots_free == 1)

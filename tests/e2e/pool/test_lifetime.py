@@ -1,4 +1,4 @@
-"""A box that its engine is going to end is not lent shortly before."""
+"""A sandbox that its engine is going to end is not lent shortly before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 class MortalSandbox:
-    """A local box of which its engine says that it lives for so long."""
+    """A local sandbox of which its engine says that it lives for so long."""
 
     def __init__(self, inner: Sandbox, lives_s: float) -> None:
         self._inner = inner
@@ -25,7 +25,7 @@ class MortalSandbox:
 
 
 class MortalBackend:
-    """Local boxes that live for so long each."""
+    """Local sandboxes that live for so long each."""
 
     def __init__(self, inner: Backend, lives_s: list[float]) -> None:
         self._inner, self._lives_s = inner, lives_s
@@ -38,7 +38,7 @@ class MortalBackend:
         return MortalSandbox(await self._inner.launch(spec, labels), self._lives_s.pop(0))
 
 
-async def test_a_box_close_to_its_end_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sandbox_close_to_its_end_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     config = LocalConfig().wrapped(lambda inner: MortalBackend(inner, [1e4, 1e6]))
     async with SandboxPool(config, max_lifetime_s=500) as pool:
         async with pool.slot() as slot:

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.anyio
         {"limits": {"memory": 5}},
         {"env": {"A=B": "x"}},
         {"files": {"a": "/no/such/file"}},
-        {"min_isolation": "box"},
+        {"min_isolation": "exclusive"},
         {"min_isolation": "much"},
         {"run_id": "a b"},
         {"setup": False},
@@ -97,7 +97,7 @@ async def test_closing_under_load_leaves_no_process() -> None:
 
 
 @pytest.mark.loops
-async def test_leaving_by_cancellation_ends_the_boxes() -> None:
+async def test_leaving_by_cancellation_ends_the_sandboxes() -> None:
     word = mark()
     pid = 0
     with anyio.move_on_after(2) as scope:
@@ -183,7 +183,7 @@ async def test_a_minimum_is_warm_and_entering_with_none_starts_nothing() -> None
         assert pool.stats().sandboxes["ready"] == 1
 
 
-async def test_idle_boxes_go() -> None:
+async def test_idle_sandboxes_go() -> None:
     async with SandboxPool("local", idle_timeout_s=0.2) as pool:
         async with pool.slot() as slot:
             pid = runner_pid(slot.sandbox)

@@ -22,14 +22,14 @@ SETUP = [
 
 @pytest.mark.docker
 @pytest.mark.parametrize("options", [{}, {"user": "1000"}], ids=["root", "user"])
-async def test_each_whole_box_has_what_setup_made_and_nothing_of_a_tenant(
+async def test_each_whole_sandbox_has_what_setup_made_and_nothing_of_a_tenant(
     docker_image: Image, options: dict[str, Any]
 ) -> None:
     setup = SETUP if not options else "echo shared > /tmp/shared"
     async with SandboxPool("docker", image=docker_image("busybox"), max_sandboxes=1, setup=setup, **options) as pool:
         for _ in range(2):
             async with pool.slot() as slot:
-                assert slot.isolation.level == "box"
+                assert slot.isolation.level == "exclusive"
                 told = await slot.run("cat /tmp/shared; ls -A . /tmp; echo x > mine; echo y > /tmp/shared")
                 assert told.stdout.split() == ["shared", ".:", "/tmp:", "shared"]
                 if not options:
@@ -56,7 +56,7 @@ async def test_a_volume_of_the_image_is_not_handed_to_the_next_tenant(docker_ima
 
 
 @pytest.mark.docker
-async def test_setup_runs_once_a_box_with_its_rights_and_slot_setup_at_each_lend(docker_image: Image) -> None:
+async def test_setup_runs_once_a_sandbox_with_its_rights_and_slot_setup_at_each_lend(docker_image: Image) -> None:
     async with SandboxPool(
         "docker",
         image=docker_image("busybox"),
@@ -102,7 +102,7 @@ async def test_a_failing_setup_leaves_no_container(docker_image: Image) -> None:
 
 @pytest.mark.loops
 @pytest.mark.parametrize("setup", ["echo x > made", "mkdir $HOME/made"])
-async def test_setup_that_makes_files_where_a_box_is_this_machine_is_refused(setup: str) -> None:
+async def test_setup_that_makes_files_where_a_sandbox_is_this_machine_is_refused(setup: str) -> None:
     async with SandboxPool("local", setup=setup) as pool:
         with pytest.raises(ConfigError, match=r"made 'made' in .*use slot_setup"):
             await pool.acquire(timeout_s=20)
@@ -110,7 +110,7 @@ async def test_setup_that_makes_files_where_a_box_is_this_machine_is_refused(set
 
 
 @pytest.mark.loops
-async def test_setup_that_only_looks_runs_once_where_a_box_is_this_machine() -> None:
+async def test_setup_that_only_looks_runs_once_where_a_sandbox_is_this_machine() -> None:
     async with SandboxPool("local", setup=["ls /usr >/dev/null", "sleep 1000 & true"]) as pool:
         for _ in range(2):
             async with pool.slot() as slot:

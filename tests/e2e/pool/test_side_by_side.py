@@ -1,5 +1,5 @@
 """Pools beside each other: several backends in one process, one backend in several processes, and the commands that
-look for boxes beside a pool that lives.
+look for sandboxes beside a pool that lives.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def use(pool: SandboxPool, name: str, counted: dict[str, int]) -> None:
 
 @pytest.mark.whole
 async def test_pools_of_several_backends_in_one_process(config: dict[str, Any]) -> None:
-    """One loses its box while it works, and ends before the others: they notice nothing."""
+    """One loses its sandbox while it works, and ends before the others: they notice nothing."""
     counted = dict.fromkeys(config["backends"], 0)
     async with AsyncExitStack() as held:
         pools = {name: SandboxPool.from_config(config, backend=name) for name in counted}
@@ -120,7 +120,7 @@ async def test_pools_of_several_backends_in_one_process(config: dict[str, Any]) 
 
 @pytest.fixture
 def driver(tmp_path: Path, config: dict[str, Any]) -> Iterator[Callable[[str, str], subprocess.Popen[str]]]:
-    """Starts another process with a pool, which lends a slot, says its box, and works in it until it is killed."""
+    """Starts another process with a pool, which lends a slot, says its sandbox, and works in it until it is killed."""
     started: list[subprocess.Popen[str]] = []
 
     def start(name: str, run_id: str) -> subprocess.Popen[str]:
@@ -151,8 +151,8 @@ async def test_pools_of_one_backend_in_two_processes_and_commands_beside_them(
     pool = SandboxPool.from_config(config, backend=name, run_id=runs["mine"])
     async with pool, pool.slot() as slot:
         killed, other = driver(name, runs["killed"]), driver(name, runs["other"])
-        boxes = {"killed": await said(killed), "other": await said(other), "mine": str(slot.sandbox)}
-        assert len(set(boxes.values())) == 3
+        sandboxes = {"killed": await said(killed), "other": await said(other), "mine": str(slot.sandbox)}
+        assert len(set(sandboxes.values())) == 3
         work = await slot.spawn("n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done")
         await work.stdout.receive()
 
@@ -160,31 +160,31 @@ async def test_pools_of_one_backend_in_two_processes_and_commands_beside_them(
             return {row["sandbox"]: row for row in cli("ps", *file) if row["backend"] == name}
 
         rows = await to_thread.run_sync(listed)
-        assert {rows[box]["owner"] for box in boxes.values()} == {"alive"}
-        assert [rows[boxes[role]]["labels"]["run_id"] for role in runs] == list(runs.values())
-        assert rows[boxes["mine"]]["slots"] == [slot.id]
+        assert {rows[sandbox]["owner"] for sandbox in sandboxes.values()} == {"alive"}
+        assert [rows[sandboxes[role]]["labels"]["run_id"] for role in runs] == list(runs.values())
+        assert rows[sandboxes["mine"]]["slots"] == [slot.id]
 
         reaped = await to_thread.run_sync(lambda: cli("reap", *file, "--orphans"))
-        assert not {row["sandbox"] for row in reaped} & set(boxes.values()), "their owners live"
+        assert not {row["sandbox"] for row in reaped} & set(sandboxes.values()), "their owners live"
         killed.kill()
         killed.wait()
         found: set[str] = {row["sandbox"] for row in await to_thread.run_sync(lambda: cli("reap", *file, "--orphans"))}
-        assert not found & {boxes["mine"], boxes["other"]}
-        assert boxes["killed"] not in await to_thread.run_sync(listed)
+        assert not found & {sandboxes["mine"], sandboxes["other"]}
+        assert sandboxes["killed"] not in await to_thread.run_sync(listed)
 
         rows_of_run = await to_thread.run_sync(lambda: cli("reap", *file, "--run-id", runs["other"]))
-        assert [row["sandbox"] for row in rows_of_run] == [boxes["other"]]
+        assert [row["sandbox"] for row in rows_of_run] == [sandboxes["other"]]
         assert await said(other) == "SandboxDied"
 
         await work.stdout.receive()
         assert (await slot.run("echo here")).stdout == "here\n"
         assert pool.stats().failures == 0
-        assert set(await to_thread.run_sync(listed)) >= {boxes["mine"]}
+        assert set(await to_thread.run_sync(listed)) >= {sandboxes["mine"]}
 
 
 @pytest.mark.whole
 async def test_all_is_all_of_the_backends_that_are_asked(config: dict[str, Any], tmp_path: Path) -> None:
-    """`reap --all` ends boxes of living owners too, as it says: those that its backends can see, and no others."""
+    """`reap --all` ends sandboxes of living owners too, as it says: those that its backends can see, and no others."""
     for name in ("apart", "nothing"):
         (tmp_path / name).mkdir(mode=0o711)
     apart = SandboxPool("local", base_dir=str(tmp_path / "apart"))

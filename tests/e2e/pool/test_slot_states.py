@@ -123,8 +123,8 @@ class Slots(RuleBasedStateMachine):
     @rule()
     def dies(self) -> None:
         assert self.entered._running is not None
-        (box,) = self.entered._running.fleet.boxes.values()
-        box.sandbox.destroy_now()
+        (sandbox,) = self.entered._running.fleet.sandboxes.values()
+        sandbox.handle.destroy_now()
         for slot in self.held:
             with pytest.raises(SandboxDied):
                 slot.run("true")

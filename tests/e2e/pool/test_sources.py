@@ -54,14 +54,14 @@ async def test_from_config_on_docker(ending: str, tmp_path: Path, docker_image: 
     source: Any = {**SETTINGS, "image": image} if ending == "mapping" else write(tmp_path, ending, image)
     async with SandboxPool.from_config(source) as pool:
         async with pool.slot() as slot:
-            assert (slot.isolation.level, slot.image) == ("box", image)
+            assert (slot.isolation.level, slot.image) == ("exclusive", image)
             assert (await slot.run(LOOK)).stdout.split() == ["pool", "yes", "hush", "16", "lo"]
             assert slot.isolation.limits["memory_mb"] == "cgroup of the container"
         async with pool.slot("other") as slot:
-            assert slot.isolation.level != "box"
+            assert slot.isolation.level != "exclusive"
             assert (await slot.run(LOOK)).stdout.split() == ["profile", "yes", "hush", "32", "lo"]
     async with SandboxPool.from_config(source, profile="other", env={"WHO": "call"}) as pool, pool.slot() as slot:
-        assert slot.isolation.level != "box"
+        assert slot.isolation.level != "exclusive"
         assert (await slot.run(LOOK)).stdout.split()[:2] == ["call", "hush"]
 
 
@@ -139,7 +139,7 @@ async def test_each_request_may_name_an_image(docker_image: Image) -> None:
             assert (one.image, two.image) == (small, large)
             assert not (await one.run("python3 -V")).ok
             assert (await two.run("python3 -V; echo $WHO")).stdout.startswith("Python 3")
-        # The cap is one for all images: a box that is idle makes room.
+        # The cap is one for all images: a sandbox that is idle makes room.
         async with pool.slot("large") as one, pool.slot("large", image=small) as two:
             assert (one.image, two.image) == (large, small)
             assert (await one.run("echo $WHO")).stdout == (await two.run("echo $WHO")).stdout == "large\n"

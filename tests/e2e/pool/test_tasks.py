@@ -73,7 +73,7 @@ async def test_a_pool_outlives_the_scope_and_the_task_that_opened_it() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.loops
-async def test_a_pool_whose_task_is_cancelled_ends_its_boxes() -> None:
+async def test_a_pool_whose_task_is_cancelled_ends_its_sandboxes() -> None:
     word, pids = mark(), []
     with anyio.CancelScope() as scope:
         async with SandboxPool("local") as pool, pool.slot() as slot, anyio.create_task_group() as tasks:
@@ -127,7 +127,7 @@ def test_closing_goes_on_when_asyncio_cancels_it() -> None:
     anyio.run(ends, asyncio.run(main()))
 
 
-def test_an_entry_that_is_cancelled_leaves_no_box(tmp_path: Path) -> None:
+def test_an_entry_that_is_cancelled_leaves_no_sandbox(tmp_path: Path) -> None:
     rng = random.Random(7)
 
     async def enter() -> None:
@@ -284,7 +284,7 @@ def test_an_interrupt_in_a_callback_goes_to_the_main_thread_and_an_exit_is_logge
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_an_event_loop_that_ends_with_an_open_pool_ends_its_boxes(library: str) -> None:
+def test_an_event_loop_that_ends_with_an_open_pool_ends_its_sandboxes(library: str) -> None:
     async def main() -> int:
         pool = await SandboxPool("local").__aenter__()
         slot = await pool.acquire()

@@ -1,4 +1,6 @@
-"""A program that never closes its pool: `unclosed.py HOW BACKEND IMAGE RUN_ID WORD [LEASE_S]`. It prints its box."""
+"""A program that never closes its pool: `unclosed.py HOW BACKEND IMAGE RUN_ID WORD [LEASE_S]`. It prints its
+sandbox.
+"""
 
 from __future__ import annotations
 

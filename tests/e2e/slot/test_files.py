@@ -1,4 +1,4 @@
-"""`slot.files` and the transfer of trees, on a real box."""
+"""`slot.files` and the transfer of trees, on a real sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`kill -9 -1` by the tenant of a whole box: whatever was under way or comes later says who did it, until a reset."""
+"""`kill -9 -1` by the tenant of a whole sandbox: whatever was under way or comes later says who did it, until a
+reset.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ ROUNDS = 2
 async def slot(anyio_backend: str, docker_image: Callable[[str], str]) -> AsyncIterator[Slot]:
     image = docker_image("busybox")
     async with SandboxPool("docker", image=image, max_sandboxes=1) as pool, pool.slot() as slot:
-        assert slot.isolation.level == "box"
+        assert slot.isolation.level == "exclusive"
         yield slot
 
 
@@ -44,16 +46,16 @@ async def test_a_reset_mends_it(slot: Slot) -> None:
     for _ in range(ROUNDS):
         await slot.files.write_text("file", "left")
         await is_told(slot.run(EVERYBODY))
-        box = slot.sandbox
+        sandbox = slot.sandbox
         await slot.reset()
-        assert slot.sandbox != box
+        assert slot.sandbox != sandbox
         assert await slot.files.list(".") == []
         assert (await slot.run("ps | grep -c 'slee[p]'")).stdout == "0\n"
 
 
-async def test_who_goes_on_killing_loses_the_box(slot: Slot) -> None:
+async def test_who_goes_on_killing_loses_the_sandbox(slot: Slot) -> None:
     await is_told(slot.run(f"while :; do {EVERYBODY}; done 2>/dev/null"))
-    box = slot.sandbox
+    sandbox = slot.sandbox
     await slot.reset()
-    assert slot.sandbox != box
+    assert slot.sandbox != sandbox
     assert (await slot.run("echo goes on")).stdout == "goes on\n"

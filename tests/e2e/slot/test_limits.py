@@ -21,8 +21,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "docker",
         {"slot_limits": {"pids": 20, "open_files": 64}, "slots_per_sandbox": 2, "slot_root": "shared"},
     ),
-    "shared-box": ("docker", {"limits": {"pids": 60}, "slots_per_sandbox": 2}),
-    "box": ("docker", {"limits": {"pids": 60}}),
+    "shared-sandbox": ("docker", {"limits": {"pids": 60}, "slots_per_sandbox": 2}),
+    "sandbox": ("docker", {"limits": {"pids": 60}}),
 }
 
 
@@ -72,7 +72,7 @@ async def test_processes_that_a_tenant_used_up_are_its_result(name: str, docker_
 
 @pytest.mark.docker
 async def test_processes_that_a_neighbour_used_up_are_infrastructure(docker_image: Image) -> None:
-    backend, options = case("shared-box", docker_image)
+    backend, options = case("shared-sandbox", docker_image)
     options["slots_per_sandbox"] = 3
     async with SandboxPool(backend, max_sandboxes=1, **options) as pool, pool.slots(3) as (greedy, busy, idle):
         await busy.run("true")
@@ -111,7 +111,7 @@ os.setxattr("/capable", "security.capability", struct.pack("<5I", 0x02000001, 1 
 
 @pytest.mark.docker
 async def test_a_program_that_the_system_refuses_to_run_is_a_result(docker_image: Image) -> None:
-    """Its file asks for a capability that nothing in the box can have, which is EPERM."""
+    """Its file asks for a capability that nothing in the sandbox can have, which is EPERM."""
     async with SandboxPool("docker", image=docker_image("debian")) as pool, pool.slot() as slot:
         await slot.run(["python3", "-c", CAPABLE], check=True)
         result = await slot.run(["/capable"])

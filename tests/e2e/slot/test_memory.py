@@ -1,4 +1,4 @@
-"""Memory runs out in a container: for a command, a slot, the whole box. It is reported as such, and the slot works
+"""Memory runs out in a container: for a command, a slot, the whole sandbox. It is reported as such, and the slot works
 again.
 """
 
@@ -22,7 +22,7 @@ RUNNER_FIRST = (
     "for each in /proc/[0-9]*/oom_score_adj; do echo 0 > $each; done 2>/dev/null; "
     f"echo 1000 > /proc/1/oom_score_adj; {HOG}"
 )
-"""As root in a box of one's own: let the kernel choose the runner."""
+"""As root in a sandbox of one's own: let the kernel choose the runner."""
 FILL = f"dd if=/dev/zero of=/dev/shm/x bs=1M count=60; {HOG}"
 """What lies in shared memory is freed by no kill."""
 
@@ -38,11 +38,11 @@ async def test_a_command_that_takes_too_much_is_a_result(docker_image: Image) ->
 
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "own box": ("docker", {"limits": {"memory_mb": 48}}),
-    "shared box": ("docker", {"limits": {"memory_mb": 48}, "slots_per_sandbox": 2}),
+    "own sandbox": ("docker", {"limits": {"memory_mb": 48}}),
+    "shared sandbox": ("docker", {"limits": {"memory_mb": 48}, "slots_per_sandbox": 2}),
     "own cgroup": ("local", {"slot_limits": {"memory_mb": 48}}),
 }
-"""Where the count of such ends is that of the box, the box of several slots, the slot."""
+"""Where the count of such ends is that of the sandbox, the sandbox of several slots, the slot."""
 
 
 @pytest.fixture(params=WAYS)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "isolation.md"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "`local` at `namespaces`": ("local", {}),
-    "Docker, a slot in a box": ("docker", {}),
+    "Docker, a slot in a sandbox": ("docker", {}),
     "Docker, slots with roots of their own": ("docker", {"slots_per_sandbox": 2}),
     "Docker, slots that share a root": ("docker", {"slots_per_sandbox": 2, "slot_root": "shared"}),
 }

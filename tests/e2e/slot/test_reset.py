@@ -18,22 +18,22 @@ LOOK = "ls /usr/bin/mytool /root/x; tail -1 /etc/passwd"
 
 
 @pytest.mark.loops
-async def test_a_slot_that_is_a_whole_box_goes_on_in_another(docker_image: Image) -> None:
+async def test_a_slot_that_is_a_whole_sandbox_goes_on_in_another(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1, files={"given": b"x"}) as pool:
         async with pool.slot() as slot:
-            identity, box = slot.id, slot.sandbox
+            identity, sandbox = slot.id, slot.sandbox
             for _ in range(2):
                 assert (await slot.run(DIRTY)).ok
                 before = await slot.spawn("sleep 100")
                 await slot.reset()
                 with pytest.raises(SlotClosed):
                     await before.wait()
-                assert (slot.id, slot.sandbox == box) == (identity, False)
+                assert (slot.id, slot.sandbox == sandbox) == (identity, False)
                 looked = await slot.run(LOOK)
                 assert "mytool" not in looked.stdout
                 assert "hacked" not in looked.stdout
                 assert await slot.files.read_bytes("given") == b"x"
-                box = slot.sandbox
+                sandbox = slot.sandbox
             assert pool.stats().slots_lent == 1
         assert pool.stats().slots_lent == 0
 
@@ -65,7 +65,7 @@ async def test_nothing_is_left_where_anybody_may_write(docker_image: Image, tmp_
             assert (await two.run("cat /results/file")).stdout == "x\n"
 
 
-async def test_a_slot_is_given_back_while_it_goes_to_another_box(docker_image: Image) -> None:
+async def test_a_slot_is_given_back_while_it_goes_to_another_sandbox(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool:
         slot = await pool.acquire()
         await slot.run(DIRTY)
@@ -80,30 +80,30 @@ async def test_a_slot_is_given_back_while_it_goes_to_another_box(docker_image: I
         assert pool.stats().slots_lent == 0
 
 
-async def test_a_reset_that_is_cancelled_while_it_waits_for_a_box_closes_the_slot(docker_image: Image) -> None:
+async def test_a_reset_that_is_cancelled_while_it_waits_for_a_sandbox_closes_the_slot(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool:
         async with pool.slot() as slot:
             await slot.run(DIRTY)
             with anyio.move_on_after(0.5) as scope:
                 await slot.reset()
             if scope.cancelled_caught:
-                with pytest.raises(SlotClosed, match="another box"):
+                with pytest.raises(SlotClosed, match="another sandbox"):
                     await slot.run("true")
         async with pool.slot() as other:
             assert "hacked" not in (await other.run(LOOK)).stdout
 
 
-async def test_there_is_no_other_box(docker_image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_no_other_sandbox(docker_image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool, pool.slot() as slot:
         await slot.run(DIRTY)
 
         async def refuse(*_: object) -> None:
-            raise LaunchError("no more boxes today", retryable=False)
+            raise LaunchError("no more sandboxes today", retryable=False)
 
         monkeypatch.setattr("hermes_exec.backends.docker.backend.DockerBackend.launch", refuse)
-        with pytest.raises(LaunchError, match="no more boxes"):
+        with pytest.raises(LaunchError, match="no more sandboxes"):
             await slot.reset()
-        with pytest.raises(SlotClosed, match="no more boxes"):
+        with pytest.raises(SlotClosed, match="no more sandboxes"):
             await slot.run("true")
 
 
@@ -124,9 +124,9 @@ async def test_system_v_objects_do_not_outlive_a_lend(docker_image: Image) -> No
 
 
 async def test_a_tenant_that_stops_everything_does_not_stop_its_slot(docker_image: Image) -> None:
-    """Only where the box is a container of its own: root signals what is in its pid namespace."""
+    """Only where the sandbox is a container of its own: root signals what is in its pid namespace."""
     async with SandboxPool("docker", image=docker_image("debian")) as pool, pool.slot() as slot:
-        assert slot.isolation.level == "box"
+        assert slot.isolation.level == "exclusive"
         for _ in range(3):
             result = await slot.run("kill -STOP -1; echo after", timeout_s=20)
             assert result.stdout == "after\n"

@@ -1,4 +1,4 @@
-"""`slot.run` on real boxes: every rule of its docstring."""
+"""`slot.run` on real sandboxes: every rule of its docstring."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.conftest import require_engine
 
 @pytest.fixture(scope="module", params=["local", pytest.param("docker-debian", marks=pytest.mark.docker)])
 async def pool(request: pytest.FixtureRequest, docker_image: Callable[[str], str]) -> AsyncIterator[SandboxPool]:
-    """A pool of each backend in turn, with two slots in its box."""
+    """A pool of each backend in turn, with two slots in its sandbox."""
     engine, _, image = str(request.param).partition("-")
     require_engine(engine)
     options: dict[str, Any] = {"image": docker_image(image)} if image else {}

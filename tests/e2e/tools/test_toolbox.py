@@ -172,10 +172,10 @@ async def test_trouble_of_the_infrastructure_is_never_a_result(pool: SandboxPool
 async def test_an_error_of_a_host_tool_that_is_ours_passes(slot: Slot) -> None:
     @tool
     def lost() -> None:
-        """Lose the box."""
-        raise ExecError("the box is gone")
+        """Lose the sandbox."""
+        raise ExecError("the sandbox is gone")
 
-    with pytest.raises(ExecError, match="the box is gone"):
+    with pytest.raises(ExecError, match="the sandbox is gone"):
         await Toolbox(slot, tools=[lost]).call("lost")
 
 

@@ -102,7 +102,7 @@ def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_the_last_line_of_a_program_that_was_killed_may_be_torn(tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    path.write_text('{"trace": 1}\n{"t": 1, "box": "b", "begun": 1, "method": "exec.run"}\n{"t": 2, "bo')
+    path.write_text('{"trace": 1}\n{"t": 1, "sandbox": "b", "begun": 1, "method": "exec.run"}\n{"t": 2, "bo')
     (call,) = read_trace(path).calls
     assert (call.error, call.why) == ("lost", "it was not answered")
 

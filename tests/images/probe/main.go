@@ -1,4 +1,4 @@
-// Command probe is the only file of the distroless test image: small programs in one, for tests of a box without a shell.
+// Command probe is the only file of the distroless test image: small programs in one, for tests of a sandbox without a shell.
 //
 //	probe echo WORD…        the words, a newline               probe args …           argv as JSON
 //	probe env [NAME]        one variable, or all, sorted       probe cat [FILE…]      files, or stdin, to stdout

@@ -301,9 +301,9 @@ async def test_failure_leaves_later_calls_not_begun() -> None:
     ]
 
 
-async def test_box_that_its_tenant_ended_is_the_models_doing() -> None:
+async def test_sandbox_that_its_tenant_ended_is_the_models_doing() -> None:
     async def tool(arguments: dict[str, Any]) -> str:
-        raise SandboxDied("the tenant ended the box", cause=ErrorCause.POLICY)
+        raise SandboxDied("the tenant ended the sandbox", cause=ErrorCause.POLICY)
 
     episode = await AgentLoop(ScriptedModel([ask(1), "oh"]), FunctionTools(tool)).run("x")
     assert (episode.finish, episode.trainable) == ("answered", True)

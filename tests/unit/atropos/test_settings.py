@@ -184,15 +184,16 @@ def test_environments_are_found_by_name() -> None:
 def test_a_backend_may_be_a_name_in_the_file_of_the_pool(tmp_path: Path) -> None:
     path = tmp_path / "pool.yaml"
     path.write_text(
-        "backends:\n  here: {type: local, slots_per_sandbox: 3}\n  boxes: {type: docker, image: x, max_sandboxes: 2}\n"
+        "backends:\n  here: {type: local, slots_per_sandbox: 3}\n"
+        "  sandboxes: {type: docker, image: x, max_sandboxes: 2}\n"
     )
-    config, _ = read("--env.pool_config", str(path), "--env.backend", "boxes", "--env.slots_per_sandbox", "5")
+    config, _ = read("--env.pool_config", str(path), "--env.backend", "sandboxes", "--env.slots_per_sandbox", "5")
     pool = config.make_pool().config
     assert (pool.backend, pool.image, pool.max_sandboxes, pool.slots_per_sandbox) == ("docker", "x", 2, 5)
-    assert (config.backend, config.backend_type) == ("boxes", "docker")
+    assert (config.backend, config.backend_type) == ("sandboxes", "docker")
     here, _ = read("--env.pool_config", str(path), "--env.backend", "here")
     assert (here.make_pool().config.backend, here.backend_type) == ("local", "local")
-    with pytest.raises(ConfigError, match=r"several backends here, say which: .*one of here, boxes"):
+    with pytest.raises(ConfigError, match=r"several backends here, say which: .*one of here, sandboxes"):
         read("--env.pool_config", str(path))[0].make_pool()
     assert read("--env.backend", "docker")[0].backend_type == "docker"
 

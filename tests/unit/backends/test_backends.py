@@ -151,7 +151,7 @@ def test_docker_frame_of_an_unknown_kind() -> None:
 
 
 @pytest.mark.parametrize("text", [b"OCI runtime exec failed", b"cannot exec in a stopped container"])
-def test_what_docker_says_in_place_of_a_program_is_no_output_of_a_box(text: bytes) -> None:
+def test_what_docker_says_in_place_of_a_program_is_no_output_of_a_sandbox(text: bytes) -> None:
     for cut in (1, len(text)):
         stream = DockerStream(os.open(os.devnull, os.O_RDWR))
         with pytest.raises(anyio.BrokenResourceError):
@@ -182,7 +182,7 @@ def test_nomads_reasons_reach_the_error() -> None:
     for known in (nodes, []):
         full = unplaced(metrics, asking(60, "*"), known)
         assert isinstance(full, QuotaExceeded)
-        assert "1 have no memory left (the box asks for 60 MiB of memory)" in str(full)
+        assert "1 have no memory left (the sandbox asks for 60 MiB of memory)" in str(full)
     too_large = unplaced(metrics, asking(61, "*"), nodes)
     assert "the largest has 60: set limits.memory_mb" in str(too_large)
     assert not too_large.retryable
@@ -230,7 +230,7 @@ def test_every_option_reaches_the_container() -> None:
         read_only=True, runtime="runsc", cgroupns="private", sysctls={"net.core.somaxconn": "1"}, gpus="all",
         devices=("/dev/fuse",), memory_swap_mb=20, shm_size_mb=3, cpuset_cpus="0", ulimits={"nofile": (1, 2)},
         oom_kill_disable=True, device_read_bps={"/dev/vda": 5}, device_write_bps={"/dev/vda": 6}, network_mode="host",
-        dns=("1.1.1.1",), extra_hosts={"a": "1.2.3.4"}, hostname="box", env={"A": "b"},
+        dns=("1.1.1.1",), extra_hosts={"a": "1.2.3.4"}, hostname="sandbox", env={"A": "b"},
         volumes=("/a:/b:ro", "/c:/d:z", "named:/e"),
         tmpfs={"/t": "size=1m"}, labels={"x": "y"}, platform="linux/amd64", privileged=True,
     )  # fmt: skip
@@ -239,7 +239,7 @@ def test_every_option_reaches_the_container() -> None:
     plan = plan_container(client, config, spec, own_labels("r"), "n", [])
     client.close()
     arguments, host = plan.arguments, plan.arguments["host_config"]
-    assert (arguments["user"], arguments["hostname"], arguments["platform"]) == ("7", "box", "linux/amd64")
+    assert (arguments["user"], arguments["hostname"], arguments["platform"]) == ("7", "sandbox", "linux/amd64")
     assert arguments["environment"] == {"A": "b"}
     assert arguments["labels"]["x"] == "y"
     assert arguments["labels"]["hermes-exec.run-id"] == "r"
@@ -280,7 +280,9 @@ def test_runner_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.anyio
-async def test_an_engine_that_is_away_for_a_moment_is_asked_again_to_end_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_is_away_for_a_moment_is_asked_again_to_end_a_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(engine_errors, "AWAY_PAUSE_S", 0.01)
     asked: list[ExecError] = []
 

@@ -1,4 +1,4 @@
-"""What a box of Nomad does before its runner is there."""
+"""What a sandbox of Nomad does before its runner is there."""
 
 from __future__ import annotations
 

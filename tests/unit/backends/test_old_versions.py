@@ -41,7 +41,7 @@ def old_agent() -> Iterator[str]:
 def test_an_old_cluster_of_nomad(old_agent: str) -> None:
     pytest.importorskip("nomad")
     cluster = Cluster(NomadConfig(address=old_agent))
-    with pytest.raises(BackendUnavailable, match=r"is of version 1\.7\.7: boxes need 1\.8 or newer"):
+    with pytest.raises(BackendUnavailable, match=r"is of version 1\.7\.7: sandboxes need 1\.8 or newer"):
         cluster.facts()
     cluster.close()
 

@@ -1,4 +1,4 @@
-"""Several hosts of the SSH backend: which one gets the next box, and what becomes of those that are away."""
+"""Several hosts of the SSH backend: which one gets the next sandbox, and what becomes of those that are away."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def away(name: str) -> BackendUnavailable:
     return BackendUnavailable(f"ssh {name}: it does not answer")
 
 
-async def test_the_host_with_the_most_free_weight_gets_the_box() -> None:
+async def test_the_host_with_the_most_free_weight_gets_the_sandbox() -> None:
     lab = Lab({"host": "a", "weight": 2}, "b", "c")
     assert await lab.place(4) == ["a", "b", "c", "a"]
     lab.gone[1]()
@@ -61,7 +61,7 @@ async def test_the_host_with_the_most_free_weight_gets_the_box() -> None:
 
 
 @pytest.mark.loops
-async def test_boxes_that_are_being_started_count() -> None:
+async def test_sandboxes_that_are_being_started_count() -> None:
     lab = Lab("a", "b", "c")
     async with anyio.create_task_group() as tasks:
         for _ in range(6):
@@ -197,19 +197,19 @@ HOST = st.builds(
 )
 
 
-@given(hosts=st.lists(HOST, min_size=1, max_size=4), boxes=st.integers(1, 12), data=st.data())
-def test_sizes_are_those_of_the_boxes_that_come_whatever_went_before(
-    hosts: list[dict[str, Any]], boxes: int, data: st.DataObject
+@given(hosts=st.lists(HOST, min_size=1, max_size=4), sandboxes=st.integers(1, 12), data=st.data())
+def test_sizes_are_those_of_the_sandboxes_that_come_whatever_went_before(
+    hosts: list[dict[str, Any]], sandboxes: int, data: st.DataObject
 ) -> None:
     lab = Lab(*({"host": f"h{index}", **host} for index, host in enumerate(hosts)))
     slots = {host.name: host.slots or 64 for host in lab.config.hosts}
 
     async def history() -> list[str]:
-        placed = await lab.place(boxes)
-        ended = data.draw(st.sets(st.integers(0, boxes - 1)))
+        placed = await lab.place(sandboxes)
+        ended = data.draw(st.sets(st.integers(0, sandboxes - 1)))
         for index in ended:
             lab.gone[index]()
         return [name for index, name in enumerate(placed) if index not in ended] + await lab.place(len(ended))
 
     found: dict[int, int] = Counter(slots[name] for name in anyio.run(history))
-    assert found == lab.config.sizes(boxes, 64)
+    assert found == lab.config.sizes(sandboxes, 64)

@@ -123,7 +123,7 @@ def test_summary_and_failures_by_cause(tmp_path: Path) -> None:
     for text in ("1 of 3", "of 6 prompts", "9.2 s", "solved 1", "unsolved 2", "unscored 1", "before 2 of its prompts"):
         assert text in page.text
     assert re.search(r"policythe model's own doinganswered2", page.text)
-    assert re.search(r"infrathe box, the stream or this libraryinfra1", page.text)
+    assert re.search(r"infrathe sandbox, the stream or this libraryinfra1", page.text)
 
 
 def test_reasons_of_unscored_prompts(tmp_path: Path) -> None:

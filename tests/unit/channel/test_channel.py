@@ -227,7 +227,7 @@ async def test_lost_for_good_tells_what_may_have_run() -> None:
         assert lost[0].cause is ErrorCause.INFRA
 
 
-async def test_a_dead_box_ends_the_channel_at_once() -> None:
+async def test_a_dead_sandbox_ends_the_channel_at_once() -> None:
     async def diagnose() -> ExecError:
         return SandboxDied("gone")
 
@@ -239,7 +239,7 @@ async def test_a_dead_box_ends_the_channel_at_once() -> None:
         assert time.monotonic() - started < 30
 
 
-async def test_another_boot_is_never_taken_for_the_box() -> None:
+async def test_another_boot_is_never_taken_for_the_sandbox() -> None:
     async with talking(lease_s=600) as (peer, channel):
         await channel.call("echo", {})
         peer.boot_id = "boot-2"

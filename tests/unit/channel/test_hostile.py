@@ -1,4 +1,4 @@
-"""A box that wants to harm its driver: each attack ends in ProtocolError, nothing hangs, memory stays bounded."""
+"""A sandbox that wants to harm its driver: each attack ends in ProtocolError, nothing hangs, memory stays bounded."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_bad_welcome(welcome: bytes) -> None:
         await refused(attack)
 
 
-async def test_a_box_that_only_keeps_alive_does_not_hold_the_handshake() -> None:
+async def test_a_sandbox_that_only_keeps_alive_does_not_hold_the_handshake() -> None:
     def attack(peer: Peer, frame: Frame) -> bytes | None:
         return encode(FrameType.KEEPALIVE) * 100 if frame.type == FrameType.HELLO else None
 
@@ -184,7 +184,7 @@ async def refused(attack: Attack) -> None:
         raise failure
 
 
-async def test_another_box_cannot_take_the_place_of_the_first() -> None:
+async def test_another_sandbox_cannot_take_the_place_of_the_first() -> None:
     async with talking(lease_s=1) as (peer, channel):
         await channel.call("echo", {})
         peer.key = bytes(32)

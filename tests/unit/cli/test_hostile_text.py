@@ -1,4 +1,4 @@
-"""What comes out of a box reaches the terminal as text: no escape sequence, no mark that reorders it, no additional
+"""What comes out of a sandbox reaches the terminal as text: no escape sequence, no mark that reorders it, no additional
 line.
 """
 

@@ -28,7 +28,7 @@ FILE: dict[str, Any] = {
     "profiles": {"small": {"network": False}},
     "backends": {
         "here": {"type": "local", "base_dir": "/tmp", "env": {"B": "here"}, "limits": None},
-        "boxes": {"type": "docker", "image": "x", "slots_per_sandbox": 8, "backend_options": {"shm_size_mb": 16}},
+        "sandboxes": {"type": "docker", "image": "x", "slots_per_sandbox": 8, "backend_options": {"shm_size_mb": 16}},
         "again": {"type": "docker", "image": "y", "profiles": {"big": {"backend_options": {"shm_size_mb": 64}}}},
         "gpu": {"type": "ssh", "hosts": ["a", "b"]},
     },
@@ -36,7 +36,7 @@ FILE: dict[str, Any] = {
 
 
 def test_an_entry_counts_more_than_what_stands_beside() -> None:
-    pool = SandboxPool.from_config(FILE, backend="boxes")
+    pool = SandboxPool.from_config(FILE, backend="sandboxes")
     assert (pool.config.backend, pool.config.image, pool.config.slots_per_sandbox) == ("docker", "x", 8)
     assert (pool.config.max_sandboxes, pool.config.limits.memory_mb) == (3, 64)
     (config,) = pool._templates.backend_configs
@@ -73,13 +73,13 @@ def test_without_the_section_it_is_as_if_the_backend_stood_in_the_file() -> None
 @pytest.mark.parametrize(
     ("values", "name", "said"),
     [
-        ({}, None, "several backends here, say which: .*one of here, boxes, again, gpu"),
-        ({}, "boxs", "no backend 'boxs'; did you mean 'boxes'"),
+        ({}, None, "several backends here, say which: .*one of here, sandboxes, again, gpu"),
+        ({}, "boxs", "no backend 'boxs'; did you mean 'sandboxes'"),
         ({}, "dokcer", "no backend 'dokcer'; did you mean 'docker'"),
         ({"backend": "her"}, None, "no backend 'her'; did you mean 'here'"),
         ({"lease": 3}, "here", "no option 'lease'; did you mean 'lease_s'"),
-        ({"shm_size_mb": 3}, "boxes", "shm_size_mb belongs to a backend: it stands in an entry of backends"),
-        ({"backend_options": {}}, "boxes", "backend_options belongs to a backend"),
+        ({"shm_size_mb": 3}, "sandboxes", "shm_size_mb belongs to a backend: it stands in an entry of backends"),
+        ({"backend_options": {}}, "sandboxes", "backend_options belongs to a backend"),
         ({"backends": ["a"]}, None, "backends is a mapping of names"),
         ({"backends": {1: {"type": "local"}}}, None, "backends is a mapping of names"),
         ({"backends": {"a": "local"}}, "a", "backends.a: an entry is a mapping with `type`"),
@@ -109,7 +109,7 @@ def test_the_variables_of_the_environment_count_more_than_the_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(tmp_path)
-    for name, value in {"CONFIG": str(file), "BACKEND": "boxes", "IMAGE": "z", "SHM_SIZE_MB": "24"}.items():
+    for name, value in {"CONFIG": str(file), "BACKEND": "sandboxes", "IMAGE": "z", "SHM_SIZE_MB": "24"}.items():
         monkeypatch.setenv(f"HERMES_EXEC_{name}", value)
     pool = SandboxPool.from_env()
     assert (pool.config.backend, pool.config.image, pool.config.slots_per_sandbox) == ("docker", "z", 8)
@@ -122,7 +122,7 @@ def test_the_variables_of_the_environment_count_more_than_the_entry(
 
 
 def test_options_count_more_than_the_entry(tmp_path: Path) -> None:
-    settings = settings_of("boxes", "z", written(tmp_path), ["slots_per_sandbox=2", "env={B: call}"], environ={})
+    settings = settings_of("sandboxes", "z", written(tmp_path), ["slots_per_sandbox=2", "env={B: call}"], environ={})
     assert (settings["backend"], settings["image"], settings["slots_per_sandbox"]) == ("docker", "z", 2)
     assert settings["env"] == {"B": "call"}
     assert settings_of(None, None, written(tmp_path), ["backend=gpu"], environ={})["backend"] == "ssh"
@@ -157,7 +157,7 @@ def written(folder: Path) -> Path:
 
 def test_commands_over_all_ask_those_of_the_file_first_and_the_others_once(tmp_path: Path) -> None:
     wanted = wanted_backends(None, written(tmp_path), None)
-    assert wanted.names[:4] == ["here", "boxes", "again", "gpu"]
+    assert wanted.names[:4] == ["here", "sandboxes", "again", "gpu"]
     assert {"local", "docker", "singularity"} <= set(wanted.names[4:])
     assert "ssh" not in wanted.names, "it cannot be had without options"
     assert wanted_backends("gpu", written(tmp_path), None) == Wanted(["gpu"], alone=True)
@@ -190,7 +190,7 @@ async def test_one_that_does_not_answer_or_is_wrong_holds_up_no_other(
     assert "no answer within 0.5 s" in str(silent.error)
     assert "KeyError: 'of its own'" in str(broken.error)
     assert isinstance(wrong.error, ConfigError)
-    assert (len(good.found), same.found) == (1, []), "one engine, one box"
+    assert (len(good.found), same.found) == (1, []), "one engine, one sandbox"
     assert code_of_all(answers) == exits.OK
     assert code_of_all([silent, wrong]) == exits.INFRA
     assert code_of_all([wrong]) == exits.USAGE

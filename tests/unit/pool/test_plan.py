@@ -12,14 +12,14 @@ from tests.unit.pool.world import LARGE, SMALL, World, config
 
 
 def test_slots_are_lent_in_order_of_arrival() -> None:
-    world = World(config(1, per_box=1))
+    world = World(config(1, per_sandbox=1))
     waiters = [world.acquire() for _ in range(4)]
     world.run_dry()
     assert [waiter.id for waiter in world.lent] == waiters
 
 
 def test_a_gang_gets_all_or_nothing_and_is_not_overtaken() -> None:
-    world = World(config(1, per_box=2))
+    world = World(config(1, per_sandbox=2))
     first = world.acquire()
     world.reconcile()
     world.launch_all()
@@ -36,7 +36,7 @@ def test_a_gang_gets_all_or_nothing_and_is_not_overtaken() -> None:
     assert [waiter.id for waiter in world.lent] == [first, gang, late]
 
 
-def test_an_idle_box_of_another_kind_is_evicted_only_when_the_cap_is_hit() -> None:
+def test_an_idle_sandbox_of_another_kind_is_evicted_only_when_the_cap_is_hit() -> None:
     world = World(config(2))
     first = world.acquire("a")
     world.run_dry()
@@ -52,10 +52,10 @@ def test_an_idle_box_of_another_kind_is_evicted_only_when_the_cap_is_hit() -> No
     assert world.phase(Phase.LAUNCHING) == []
     world.close_all()
     world.reconcile()
-    assert [box.template for box in world.phase(Phase.LAUNCHING)] == ["c"]
+    assert [sandbox.template for sandbox in world.phase(Phase.LAUNCHING)] == ["c"]
 
 
-def test_a_busy_box_of_another_kind_is_drained_for_an_earlier_waiter() -> None:
+def test_a_busy_sandbox_of_another_kind_is_drained_for_an_earlier_waiter() -> None:
     world = World(config(1))
     first = world.acquire("a")
     world.reconcile()
@@ -64,7 +64,7 @@ def test_a_busy_box_of_another_kind_is_drained_for_an_earlier_waiter() -> None:
     other = world.acquire("b")
     late = world.acquire("a")
     world.reconcile()
-    assert late not in world.held, "a free slot of the box that must go was lent to a later waiter"
+    assert late not in world.held, "a free slot of the sandbox that must go was lent to a later waiter"
     world.release(first)
     world.reconcile()
     world.close_all()
@@ -105,7 +105,7 @@ def test_a_hopeless_launch_is_not_tried_again() -> None:
 
 
 def test_launches_that_fail_together_count_once() -> None:
-    world = World(config(4, per_box=1))
+    world = World(config(4, per_sandbox=1))
     for _ in range(4):
         world.acquire()
     world.reconcile()
@@ -114,8 +114,8 @@ def test_launches_that_fail_together_count_once() -> None:
     assert world.state.history("a").failures == 1
 
 
-def test_a_waiter_that_living_boxes_can_serve_does_not_fail() -> None:
-    world = World(config(2, per_box=1))
+def test_a_waiter_that_living_sandboxes_can_serve_does_not_fail() -> None:
+    world = World(config(2, per_sandbox=1))
     first = world.acquire()
     world.reconcile()
     world.launch_all()
@@ -130,9 +130,9 @@ def test_a_waiter_that_living_boxes_can_serve_does_not_fail() -> None:
     assert second in world.held
 
 
-def with_a_quarantined_slot(per_box: int) -> tuple[World, int, int]:
-    """A box of which one slot was not clean; who holds another one, and who came after."""
-    world = World(config(1, per_box=per_box))
+def with_a_quarantined_slot(per_sandbox: int) -> tuple[World, int, int]:
+    """A sandbox of which one slot was not clean; who holds another one, and who came after."""
+    world = World(config(1, per_sandbox=per_sandbox))
     one, two = world.acquire(), world.acquire()
     world.reconcile()
     world.launch_all()
@@ -144,7 +144,7 @@ def with_a_quarantined_slot(per_box: int) -> tuple[World, int, int]:
 
 
 def test_a_quarantined_slot_takes_only_itself_out_of_lending() -> None:
-    world, two, three = with_a_quarantined_slot(per_box=3)
+    world, two, three = with_a_quarantined_slot(per_sandbox=3)
     assert three in world.held
     assert world.closed == []
     world.release(two)
@@ -153,7 +153,7 @@ def test_a_quarantined_slot_takes_only_itself_out_of_lending() -> None:
     assert [reason for _, reason in world.closed] == ["quarantined"]
 
 
-def test_boxes_that_are_used_once_are_replaced_and_the_next_is_launched_ahead() -> None:
+def test_sandboxes_that_are_used_once_are_replaced_and_the_next_is_launched_ahead() -> None:
     world = World(PlanConfig(3, {"a": TemplateSize(1, used_once=True, idle_timeout_s=50)}))
     for lend in range(4):
         held = world.acquire()
@@ -162,7 +162,7 @@ def test_boxes_that_are_used_once_are_replaced_and_the_next_is_launched_ahead() 
         world.reconcile()
         assert held in world.held
         world.launch_all()
-        assert len([box for box in world.phase(Phase.READY) if box.free]) == (lend >= 2)
+        assert len([sandbox for sandbox in world.phase(Phase.READY) if sandbox.free]) == (lend >= 2)
         world.release(held)
         world.reconcile()
         world.close_all()
@@ -171,11 +171,11 @@ def test_boxes_that_are_used_once_are_replaced_and_the_next_is_launched_ahead() 
     world.reconcile()
     world.close_all()
     assert world.reconcile() == math.inf
-    assert world.state.boxes == {}
+    assert world.state.sandboxes == {}
 
 
-def test_a_box_of_quarantined_slots_goes_with_its_last_holder() -> None:
-    world, two, three = with_a_quarantined_slot(per_box=2)
+def test_a_sandbox_of_quarantined_slots_goes_with_its_last_holder() -> None:
+    world, two, three = with_a_quarantined_slot(per_sandbox=2)
     assert three not in world.held
     assert world.closed == []
     world.release(two)
@@ -188,11 +188,11 @@ def test_a_box_of_quarantined_slots_goes_with_its_last_holder() -> None:
     assert three in world.held
 
 
-def test_idle_boxes_go_after_the_idle_time_down_to_the_minimum() -> None:
+def test_idle_sandboxes_go_after_the_idle_time_down_to_the_minimum() -> None:
     world = World(config(3, minimum=1))
     world.acquire(slots=6)
     world.run_dry()
-    assert len(world.state.boxes) == 3
+    assert len(world.state.sandboxes) == 3
     world.now = world.reconcile()
     world.reconcile()
     assert [reason for _, reason in world.closed] == ["idle", "idle"]
@@ -201,7 +201,7 @@ def test_idle_boxes_go_after_the_idle_time_down_to_the_minimum() -> None:
     assert len(world.phase(Phase.READY)) == 1
 
 
-def test_an_old_box_is_replaced_when_it_is_free() -> None:
+def test_an_old_sandbox_is_replaced_when_it_is_free() -> None:
     world = World(config(1, lifetime_s=50.0))
     holder = world.acquire()
     world.reconcile()
@@ -216,13 +216,13 @@ def test_an_old_box_is_replaced_when_it_is_free() -> None:
     assert [reason for _, reason in world.closed] == ["lifetime"]
 
 
-def test_a_box_close_to_its_end_is_not_lent() -> None:
+def test_a_sandbox_close_to_its_end_is_not_lent() -> None:
     world = World(config(2))
     first = world.acquire()
     world.reconcile()
     world.launch_all()
-    (box,) = world.state.boxes.values()
-    box.ends_at = world.now + 61
+    (sandbox,) = world.state.sandboxes.values()
+    sandbox.ends_at = world.now + 61
     assert world.reconcile() == world.now + 1
     assert first in world.held
     world.now += 2
@@ -237,9 +237,9 @@ def test_a_box_close_to_its_end_is_not_lent() -> None:
     assert [reason for _, reason in world.closed] == ["lifetime"]
 
 
-def test_prewarming_is_done_when_the_boxes_are_ready() -> None:
+def test_prewarming_is_done_when_the_sandboxes_are_ready() -> None:
     world = World(config(3))
-    waiter = world.state.enqueue("a", world.now, slots=0, boxes=2)
+    waiter = world.state.enqueue("a", world.now, slots=0, sandboxes=2)
     world.reconcile()
     assert len(world.phase(Phase.LAUNCHING)) == 2
     assert world.warmed == []
@@ -249,20 +249,20 @@ def test_prewarming_is_done_when_the_boxes_are_ready() -> None:
 
 
 def of_two_hosts(**more: Any) -> World:
-    """Two boxes, one large and one small, as `World.launched` has them."""
+    """Two sandboxes, one large and one small, as `World.launched` has them."""
     return World(PlanConfig(2, {"e": TemplateSize(2, 0, None, 100.0, largest=LARGE, **more)}))
 
 
-def test_a_gang_that_takes_boxes_of_different_sizes_is_lent() -> None:
+def test_a_gang_that_takes_sandboxes_of_different_sizes_is_lent() -> None:
     world = of_two_hosts()
     gang = world.acquire("e", LARGE + SMALL)
     world.run_dry()
     assert [waiter.id for waiter in world.lent] == [gang]
-    assert sorted(box.size for box in world.phase(Phase.READY)) == [SMALL, LARGE]
+    assert sorted(sandbox.size for sandbox in world.phase(Phase.READY)) == [SMALL, LARGE]
     assert world.closed == []
 
 
-def test_boxes_are_wanted_until_their_slots_are_enough_whatever_was_expected_of_them() -> None:
+def test_sandboxes_are_wanted_until_their_slots_are_enough_whatever_was_expected_of_them() -> None:
     world = of_two_hosts()
     for _ in range(2):
         world.acquire("e")
@@ -277,7 +277,7 @@ def test_boxes_are_wanted_until_their_slots_are_enough_whatever_was_expected_of_
     assert len(world.lent) == 2
 
 
-def test_an_idle_box_that_is_too_small_makes_room_for_a_larger_one() -> None:
+def test_an_idle_sandbox_that_is_too_small_makes_room_for_a_larger_one() -> None:
     world = of_two_hosts()
     world.large_host_away = True
     first = [world.acquire("e") for _ in range(2)]
@@ -285,7 +285,7 @@ def test_an_idle_box_that_is_too_small_makes_room_for_a_larger_one() -> None:
         world.reconcile()
         world.launch_all()
     world.reconcile()
-    assert [box.size for box in world.phase(Phase.READY)] == [SMALL, SMALL]
+    assert [sandbox.size for sandbox in world.phase(Phase.READY)] == [SMALL, SMALL]
     gang = world.acquire("e", LARGE + SMALL)
     world.now += 11
     world.reconcile()
@@ -314,7 +314,7 @@ def settle(world: World) -> None:
         world.reconcile()
         world.launch_all()
         world.close_all()
-        assert len(world.state.boxes) <= world.config.max_sandboxes
+        assert len(world.state.sandboxes) <= world.config.max_sandboxes
 
 
 EVENTS: tuple[Callable[[World], object], ...] = (
@@ -326,7 +326,7 @@ EVENTS: tuple[Callable[[World], object], ...] = (
 )
 
 
-def test_everybody_is_served_by_boxes_of_different_sizes_after_every_short_history() -> None:
+def test_everybody_is_served_by_sandboxes_of_different_sizes_after_every_short_history() -> None:
     for history in product(EVENTS, repeat=5):
         world = of_two_hosts()
         for event in history:
@@ -336,16 +336,16 @@ def test_everybody_is_served_by_boxes_of_different_sizes_after_every_short_histo
         assert waiting <= {waiter.id for waiter in world.lent}
 
 
-def test_a_box_that_is_as_large_as_there_are_is_kept() -> None:
-    world = World(config(3, per_box=2))
+def test_a_sandbox_that_is_as_large_as_there_are_is_kept() -> None:
+    world = World(config(3, per_sandbox=2))
     world.acquire(slots=2)
     world.run_dry()
     lost = world.acquire(slots=4)
     world.reconcile()
     world.launch_all()
     world.reconcile()
-    for box in world.phase(Phase.READY)[:1]:
-        box.phase = Phase.LOST
+    for sandbox in world.phase(Phase.READY)[:1]:
+        sandbox.phase = Phase.LOST
     world.release(lost)
     world.acquire(slots=6)
     world.now += 60

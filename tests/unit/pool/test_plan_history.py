@@ -35,7 +35,7 @@ class History(RuleBasedStateMachine):
 
     @rule(template=KINDS)
     def prewarm(self, template: str) -> None:
-        self.world.state.enqueue(template, self.world.now, slots=0, boxes=1)
+        self.world.state.enqueue(template, self.world.now, slots=0, sandboxes=1)
 
     @rule(index=st.integers(0, 50))
     def give_up(self, index: int) -> None:
@@ -53,23 +53,23 @@ class History(RuleBasedStateMachine):
         if self.world.held:
             waiter_id = list(self.world.held)[index % len(self.world.held)]
             waiter = next(waiter for waiter in self.world.lent if waiter.id == waiter_id)
-            for box_id in self.world.held.pop(waiter_id):
-                if box_id in self.world.state.boxes:
-                    box = self.world.state.boxes[box_id]
-                    self.world.give_back(box)
-                    box.suspect = True
+            for sandbox_id in self.world.held.pop(waiter_id):
+                if sandbox_id in self.world.state.sandboxes:
+                    sandbox = self.world.state.sandboxes[sandbox_id]
+                    self.world.give_back(sandbox)
+                    sandbox.suspect = True
             self.world.lent.remove(waiter)
             self.world.state.requeue(waiter)
 
     @rule()
     def answers_again(self) -> None:
-        for box in self.world.state.boxes.values():
-            box.suspect = False
+        for sandbox in self.world.state.sandboxes.values():
+            sandbox.suspect = False
 
     @rule(index=st.integers(0, 50))
     def launch_succeeds(self, index: int) -> None:
-        if box := self.pick(self.world.phase(Phase.LAUNCHING), index):
-            self.world.launched(box)
+        if sandbox := self.pick(self.world.phase(Phase.LAUNCHING), index):
+            self.world.launched(sandbox)
 
     @rule(away=st.booleans())
     def a_host_goes_or_comes(self, away: bool) -> None:
@@ -77,23 +77,23 @@ class History(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 50), why=st.sampled_from([{}, {"hopeless": True}, {"away": True}]))
     def launch_fails(self, index: int, why: dict[str, bool]) -> None:
-        if box := self.pick(self.world.phase(Phase.LAUNCHING), index):
-            self.world.state.launch_failed(box, RuntimeError("no"), self.world.now, DELAYS, **why)
+        if sandbox := self.pick(self.world.phase(Phase.LAUNCHING), index):
+            self.world.state.launch_failed(sandbox, RuntimeError("no"), self.world.now, DELAYS, **why)
 
     @rule(index=st.integers(0, 50))
     def dies(self, index: int) -> None:
-        if box := self.pick(self.world.phase(Phase.READY) + self.world.phase(Phase.LOST), index):
-            self.world.state.remove(box)
+        if sandbox := self.pick(self.world.phase(Phase.READY) + self.world.phase(Phase.LOST), index):
+            self.world.state.remove(sandbox)
 
     @rule(index=st.integers(0, 50))
     def is_lost(self, index: int) -> None:
-        if box := self.pick(self.world.phase(Phase.READY), index):
-            box.phase = Phase.LOST
+        if sandbox := self.pick(self.world.phase(Phase.READY), index):
+            sandbox.phase = Phase.LOST
 
     @rule(index=st.integers(0, 50))
     def is_closed(self, index: int) -> None:
-        if box := self.pick(self.world.phase(Phase.CLOSING), index):
-            self.world.state.remove(box)
+        if sandbox := self.pick(self.world.phase(Phase.CLOSING), index):
+            self.world.state.remove(sandbox)
 
     @rule(seconds=st.sampled_from([0.01, 0.6, 11.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
@@ -106,25 +106,25 @@ class History(RuleBasedStateMachine):
         self.world.reconcile()
         served = {waiter.id for waiter in self.world.lent[before:]}
         for template in "abcde":
-            line = [waiter for waiter in waiting if waiter.template == template and not waiter.boxes]
+            line = [waiter for waiter in waiting if waiter.template == template and not waiter.sandboxes]
             line = [waiter for waiter in line if waiter.id not in self.world.failed]
             taken = [waiter.id in served for waiter in line]
             assert taken == sorted(taken, reverse=True), "a later waiter was served before an earlier one of its kind"
 
     @invariant()
     def never_above_the_cap(self) -> None:
-        boxes = self.world.state.boxes.values()
-        assert len(boxes) <= self.cap
-        assert sum(box.template == "c" for box in boxes) <= 1
+        sandboxes = self.world.state.sandboxes.values()
+        assert len(sandboxes) <= self.cap
+        assert sum(sandbox.template == "c" for sandbox in sandboxes) <= 1
 
     @invariant()
     def slots_add_up(self) -> None:
-        for box in self.world.state.boxes.values():
-            assert min(box.free, box.lent, box.quarantined) >= 0
-            if box.phase is Phase.READY:
-                assert box.free + box.lent + box.quarantined == box.size == len(box.slots)
-            held = sum(box_id == box.id for boxes in self.world.held.values() for box_id in boxes)
-            assert held == box.lent
+        for sandbox in self.world.state.sandboxes.values():
+            assert min(sandbox.free, sandbox.lent, sandbox.quarantined) >= 0
+            if sandbox.phase is Phase.READY:
+                assert sandbox.free + sandbox.lent + sandbox.quarantined == sandbox.size == len(sandbox.slots)
+            held = sum(sandbox_id == sandbox.id for sandboxes in self.world.held.values() for sandbox_id in sandboxes)
+            assert held == sandbox.lent
 
     def teardown(self) -> None:
         self.world.run_dry()
@@ -138,7 +138,9 @@ class History(RuleBasedStateMachine):
             world.now = min(max(wake_at, world.now + 0.1), world.now + 11.0)
             if world.now > 10_000_000:
                 break
-        idle = {template: sum(box.template == template for box in world.phase(Phase.READY)) for template in "abcd"}
+        idle = {
+            template: sum(sandbox.template == template for sandbox in world.phase(Phase.READY)) for template in "abcd"
+        }
         assert idle["a"] >= 1, "below the minimum when idle"
         super().teardown()
 

@@ -1,4 +1,4 @@
-"""A pool without boxes: carries out what the planner decides, as the pool does."""
+"""A pool without sandboxes: carries out what the planner decides, as the pool does."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState, W
 
 DELAYS = (0.5, 30.0)
 SMALL, LARGE = 1, 4
-"""Slots of the boxes of kind `e`, on two hosts of which one has small boxes and one large ones."""
+"""Slots of the sandboxes of kind `e`, on two hosts of which one has small sandboxes and one large ones."""
 
 
 def config(
-    max_sandboxes: int = 2, *, per_box: int = 2, minimum: int = 0, lifetime_s: float | None = None
+    max_sandboxes: int = 2, *, per_sandbox: int = 2, minimum: int = 0, lifetime_s: float | None = None
 ) -> PlanConfig:
-    return PlanConfig(max_sandboxes, templates(per_box, minimum, lifetime_s))
+    return PlanConfig(max_sandboxes, templates(per_sandbox, minimum, lifetime_s))
 
 
-def templates(per_box: int, minimum: int, lifetime_s: float | None) -> dict[str, TemplateSize]:
+def templates(per_sandbox: int, minimum: int, lifetime_s: float | None) -> dict[str, TemplateSize]:
     return {
-        "a": TemplateSize(per_box, minimum, None, 10.0, lifetime_s),
+        "a": TemplateSize(per_sandbox, minimum, None, 10.0, lifetime_s),
         "b": TemplateSize(3, 0, None, 10.0, lifetime_s),
         "c": TemplateSize(1, 0, 1, 10.0, lifetime_s),
         "d": TemplateSize(1, 0, None, 10.0, lifetime_s, used_once=True),
@@ -63,26 +63,26 @@ class World:
             case Launch(template):
                 self.state.launching(template, self.config.templates[template].slots_per_sandbox, self.now)
             case Lend(waiter, shares):
-                for box_id, count in shares.items():
-                    box = self.state.boxes[box_id]
-                    assert box.lendable
-                    assert 0 < count <= box.free
-                    assert box.template == waiter.template
+                for sandbox_id, count in shares.items():
+                    sandbox = self.state.sandboxes[sandbox_id]
+                    assert sandbox.lendable
+                    assert 0 < count <= sandbox.free
+                    assert sandbox.template == waiter.template
                 del self.state.waiters[waiter.id]
-                for box_id, count in shares.items():
-                    self.change(box_id, SlotState.FREE, SlotState.HELD, count)
-                assert sum(shares.values()) == waiter.slots or waiter.boxes
-                if waiter.boxes:
+                for sandbox_id, count in shares.items():
+                    self.change(sandbox_id, SlotState.FREE, SlotState.HELD, count)
+                assert sum(shares.values()) == waiter.slots or waiter.sandboxes
+                if waiter.sandboxes:
                     self.warmed.append(waiter.id)
                 else:
                     self.lent.append(waiter)
-                    self.held[waiter.id] = [box_id for box_id, count in shares.items() for _ in range(count)]
-            case Close(box_id, reason):
-                box = self.state.boxes[box_id]
-                assert box.lent == 0
-                assert box.phase is Phase.READY
-                box.phase = Phase.CLOSING
-                self.closed.append((box_id, reason))
+                    self.held[waiter.id] = [sandbox_id for sandbox_id, count in shares.items() for _ in range(count)]
+            case Close(sandbox_id, reason):
+                sandbox = self.state.sandboxes[sandbox_id]
+                assert sandbox.lent == 0
+                assert sandbox.phase is Phase.READY
+                sandbox.phase = Phase.CLOSING
+                self.closed.append((sandbox_id, reason))
             case Fail(waiter):
                 del self.state.waiters[waiter.id]
                 self.failed.append(waiter.id)
@@ -90,46 +90,46 @@ class World:
                 raise AssertionError(action)
 
     def phase(self, phase: Phase) -> list[SandboxRecord]:
-        return [box for box in self.state.boxes.values() if box.phase is phase]
+        return [sandbox for sandbox in self.state.sandboxes.values() if sandbox.phase is phase]
 
-    def launched(self, box: SandboxRecord) -> None:
-        """A launch succeeds; a box of `e` is on the host that has fewer, the one with large boxes first."""
-        if box.template == "e":
+    def launched(self, sandbox: SandboxRecord) -> None:
+        """A launch succeeds; a sandbox of `e` is on the host that has fewer, the one with large sandboxes first."""
+        if sandbox.template == "e":
             there = [other.size for other in self.state.of_template("e") if other.phase is not Phase.LAUNCHING]
             large = there.count(LARGE) <= there.count(SMALL) and not self.large_host_away
-            box.size = LARGE if large else SMALL
-        self.state.launched(box, [PlannedSlot() for _ in range(box.size)], self.now)
+            sandbox.size = LARGE if large else SMALL
+        self.state.launched(sandbox, [PlannedSlot() for _ in range(sandbox.size)], self.now)
 
     def launch_all(self) -> None:
-        for box in self.phase(Phase.LAUNCHING):
-            self.launched(box)
+        for sandbox in self.phase(Phase.LAUNCHING):
+            self.launched(sandbox)
 
     def close_all(self) -> None:
-        for box in self.phase(Phase.CLOSING):
-            self.state.remove(box)
+        for sandbox in self.phase(Phase.CLOSING):
+            self.state.remove(sandbox)
 
     def fail_all(self, *, hopeless: bool = False, away: bool = False) -> None:
-        for box in self.phase(Phase.LAUNCHING):
-            self.state.launch_failed(box, RuntimeError("no"), self.now, DELAYS, hopeless=hopeless, away=away)
+        for sandbox in self.phase(Phase.LAUNCHING):
+            self.state.launch_failed(sandbox, RuntimeError("no"), self.now, DELAYS, hopeless=hopeless, away=away)
 
     def acquire(self, template: str = "a", slots: int = 1) -> int:
         return self.state.enqueue(template, self.now, slots=slots).id
 
     def release(self, waiter: int, *, clean: bool = True) -> None:
-        for box_id in self.held.pop(waiter):
-            if box_id in self.state.boxes:
-                box = self.state.boxes[box_id]
-                once = self.config.templates[box.template].used_once
-                self.give_back(box, clean=clean or once, drain=once)
+        for sandbox_id in self.held.pop(waiter):
+            if sandbox_id in self.state.sandboxes:
+                sandbox = self.state.sandboxes[sandbox_id]
+                once = self.config.templates[sandbox.template].used_once
+                self.give_back(sandbox, clean=clean or once, drain=once)
 
-    def give_back(self, box: SandboxRecord, *, clean: bool = True, drain: bool = False) -> None:
+    def give_back(self, sandbox: SandboxRecord, *, clean: bool = True, drain: bool = False) -> None:
         """A slot comes back after its reset; its holder does not matter to the planner."""
-        self.change(box.id, SlotState.HELD, SlotState.FREE if clean else SlotState.QUARANTINED, 1)
-        self.state.came_back(box, self.now, drain=drain)
+        self.change(sandbox.id, SlotState.HELD, SlotState.FREE if clean else SlotState.QUARANTINED, 1)
+        self.state.came_back(sandbox, self.now, drain=drain)
 
-    def change(self, box_id: int, before: SlotState, after: SlotState, count: int) -> None:
-        """So many slots of a box change their state."""
-        slots = [slot for slot in self.state.boxes[box_id].slots if slot.state is before]
+    def change(self, sandbox_id: int, before: SlotState, after: SlotState, count: int) -> None:
+        """So many slots of a sandbox change their state."""
+        slots = [slot for slot in self.state.sandboxes[sandbox_id].slots if slot.state is before]
         for slot in slots[:count]:
             slot.state = after
 
@@ -143,10 +143,10 @@ class World:
                 return
             self.launch_all()
             self.close_all()
-            for box in self.phase(Phase.LOST):
-                self.state.remove(box)
-            for box in self.state.boxes.values():
-                box.suspect = False
+            for sandbox in self.phase(Phase.LOST):
+                self.state.remove(sandbox)
+            for sandbox in self.state.sandboxes.values():
+                sandbox.suspect = False
             for waiter in list(self.held):
                 self.release(waiter)
             if self.state.waiters and not self.phase(Phase.LAUNCHING):

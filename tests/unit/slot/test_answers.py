@@ -1,4 +1,4 @@
-"""Answers of a box that contradict themselves are ProtocolErrors; errors become what callers know."""
+"""Answers of a sandbox that contradict themselves are ProtocolErrors; errors become what callers know."""
 
 from __future__ import annotations
 

@@ -53,10 +53,10 @@ def test_a_word_document_is_shown_by_paragraphs() -> None:
     assert extract("dir/A.DOCX", docx(heading + body)) == "## Head\none\ttwo"
 
 
-def test_a_paragraph_in_a_text_box_is_a_line() -> None:
-    inner = "<w:p><w:r><w:t>in</w:t></w:r></w:p><w:p><w:r><w:t>the box</w:t></w:r></w:p>"
+def test_a_paragraph_in_a_text_sandbox_is_a_line() -> None:
+    inner = "<w:p><w:r><w:t>in</w:t></w:r></w:p><w:p><w:r><w:t>the sandbox</w:t></w:r></w:p>"
     outer = f"<w:p><w:r><w:t>before</w:t></w:r>{inner}<w:r><w:t>after</w:t></w:r></w:p><w:p/>"
-    assert extract("a.docx", docx(outer)) == "before\nin\nthe box\nafter\n"
+    assert extract("a.docx", docx(outer)) == "before\nin\nthe sandbox\nafter\n"
 
 
 def xlsx(strings: str, rows: str) -> bytes:

@@ -16,7 +16,7 @@ def frame(kind: FrameType, at: float, size: int = 10, *, last: bool = True, exec
 
 
 def call(*frames: TracedFrame, begun: float = 0.0) -> Call:
-    calls = Calls("box")
+    calls = Calls("sandbox")
     calls.begun(1, "exec.run", begun)
     done = [ended for each in frames if (ended := calls.frame(each)) is not None]
     return done[0] if done else calls.lost()[0]
@@ -47,7 +47,7 @@ def call(*frames: TracedFrame, begun: float = 0.0) -> Call:
         ),
         ([frame(FrameType.REQUEST, 0.0), frame(FrameType.DATA, 0.5)], {"queue": 0.0, "out": 0.25}, "not answered"),
         ([], {"queue": 0.0, "out": 0.0}, "not answered"),
-        # A clock of the box that runs fast.
+        # A clock of the sandbox that runs fast.
         (
             [frame(FrameType.REQUEST, 0.0), frame(FrameType.RESPONSE, 1.0, exec_s=5.0)],
             {"queue": 0.0, "out": 0.0, "exec": 1.0, "back": 0.0},
@@ -75,7 +75,7 @@ def test_a_call_counts_all_frames_and_keeps_some() -> None:
 
 
 def test_what_is_not_answered_is_lost_with_its_channel() -> None:
-    calls = Calls("box")
+    calls = Calls("sandbox")
     calls.begun(1, "exec.run", 0.0)
     assert calls.frame(frame(FrameType.REQUEST, 0.0)) is None
     (found,) = calls.lost()

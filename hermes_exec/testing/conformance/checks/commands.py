@@ -32,13 +32,13 @@ async def check_stderr_is_apart(ctx: Context) -> None:
 
 @check("commands", "shell")
 async def check_utf8_on_stdout(ctx: Context) -> None:
-    """UTF-8 made inside the box is text outside."""
+    """UTF-8 made inside the sandbox is text outside."""
     equal((await ctx.slot.run(f"printf '{OCTAL}'")).stdout, UNICODE, "stdout")
 
 
 @check("commands", "shell")
 async def check_utf8_on_stderr(ctx: Context) -> None:
-    """UTF-8 made inside the box is text outside, on stderr too."""
+    """UTF-8 made inside the sandbox is text outside, on stderr too."""
     equal((await ctx.slot.run(f"printf '{OCTAL}' >&2")).stderr, UNICODE, "stderr")
 
 

@@ -105,13 +105,13 @@ async def check_setup_of_a_pool(ctx: Context) -> None:
 
 @check("users", "root", "helper")
 async def check_run_as_root(ctx: Context) -> None:
-    """Where the slot is a whole box, user="root" is uid 0."""
+    """Where the slot is a whole sandbox, user="root" is uid 0."""
     equal((await ctx.applet("id", user="root")).stdout.split()[0], "0", "uid")
 
 
 @check("users", "image-users")
 async def check_run_as_another_user(ctx: Context) -> None:
-    """Where the slot is a whole box, a user of the image runs commands, and the next call has the old one again."""
+    """Where the slot is a whole sandbox, a user of the image runs commands, and the next call has the old one again."""
     before = (await ctx.applet("id")).stdout
     other = (await ctx.applet("id", user="nobody")).stdout.split()[0]
     that(other != "0", "nobody is uid 0")
@@ -138,10 +138,10 @@ async def check_nonexistent_user_is_told(ctx: Context) -> None:
 
 
 @check("users", "helper", "procfs")
-async def check_no_capabilities_beyond_the_box(ctx: Context) -> None:
-    """A slot without a whole box and a root of its own leaves uid 0, holds no capability and cannot gain any."""
-    if ctx.slot.isolation.level == "box" or ctx.facts.own_root:
-        raise NotGiven("root is the tenant's in a whole box, and in a root of its own")
+async def check_no_capabilities_beyond_the_sandbox(ctx: Context) -> None:
+    """A slot without a whole sandbox and a root of its own leaves uid 0, holds no capability and cannot gain any."""
+    if ctx.slot.isolation.level == "exclusive" or ctx.facts.own_root:
+        raise NotGiven("root is the tenant's in a whole sandbox, and in a root of its own")
     lines = dict(
         line.split() for line in (await ctx.applet("status", "CapEff", "CapPrm", "NoNewPrivs")).stdout.splitlines()
     )

@@ -1,4 +1,4 @@
-"""What fails underneath: boxes that die, memory and disks that run out, drivers that are killed."""
+"""What fails underneath: sandboxes that die, memory and disks that run out, drivers that are killed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import anyio.lowlevel
 from anyio import to_thread
 
 from hermes_exec.errors import ExecError, OutcomeUnknown, SandboxDied
-from hermes_exec.testing.conformance.boxes import break_sockets, open_sockets, signalable
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.disks import small_disk
 from hermes_exec.testing.conformance.expect import equal, raises, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
+from hermes_exec.testing.conformance.sandboxes import break_sockets, open_sockets, signalable
 
 if TYPE_CHECKING:
     from hermes_exec import Slot
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 DRIVER = "from hermes_exec.testing.conformance.driver import main; main()"
 
 
-@check("faults", "helper", "kill-box", own_pool=True)
-async def check_killed_box_is_told(ctx: Context) -> None:
-    """A box killed under a command gives a typed error with a post-mortem at once, then on each call, and is
+@check("faults", "helper", "kill-sandbox", own_pool=True)
+async def check_killed_sandbox_is_told(ctx: Context) -> None:
+    """A sandbox killed under a command gives a typed error with a post-mortem at once, then on each call, and is
     replaced.
     """
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
-            box = signalable(pool, slot)
-            if box is None:
-                raise NotGiven("no way to kill the box from outside")
+            sandbox = signalable(pool, slot)
+            if sandbox is None:
+                raise NotGiven("no way to kill the sandbox from outside")
             argv = await ctx.argv("sleep", 120, ctx.mark, slot=slot)
             caught: list[ExecError] = []
 
@@ -50,7 +50,7 @@ async def check_killed_box_is_told(ctx: Context) -> None:
                 tasks.start_soon(run)
                 await ctx.alive(1)
                 started = time.monotonic()
-                await to_thread.run_sync(box.signal_now, signal.SIGKILL)
+                await to_thread.run_sync(sandbox.signal_now, signal.SIGKILL)
             that(time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s to be told")
             that(caught and isinstance(caught[0], (SandboxDied, OutcomeUnknown)), f"the call under way got {caught}")
             with raises(SandboxDied) as later:
@@ -131,7 +131,7 @@ async def _fill(ctx: Context, slot: Slot, folder: str) -> None:
 
 @check("faults", "helper", "picklable-factory", "outside-view", own_pool=True, timeout_s=150)
 async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
-    """When the driver is killed with SIGKILL, everything in its boxes ends by itself within the lease."""
+    """When the driver is killed with SIGKILL, everything in its sandboxes ends by itself within the lease."""
     told = ctx.folder / "stderr"
     with told.open("wb") as stderr:
         driver = await anyio.open_process([sys.executable, "-c", DRIVER], stderr=stderr)
@@ -154,8 +154,8 @@ async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
 
 
 @check("faults", "helper", own_pool=True, alone=True)
-async def check_idle_box_outlives_its_lease(ctx: Context) -> None:
-    """A driver that is there keeps its box, though it is idle, or busy with itself, for longer than the lease."""
+async def check_idle_sandbox_outlives_its_lease(ctx: Context) -> None:
+    """A driver that is there keeps its sandbox, though it is idle, or busy with itself, for longer than the lease."""
     async with ctx.pool(lease_s=5.0) as pool, pool.slot() as slot:
         process = await ctx.background("sleep", 60, slot=slot)
         time.sleep(7)  # noqa: ASYNC251 - blocking the event loop is what the check is about

@@ -1,4 +1,4 @@
-"""Two slots in one box that attack each other, and the runner."""
+"""Two slots in one sandbox that attack each other, and the runner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEVELS: tuple[str, ...] = get_args(IsolationLevel)
 
 @asynccontextmanager
 async def _two(ctx: Context, floor: str = "uid", **overrides: object) -> AsyncIterator[tuple[Slot, Slot]]:
-    """A thief and a victim in one box."""
+    """A thief and a victim in one sandbox."""
     async with AsyncExitStack() as stack:
         try:
             pool = await stack.enter_async_context(ctx.pool(slots_per_sandbox=2, min_isolation="uid", **overrides))
@@ -30,12 +30,12 @@ async def _two(ctx: Context, floor: str = "uid", **overrides: object) -> AsyncIt
         level = thief.isolation.level
         if LEVELS.index(level) < LEVELS.index(floor):
             held = f"{thief.isolation.processes}; {thief.isolation.filesystem}"
-            raise NotGiven(f"at the rung {level} slots of a box share this ({held})")
-        equal(thief.sandbox, victim.sandbox, "the box of both")
+            raise NotGiven(f"at the rung {level} slots of a sandbox share this ({held})")
+        equal(thief.sandbox, victim.sandbox, "the sandbox of both")
         yield thief, victim
 
 
-@check("isolation", "helper", "shared-box", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_no_reading_of_a_neighbours_files(ctx: Context) -> None:
     """A slot cannot read, list or write what lies in another's workspace, home and tmp, whatever its modes."""
     async with _two(ctx) as (thief, victim):
@@ -50,7 +50,7 @@ async def check_no_reading_of_a_neighbours_files(ctx: Context) -> None:
             equal(await victim.files.read_bytes(path), b"secret", "the victim's file")
 
 
-@check("isolation", "helper", "shared-box", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_no_way_through_links(ctx: Context) -> None:
     """A symbolic link into a neighbour's folder gives nothing, by command, file call or tree."""
     async with _two(ctx) as (thief, victim):
@@ -73,7 +73,7 @@ async def check_no_way_through_links(ctx: Context) -> None:
                 await thief.files.copy(path, "stolen")
 
 
-@check("isolation", "shell", "shared-box", own_pool=True)
+@check("isolation", "shell", "shared-sandbox", own_pool=True)
 async def check_own_files_move_and_link_between_folders(ctx: Context) -> None:
     """What keeps neighbours out does not keep a slot from linking and moving its files and folders, without a copy."""
     async with _two(ctx) as (slot, _):
@@ -84,7 +84,7 @@ async def check_own_files_move_and_link_between_folders(ctx: Context) -> None:
         equal(moved, linked, "the number of one file")
 
 
-@check("isolation", "helper", "shared-box", "procfs", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", "procfs", own_pool=True)
 async def check_no_view_of_a_neighbours_processes(ctx: Context) -> None:
     """In a process namespace of its own a slot does not see a neighbour's command lines."""
     async with _two(ctx, "namespaces") as (thief, victim):
@@ -93,7 +93,7 @@ async def check_no_view_of_a_neighbours_processes(ctx: Context) -> None:
         that(ctx.mark not in (await ctx.applet("ps", slot=thief)).stdout, "the neighbour's process is visible")
 
 
-@check("isolation", "helper", "shared-box", "procfs", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", "procfs", own_pool=True)
 async def check_no_killing_of_a_neighbours_processes(ctx: Context) -> None:
     """A slot can neither signal nor trace a neighbour's process, nor open its memory."""
     async with _two(ctx) as (thief, victim):
@@ -113,7 +113,7 @@ async def check_no_killing_of_a_neighbours_processes(ctx: Context) -> None:
         await ctx.alive(1, within_s=1)
 
 
-@check("isolation", "helper", "shared-box", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_reset_of_one_leaves_the_neighbour(ctx: Context) -> None:
     """Resetting a slot touches no process and no file of its neighbour."""
     async with _two(ctx) as (thief, victim):
@@ -135,19 +135,19 @@ async def _shared_folder(ctx: Context, folder: str) -> None:
         that(not await thief.files.exists(path), f"{path} is visible to the neighbour")
 
 
-@check("isolation", "shared-box", own_pool=True)
+@check("isolation", "shared-sandbox", own_pool=True)
 async def check_no_common_tmp(ctx: Context) -> None:
     """/tmp is each slot's own, in a mount namespace of its own."""
     await _shared_folder(ctx, "/tmp")
 
 
-@check("isolation", "shared-box", own_pool=True)
+@check("isolation", "shared-sandbox", own_pool=True)
 async def check_no_common_shared_memory(ctx: Context) -> None:
     """/dev/shm is each slot's own, in a mount namespace of its own."""
     await _shared_folder(ctx, "/dev/shm")
 
 
-@check("isolation", "helper", "shared-box", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_no_common_ports(ctx: Context) -> None:
     """With network=False each slot has its own loopback: a neighbour's port is not reachable."""
     async with _two(ctx, "namespaces", network=False) as (thief, victim):
@@ -157,7 +157,7 @@ async def check_no_common_ports(ctx: Context) -> None:
         equal((await ctx.applet("dial", "127.0.0.1", port, slot=thief)).stdout.strip(), "ECONNREFUSED", "the neighbour")
 
 
-@check("isolation", "helper", "shared-box", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_no_common_abstract_sockets(ctx: Context) -> None:
     """With network=False a neighbour's abstract Unix socket is not reachable."""
     async with _two(ctx, "namespaces", network=False) as (thief, victim):
@@ -170,7 +170,7 @@ async def check_no_common_abstract_sockets(ctx: Context) -> None:
         )
 
 
-@check("isolation", "helper", "shared-box", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_scoped_abstract_sockets(ctx: Context) -> None:
     """Where `slot.isolation.network` says that abstract sockets stay within the slot they do, with the network on."""
     async with _two(ctx) as (thief, victim):
@@ -185,9 +185,9 @@ async def check_scoped_abstract_sockets(ctx: Context) -> None:
         )
 
 
-@check("isolation", "helper", "shared-box", own_pool=True)
+@check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_slots_have_their_own_users(ctx: Context) -> None:
-    """Two slots of a box have different user ids, neither of them 0."""
+    """Two slots of a sandbox have different user ids, neither of them 0."""
     async with _two(ctx) as slots:
         owners = [await slot.files.stat(slot.workspace) for slot in slots]
         uids = [int((await ctx.applet("id", slot=slot)).stdout.split()[0]) for slot in slots]
@@ -198,7 +198,7 @@ async def check_slots_have_their_own_users(ctx: Context) -> None:
 
 @check("isolation", "helper", "procfs")
 async def check_the_runner_is_out_of_reach(ctx: Context) -> None:
-    """A tenant can neither trace the runner of its box nor open its memory or program for writing. Tried only where
+    """A tenant can neither trace the runner of its sandbox nor open its memory or program for writing. Tried only where
     the slot has process numbers of its own.
     """
     if not ctx.facts.own_pids:
@@ -215,19 +215,19 @@ async def check_the_runner_is_out_of_reach(ctx: Context) -> None:
 
 @check("isolation", "helper", "confined")
 async def check_the_runners_socket_is_out_of_reach(ctx: Context) -> None:
-    """A tenant that is not the box's only one cannot connect to the runner's socket."""
+    """A tenant that is not the sandbox's only one cannot connect to the runner's socket."""
     folder = ctx.slot.workspace
     while folder.count("/") > 1:
         folder = folder.rpartition("/")[0]
         answer = (await ctx.applet("reach", f"{folder}/run/socket")).stdout.strip()
-        that(answer != "ok" or ctx.slot.isolation.level == "box", f"{folder}/run/socket was reached")
+        that(answer != "ok" or ctx.slot.isolation.level == "exclusive", f"{folder}/run/socket was reached")
 
 
 @check("isolation", "helper", "procfs", "confined")
 async def check_other_users_data_is_out_of_reach(ctx: Context) -> None:
     """Host secrets are not readable: the password file and root's home."""
     for path in ("/etc/shadow", "/root/.ssh/id_rsa", "/proc/1/environ", "/var/run/docker.sock"):
-        if ctx.slot.isolation.level != "box":
+        if ctx.slot.isolation.level != "exclusive":
             that((await ctx.applet("open", path, "r")).stdout.strip() != "ok", f"{path} was opened")
 
 
@@ -247,7 +247,7 @@ async def check_isolation_floor_is_kept(ctx: Context) -> None:
 
     try:
         async with ctx.pool(min_isolation="namespaces", slots_per_sandbox=2) as pool, pool.slot() as slot:
-            that(slot.isolation.level in {"namespaces", "box"}, f"lent at the rung {slot.isolation.level}")
+            that(slot.isolation.level in {"namespaces", "exclusive"}, f"lent at the rung {slot.isolation.level}")
     except (IsolationError, ConfigError) as error:
         that(
             "isolation" in str(error).lower() or "namespace" in str(error).lower(),

@@ -94,7 +94,7 @@ async def check_cancelled_pool_ends_everything(ctx: Context) -> None:
 async def check_two_pools_side_by_side(ctx: Context) -> None:
     """Two pools of one process know nothing of each other."""
     async with ctx.pool() as first, ctx.pool() as second, first.slot() as a, second.slot() as b:
-        that(a.sandbox != b.sandbox, "they share a box")
+        that(a.sandbox != b.sandbox, "they share a sandbox")
         await a.files.write_text("mine", "x")
         that(not await b.files.exists("mine"), "they share a workspace")
 

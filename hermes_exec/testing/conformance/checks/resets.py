@@ -117,20 +117,20 @@ async def check_released_slot_is_closed(ctx: Context) -> None:
 
 
 @check("reset", "helper", own_pool=True)
-async def check_whole_box_is_replaced(ctx: Context) -> None:
-    """A whole box that comes back is replaced by a fresh one; a reset does the same under the slot that is held."""
+async def check_exclusive_sandbox_is_replaced(ctx: Context) -> None:
+    """A whole sandbox that comes back is replaced by a fresh one; a reset does the same under the slot that is held."""
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
-            if slot.isolation.level != "box":
-                raise NotGiven(f"a tenant gets no whole box here, but the level {slot.isolation.level}")
+            if slot.isolation.level != "exclusive":
+                raise NotGiven(f"a tenant gets no whole sandbox here, but the level {slot.isolation.level}")
             seen, facts, path = slot.sandbox, (slot.id, slot.workspace, slot.home, slot.tmp), f"{slot.tmp}/{ctx.mark}"
             await ctx.applet("write", path, slot=slot, stdin="changed")
             await slot.reset()
-            that(slot.sandbox != seen, "the slot was reset in its box")
+            that(slot.sandbox != seen, "the slot was reset in its sandbox")
             equal((slot.id, slot.workspace, slot.home, slot.tmp), facts, "id and paths")
             that(not await slot.files.exists(path), "what was changed before the reset is still there")
             await ctx.applet("write", path, slot=slot, stdin="changed")
             seen = slot.sandbox
         async with pool.slot() as slot:
-            that(slot.sandbox != seen, "the box of the last tenant was lent again")
+            that(slot.sandbox != seen, "the sandbox of the last tenant was lent again")
             that(not await slot.files.exists(path), "the last tenant's change is still there")

@@ -178,7 +178,7 @@ async def check_kill_all_ends_what_commands_left(ctx: Context) -> None:
 
 @check("kill", "helper", "procfs")
 async def check_zombies_are_reaped(ctx: Context) -> None:
-    """Orphans that end are reaped: no zombie stays in the box."""
+    """Orphans that end are reaped: no zombie stays in the sandbox."""
     for _ in range(5):
         await ctx.applet("leave", 0.05, ctx.mark)
     left = [ctx.mark]
@@ -226,16 +226,16 @@ async def check_signals_to_process_1(ctx: Context) -> None:
                 await ctx.applet("kill", 1, number, slot=slot, timeout_s=20)
             equal((await ctx.applet("echo", "goes on", slot=slot)).stdout, "goes on\n", "the slot afterwards")
         except SandboxDied as error:
-            that(slot.isolation.level == "box", f"the tenant of a slot has ended its sandbox: {error}")
+            that(slot.isolation.level == "exclusive", f"the tenant of a slot has ended its sandbox: {error}")
             suspect = error.post_mortem and error.post_mortem.suspect
             equal(suspect, "tenant", "who is suspected")
 
 
 @check("kill", "helper", own_pool=True, alone=True)
 async def check_kill_everybody(ctx: Context) -> None:
-    """`kill -9 -1` inside a slot ends nothing but that slot's own, and is a result: the slot goes on. In a whole box,
-    where root's signal reaches the slot's init, the tenant is told to have ended it. A reset mends both. Fired only in
-    a proven process namespace of its own.
+    """`kill -9 -1` inside a slot ends nothing but that slot's own, and is a result: the slot goes on. In a whole
+    sandbox, where root's signal reaches the slot's init, the tenant is told to have ended it. A reset mends both. Fired
+    only in a proven process namespace of its own.
     """
     if not ctx.facts.own_pids:
         raise NotGiven("not fired: the slot is not proven to have its own process namespace")
@@ -248,7 +248,7 @@ async def check_kill_everybody(ctx: Context) -> None:
                 equal((await other.wait(timeout_s=10)).signal, 9, "signal of another process of the slot")
                 equal((await ctx.applet("echo", "goes on", slot=slot)).stdout, "goes on\n", "the slot afterwards")
             except SandboxDied as error:
-                that(slot.isolation.level == "box", f"the tenant of a slot has ended its init: {error}")
+                that(slot.isolation.level == "exclusive", f"the tenant of a slot has ended its init: {error}")
                 suspect = error.post_mortem and error.post_mortem.suspect
                 equal(suspect, "tenant", "who is suspected")
             await slot.reset()

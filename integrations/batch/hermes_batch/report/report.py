@@ -19,7 +19,7 @@ _EPISODES = 500
 _CAUSES = {
     "policy": "the model's own doing",
     "task": "the task's data",
-    "infra": "the box, the stream or this library",
+    "infra": "the sandbox, the stream or this library",
     "provider": "a service behind it, such as the model's endpoint",
     "config": "a setting",
     "budget": "a limit of turns, calls or tokens",

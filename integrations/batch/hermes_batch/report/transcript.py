@@ -151,7 +151,7 @@ def _facts(record: Mapping[str, Any]) -> Markup:
         ("turns", record.get("turns")),
         ("tokens", f"{record.get('prompt_tokens', 0):,} read, {record.get('completion_tokens', 0):,} written"),
         ("isolation", record.get("isolation") or "no slot"),
-        ("box", record.get("sandbox") or "none"),
+        ("sandbox", record.get("sandbox") or "none"),
     ]
     return element("dl", *(join(element("dt", name), element("dd", str(value))) for name, value in facts))
 

@@ -63,8 +63,8 @@ async def test_oracle_and_null_on_docker(name: str, docker_image: Callable[[str]
 
 
 @pytest.mark.docker
-async def test_tasks_of_one_image_share_a_box(docker_image: Callable[[str], str]) -> None:
-    """Both work at the same time in slots of one box, each with a root of its own."""
+async def test_tasks_of_one_image_share_a_sandbox(docker_image: Callable[[str], str]) -> None:
+    """Both work at the same time in slots of one sandbox, each with a root of its own."""
     base = docker_image("debian")
     made = images("docker", base)
     results: list[RolloutResult] = []
@@ -76,9 +76,9 @@ async def test_tasks_of_one_image_share_a_box(docker_image: Callable[[str], str]
         async with anyio.create_task_group() as tasks:
             for steps in (solution(TASKS[FAST]), NULL, solution(TASKS[FAST])):
                 tasks.start_soon(one, steps)
-        boxes = {result.sandbox for result in results}
+        sandboxes = {result.sandbox for result in results}
     assert sorted(str(result.reward) for result in results) == ["0.0", "1.0", "1.0"], results
-    assert len(boxes) == 1
+    assert len(sandboxes) == 1
 
 
 CAPABILITIES = "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_FOWNER,CAP_FSETID"

@@ -166,7 +166,7 @@ async def test_a_process_that_the_tests_leave_does_not_write_the_reward(docker_i
 
 
 async def test_the_deadline_ends_everything(docker_image: Callable[[str], str]) -> None:
-    """The command that runs is ended, the box comes back, and nobody waits for either."""
+    """The command that runs is ended, the sandbox comes back, and nobody waits for either."""
     base = docker_image("debian")
     task = replace(TASKS[ANY], image=base)
     async with SandboxPool("docker", image=base) as pool:

@@ -1,4 +1,4 @@
-"""A box with an open channel and one slot in it, for tests of backends."""
+"""A sandbox with an open channel and one slot in it, for tests of backends."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def backend(**options: Any) -> DockerBackend:
 
 
 def left(base: Path) -> list[str]:
-    """What local boxes have left in the directory that theirs are made in."""
+    """What local sandboxes have left in the directory that theirs are made in."""
     return os.listdir(base)
 
 
 async def sandboxes_of(name: str, options: Mapping[str, Any]) -> list[SandboxInfo]:
-    """The boxes that there are, as another driver sees them."""
+    """The sandboxes that there are, as another driver sees them."""
     asked = make_backend(name, options)
     try:
         return await asked.sandboxes()
@@ -39,7 +39,7 @@ async def sandboxes_of(name: str, options: Mapping[str, Any]) -> list[SandboxInf
 
 
 async def until_state(sandbox: Sandbox, state: str, patience_s: float = 60.0) -> SandboxStatus:
-    """Wait until the box is in a state, as seen from outside."""
+    """Wait until the sandbox is in a state, as seen from outside."""
     for _ in range(round(patience_s / 0.02)):
         status = await sandbox.status()
         if status.state == state:
@@ -50,7 +50,7 @@ async def until_state(sandbox: Sandbox, state: str, patience_s: float = 60.0) ->
 
 @dataclass
 class Ran:
-    """What a command in the box did."""
+    """What a command in the sandbox did."""
 
     exit_code: int
     stdout: bytes
@@ -58,8 +58,8 @@ class Ran:
 
 
 @dataclass
-class Box:
-    """A launched box, its channel, and what slot.create said."""
+class OpenSandbox:
+    """A launched sandbox, its channel, and what slot.create said."""
 
     sandbox: Sandbox
     channel: Channel
@@ -83,9 +83,9 @@ class Box:
 
 
 @asynccontextmanager
-async def box(
+async def sandbox(
     backend: Backend, spec: LaunchSpec, run_id: str = "backend-tests", level: str | None = None
-) -> AsyncIterator[Box]:
+) -> AsyncIterator[OpenSandbox]:
     """Launch, open, make a slot; everything is gone afterwards."""
     await backend.check(spec)
     sandbox = await backend.launch(spec, own_labels(run_id))
@@ -98,7 +98,7 @@ async def box(
                 "slot.create",
                 {
                     "slot": "s1",
-                    "level": level or ("box" if spec.whole_box else "auto"),
+                    "level": level or ("exclusive" if spec.exclusive else "auto"),
                     "floor": "none",
                     "network": spec.network,
                     "limits": {},
@@ -106,10 +106,10 @@ async def box(
                     "env": {},
                     "readonly_paths": list(backend.readonly_paths),
                     "private_root": backend.private_root,
-                    "user": sandbox.user if spec.whole_box else None,
+                    "user": sandbox.user if spec.exclusive else None,
                 },
             )
-            yield Box(sandbox, channel, slot)
+            yield OpenSandbox(sandbox, channel, slot)
             await channel.aclose(shutdown=True)
     finally:
         await sandbox.destroy()

@@ -1,4 +1,4 @@
-"""What the tests of boxes that are jobs of Nomad share."""
+"""What the tests of sandboxes that are jobs of Nomad share."""
 
 from __future__ import annotations
 

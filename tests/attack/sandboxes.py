@@ -1,4 +1,6 @@
-"""A hostile box against its driver: what it does, what the caller is told, what becomes of the pool and another box."""
+"""A hostile sandbox against its driver: what it does, what the caller is told, what becomes of the pool and another
+sandbox.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ from tests.fuzz.runner import BROKEN, HostileRunner
 from tests.fuzz.seeds import EXIT, as_json
 from tests.support.hostile import Backend, registered
 
-BEGIN = "<!-- boxes: begin (python -m tests.attack.boxes --write) -->"
-END = "<!-- boxes: end -->"
+BEGIN = "<!-- sandboxes: begin (python -m tests.attack.sandboxes --write) -->"
+END = "<!-- sandboxes: end -->"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "isolation.md"
 TIMEOUT_S = 1.0
 HANG_S = 60.0
 MOST_MIB = 64.0
 """What the driver may take more for any of this."""
-REPLACED, KEPT = "replaces the box", "keeps the box"
+REPLACED, KEPT = "replaces the sandbox", "keeps the sandbox"
 Call = Callable[[Slot], Awaitable[str]]
 Says = Callable[[int], AsyncIterator[bytes]]
 
@@ -301,7 +303,7 @@ class _Attacker(HostileRunner):
 
 
 async def assaulted(assault: Assault) -> Outcome:
-    """Do it to a pool that has another box at work."""
+    """Do it to a pool that has another sandbox at work."""
     events: list[PoolEvent] = []
     with anyio.fail_after(HANG_S):
         async with anyio.create_task_group() as tasks:
@@ -337,12 +339,12 @@ async def _watched(pool: SandboxPool, other: Slot, assault: Assault, events: lis
         tasks.start_soon(work)
         told = await _told(pool, assault)
         took, done = anyio.current_time() - began, calls
-        while calls < done + 10:  # noqa: ASYNC110 - the other box counts
+        while calls < done + 10:  # noqa: ASYNC110 - the other sandbox counts
             await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
-    died = any(isinstance(event, Died) and event.sandbox == "box-1" for event in events)
+    died = any(isinstance(event, Died) and event.sandbox == "sandbox-1" for event in events)
     async with pool.slot() as slot:
-        replaced = slot.sandbox != "box-1"
+        replaced = slot.sandbox != "sandbox-1"
         if replaced:
             assert (await slot.run("true", timeout_s=30)).stdout == "abc"
     return Outcome(told, REPLACED if died or replaced else KEPT, memory_mib(os.getpid(), "VmHWM") - before, took)
@@ -351,7 +353,7 @@ async def _watched(pool: SandboxPool, other: Slot, assault: Assault, events: lis
 async def _told(pool: SandboxPool, assault: Assault) -> str:
     try:
         async with pool.slot() as slot:
-            return await assault.call(slot) if slot.sandbox == "box-1" else "a slot in another box"
+            return await assault.call(slot) if slot.sandbox == "sandbox-1" else "a slot in another sandbox"
     except ExecError as error:
         return f"`{type(error).__name__}`, {error.cause.value}"
 
@@ -372,7 +374,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    rows = ["| what the box does | the call | the pool |", "|---|---|---|"]
+    rows = ["| what the sandbox does | the call | the pool |", "|---|---|---|"]
     for assault in ASSAULTS:
         outcome = anyio.run(assaulted, assault)
         rows.append(line(assault, outcome))

@@ -1,5 +1,5 @@
-"""A pool whose boxes send false answers: the call ends in ProtocolError, the box is destroyed and replaced, and nothing
-hangs.
+"""A pool whose sandboxes send false answers: the call ends in ProtocolError, the sandbox is destroyed and replaced, and
+nothing hangs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Attacker:
             return self.more(frame)
         if frame.type != FrameType.REQUEST:
             return None
-        answers: dict[str, Any] = {"slot.create": CREATED, "slot.reset": RESET, "box.info": {}}
+        answers: dict[str, Any] = {"slot.create": CREATED, "slot.reset": RESET, "sandbox.info": {}}
         method = json.loads(frame.payload)["method"]
         if method in self.refused:
             full = {"error": {"kind": "os", "message": "", "errno": "ENOSPC", "path": "/w"}}
@@ -86,7 +86,7 @@ class Attacker:
         return out
 
 
-async def test_a_box_that_refuses_a_slot_is_no_oserror_of_the_caller() -> None:
+async def test_a_sandbox_that_refuses_a_slot_is_no_oserror_of_the_caller() -> None:
     refused: set[str] = set()
     async with anyio.create_task_group() as tasks:
         backend = Backend(lambda _: Attacker(tasks, lambda _: b"", refused))
@@ -101,7 +101,7 @@ async def test_a_box_that_refuses_a_slot_is_no_oserror_of_the_caller() -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_end_of_a_call(
+async def test_a_sandbox_that_tells_of_a_start_again_and_again_does_not_put_off_the_end_of_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, seconds in (("LATE_S", 0.5), ("LAST_CALL_S", 0.1), ("PROMPT_S", 0.0)):
@@ -124,16 +124,16 @@ async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_
             return error
 
         facts = SlotFacts.parse(CREATED)
-        scope = SlotScope("s0", "box", facts, None, channel, explain_loss, lambda _: None)
+        scope = SlotScope("s0", "sandbox", facts, None, channel, explain_loss, lambda _: None)
         with pytest.raises(OutcomeUnknown, match="its result did not come"):
             await run.execute(scope, command_params(scope, "true"), timeout_s=0.1)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_a_box_that_breaks_the_protocol_is_destroyed_and_replaced(
+async def test_a_sandbox_that_breaks_the_protocol_is_destroyed_and_replaced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing more is waited for from such a box, not even that it stops."""
+    """Nothing more is waited for from such a sandbox, not even that it stops."""
     monkeypatch.setattr(run, "CANCEL_WAIT_S", 1e6)
     # A busy machine looks like a long way, whose windows are larger: credit comes after more than the first frames.
     monkeypatch.setattr(Connection, "window", lambda _, least: least)
@@ -148,6 +148,6 @@ async def test_a_box_that_breaks_the_protocol_is_destroyed_and_replaced(
                             await slot.run("true", timeout_s=None)
                         assert caught.value.sandbox in (None, slot.sandbox)
         tasks.cancel_scope.cancel()
-    assert all(box.dead for box in backend.boxes)
-    assert len(backend.boxes) == 2
+    assert all(sandbox.dead for sandbox in backend.made)
+    assert len(backend.made) == 2
     assert len([event for event in events if isinstance(event, Died)]) == 2

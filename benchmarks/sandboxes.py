@@ -1,4 +1,6 @@
-"""Boxes from nothing: many at once and a single one, until their first command is done, against the bare Docker SDK."""
+"""Sandboxes from nothing: many at once and a single one, until their first command is done, against the bare Docker
+SDK.
+"""
 
 from __future__ import annotations
 
@@ -23,40 +25,40 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 OURS, OURS_OPEN, BARE = "hermes-exec, Docker", "hermes-exec, Docker, pool open already", "docker SDK"
-MACHINES = "hermes-exec, Docker, slots of one box"
-FIRST = "one box, from nothing to its first command"
+MACHINES = "hermes-exec, Docker, slots of one sandbox"
+FIRST = "one sandbox, from nothing to its first command"
 AT_ONCE = PlanConfig(max_sandboxes=1, templates={}).launches_at_once
 MANY_ROUNDS = 3
 
 
 async def measure(options: Options) -> Measured:
-    """Open boxes in rounds, ours and the bare SDK's in turn."""
+    """Open sandboxes in rounds, ours and the bare SDK's in turn."""
     measured = Measured()
     many = Discipline(
-        f"{options.boxes} boxes, each with its first command", "times", {OURS: BARE, MACHINES: BARE, BARE: BARE}
+        f"{options.sandboxes} sandboxes, each with its first command", "times", {OURS: BARE, MACHINES: BARE, BARE: BARE}
     )
     first = Discipline(FIRST, "times", {OURS: BARE, OURS_OPEN: BARE, BARE: BARE})
     try:
         name = await to_thread.run_sync(image)
     except ContenderMissing as error:
-        measured.leave_out("boxes from nothing", error)
+        measured.leave_out("sandboxes from nothing", error)
         return measured
     measured.disciplines += [first, many]
     for number in range(2 * options.rounds + 1):
         progress(f"{first.name}: round {number} of {2 * options.rounds}")
-        for contender, took in (await first_boxes(name)).items():
+        for contender, took in (await first_sandboxes(name)).items():
             (first.sample(contender) if number else Sample()).add_one(took)
     rounds = min(MANY_ROUNDS, options.rounds)
     for number in range(1, rounds + 1):
         progress(f"{many.name}: round {number} of {rounds}")
-        many.sample(OURS).add_one(await our_boxes(name, options.boxes))
-        many.sample(MACHINES).add_one(await our_machines(name, options.boxes))
-        many.sample(BARE).add_one(await to_thread.run_sync(bare_boxes, name, options.boxes))
+        many.sample(OURS).add_one(await our_sandboxes(name, options.sandboxes))
+        many.sample(MACHINES).add_one(await our_machines(name, options.sandboxes))
+        many.sample(BARE).add_one(await to_thread.run_sync(bare_sandboxes, name, options.sandboxes))
     return measured
 
 
-async def first_boxes(name: str) -> dict[str, float]:
-    """The seconds that one box takes, by contender."""
+async def first_sandboxes(name: str) -> dict[str, float]:
+    """The seconds that one sandbox takes, by contender."""
     took = {}
     begin = time.perf_counter()
     async with SandboxPool("docker", image=name, network=False) as pool, pool.slot() as slot:
@@ -66,12 +68,12 @@ async def first_boxes(name: str) -> dict[str, float]:
         async with pool.slot() as second:
             await run(second)
             took[OURS_OPEN] = time.perf_counter() - begin
-    took[BARE] = await to_thread.run_sync(bare_boxes, name, 1)
+    took[BARE] = await to_thread.run_sync(bare_sandboxes, name, 1)
     return took
 
 
-async def our_boxes(name: str, count: int) -> float:
-    """The seconds from an open pool until each of many boxes has done a command."""
+async def our_sandboxes(name: str, count: int) -> float:
+    """The seconds from an open pool until each of many sandboxes has done a command."""
     async with SandboxPool("docker", image=name, network=False, max_sandboxes=count) as pool:
         begin = time.perf_counter()
 
@@ -85,7 +87,7 @@ async def our_boxes(name: str, count: int) -> float:
 
 
 async def our_machines(name: str, count: int) -> float:
-    """The same for as many slots of one box, each with a root of its own."""
+    """The same for as many slots of one sandbox, each with a root of its own."""
     async with SandboxPool(
         "docker", image=name, network=False, max_sandboxes=1, slots_per_sandbox=count, slot_root="own"
     ) as pool:
@@ -103,7 +105,7 @@ async def run(slot: Slot) -> None:
     assert result.ok, result
 
 
-def bare_boxes(name: str, count: int) -> float:
+def bare_sandboxes(name: str, count: int) -> float:
     """The same with the Docker SDK: create, start and exec, as many at once as the pool launches."""
     import docker
 
@@ -114,11 +116,11 @@ def bare_boxes(name: str, count: int) -> float:
         made: list[Container] = []
         stack.callback(remove, made)
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            list(threads.map(lambda _: bare_box(client, name, made), range(count)))
+            list(threads.map(lambda _: bare_sandbox(client, name, made), range(count)))
         return time.perf_counter() - begin
 
 
-def bare_box(client: DockerClient, name: str, made: list[Container]) -> None:
+def bare_sandbox(client: DockerClient, name: str, made: list[Container]) -> None:
     """One container and one command in it."""
     container = client.containers.create(name, ["sleep", "3600"], network_mode="none", labels=LABELS)
     made.append(container)

@@ -15,20 +15,20 @@ import (
 	"hermes-exec/runner/internal/isolation"
 )
 
-const inTestBox = "HERMES_EXEC_TEST_BOX"
+const inTestSandbox = "HERMES_EXEC_TEST_SANDBOX"
 
-// enterTestBox makes this process the init of what stands for a box: a slot
-// of level box owns everything that it can see, so these tests run only in a
+// enterTestSandbox makes this process the init of what stands for a sandbox: a slot
+// of level exclusive owns everything that it can see, so these tests run only in a
 // pid namespace of their own.
-func enterTestBox() {
-	if os.Getenv(inTestBox) == "" {
+func enterTestSandbox() {
+	if os.Getenv(inTestSandbox) == "" {
 		return
 	}
 	if os.Getpid() != 1 || os.Getppid() != 0 {
 		fmt.Println("not in a pid namespace of its own")
 		os.Exit(1)
 	}
-	os.Unsetenv(inTestBox)
+	os.Unsetenv(inTestSandbox)
 	mustMount := func(err error) {
 		if err != nil {
 			fmt.Println(err)
@@ -56,16 +56,16 @@ func mountTable() string {
 	return string(table)
 }
 
-func TestWholeBox(t *testing.T) {
+func TestExclusiveSandbox(t *testing.T) {
 	if probed().Way != isolation.WayDirect {
 		t.Skip("no namespaces can be made for it")
 	}
-	args := []string{"-test.run=InTheBox", "-test.count=1"}
+	args := []string{"-test.run=InTheSandbox", "-test.count=1"}
 	if testing.Verbose() {
 		args = append(args, "-test.v")
 	}
 	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), inTestBox+"=1")
+	cmd.Env = append(os.Environ(), inTestSandbox+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if testing.Verbose() {
@@ -76,18 +76,18 @@ func TestWholeBox(t *testing.T) {
 	}
 }
 
-func wholeBox(t *testing.T, user string) (*box, SlotFacts) {
+func exclusiveSandbox(t *testing.T, user string) (*sandbox, SlotFacts) {
 	t.Helper()
 	if os.Getpid() != 1 {
-		t.Skip("runs inside TestWholeBox")
+		t.Skip("runs inside TestExclusiveSandbox")
 	}
-	b := newBox(t, probed())
-	return b, b.create(CreateParams{Slot: "a", Level: isolation.Box, Network: true, User: user})
+	b := newSandbox(t, probed())
+	return b, b.create(CreateParams{Slot: "a", Level: isolation.Exclusive, Network: true, User: user})
 }
 
-func TestInTheBoxAsRoot(t *testing.T) {
-	b, facts := wholeBox(t, "")
-	if facts.UID != 0 || facts.UserName != "root" || facts.Isolation.Level != isolation.Box {
+func TestInTheSandboxAsRoot(t *testing.T) {
+	b, facts := exclusiveSandbox(t, "")
+	if facts.UID != 0 || facts.UserName != "root" || facts.Isolation.Level != isolation.Exclusive {
 		t.Errorf("%+v", facts)
 	}
 	out := b.sh("a", "id -u; id -G; grep -E '^Cap(Eff|Bnd)|NoNew' /proc/self/status; head -c 1 /proc/1/mem 2>&1; pwd")
@@ -118,8 +118,8 @@ func TestInTheBoxAsRoot(t *testing.T) {
 	}
 }
 
-func TestInTheBoxKillFindsWhatDroppedEverything(t *testing.T) {
-	b, _ := wholeBox(t, "")
+func TestInTheSandboxKillFindsWhatDroppedEverything(t *testing.T) {
+	b, _ := exclusiveSandbox(t, "")
 	other, err := b.spawn("a", nil, "sleep", "1000")
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestInTheBoxKillFindsWhatDroppedEverything(t *testing.T) {
 	}
 }
 
-func (b *box) total() int {
+func (b *sandbox) total() int {
 	var list ipc.Processes
 	if err := b.call("a", ipc.OpProcesses, struct{}{}, &list); err != nil {
 		b.t.Fatal(err)
@@ -167,8 +167,8 @@ func (b *box) total() int {
 	return len(list.Processes)
 }
 
-func TestInTheBoxIsNotReset(t *testing.T) {
-	b, facts := wholeBox(t, "nobody")
+func TestInTheSandboxIsNotReset(t *testing.T) {
+	b, facts := exclusiveSandbox(t, "nobody")
 	if facts.UID != 65534 || facts.Home != "/nonexistent" {
 		t.Errorf("%+v", facts)
 	}
@@ -182,13 +182,13 @@ func TestInTheBoxIsNotReset(t *testing.T) {
 	}
 }
 
-func TestInTheBoxWorkspaceIsWhereItIsAskedFor(t *testing.T) {
+func TestInTheSandboxWorkspaceIsWhereItIsAskedFor(t *testing.T) {
 	if os.Getpid() != 1 {
-		t.Skip("runs inside TestWholeBox")
+		t.Skip("runs inside TestExclusiveSandbox")
 	}
 	for _, want := range []string{"/workspace", "/workspace2"} {
-		b := newBox(t, probed())
-		facts := b.create(CreateParams{Slot: "a", Level: isolation.Box, Network: true, User: "nobody",
+		b := newSandbox(t, probed())
+		facts := b.create(CreateParams{Slot: "a", Level: isolation.Exclusive, Network: true, User: "nobody",
 			Workspace: "/workspace"})
 		if string(facts.Workspace) != want || facts.Tmp != "/tmp" {
 			t.Errorf("%+v", facts)
@@ -203,8 +203,8 @@ func TestInTheBoxWorkspaceIsWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestInTheBoxKillEverybody(t *testing.T) {
-	b, _ := wholeBox(t, "")
+func TestInTheSandboxKillEverybody(t *testing.T) {
+	b, _ := exclusiveSandbox(t, "")
 	if _, err := b.spawn("a", nil, "setsid", "sleep", "1000"); err != nil {
 		t.Fatal(err)
 	}
@@ -227,8 +227,8 @@ func TestInTheBoxKillEverybody(t *testing.T) {
 	}
 }
 
-func TestInTheBoxWhoeverGoesOnKillingHasADeadSlot(t *testing.T) {
-	b, _ := wholeBox(t, "")
+func TestInTheSandboxWhoeverGoesOnKillingHasADeadSlot(t *testing.T) {
+	b, _ := exclusiveSandbox(t, "")
 	if _, err := b.spawn("a", nil, "/bin/sh", "-c", "while :; do kill -9 -1; done"); err != nil &&
 		kind(err) != "slot_died " {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestInTheBoxWhoeverGoesOnKillingHasADeadSlot(t *testing.T) {
 	if _, err := b.Agent(context.Background(), "a"); err == nil || kind(err) != "slot_died " {
 		t.Error(err)
 	}
-	// Nobody else is there to end it: this test is the init of the box.
+	// Nobody else is there to end it: this test is the init of the sandbox.
 	if err := syscall.Kill(-1, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

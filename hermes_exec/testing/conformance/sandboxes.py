@@ -1,4 +1,4 @@
-"""What happens to a box from outside: its end, and streams that break, as an engine or a network would do it."""
+"""What happens to a sandbox from outside: its end, and streams that break, as an engine or a network would do it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def signalable(pool: SandboxPool, slot: Slot) -> Signalable | None:
-    """The box of this slot, if signals can be sent to it from outside."""
+    """The sandbox of this slot, if signals can be sent to it from outside."""
     assert pool._running is not None  # a slot of it is held
-    for box in pool._running.fleet.boxes.values():
-        if box.id == slot.sandbox and isinstance(box.sandbox, Signalable):
-            return box.sandbox
+    for sandbox in pool._running.fleet.sandboxes.values():
+        if sandbox.id == slot.sandbox and isinstance(sandbox.handle, Signalable):
+            return sandbox.handle
     return None
 
 
 def disk_here(pool: SandboxPool) -> bool:
-    """Whether the option `base_dir` says where on this host boxes have their files."""
+    """Whether the option `base_dir` says where on this host sandboxes have their files."""
     assert pool._running is not None  # it is open
-    return any(isinstance(box.template.backend, OnThisHost) for box in pool._running.fleet.boxes.values())
+    return any(isinstance(sandbox.template.backend, OnThisHost) for sandbox in pool._running.fleet.sandboxes.values())
 
 
 def open_sockets() -> set[tuple[int, str]]:

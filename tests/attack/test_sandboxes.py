@@ -1,11 +1,11 @@
-"""What a hostile box can do to its driver is what docs/isolation.md says, and takes little of it."""
+"""What a hostile sandbox can do to its driver is what docs/isolation.md says, and takes little of it."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
 
-from tests.attack.boxes import ASSAULTS, BY_NAME, MOST_MIB, assaulted, line, written
+from tests.attack.sandboxes import ASSAULTS, BY_NAME, MOST_MIB, assaulted, line, written
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -1,4 +1,4 @@
-"""A box whose runner is a child process of ours, or of one: streams into it, its state, its end."""
+"""A sandbox whose runner is a child process of ours, or of one: streams into it, its state, its end."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import anyio.to_thread
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
-from hermes_exec.backends.box_directory import BoxDirectory
 from hermes_exec.backends.owner import process_state
 from hermes_exec.backends.process import kill_with_descendants, open_child
+from hermes_exec.backends.sandbox_directory import SandboxDirectory
 from hermes_exec.errors import LaunchError, PostMortem, SandboxDied
 
 GRACE_S = 5.0
 LAST_GRACE_S = 1.0
 
 
-class ChildBox:
-    """One box, in a directory of this host. ``process`` ends when the runner does, whose pid is ``runner``; ``program``
-    attaches to what it serves at ``base``.
+class ChildSandbox:
+    """One sandbox, in a directory of this host. ``process`` ends when the runner does, whose pid is ``runner``;
+    ``program`` attaches to what it serves at ``base``.
     """
 
     user: str | None = None
@@ -37,7 +37,7 @@ class ChildBox:
         name: str,
         process: subprocess.Popen[bytes],
         runner: int,
-        directory: BoxDirectory,
+        directory: SandboxDirectory,
         program: Path,
         base: Path,
         limits: Mapping[str, str],
@@ -53,7 +53,7 @@ class ChildBox:
     async def open(self, argv: Sequence[str]) -> FdStream:
         """See ``Sandbox.open``; the stream is a socket whose other end is the runner's stdin and stdout."""
         if self._process.poll() is not None:
-            raise SandboxDied("the box has ended", post_mortem=self._post_mortem(), sandbox=self.id)
+            raise SandboxDied("the sandbox has ended", post_mortem=self._post_mortem(), sandbox=self.id)
         self._attached = [child for child in self._attached if child.poll() is None]
         program, base = self._attach
         try:

@@ -17,7 +17,7 @@ from hatch_build import FLAGS, RunnerBuildError, Target, find_go, go_environment
 SOURCE = Path(__file__).resolve().parent / "floor"
 
 
-class InBoxFloor:
+class InSandboxFloor:
     """A program inside a container that is given seconds, calls at once and a command, and prints all times."""
 
     def __init__(self, container: Container, program: list[str], *, blocking: bool = False) -> None:
@@ -32,13 +32,13 @@ class InBoxFloor:
 
 
 @asynccontextmanager
-async def _open_python(way: str, blocking: bool) -> AsyncIterator[InBoxFloor]:
+async def _open_python(way: str, blocking: bool) -> AsyncIterator[InSandboxFloor]:
     async with running() as container:
         await container.put("/", "floor.py", (SOURCE / "floor.py").read_bytes())
-        yield InBoxFloor(container, ["python3", "/floor.py", way], blocking=blocking)
+        yield InSandboxFloor(container, ["python3", "/floor.py", way], blocking=blocking)
 
 
-def open_subprocess() -> AbstractAsyncContextManager[InBoxFloor]:
+def open_subprocess() -> AbstractAsyncContextManager[InSandboxFloor]:
     """`subprocess.run` of the container's Python.
 
     Raises:
@@ -47,8 +47,8 @@ def open_subprocess() -> AbstractAsyncContextManager[InBoxFloor]:
     return _open_python("run", blocking=True)
 
 
-def open_rested() -> AbstractAsyncContextManager[InBoxFloor]:
-    """The same with a short rest between two calls, as the box has it when each of them comes from outside.
+def open_rested() -> AbstractAsyncContextManager[InSandboxFloor]:
+    """The same with a short rest between two calls, as the sandbox has it when each of them comes from outside.
 
     Raises:
         ContenderMissing: no Docker.
@@ -56,7 +56,7 @@ def open_rested() -> AbstractAsyncContextManager[InBoxFloor]:
     return _open_python("rested", blocking=True)
 
 
-def open_asyncio() -> AbstractAsyncContextManager[InBoxFloor]:
+def open_asyncio() -> AbstractAsyncContextManager[InSandboxFloor]:
     """The asyncio subprocesses of the container's Python.
 
     Raises:
@@ -66,7 +66,7 @@ def open_asyncio() -> AbstractAsyncContextManager[InBoxFloor]:
 
 
 @asynccontextmanager
-async def open_go() -> AsyncIterator[InBoxFloor]:
+async def open_go() -> AsyncIterator[InSandboxFloor]:
     """Yield a loop of fork and exec in Go, the strictest of the floors.
 
     Raises:
@@ -82,4 +82,4 @@ async def open_go() -> AsyncIterator[InBoxFloor]:
         subprocess.run(build, cwd=SOURCE, env=go_environment(Target("linux", arch)), check=True)
         async with running() as container:
             await container.put("/", "floor", program.read_bytes(), 0o755)
-            yield InBoxFloor(container, ["/floor"])
+            yield InSandboxFloor(container, ["/floor"])

@@ -1,4 +1,4 @@
-"""Directories of boxes on this host: made with an owner file, found again, removed."""
+"""Directories of sandboxes on this host: made with an owner file, found again, removed."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ NEVER = (errno.EACCES, errno.EINVAL, errno.ENOENT, errno.ENOTSUP, errno.EPERM, e
 
 
 @dataclass(frozen=True, slots=True)
-class BoxDirectory:
-    """The private directory of one box: its owner, its runner's process and log, and what the box has on this host."""
+class SandboxDirectory:
+    """The private directory of one sandbox: its owner, its runner's process and log, and what the sandbox has on this
+    host.
+    """
 
     path: Path
 
     @property
-    def box(self) -> Path:
+    def sandbox(self) -> Path:
         """The ``--base`` of a runner that works on this host itself; it removes it when it ends."""
-        return self.path / "box"
+        return self.path / "base"
 
     @property
     def log(self) -> Path:
@@ -141,7 +143,7 @@ class BoxDirectory:
 
 
 def parent_directory(base_dir: str | None) -> Path:
-    """Where boxes have their directories."""
+    """Where sandboxes have their directories."""
     return Path(base_dir or tempfile.gettempdir()).resolve()
 
 
@@ -150,7 +152,7 @@ def check_parent(base_dir: str | None, prefix: str) -> None:
     parent = parent_directory(base_dir)
     why = _why_no_directories(parent, prefix)
     if why is not None:
-        raise ConfigError(f"boxes cannot have their directories in {parent}: {why}; choose another base_dir")
+        raise ConfigError(f"sandboxes cannot have their directories in {parent}: {why}; choose another base_dir")
 
 
 def _why_no_directories(parent: Path, prefix: str) -> str | None:
@@ -185,23 +187,23 @@ def _try_directory(parent: Path, prefix: str) -> OSError | None:
     return None
 
 
-def make_directory(base_dir: str | None, prefix: str, labels: Labels, *, mode: int = 0o700) -> BoxDirectory:
+def make_directory(base_dir: str | None, prefix: str, labels: Labels, *, mode: int = 0o700) -> SandboxDirectory:
     """A new private directory with its owner file.
 
     Raises:
         LaunchError: it cannot be made.
     """
     parent = parent_directory(base_dir)
-    directory: BoxDirectory | None = None
+    directory: SandboxDirectory | None = None
     try:
         make_directories(parent)
-        directory = BoxDirectory(Path(tempfile.mkdtemp(prefix=prefix + _name_of(labels), dir=parent)))
+        directory = SandboxDirectory(Path(tempfile.mkdtemp(prefix=prefix + _name_of(labels), dir=parent)))
         (directory.path / OWNER_FILE).write_text(to_json(labels), "utf-8")
         directory.path.chmod(mode)
     except OSError as error:
         if directory is not None:
             directory.remove()
-        raise LaunchError(f"no directory for a box in {parent}: {error.strerror}") from error
+        raise LaunchError(f"no directory for a sandbox in {parent}: {error.strerror}") from error
     return directory
 
 
@@ -219,13 +221,13 @@ def _maker(name: str) -> Labels | None:
     return labels if numbers[1] == _name_of(labels) else None
 
 
-def find_directories(base_dir: str | None, prefix: str) -> list[BoxDirectory]:
-    """The directories of boxes of this user whose names begin so, whoever owns them now."""
+def find_directories(base_dir: str | None, prefix: str) -> list[SandboxDirectory]:
+    """The directories of sandboxes of this user whose names begin so, whoever owns them now."""
     found = []
     with contextlib.suppress(OSError), os.scandir(parent_directory(base_dir)) as entries:
         for entry in entries:
             if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-                        found.append(BoxDirectory(Path(entry.path)))
+                        found.append(SandboxDirectory(Path(entry.path)))
     return found
