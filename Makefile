@@ -34,7 +34,7 @@ quick: setup ## three minutes of tests: unit tests, the runner's own, the confor
 test: setup ## Python tests on real engines, a fixed sample of them (HERMES_SAMPLE_SEED=N: another one), and the runner's own with the race detector
 	@.ci/test
 
-attack: setup ## everything that `make test` takes a sample of: attacks on every rung, behaviours on every image, cheats (hours)
+attack: setup ## everything that `make test` takes a sample of: attacks on every level, behaviours on every image, cheats (hours)
 	@.ci/test attack
 
 test-faults: setup ## random work under 500 seeds of faults on local, 100 on Docker, 50 on SSH, Apptainer, Nomad and Modal's client, 50 drivers killed on each (over an hour)
@@ -59,7 +59,7 @@ soak: setup ## half an hour of mixed work on 128 slots, local and Docker; nothin
 	@.ci/engine $(if $(BACKEND),; .ci/sshd; .ci/apptainer; .ci/nomad;,&&) $(PY) -m tests.soak --html soak.html $(addprefix --backend ,$(BACKEND)) $(addprefix --hostile ,$(HOSTILE))
 
 conformance: setup ## what each backend gives and costs, into docs/backends.md (15 minutes, on a quiet machine)
-	@.ci/engine && .ci/sshd && .ci/apptainer && .ci/nomad && $(PY) -m tests.images.folders && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m benchmarks.backends
+	@.ci/engine && .ci/sshd && .ci/apptainer && .ci/nomad && $(PY) -m tests.images.directories && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m benchmarks.backends
 
 check: setup ## style, types, import direction, Go checks, docs
 	@.ci/check

@@ -43,7 +43,7 @@ class Program(NamedTuple):
 
     name: str
     package: str
-    folder: str
+    directory: str
 
     def file(self, target: Target) -> str:
         """File name of the binary for a platform."""
@@ -105,7 +105,7 @@ def go_environment(target: Target | None = None) -> dict[str, str]:
 
 
 def default_go_cache() -> Path:
-    """Return a folder for Go's own cache, also for a user without a home."""
+    """Return a directory for Go's own cache, also for a user without a home."""
     home = os.environ.get("HOME", "")
     if home and os.access(home, os.W_OK):
         return Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "go-build"
@@ -137,7 +137,7 @@ def targets_here() -> tuple[Target, ...]:
 def is_current(root: Path, key: str, targets: Sequence[Target]) -> bool:
     """Tell whether the binaries under `root` were made from this key and are still what was made."""
     return all(
-        {program.file(target) for target in targets} <= made_from(key, root / program.folder).keys()
+        {program.file(target) for target in targets} <= made_from(key, root / program.directory).keys()
         for program in PROGRAMS
     )
 
@@ -199,7 +199,7 @@ def build_runners(root: Path, targets: Sequence[Target], say: Callable[[str], No
     if not (source / "main.go").is_file():
         raise RunnerBuildError("the runner's sources are incomplete: there is no runner/main.go")
     go = find_go()
-    built = [build_program(go, source, program, targets, root / program.folder, say) for program in PROGRAMS]
+    built = [build_program(go, source, program, targets, root / program.directory, say) for program in PROGRAMS]
     return any(built)
 
 

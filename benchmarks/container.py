@@ -42,14 +42,14 @@ class Container:
         assert code == 0, output
         return b"".join([output] if isinstance(output, bytes) else output)
 
-    async def put(self, folder: str, name: str, data: bytes, mode: int = 0o644) -> None:
+    async def put(self, directory: str, name: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file with the SDK's archive upload."""
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as out:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(data), mode
             out.addfile(entry, io.BytesIO(data))
-        assert await self.call(self.container.put_archive, folder, archive.getvalue())
+        assert await self.call(self.container.put_archive, directory, archive.getvalue())
 
     async def get(self, path: str) -> bytes:
         """Read a file with the SDK's archive download."""

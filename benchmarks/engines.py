@@ -165,10 +165,10 @@ async def instance(image: str) -> AsyncIterator[Program]:
 
 
 @asynccontextmanager
-async def connection(options: dict[str, Any], folder: str) -> AsyncIterator[Program]:
+async def connection(options: dict[str, Any], directory: str) -> AsyncIterator[Program]:
     """One connection of the system's client."""
     host, port = options["hosts"].rsplit(":", 1)
-    argv = ["ssh", "-F", "/dev/null", "-i", options["identity_file"], "-p", port, "-S", f"{folder}/control"]
+    argv = ["ssh", "-F", "/dev/null", "-i", options["identity_file"], "-p", port, "-S", f"{directory}/control"]
     argv += ["-o", f"UserKnownHostsFile={options['known_hosts']}"]
     await anyio.run_process([*argv, "-M", "-N", "-f", host])
     try:
@@ -202,7 +202,7 @@ async def measure(options: Options) -> Measured:
     measured = Measured()
     async with AsyncExitStack() as stack:
         engines = {name: stack.enter_context(options_of(name)) for name in BACKENDS}
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
         async def slot(backend: str, **more: Any) -> Slot:
             return await stack.enter_async_context(slot_of(backend, **engines[backend], **more))
@@ -215,7 +215,7 @@ async def measure(options: Options) -> Measured:
             DOCKER_EXEC: Program("docker", "exec", "-i", docker.slot.sandbox),
             OPENSSH: await slot("ssh", transport="openssh"),
             PARAMIKO: await slot("ssh", transport="paramiko"),
-            SSH: await stack.enter_async_context(connection(engines["ssh"], str(folder))),
+            SSH: await stack.enter_async_context(connection(engines["ssh"], str(directory))),
             APPTAINER: await slot("singularity"),
             EXEC: await stack.enter_async_context(instance(engines["singularity"]["image"])),
             NOMAD: nomad,
@@ -224,7 +224,7 @@ async def measure(options: Options) -> Measured:
             MODAL_EXEC: await modal_exec(modal.slot.sandbox),
         }
         await calls(measured, contenders, options)
-        await transfers(measured, contenders, folder, options)
+        await transfers(measured, contenders, directory, options)
         await first_commands(measured, engines, options)
         await many_sandboxes(measured, engines["singularity"])
     return measured
@@ -249,9 +249,9 @@ async def calls(measured: Measured, contenders: dict[str, Contender], options: O
                 sample.add(*await in_flight(lambda made=contender, do=call: do(made), at_once, options.slice_s))  # type: ignore[misc]
 
 
-async def transfers(measured: Measured, contenders: dict[str, Contender], folder: Path, options: Options) -> None:
+async def transfers(measured: Measured, contenders: dict[str, Contender], directory: Path, options: Options) -> None:
     """A large file up and down."""
-    local, back = folder / "large", folder / "back"
+    local, back = directory / "large", directory / "back"
     await to_thread.run_sync(local.write_bytes, os.urandom(1 << 20) * MEGABYTES)
     bases = {name: own for name, own in PAIRS.values() if name != LOCAL} | {PARAMIKO: SSH}
     ways = [Discipline(f"engines: {MEGABYTES} MiB {way}", "bytes", bases, MEGABYTES << 20) for way in ("up", "down")]

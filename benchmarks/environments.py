@@ -51,8 +51,8 @@ async def served(turns: int) -> AsyncIterator[tuple[Path, str]]:
     """A tokenizer, and the URL of an inference server in another process."""
     from tests.e2e.atropos.lab import make_tokenizer
 
-    with tempfile.TemporaryDirectory(prefix="hermes-bench-") as folder:
-        tokenizer = make_tokenizer(Path(folder) / "tokenizer")
+    with tempfile.TemporaryDirectory(prefix="hermes-bench-") as directory:
+        tokenizer = make_tokenizer(Path(directory) / "tokenizer")
         command = [sys.executable, "-m", "tests.e2e.atropos.counting", str(tokenizer), str(turns)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
@@ -104,7 +104,7 @@ async def _plain(env: Any) -> float:  # noqa: ANN401
     """A rollout as one writes it first over atroposlib: the history as text, and commands as subprocesses here."""
     from hermes_exec.tools.catalog.schemas import schemas
 
-    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="hermes-bench-")
+    directory = await asyncio.to_thread(tempfile.mkdtemp, prefix="hermes-bench-")
     tools, ends = [schemas()["terminal"]], [env.tokenizer.eos_token_id]
     messages: list[dict[str, Any]] = [{"role": "user", "content": "count"}]
     async with env.server.managed_server(tokenizer=env.tokenizer) as managed:
@@ -119,13 +119,13 @@ async def _plain(env: Any) -> float:  # noqa: ANN401
                 break
             command = json.loads(wanted[1])["arguments"]["command"]
             pipe = asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_shell(command, cwd=folder, stdout=pipe, stderr=pipe)
+            process = await asyncio.create_subprocess_shell(command, cwd=directory, stdout=pipe, stderr=pipe)
             output, _ = await process.communicate()
             said = json.dumps({"output": output.decode(), "exit_code": process.returncode, "error": None})
             messages.append({"role": "tool", "content": said})
         assert len(managed.get_state()["nodes"]) == 1
-    made = (Path(folder) / "turns").read_text().split()
-    await asyncio.to_thread(shutil.rmtree, folder)
+    made = (Path(directory) / "turns").read_text().split()
+    await asyncio.to_thread(shutil.rmtree, directory)
     return float(made == [str(turn) for turn in range(TURNS - 1)])
 
 
@@ -169,8 +169,8 @@ def _ends() -> Figures:
 
     seconds = f"{3600 + os.getpid() / 1e6:.6f}"
     back, ended = [], []
-    with tempfile.TemporaryDirectory(prefix="hermes-bench-") as folder:
-        tokenizer = make_tokenizer(Path(folder) / "tokenizer")
+    with tempfile.TemporaryDirectory(prefix="hermes-bench-") as directory:
+        tokenizer = make_tokenizer(Path(directory) / "tokenizer")
         policy = PolicyServer(load(tokenizer), lambda _: call("terminal", command=f"sleep {seconds}"))
         with run_api() as api, serving(policy) as server:
             api.register(batch_size=AT_ONCE)

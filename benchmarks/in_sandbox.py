@@ -73,8 +73,8 @@ async def open_go() -> AsyncIterator[InSandboxFloor]:
         ContenderMissing: no Go toolchain, or no Docker.
     """
     arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "floor"
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory) / "floor"
         try:
             build = [find_go(), "build", *FLAGS, "-o", str(program), "."]
         except RunnerBuildError as error:

@@ -105,14 +105,14 @@ async def lines_of_exec(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 @asynccontextmanager
 async def open_local() -> AsyncIterator[NaiveWorker]:
     """Yield a worker that is a child of this process."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(WORKER), stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=LINE_BYTES
         )
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            async with _serving(process.stdin, lines_of_pipe(process.stdout), f"{folder}/f") as worker:
+            async with _serving(process.stdin, lines_of_pipe(process.stdout), f"{directory}/f") as worker:
                 yield worker
         finally:
             process.stdin.close()

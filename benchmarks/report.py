@@ -31,9 +31,9 @@ one stream, with a line of JSON for each request and 64 threads that call `subpr
 """
 
 
-def write_report(folder: Path, measured: Measured, watches: list[Watch], elapsed_s: float) -> str:
+def write_report(directory: Path, measured: Measured, watches: list[Watch], elapsed_s: float) -> str:
     """Write all files and return the table of targets for the terminal."""
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     summary = table(
         ("target", "wanted", "measured", "how", "reached"), "lrrll", (target.row(measured) for target in targets())
     )
@@ -42,18 +42,18 @@ def write_report(folder: Path, measured: Measured, watches: list[Watch], elapsed
         parts += ["Left out:\n", *(f"- {line}" for line in measured.left_out), ""]
     panels = [panel for discipline in measured.disciplines if (panel := _panel(discipline))]
     if panels:
-        (folder / "chart.svg").write_text(chart.bars(panels))
+        (directory / "chart.svg").write_text(chart.bars(panels))
         parts.append("![no-op latency and throughput](chart.svg)\n")
     for curves in measured.curves:
         if curves.lines:
-            (folder / curves.file).write_text(chart.curves(curves))
+            (directory / curves.file).write_text(chart.curves(curves))
             parts += [f"## {curves.title}\n", f"![{curves.title}]({curves.file})\n", _points(curves)]
     for discipline in measured.disciplines:
         if discipline.done():
             parts += [f"## {discipline.name}\n", _calls(discipline)]
     if measured.figures:
         parts += ["## Memory, descriptors and processor time\n", _figures(measured.figures)]
-    (folder / "RESULTS.md").write_text("\n".join(parts))
+    (directory / "RESULTS.md").write_text("\n".join(parts))
     return summary
 
 

@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument(
         "--megabytes", type=int, default=default.megabytes, help="size of the file of the part transfer"
     )
-    parser.add_argument("--out", type=Path, help="folder to write to")
+    parser.add_argument("--out", type=Path, help="directory to write to")
     given = parser.parse_args()
     here = Path(__file__).resolve().parent
     out = given.out or (here.parent / ".cache" / "bench" if given.only else here)

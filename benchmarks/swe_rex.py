@@ -57,7 +57,7 @@ class SweRex:
 
 
 def install_server(python_version: str) -> Path:
-    """Put SWE-ReX and what it needs into a folder that a container can import from; done once.
+    """Put SWE-ReX and what it needs into a directory that a container can import from; done once.
 
     Raises:
         ContenderMissing: swe-rex is not installed here, or the index does not have its wheels.
@@ -66,8 +66,8 @@ def install_server(python_version: str) -> Path:
         wanted = version("swe-rex")
     except PackageNotFoundError as error:
         raise ContenderMissing("swe-rex is not installed (extra bench)") from error
-    folder = CACHE / f"swe-rex-{wanted}-{python_version}-{platform.machine()}"
-    if not (folder / "swerex").is_dir():
+    directory = CACHE / f"swe-rex-{wanted}-{python_version}-{platform.machine()}"
+    if not (directory / "swerex").is_dir():
         pip = [
             sys.executable,
             "-m",
@@ -75,7 +75,7 @@ def install_server(python_version: str) -> Path:
             "install",
             "-q",
             "--target",
-            str(folder),
+            str(directory),
             "--python-version",
             python_version,
         ]
@@ -84,7 +84,7 @@ def install_server(python_version: str) -> Path:
         )
         if done.returncode != 0:
             raise ContenderMissing(f"the server of swe-rex cannot be installed: {done.stderr.strip()[-200:]}")
-    return folder
+    return directory
 
 
 @asynccontextmanager
@@ -96,12 +96,12 @@ async def open_swe_rex() -> AsyncIterator[SweRex]:
     """
     async with running() as probe:
         found = await probe.exec(["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
-    folder = await anyio.to_thread.run_sync(install_server, found.decode().strip())
+    directory = await anyio.to_thread.run_sync(install_server, found.decode().strip())
     token = secrets.token_hex(16)
     command = ["python3", "-m", "swerex.server", "--port", str(PORT), "--auth-token", token]
     environment = ["env", "PYTHONPATH=/swe-rex", "PYTHONDONTWRITEBYTECODE=1"]
     publish = {f"{PORT}/tcp": ("127.0.0.1", None)}
-    async with running([*environment, *command], publish, [f"{folder}:/swe-rex:ro"]) as container:
+    async with running([*environment, *command], publish, [f"{directory}:/swe-rex:ro"]) as container:
         from swerex.runtime.remote import RemoteRuntime
 
         await container.call(container.container.reload)

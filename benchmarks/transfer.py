@@ -149,8 +149,8 @@ async def measure(options: Options) -> Measured:
     bases = {DOCKER: STREAM, STREAM: STREAM, ARCHIVE: STREAM}
     up, down = (Discipline(name, "bytes", bases, size) for name in names)
     measured.disciplines += [up, down]
-    with tempfile.TemporaryDirectory() as folder:
-        local, back = Path(folder) / "f", Path(folder) / "back"
+    with tempfile.TemporaryDirectory() as directory:
+        local, back = Path(directory) / "f", Path(directory) / "back"
         await to_thread.run_sync(local.write_bytes, os.urandom(PIECE) * options.megabytes)
         async with AsyncExitStack() as stack:
             carriers = await open_carriers(stack, measured)

@@ -82,7 +82,7 @@ class Rollout:
     """What is to be done in a rollout; the same for batch runs, the command line and RL.
 
     `messages` (a text: one user message) begin the episode. `files` (path below `slot.workdir` to a text, bytes, or the
-    `pathlib.Path` of a file or folder on this host) are put into the slot, then `prepare(slot)` is awaited, then the
+    `pathlib.Path` of a file or directory on this host) are put into the slot, then `prepare(slot)` is awaited, then the
     terminal moves to `cwd`. `toolsets`, `tools` and `tool_options` are those of `Toolbox`, `scoring` says how the
     episode is scored (None: not), `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image`, `profile` and
     `workdir` choose the slot, as in `SandboxPool.slot`.

@@ -19,7 +19,7 @@ from hermes_exec import KillReceipt, Slot
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 
 Files = Mapping[str, str | bytes | Path]
-"""Path below `slot.workdir` to what shall be there: a text, bytes, or a file or folder of this host."""
+"""Path below `slot.workdir` to what shall be there: a text, bytes, or a file or directory of this host."""
 
 ScoreIn = Literal["sealed", "slot", "live"]
 _SEAL_LIMIT_BYTES = 1 << 30
@@ -116,7 +116,7 @@ class Scoring:
 
 
 def check_inside(path: str) -> None:
-    """Raise ConfigError unless it is a relative path that leads below the folder it starts in."""
+    """Raise ConfigError unless it is a relative path that leads below the directory it starts in."""
     parts = path.split("/")
     if path.startswith("/") or {"", ".", ".."}.intersection(parts) or "\0" in path:
         raise ConfigError(f"{path!r} is no path inside of the workspace")
@@ -238,7 +238,7 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
 
 
 class _Taken(NamedTuple):
-    """What was taken out, and the folder of the slot that it goes back below."""
+    """What was taken out, and the directory of the slot that it goes back below."""
 
     archive: BinaryIO
     below: str
@@ -289,7 +289,7 @@ async def _put_over(slot: Slot, scoring: Scoring, roots: Sequence[str]) -> None:
 
 
 async def _clear(slot: Slot, path: str) -> None:
-    """Take away what is at a path, and what stands in its way: a link or a file where a folder must be."""
+    """Take away what is at a path, and what stands in its way: a link or a file where a directory must be."""
     *parents, _ = path.split("/")
     for depth in range(1, len(parents) + 1):
         parent = "/".join(parents[:depth])

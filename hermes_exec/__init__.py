@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     )
     from hermes_exec.pool.pool import SandboxPool
     from hermes_exec.results import (
+        Acquired,
         Died,
         FileStat,
         FileWritten,
         Isolation,
         KillReceipt,
         Launched,
-        Lent,
         PoolEvent,
         PoolStats,
         ProcessInfo,
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AcquireTimeout",
+    "Acquired",
     "BackendConfig",
     "BackendUnavailable",
     "ChannelLost",
@@ -95,7 +96,6 @@ __all__ = [
     "LaunchError",
     "LaunchTimeout",
     "Launched",
-    "Lent",
     "Limits",
     "LocalConfig",
     "OutcomeUnknown",

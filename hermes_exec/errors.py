@@ -117,7 +117,7 @@ class QuotaExceeded(LaunchError):
 
 class IsolationError(LaunchError):
     """Raised when a slot cannot be isolated as well as ``min_isolation`` asks for; the message says why each higher
-    rung is not available.
+    level is not available.
     """
 
     default_cause = ErrorCause.CONFIG

@@ -9,7 +9,7 @@ from typing import Literal
 from hermes_exec.errors import CommandFailed, PostMortem
 
 IsolationLevel = Literal["none", "uid", "namespaces", "exclusive"]
-"""The rungs of isolation, lowest first: a floor is met by its own rung and every later one."""
+"""The levels of isolation, lowest first: a floor is met by its own level and every later one."""
 SlotRoot = Literal["own", "shared"]
 """Whether a slot has a root of its own over the image, or that of its sandbox."""
 
@@ -312,7 +312,7 @@ class PoolStats:
     sandboxes: Mapping[str, int]
     slots_most: int
     slots_total: int = 0
-    slots_lent: int = 0
+    slots_in_use: int = 0
     slots_free: int = 0
     slots_quarantined: int = 0
     waiting: int = 0
@@ -353,7 +353,7 @@ class Ready(PoolEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lent(PoolEvent):
+class Acquired(PoolEvent):
     """A slot was lent."""
 
     slot: str
@@ -384,7 +384,7 @@ class Died(PoolEvent):
     """A sandbox ended although nobody asked for it."""
 
     post_mortem: PostMortem
-    slots_lent: int = 0
+    slots_in_use: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,9 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
                     [--volume DIR]… [--own DIR]… [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
                     [--filter] [--until-stdin-ends]
        runner attach --base DIR
-       runner start --base FOLDER/hermes-exec-…/base --owner JSON [--lease-s N]
-       runner status | end --base FOLDER/hermes-exec-…/base
-       runner list --base FOLDER
+       runner start --base DIRECTORY/hermes-exec-…/base --owner JSON [--lease-s N]
+       runner status | end --base DIRECTORY/hermes-exec-…/base
+       runner list --base DIRECTORY
        runner wipe DIR...
        runner sha256
        runner here
@@ -142,7 +142,7 @@ func runServe(args []string) int {
 	driver := flags.String("dial", "", "socket on which a driver waits for this runner")
 	parent := flags.Int("parent", 0, "process that started this one, and with which it is to end")
 	var shared []string
-	flags.Func("shared", "folder of the sandbox to which all slots write", func(path string) error {
+	flags.Func("shared", "directory of the sandbox to which all slots write", func(path string) error {
 		shared = append(shared, path)
 		return nil
 	})

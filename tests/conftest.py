@@ -71,10 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _own_temporary_directory(config: pytest.Config) -> None:
-    folder = tempfile.mkdtemp(prefix="tests-")
-    Path(folder).chmod(0o1777)  # as /tmp: users of slots work in it
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    directory = tempfile.mkdtemp(prefix="tests-")
+    Path(directory).chmod(0o1777)  # as /tmp: users of slots work in it
+    os.environ["TMPDIR"] = tempfile.tempdir = directory
+    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 
 def pytest_report_header() -> list[str]:
@@ -209,12 +209,12 @@ def modal_server() -> Iterator[modal_servers.Server]:
 
 @pytest.fixture(scope="session")
 def singularity_image() -> Callable[[str], str]:
-    """A function from a test image to the path of its folder; it is made when it is not there."""
+    """A function from a test image to the path of its directory; it is made when it is not there."""
 
     @cache
     def image(name: str) -> str:
         require_engine("singularity")
-        from tests.images.folders import ensure
+        from tests.images.directories import ensure
 
         return str(ensure(name))
 

@@ -67,9 +67,9 @@ def terminal_demo() -> Demo:
 
 def browser_demo() -> Demo:
     """Browser tasks over a web shop."""
-    folder = Path("examples/browser")
-    tasks = folder / "tasks.jsonl"
-    model = SolutionsModel.of(tasks, folder / "solutions.json")
+    directory = Path("examples/browser")
+    tasks = directory / "tasks.jsonl"
+    model = SolutionsModel.of(tasks, directory / "solutions.json")
     tools = ("terminal", "file", "browser", "code_execution")
     told = "none, a script knows the solutions"
     bounds, pool = {"max_turns": 30}, {"network": False}

@@ -25,7 +25,7 @@ TEMPLATE = """
 """
 
 
-def make_tokenizer(folder: Path) -> Path:
+def make_tokenizer(directory: Path) -> Path:
     """A tokenizer of bytes and one token that ends turns, as `transformers` saves them."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -37,8 +37,8 @@ def make_tokenizer(folder: Path) -> Path:
     fast: Any = PreTrainedTokenizerFast  # untyped
     whole = fast(tokenizer_object=made, eos_token=END)
     whole.chat_template = TEMPLATE
-    whole.save_pretrained(str(folder))
-    return folder
+    whole.save_pretrained(str(directory))
+    return directory
 
 
 class Policy(nn.Module):  # type: ignore[misc]

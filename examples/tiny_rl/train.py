@@ -50,7 +50,7 @@ def run(
     optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
     told: list[Step] = []
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         api = stack.enter_context(_api())
         url = stack.enter_context(server.serving())
         _ask(api, "/register", {
@@ -58,7 +58,7 @@ def run(
             "save_checkpoint_interval": 0, "starting_step": 0, "num_steps": steps,
         })  # fmt: skip
         _ask(api, "/batch")
-        stack.enter_context(_environment(folder, api, url, writes, backend, steps))
+        stack.enter_context(_environment(directory, api, url, writes, backend, steps))
         for number in range(1, steps + 1):
             batch = _batch(api)
             reward = sum(sum(group["scores"]) for group in batch) / BATCH
@@ -111,22 +111,22 @@ def _api() -> Iterator[str]:
 
 
 @contextmanager
-def _environment(folder: Path, api: str, url: str, writes: bool, backend: str, steps: int) -> Iterator[None]:
+def _environment(directory: Path, api: str, url: str, writes: bool, backend: str, steps: int) -> Iterator[None]:
     flags = {
-        "env.tokenizer_name": make_tokenizer(folder / "tokenizer"), "env.rollout_server_url": api,
+        "env.tokenizer_name": make_tokenizer(directory / "tokenizer"), "env.rollout_server_url": api,
         "env.group_size": GROUP, "env.max_token_length": 4096, "env.total_steps": steps + 5,
         "env.max_batches_offpolicy": 1, "env.ensure_scores_are_not_same": "false", "env.slots_per_sandbox": BATCH,
         "env.backend": backend, "env.writes": writes, "openai.base_url": url,
     }  # fmt: skip
     command = [sys.executable, "-m", "examples.tiny_rl.environment", "serve", *(f"--{k}={v}" for k, v in flags.items())]
-    with (folder / "environment.log").open("w") as log:
+    with (directory / "environment.log").open("w") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
         try:
             yield
         except BaseException:
-            print((folder / "environment.log").read_text()[-2000:], file=sys.stderr)
+            print((directory / "environment.log").read_text()[-2000:], file=sys.stderr)
             raise
         finally:
             process.terminate()

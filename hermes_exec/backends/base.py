@@ -106,7 +106,7 @@ class ReapFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Reaped:
+class ReapedSandbox:
     """A sandbox that was ended by ``Backend.reap``."""
 
     sandbox: str
@@ -237,7 +237,7 @@ class Backend(Protocol):
             ImageError, ConfigError, NoOwnRoot: as for ``check``.
         """
 
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
+    async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """End the sandboxes that the filter names. One that lives, and whose owner cannot be judged from here, is not
         an
         orphan: its lease ends it.

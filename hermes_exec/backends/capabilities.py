@@ -34,7 +34,7 @@ class Signalable(Protocol):
 
 
 @runtime_checkable
-class Mortal(Protocol):
+class HasDeadline(Protocol):
     """A sandbox that its engine ends at a time that is known; shortly before, its slots are not lent any more."""
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import ReapedSandbox, ReapFilter, SandboxInfo
 from hermes_exec.backends.capabilities import advise
 from hermes_exec.backends.owner import owner_state, reap_reason
 from hermes_exec.backends.sandbox_directory import SandboxDirectory, find_directories, parent_directory
@@ -30,11 +30,11 @@ class HostBackend:
         self._prefix = prefix
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
 
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
+    async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """See ``Backend.reap``."""
         return await anyio.to_thread.run_sync(self._reap, which, limiter=self._limiter)
 
-    def _reap(self, which: ReapFilter) -> list[Reaped]:
+    def _reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         ended, parent = [], parent_directory(self.base_dir)
         if parent.exists() and (why := why_not_strict(parent)):
             raise ConfigError(f"what is left in {parent} is not removed: {why}")
@@ -44,7 +44,7 @@ class HostBackend:
                 directory.end_runner()
                 self._remove(directory)
                 if not directory.path.exists():
-                    ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+                    ended.append(ReapedSandbox(info.sandbox, self.name, info.labels.run_id, reason))
         return ended
 
     async def leftovers(self) -> list[str]:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from hermes_exec.backends.base import Labels, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import Labels, ReapedSandbox, ReapFilter, SandboxInfo
 
 OwnerState = Literal["alive", "gone", "unknown"]
 PREFIX = "hermes-exec."
@@ -125,14 +125,14 @@ def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: 
 
 async def reap_each(
     found: Iterable[SandboxInfo], which: ReapFilter, end: Callable[[SandboxInfo], Awaitable[object]]
-) -> list[Reaped]:
+) -> list[ReapedSandbox]:
     """End those sandboxes that the filter names."""
     ended = []
     for info in found:
         reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
         if reason is not None:
             await end(info)
-            ended.append(Reaped(info.sandbox, info.backend, info.labels.run_id, reason))
+            ended.append(ReapedSandbox(info.sandbox, info.backend, info.labels.run_id, reason))
     return ended
 
 

@@ -54,11 +54,11 @@ def open_child(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tup
     return child, FdStream(ours.detach())
 
 
-def with_us(command: Sequence[str], folder: str = "") -> list[str]:
+def with_us(command: Sequence[str], directory: str = "") -> list[str]:
     """A command that runs another one in its process group, which has to be one of its own: it ends as that one does,
-    or when nobody holds the other end of its standard input any more; a folder goes then too.
+    or when nobody holds the other end of its standard input any more; a directory goes then too.
     """
-    return ["/bin/sh", "-c", WITH_US, "sh", folder, *command]
+    return ["/bin/sh", "-c", WITH_US, "sh", directory, *command]
 
 
 def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:

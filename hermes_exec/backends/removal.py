@@ -18,10 +18,10 @@ NOT_REMOVED = "it could not be removed"
 
 
 def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> list[str]:
-    """Remove a folder with all that is in it, what this user cannot by `otherwise`; return why something stays, which
-    is logged too.
+    """Remove a directory with all that is in it, what this user cannot by `otherwise`; return why something stays,
+    which is logged too.
     """
-    # These go deeper than Python can: a tenant may have nested folders without end.
+    # These go deeper than Python can: a tenant may have nested directories without end.
     _run("rm", "-rf", path)
     problems = _wipe(path)
     if problems and otherwise is not None:
@@ -33,7 +33,7 @@ def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -
 
 
 def _wipe(path: Path) -> list[str]:
-    """Remove what `rm` did not: a folder without write permission keeps its entries, and not each `rm` knows any
+    """Remove what `rm` did not: a directory without write permission keeps its entries, and not each `rm` knows any
     depth. Return why something stays.
     """
     said = b""

@@ -54,7 +54,7 @@ class SandboxDirectory:
         return self.path / LOG_FILE
 
     def make(self, name: str) -> str:
-        """The path of a new folder in it."""
+        """The path of a new directory in it."""
         (self.path / name).mkdir()
         return str(self.path / name)
 

@@ -32,7 +32,7 @@ from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
 from hermes_exec.pool.state import Phase, SlotState, Waiter
 from hermes_exec.pool.templates import Template
-from hermes_exec.results import Lent
+from hermes_exec.results import Acquired
 from hermes_exec.slot.slot import Slot
 
 RECHECK_S = 1.0
@@ -91,7 +91,7 @@ class Queue:
         self.waits.append(waited)
         for slot in slots:
             self.fleet.emit(
-                Lent(
+                Acquired(
                     time=time.time(),
                     sandbox=slot.sandbox,
                     profile=template.profile,

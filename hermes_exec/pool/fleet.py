@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from hermes_exec.aio.tasks import DetachedTaskGroup
 from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sandbox
-from hermes_exec.backends.capabilities import Mortal, OwnSize
+from hermes_exec.backends.capabilities import HasDeadline, OwnSize
 from hermes_exec.backends.engine_errors import why_not_ended
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
 from hermes_exec.pool.events import Hub
@@ -172,7 +172,7 @@ class Fleet:
             return
         sandbox.channel.on_lost = lambda why: self._on_lost(sandbox, why)
         self.sandboxes[record.id] = sandbox
-        if isinstance(sandbox.handle, Mortal):
+        if isinstance(sandbox.handle, HasDeadline):
             record.ends_at = anyio.current_time() + sandbox.handle.ends_at - time.monotonic()
         self.state.launched(record, sandbox.slots, anyio.current_time())
         self.launches += 1
@@ -300,7 +300,7 @@ class Fleet:
                 sandbox=sandbox.id,
                 profile=sandbox.template.profile,
                 post_mortem=death,
-                slots_lent=held,
+                slots_in_use=held,
             )
         )
         self.background(lambda: self.destroy(sandbox.handle), f"remove {sandbox.id}")

@@ -51,8 +51,8 @@ class SandboxPool:
         nothing.
         max_sandboxes: Sandboxes to have at most, over all profiles and images (local 1, ssh one a host, others 4).
         profiles: Named variants, by name: a `ProfileConfig` or a mapping; what they do not say is the pool's.
-        min_isolation: The lowest rung that is accepted (`none`, `uid`, `namespaces`, `exclusive`); the highest that the
-            sandbox can give is always taken.
+        min_isolation: The lowest level that is accepted (`none`, `uid`, `namespaces`, `exclusive`); the highest that
+            the sandbox can give is always taken.
         network: False takes the network away.
         limits: What a sandbox may use.
         slot_limits: What a slot may use; 1,024 processes where nothing else is said (`pids=None` lifts that). Memory
@@ -304,8 +304,8 @@ class SandboxPool:
         """Lend a slot until it is released. Requests are served in order of arrival.
 
         `profile` names one of the pool's, `image` asks for sandboxes with that image, `workdir` for calls that start
-        elsewhere, `timeout_s` bounds the wait (default: the pool's `acquire_timeout_s`), `owner` is told in the Lent
-        event.
+        elsewhere, `timeout_s` bounds the wait (default: the pool's `acquire_timeout_s`), `owner` is told in the
+        Acquired event.
 
         Raises:
             AcquireTimeout: no slot became free in time.

@@ -86,9 +86,9 @@ class Files:
         """Write a file whole, atomically: others see the old content or the new one, also when the call is cancelled.
 
         An existing file keeps its mode and owner, and a link is followed to its target. A file with several links, or
-        in a folder that takes no new files, is written in place once the content has come; until then that takes room
-        in a temporary file beside it or in the slot's tmp. `mode` None is 0o644 for a new file; `parents` makes missing
-        folders; `append` adds to the end instead.
+        in a directory that takes no new files, is written in place once the content has come; until then that takes
+        room in a temporary file beside it or in the slot's tmp. `mode` None is 0o644 for a new file; `parents` makes
+        missing directories; `append` adds to the end instead.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise ConfigError(f"data must be bytes, not {type(data).__name__}")
@@ -167,20 +167,24 @@ class Files:
     async def mkdir(
         self, path: RemotePath, mode: int | None = None, parents: bool = False, exist_ok: bool = False
     ) -> None:
-        """Make a folder. FileExistsError when something is there, unless `exist_ok` and it is a folder."""
+        """Make a directory. FileExistsError when something is there, unless `exist_ok` and it is a directory."""
         more = {} if mode is None else {"mode": _checked_mode(mode)}
         await self._call("mkdir", path, parents=bool(parents), exist_ok=bool(exist_ok), **more)
 
     async def remove(self, path: RemotePath, recursive: bool = False, missing_ok: bool = False) -> None:
-        """Remove a file, a link, an empty folder or, with `recursive`, any. FileNotFoundError unless `missing_ok`."""
+        """Remove a file, a link, an empty directory or, with `recursive`, any. FileNotFoundError unless
+        `missing_ok`.
+        """
         await self._call("remove", path, recursive=bool(recursive), missing_ok=bool(missing_ok))
 
     async def move(self, source: RemotePath, target: RemotePath, overwrite: bool = True) -> None:
-        """Rename a file or folder, also over file systems. A file in the place is replaced unless `overwrite=False`."""
+        """Rename a file or directory, also over file systems. A file in the place is replaced unless
+        `overwrite=False`.
+        """
         await self._pair("move", source, target, overwrite=bool(overwrite))
 
     async def copy(self, source: RemotePath, target: RemotePath, recursive: bool = False) -> None:
-        """Copy a file, or with `recursive` a folder; modes and links are kept."""
+        """Copy a file, or with `recursive` a directory; modes and links are kept."""
         await self._pair("copy", source, target, recursive=bool(recursive))
 
     async def chmod(self, path: RemotePath, mode: int) -> None:
@@ -198,11 +202,11 @@ class Files:
         return await run_to_end(work)
 
     async def download(self, remote: RemotePath, local: LocalPath, limit_bytes: int | None = None) -> TreeCopied:
-        """Copy a file, or a folder with all that is in it, from the slot to `local` on this host.
+        """Copy a file, or a directory with all that is in it, from the slot to `local` on this host.
 
         As `upload`. Nothing is ever written outside `local`, whatever the slot sends, and no link that is there is
         written through; missing parents are made. A device, FIFO or socket at `local` is not replaced: FileExistsError,
-        within a folder it is named in `refused`. More than `limit_bytes` (default None: no limit; headers and holes
+        within a directory it is named in `refused`. More than `limit_bytes` (default None: no limit; headers and holes
         count too) is OutputLimitExceeded; what had come by then stays at `local`.
         """
         limit = None if limit_bytes is None else checked_count(limit_bytes, "limit_bytes")
@@ -211,7 +215,8 @@ class Files:
         return await run_to_end(work)
 
     async def save(self, remote: RemotePath, archive: BinaryIO, limit_bytes: int | None = None) -> TreeCopied:
-        """Write a file, or a folder with all that is in it, as a tar archive into an open binary file, for `restore`.
+        """Write a file, or a directory with all that is in it, as a tar archive into an open binary file, for
+        `restore`.
 
         Nothing of it is unpacked here, so that modes, links and names are what they were. More than `limit_bytes`
         (default None: no limit) is OutputLimitExceeded; `refused` of the result names what no archive holds: special
@@ -222,8 +227,8 @@ class Files:
         return await run_to_end(work)
 
     async def restore(self, archive: BinaryIO, remote: RemotePath) -> TreeCopied:
-        """Unpack what `save` wrote, from where the file stands, below the folder `remote`, which is made where it is
-        missing; a single file has its name there. Links lead where they led, also out of the folder.
+        """Unpack what `save` wrote, from where the file stands, below the directory `remote`, which is made where it is
+        missing; a single file has its name there. Links lead where they led, also out of the directory.
         """
         work = partial(restore, self._scope, archive, checked_path(remote, "remote"), _shown(remote))
         return await run_to_end(work)
@@ -272,7 +277,7 @@ class Files:
         return _search_result(await self._call("search", path, **params))
 
     async def glob(self, pattern: str, path: RemotePath = ".", limit: int | None = None) -> builtins.list[str]:
-        """Paths that match a pattern (`*`, `?`, `[…]`, `**` through folders), sorted.
+        """Paths that match a pattern (`*`, `?`, `[…]`, `**` through directories), sorted.
 
         Raises:
             OutputLimitExceeded: more than 100,000 match and no `limit` says that fewer are enough.

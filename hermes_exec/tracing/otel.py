@@ -6,7 +6,7 @@ import time
 
 from hermes_exec.channel.trace import TracedFrame
 from hermes_exec.errors import BackendUnavailable
-from hermes_exec.results import Lent, PoolEvent
+from hermes_exec.results import Acquired, PoolEvent
 from hermes_exec.tracing import Call
 from hermes_exec.tracing.calls import Calls
 
@@ -49,7 +49,7 @@ class OpenTelemetry:
     def event(self, event: PoolEvent) -> None:
         """See Tracer."""
         self._events.add(1, {"hermes_exec.event": type(event).__name__})
-        if isinstance(event, Lent):
+        if isinstance(event, Acquired):
             self._waits.record(event.waited_s)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""A tenant that attacks: one table of attacks, fired on every rung, from which docs/isolation.md is generated."""
+"""A tenant that attacks: one table of attacks, fired on every level, from which docs/isolation.md is generated."""

@@ -1,7 +1,7 @@
-"""Fires all attacks on all rungs and prints the tables: `python -m tests.attack [--write] [--rung RUNG]`.
+"""Fires all attacks on all levels and prints the tables: `python -m tests.attack [--write] [--level LEVEL]`.
 
-`--write` puts them into docs/isolation.md, which keeps the columns of other rungs than those named and the rows that
-are not fired. All rungs are there only as root, with Docker and with Apptainer.
+`--write` puts them into docs/isolation.md, which keeps the columns of other levels than those named and the rows that
+are not fired. All levels are there only as root, with Docker and with Apptainer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import partial
 
 from tests.attack.arena import MANY, MOST
 from tests.attack.campaign import campaign
+from tests.attack.levels import LEVELS
 from tests.attack.model import Outcome
 from tests.attack.page import render, rewrite
-from tests.attack.rungs import RUNGS
 from tests.attack.table import ROWS
 
 
@@ -24,27 +24,29 @@ def main() -> int:
     """Fire, and print or write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--rung", action="append", choices=RUNGS)
-    parser.add_argument("--million", action="store_true", help="a folder of a million entries, 50,000 processes")
-    parser.add_argument("--much", type=int, help="as many entries of a folder, a twentieth of it short-lived processes")
+    parser.add_argument("--level", action="append", choices=LEVELS)
+    parser.add_argument("--million", action="store_true", help="a directory of a million entries, 50,000 processes")
+    parser.add_argument(
+        "--much", type=int, help="as many entries of a directory, a twentieth of it short-lived processes"
+    )
     parser.add_argument("--rounds", type=int, help="how often each row is fired at the most")
     parser.add_argument("--only", action="append", metavar="ROW", help="fire these rows; the page keeps the others")
     options = parser.parse_args()
     if options.write and os.geteuid() != 0:
-        parser.error("the page has all rungs: run this as root, with Docker and Apptainer")
-    rungs = options.rung or list(RUNGS)
+        parser.error("the page has all levels: run this as root, with Docker and Apptainer")
+    levels = options.level or list(LEVELS)
     much = options.much or (MOST if options.million else MANY)
     rows = [row for row in ROWS if not options.only or row.id in options.only]
 
-    def fired(rung: str, *, measured: bool) -> dict[str, Outcome]:
+    def fired(level: str, *, measured: bool) -> dict[str, Outcome]:
         these = [row for row in rows if (row.attack.area == "resources") == measured]
-        return campaign(RUNGS[rung], these, long=True, much=much, rounds=options.rounds) if these else {}
+        return campaign(LEVELS[level], these, long=True, much=much, rounds=options.rounds) if these else {}
 
-    with ThreadPoolExecutor(len(rungs)) as threads:
-        seen = dict(zip(rungs, threads.map(partial(fired, measured=False), rungs), strict=True))
-    for rung in rungs:
+    with ThreadPoolExecutor(len(levels)) as threads:
+        seen = dict(zip(levels, threads.map(partial(fired, measured=False), levels), strict=True))
+    for level in levels:
         # One after the other: the neighbour's calls are measured.
-        seen[rung] |= fired(rung, measured=True)
+        seen[level] |= fired(level, measured=True)
     if options.write:
         rewrite(ROWS, seen)
     else:

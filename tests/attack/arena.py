@@ -24,11 +24,11 @@ from hermes_exec import Process, SandboxPool, Slot
 from hermes_exec.errors import ExecError
 from hermes_exec.results import RunResult
 from hermes_exec.testing.conformance import outside
+from tests.attack.levels import Level
 from tests.attack.model import Against
-from tests.attack.rungs import Rung
 
 PROGRAMS = Path(__file__).parent / "programs"
-FOLDER = "lib/tests/attack/programs"
+DIRECTORY = "lib/tests/attack/programs"
 TIMEOUT_S = 60.0
 SHORT_S, LONG_S = 0.7, 2.5
 FEW, MANY, MOST = 10_000, 200_000, 1_000_000
@@ -64,7 +64,7 @@ class Victim:
         """What an attacker is told: everything but the secrets."""
         paths = self.paths
         inodes = [os.stat(path).st_ino for path in paths if os.path.exists(path)]
-        found = {"paths": paths, "folders": sorted({os.path.dirname(path) for path in paths}), "mark": self.mark}
+        found = {"paths": paths, "directories": sorted({os.path.dirname(path) for path in paths}), "mark": self.mark}
         return {
             **self.places,
             **found,
@@ -86,8 +86,10 @@ class Victim:
 
 def seen_from_host(mark: str) -> list[str]:
     """Paths of the host of a marked file in a sandbox of this host."""
-    folders = ("hermes-exec-*/base/slots/*/*", "hermes-singularity-*/overlay/upper/workspace")
-    return [path for folder in folders for path in glob.glob(f"{tempfile.gettempdir()}/{folder}/secret-{mark}")]
+    directories = ("hermes-exec-*/base/slots/*/*", "hermes-singularity-*/overlay/upper/workspace")
+    return [
+        path for directory in directories for path in glob.glob(f"{tempfile.gettempdir()}/{directory}/secret-{mark}")
+    ]
 
 
 def standing(pid: int) -> str:
@@ -160,9 +162,9 @@ def new_secrets() -> tuple[str, list[str]]:
 async def plant_in_slot(slot: Slot) -> Victim:
     """Start a victim in a slot."""
     mark, hidden = new_secrets()
-    await slot.files.upload(PROGRAMS, FOLDER)
+    await slot.files.upload(PROGRAMS, DIRECTORY)
     process = await slot.spawn(
-        ["python3", "-B", f"{slot.workspace}/{FOLDER}/victim.py", mark, hidden[1]],
+        ["python3", "-B", f"{slot.workspace}/{DIRECTORY}/victim.py", mark, hidden[1]],
         stdin=True,
         env={"ATTACK_SECRET": hidden[0]},
     )
@@ -173,22 +175,27 @@ async def plant_in_slot(slot: Slot) -> Victim:
     return victim
 
 
-def open_folders(folder: str) -> None:
-    """Make the folders of a victim on the host, which everybody may enter."""
-    for path in (Path(folder), Path(folder, "home"), Path(folder, "tmp")):
+def open_directories(directory: str) -> None:
+    """Make the directories of a victim on the host, which everybody may enter."""
+    for path in (Path(directory), Path(directory, "home"), Path(directory, "tmp")):
         path.mkdir(exist_ok=True)
         path.chmod(0o755)
 
 
 @asynccontextmanager
 async def plant_on_host() -> AsyncIterator[Victim]:
-    """Start a victim beside the driver, as the same user, in a folder that everybody may enter."""
+    """Start a victim beside the driver, as the same user, in a directory that everybody may enter."""
     mark, hidden = new_secrets()
-    with tempfile.TemporaryDirectory(prefix="attack-host-") as folder:
-        open_folders(folder)
-        env = {"ATTACK_SECRET": hidden[0], "HOME": f"{folder}/home", "TMPDIR": f"{folder}/tmp", "PATH": os.defpath}
+    with tempfile.TemporaryDirectory(prefix="attack-host-") as directory:
+        open_directories(directory)
+        env = {
+            "ATTACK_SECRET": hidden[0],
+            "HOME": f"{directory}/home",
+            "TMPDIR": f"{directory}/tmp",
+            "PATH": os.defpath,
+        }
         command = [sys.executable, "-B", str(PROGRAMS / "victim.py"), mark, hidden[1]]
-        async with await anyio.open_process(command, env=env, cwd=folder, stderr=None) as process:
+        async with await anyio.open_process(command, env=env, cwd=directory, stderr=None) as process:
             try:
                 assert process.stdout is not None
                 places = await first_line(process.stdout)
@@ -201,7 +208,7 @@ async def plant_on_host() -> AsyncIterator[Victim]:
 
 
 def clean_up(places: dict[str, Any]) -> None:
-    """Take away what a host's victim leaves outside of its folder."""
+    """Take away what a host's victim leaves outside of its directory."""
     for key in ("tmp", "var_tmp", "shm"):
         for path in places.get(key, ()):
             Path(path).unlink(missing_ok=True)
@@ -214,9 +221,9 @@ def clean_up(places: dict[str, Any]) -> None:
 
 @dataclass
 class Arena:
-    """A rung in use."""
+    """A level in use."""
 
-    rung: Rung
+    level: Level
     pool: SandboxPool
     slot: Slot
     """The neighbour's."""
@@ -227,7 +234,7 @@ class Arena:
     seconds: float
     """How long attacks on resources last."""
     much: int
-    """How many entries a folder gets that others have to list, search and remove; twenty times the short-lived
+    """How many entries a directory gets that others have to list, search and remove; twenty times the short-lived
     processes."""
     attacker: Slot = field(init=False)
 
@@ -240,7 +247,7 @@ class Arena:
         else:
             told = {
                 "paths": [],
-                "folders": [],
+                "directories": [],
                 "mark": self.neighbour.mark,
                 "address": self.neighbour.places["address"],
             }
@@ -250,7 +257,7 @@ class Arena:
         """Run a function of a program in the attacker's slot, or another."""
         slot = slot or self.attacker
         file, _, function = program.partition(".")
-        argv = ["python3", "-B", f"{slot.workspace}/{FOLDER}/{file}.py", function, json.dumps(target)]
+        argv = ["python3", "-B", f"{slot.workspace}/{DIRECTORY}/{file}.py", function, json.dumps(target)]
         return await slot.run(argv, timeout_s=TIMEOUT_S, **more)
 
     async def harm(self) -> str:
@@ -287,7 +294,7 @@ class Arena:
     async def an_attacker(self) -> AsyncIterator[Slot]:
         """A slot for one attack."""
         async with self.pool.slot() as self.attacker:
-            await self.attacker.files.upload(PROGRAMS, FOLDER)
+            await self.attacker.files.upload(PROGRAMS, DIRECTORY)
             yield self.attacker
 
 
@@ -299,17 +306,17 @@ def difference(before: str, after: str) -> str:
 
 @asynccontextmanager
 async def arena(
-    rung: Rung,
+    level: Level,
     planted: Path | None,
     image: Callable[[], str],
     seconds: float = SHORT_S,
     much: int = FEW,
     **options: Any,
 ) -> AsyncIterator[Arena]:
-    """Open a rung with a victim beside the attacker and one on the host."""
+    """Open a level with a victim beside the attacker and one on the host."""
     async with AsyncExitStack() as stack:
         host = await stack.enter_async_context(plant_on_host())
-        pool = await stack.enter_async_context(rung.pool(planted, image, **options))
+        pool = await stack.enter_async_context(level.pool(planted, image, **options))
         slot = await pool.acquire()
-        seen = [] if planted is None else [f"{rung.planted_at or planted}/{name}" for name in os.listdir(planted)]
-        yield Arena(rung, pool, slot, await plant_in_slot(slot), host, seen, stack, seconds, much)
+        seen = [] if planted is None else [f"{level.planted_at or planted}/{name}" for name in os.listdir(planted)]
+        yield Arena(level, pool, slot, await plant_in_slot(slot), host, seen, stack, seconds, much)

@@ -66,8 +66,8 @@ def _group(pid: int, controller: str, file: str) -> int:
         _, names, path = line.split(":", 2)
         if controller in names.split(",") or not names:
             top = Path("/sys/fs/cgroup", controller if names else "")
-            folder = top / path.lstrip("/")
-            for place in (folder, *folder.parents):
+            directory = top / path.lstrip("/")
+            for place in (directory, *directory.parents):
                 if place.is_relative_to(top) and (place / file).is_file():
                     value = (place / file).read_text().strip()
                     lowest = min(lowest, int(value) if value.isdigit() else lowest)

@@ -42,8 +42,8 @@ async def take_all(backend: str, options: dict[str, Any]) -> Taken:
     return taken
 
 
-def _command(folder: str, name: str, most: int) -> list[str]:
-    return ["python3", "-B", f"{folder}/counters.py", name, str(most)]
+def _command(directory: str, name: str, most: int) -> list[str]:
+    return ["python3", "-B", f"{directory}/counters.py", name, str(most)]
 
 
 async def _begin(slot: Slot, name: str, most: int) -> tuple[Process, int]:

@@ -12,7 +12,7 @@ import anyio
 
 from hermes_exec import Process
 from hermes_exec.errors import ExecError
-from tests.attack.arena import FOLDER, Arena
+from tests.attack.arena import DIRECTORY, Arena
 from tests.attack.confined import unconfined
 from tests.attack.fire import mended, own_trouble
 from tests.attack.model import Against, Attack, Outcome
@@ -63,7 +63,7 @@ async def start(field: Arena, attack: Attack, **more: int) -> Process:
     """Start the attack, and return when it says that it is at it."""
     file, _, function = attack.program.partition(".")
     target = json.dumps({"seconds": field.seconds, **more})
-    argv = ["python3", "-B", f"{field.attacker.workspace}/{FOLDER}/{file}.py", function, target]
+    argv = ["python3", "-B", f"{field.attacker.workspace}/{DIRECTORY}/{file}.py", function, target]
     process = await field.attacker.spawn(argv)
     with anyio.fail_after(END_S):
         said = b""

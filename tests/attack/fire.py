@@ -1,4 +1,4 @@
-"""Fires attacks on a rung and judges what came of them."""
+"""Fires attacks on a level and judges what came of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hermes_exec.errors import ExecError
 from hermes_exec.results import RunResult
 from tests.attack.arena import LONG_S, Arena, arena
 from tests.attack.confined import unconfined
+from tests.attack.levels import Level
 from tests.attack.model import Against, Attack, Outcome, Row, together
-from tests.attack.rungs import Rung
 
 # VFS_CAP_REVISION_2 with the effective bit; all capabilities that there are.
 ALL_CAPABILITIES = (0x02000001).to_bytes(4, "little") + b"\xff\xff\xff\xff\0\0\0\0" + b"\xff\x01\0\0\0\0\0\0"
 
 
 async def fire(
-    rung: Rung,
+    level: Level,
     rows: Sequence[Row],
     image: Callable[[], str],
     planted: Path | None,
@@ -37,7 +37,7 @@ async def fire(
     for network in (True, False):
         waiting = deque(row for row in rows if row.attack.network == network)
         while waiting:
-            async with arena(rung, planted, image, seconds, much, network=network) as field:
+            async with arena(level, planted, image, seconds, much, network=network) as field:
                 await fire_in(field, waiting, rounds, outcomes)
     return outcomes
 
@@ -46,7 +46,7 @@ async def fire_in(field: Arena, waiting: deque[Row], rounds: int | None, outcome
     """Fire what waits, to the end or to the first that breaks, whose outcome says why."""
     while waiting:
         row = waiting.popleft()
-        told = f"{field.rung.id}: {row.id}"
+        told = f"{field.level.id}: {row.id}"
         times = row.attack.rounds if field.seconds >= LONG_S else 1
         try:
             outcome = together([await fire_one(field, row) for _ in range(min(times, rounds or times))])
@@ -81,7 +81,7 @@ async def by_program(field: Arena, attack: Attack, against: Against) -> Outcome:
     harm = await mended(field)
     text = result.stdout + result.stderr if result is not None else ""
     loot = loot_in(field, against, text)
-    if loot and attack.own_sandbox and field.rung.whole_image and not harm:
+    if loot and attack.own_sandbox and field.level.whole_image and not harm:
         return Outcome("contained", loot)
     if loot:
         return Outcome("not given", loot)
@@ -94,13 +94,13 @@ async def by_program(field: Arena, attack: Attack, against: Against) -> Outcome:
     return Outcome("prevented", text[-200:])
 
 
-async def control_all(rung: Rung, rows: Sequence[Row], image: Callable[[], str]) -> dict[str, str]:
+async def control_all(level: Level, rows: Sequence[Row], image: Callable[[], str]) -> dict[str, str]:
     """What the attacks achieve where nothing is between them and their targets: in the neighbour's own slot."""
     achieved: dict[str, str] = {}
     for network in (True, False):
         here = [row for row in rows if row.attack.network == network]
         if here:
-            async with arena(rung, None, image, network=network) as field:
+            async with arena(level, None, image, network=network) as field:
                 for row in here:
                     achieved[row.id] = await control(field, row.attack)
     return achieved
@@ -147,7 +147,7 @@ async def mended(field: Arena) -> str:
 
 @contextmanager
 def planted_programs() -> Iterator[Path | None]:
-    """A folder with copies of `cat` that make root of whoever runs them: one set-user-id, one with all capabilities.
+    """A directory with copies of `cat` that make root of whoever runs them: one set-user-id, one with all capabilities.
 
     Only root can make them; for everybody else there is none.
     """
@@ -155,11 +155,11 @@ def planted_programs() -> Iterator[Path | None]:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="attack-planted-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
+        directory = Path(name)
+        directory.chmod(0o755)
         for program in ("setuid-cat", "capable-cat"):
-            shutil.copyfile("/bin/cat", folder / program)
-            (folder / program).chmod(0o755)
-        (folder / "setuid-cat").chmod(0o4755)
-        os.setxattr(folder / "capable-cat", "security.capability", ALL_CAPABILITIES)
-        yield folder
+            shutil.copyfile("/bin/cat", directory / program)
+            (directory / program).chmod(0o755)
+        (directory / "setuid-cat").chmod(0o4755)
+        os.setxattr(directory / "capable-cat", "security.capability", ALL_CAPABILITIES)
+        yield directory

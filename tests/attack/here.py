@@ -1,4 +1,4 @@
-"""Fires attacks in this process, prints the outcomes as JSON: `python -m tests.attack.here [options] RUNG [ROW…]`."""
+"""Fires attacks in this process, prints the outcomes as JSON: `python -m tests.attack.here [options] LEVEL [ROW…]`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import anyio
 
 from tests.attack.arena import FEW, LONG_S, SHORT_S
 from tests.attack.fire import control_all, fire
+from tests.attack.levels import LEVELS
 from tests.attack.programs.tenant import syscall
-from tests.attack.rungs import RUNGS
 from tests.attack.table import ROWS
 
 JOIN_SESSION_KEYRING = 1
@@ -25,9 +25,9 @@ JOIN_SESSION_KEYRING = 1
 def image(backend: str) -> str:
     """The image of the sandboxes of a backend."""
     if backend == "singularity":
-        from tests.images import folders
+        from tests.images import directories
 
-        return str(folders.ensure("debian"))
+        return str(directories.ensure("debian"))
     import docker
 
     from tests.images.build import ensure
@@ -42,25 +42,25 @@ def image(backend: str) -> str:
 def main() -> None:
     """Fire all attacks, or those rows that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rung", choices=RUNGS)
-    parser.add_argument("--planted", type=Path, help="folder of programs that would make root of whoever runs them")
+    parser.add_argument("level", choices=LEVELS)
+    parser.add_argument("--planted", type=Path, help="directory of programs that would make root of whoever runs them")
     parser.add_argument("--alone", action="store_true", help="fire within one slot, where attacks have to succeed")
     parser.add_argument("--long", action="store_true", help="use up resources for seconds, and measure the neighbour")
-    parser.add_argument("--much", type=int, default=FEW, help="entries of the large folder")
+    parser.add_argument("--much", type=int, default=FEW, help="entries of the large directory")
     parser.add_argument("--rounds", type=int, help="how often each row is fired at the most")
     parser.add_argument("rows", nargs="*", metavar="ROW")
     options = parser.parse_args()
     # As after a login: a keyring that all processes which are started from here inherit.
     syscall("keyctl", JOIN_SESSION_KEYRING, ctypes.c_char_p(None))
-    rung = RUNGS[options.rung]
-    its_image = partial(image, rung.backend)
+    level = LEVELS[options.level]
+    its_image = partial(image, level.backend)
     rows = [row for row in ROWS if not options.rows or row.id in options.rows]
     if options.alone:
-        json.dump(anyio.run(partial(control_all, rung, rows, its_image)), sys.stdout)
+        json.dump(anyio.run(partial(control_all, level, rows, its_image)), sys.stdout)
     else:
         seconds = LONG_S if options.long else SHORT_S
         amounts = (seconds, options.much, options.rounds)
-        outcomes = anyio.run(partial(fire, rung, rows, its_image, options.planted, *amounts))
+        outcomes = anyio.run(partial(fire, level, rows, its_image, options.planted, *amounts))
         json.dump({name: asdict(outcome) for name, outcome in outcomes.items()}, sys.stdout)
 
 

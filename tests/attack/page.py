@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from tests.attack.levels import LEVELS
 from tests.attack.model import Outcome, Row
-from tests.attack.rungs import RUNGS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "isolation.md"
 BEGIN = "<!-- attacks: begin (python -m tests.attack --write) -->"
@@ -24,7 +24,7 @@ AREAS = {
 UNKNOWN = "not fired"
 
 Seen = Mapping[str, Mapping[str, Outcome]]
-"""Outcomes by rung and row."""
+"""Outcomes by level and row."""
 
 
 def render(rows: Iterable[Row], seen: Seen, page: str = "") -> str:
@@ -38,17 +38,17 @@ def render(rows: Iterable[Row], seen: Seen, page: str = "") -> str:
     return "\n".join(parts).strip() + "\n"
 
 
-def _text(row: Row, rung: str, seen: Seen, kept: Mapping[str, Mapping[str, str]]) -> str:
-    if row.id in seen.get(rung, {}):
-        return cell(seen[rung][row.id])
-    return kept[rung].get(key(row), UNKNOWN)
+def _text(row: Row, level: str, seen: Seen, kept: Mapping[str, Mapping[str, str]]) -> str:
+    if row.id in seen.get(level, {}):
+        return cell(seen[level][row.id])
+    return kept[level].get(key(row), UNKNOWN)
 
 
 def _table(rows: list[Row], seen: Seen, kept: Mapping[str, Mapping[str, str]]) -> list[str]:
-    titles = [rung.title for rung in RUNGS.values()]
+    titles = [level.title for level in LEVELS.values()]
     lines = [_line(["attack", "on", *titles]), _line(["---"] * (2 + len(titles)))]
     for row in rows:
-        cells = [_text(row, rung, seen, kept) for rung in RUNGS]
+        cells = [_text(row, level, seen, kept) for level in LEVELS]
         lines.append(_line([f"**{row.attack.name}**: {row.attack.does}", row.against, *cells]))
     return [*lines, ""]
 
@@ -57,14 +57,14 @@ def _notes(rows: list[Row], seen: Seen, kept: Mapping[str, Mapping[str, str]], p
     lines: dict[str, str] = {}
     for row in rows:
         name = row.attack.name
-        if any(_text(row, rung, seen, kept).startswith("**not given") for rung in RUNGS):
+        if any(_text(row, level, seen, kept).startswith("**not given") for level in LEVELS):
             lines[f"- Not given, **{name}**"] = f": {row.attack.why}"
         head = f"- Measured, **{name}**"
-        figures = {rung: seen[rung][row.id].measured for rung in RUNGS if row.id in seen.get(rung, {})}
+        figures = {level: seen[level][row.id].measured for level in LEVELS if row.id in seen.get(level, {})}
         old = [line.removeprefix(f"{head}: ") for line in page.splitlines() if line.startswith(f"{head}: ")]
         known = [part for text in old for part in text.split("; ")]
         told = {part.partition(": ")[0]: part.partition(": ")[2] for part in known}
-        told |= {RUNGS[rung].title: text for rung, text in figures.items() if text}
+        told |= {LEVELS[level].title: text for level, text in figures.items() if text}
         if told:
             lines[head] = ": " + "; ".join(f"{title}: {text}" for title, text in told.items())
     return [head + rest for head, rest in lines.items()] + ([""] if lines else [])
@@ -81,28 +81,28 @@ def cell(outcome: Outcome) -> str:
 
 
 def written(page: str) -> dict[str, dict[str, str]]:
-    """The verdicts that a page states, by rung and row; measured figures are left out."""
+    """The verdicts that a page states, by level and row; measured figures are left out."""
     return {
-        rung: {name: text.replace("*", "").partition(",")[0] for name, text in cells.items()}
-        for rung, cells in _cells(page).items()
+        level: {name: text.replace("*", "").partition(",")[0] for name, text in cells.items()}
+        for level, cells in _cells(page).items()
     }
 
 
 def _cells(page: str) -> dict[str, dict[str, str]]:
-    told: dict[str, dict[str, str]] = {rung: {} for rung in RUNGS}
+    told: dict[str, dict[str, str]] = {level: {} for level in LEVELS}
     area, columns = "", list[str]()
     by_title = {title: name for name, title in AREAS.items()}
     for line in page.partition(BEGIN)[2].partition(END)[0].splitlines():
         if line.startswith("### "):
             area = by_title[line.removeprefix("### ")]
         if line.startswith("| attack | on | "):
-            by_column = {rung.title: rung.id for rung in RUNGS.values()}
+            by_column = {level.title: level.id for level in LEVELS.values()}
             columns = [by_column[title] for title in line.removesuffix(" |").split(" | ")[2:]]
         match = re.match(r"\| \*\*(.+?)\*\*: .+? \| (\w+) \| (.+) \|$", line)
         if match:
             name, against, cells = match.groups()
-            for rung, text in zip(columns, cells.split(" | "), strict=True):
-                told[rung][f"{area}: {name}|{against}"] = text
+            for level, text in zip(columns, cells.split(" | "), strict=True):
+                told[level][f"{area}: {name}|{against}"] = text
     return told
 
 

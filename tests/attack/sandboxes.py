@@ -52,7 +52,7 @@ async def run_long(slot: Slot) -> str:
 
 
 async def download(slot: Slot) -> str:
-    """A folder, to a place beside which nothing may appear."""
+    """A directory, to a place beside which nothing may appear."""
     with tempfile.TemporaryDirectory() as around:
         target = Path(around, "a", "b")
         copied = await slot.files.download(".", str(target))
@@ -60,7 +60,7 @@ async def download(slot: Slot) -> str:
 
 
 def _below(around: Path, target: Path) -> list[str]:
-    """What lies in a folder, and that nothing lies beside it."""
+    """What lies in a directory, and that nothing lies beside it."""
     outside = [name for name in (*os.listdir(around), *os.listdir(target.parent)) if name not in ("a", "b")]
     assert not outside, outside
     assert not Path(ABSOLUTE).exists()
@@ -236,14 +236,14 @@ ASSAULTS = (
     Assault("a handshake without end", "keeps alive and says no more", at_once(lambda _: b""), "hello"),
     Assault(
         "names that lead out",
-        "has `..`, absolute names, links and devices in a folder that is downloaded",
+        "has `..`, absolute names, links and devices in a directory that is downloaded",
         at_once(lambda n: _archive(n, _tree(LEADING_OUT), b'{"result": {"files": 7, "bytes": 0, "skipped": []}}')),
         "file.get_tree",
         download,
     ),
     Assault(
         "a name of a gigabyte",
-        "has such a one in a folder that is downloaded",
+        "has such a one in a directory that is downloaded",
         without_end(_long_header),
         "file.get_tree",
         download,

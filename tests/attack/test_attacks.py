@@ -1,4 +1,4 @@
-"""What every attack comes to on every rung is what docs/isolation.md says."""
+"""What every attack comes to on every level is what docs/isolation.md says."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.attack.campaign import alone, campaign
+from tests.attack.levels import LEVELS
 from tests.attack.model import Outcome, Row
 from tests.attack.page import PAGE, key, written
-from tests.attack.rungs import RUNGS
 from tests.attack.table import ROWS
 from tests.conftest import missing, require_engine
 
@@ -20,30 +20,30 @@ BY_ID = {row.id: row for row in ROWS}
 ALONE = [row for row in ROWS if row.attack.succeeds_alone and row.against == row.attack.against[0]]
 
 
-def _collected(request: pytest.FixtureRequest, parameter: str, rung: str | None = None) -> list[Row]:
+def _collected(request: pytest.FixtureRequest, parameter: str, level: str | None = None) -> list[Row]:
     """The rows of this run, so that a part of the tests fires a part of the attacks."""
     found = []
     for item in request.session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if item.path == request.path and parameter in parameters and (rung is None or parameters["rung"] == rung):
+        if item.path == request.path and parameter in parameters and (level is None or parameters["level"] == level):
             found.append(BY_ID[parameters[parameter]])
     return found
 
 
-def _needs_root(rung: str) -> bool:
-    return RUNGS[rung].backend != "docker" and not RUNGS[rung].ordinary_user and os.geteuid() != 0
+def _needs_root(level: str) -> bool:
+    return LEVELS[level].backend != "docker" and not LEVELS[level].ordinary_user and os.geteuid() != 0
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(rung.id, marks=() if rung.backend == "local" else getattr(pytest.mark, rung.backend))
-        for rung in RUNGS.values()
+        pytest.param(level.id, marks=() if level.backend == "local" else getattr(pytest.mark, level.backend))
+        for level in LEVELS.values()
     ],
 )
-def rung(request: pytest.FixtureRequest) -> str:
+def level(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
-    require_engine(RUNGS[name].backend)
+    require_engine(LEVELS[name].backend)
     if _needs_root(name):
         pytest.skip("not root")
     return name
@@ -51,19 +51,19 @@ def rung(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def campaigns(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[dict[str, Outcome]]]]:
-    """All rungs, two at a time: most of the time of a campaign is waiting."""
+    """All levels, two at a time: most of the time of a campaign is waiting."""
     with ThreadPoolExecutor(2) as threads:
         begun = {
-            name: threads.submit(campaign, rung, rows)
-            for name, rung in RUNGS.items()
-            if (rows := _collected(request, "row", name)) and missing(rung.backend) is None and not _needs_root(name)
+            name: threads.submit(campaign, level, rows)
+            for name, level in LEVELS.items()
+            if (rows := _collected(request, "row", name)) and missing(level.backend) is None and not _needs_root(name)
         }
         yield begun
 
 
 @pytest.fixture(scope="module")
-def outcomes(rung: str, campaigns: dict[str, Future[dict[str, Outcome]]]) -> dict[str, Outcome]:
-    return campaigns[rung].result()
+def outcomes(level: str, campaigns: dict[str, Future[dict[str, Outcome]]]) -> dict[str, Outcome]:
+    return campaigns[level].result()
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +73,15 @@ def verdicts() -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("row", BY_ID)
 def test_it_comes_to_what_the_page_says(
-    row: str, rung: str, outcomes: dict[str, Outcome], verdicts: dict[str, dict[str, str]]
+    row: str, level: str, outcomes: dict[str, Outcome], verdicts: dict[str, dict[str, str]]
 ) -> None:
     outcome = outcomes[row]
-    assert outcome.verdict == verdicts[rung].get(key(BY_ID[row])), outcome.detail
+    assert outcome.verdict == verdicts[level].get(key(BY_ID[row])), outcome.detail
 
 
 @pytest.fixture(scope="module")
 def achieved(request: pytest.FixtureRequest) -> dict[str, str]:
-    return alone(RUNGS["namespaces" if os.geteuid() == 0 else "namespaces-user"], _collected(request, "own_row"))
+    return alone(LEVELS["namespaces" if os.geteuid() == 0 else "namespaces-user"], _collected(request, "own_row"))
 
 
 @pytest.mark.parametrize("own_row", [row.id for row in ALONE])

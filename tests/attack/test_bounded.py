@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hermes_exec import SandboxPool, Slot
-from tests.attack.arena import FOLDER, PROGRAMS
+from tests.attack.arena import DIRECTORY, PROGRAMS
 from tests.attack.ours import our_programs, peak_mib, status
 
 pytestmark = [pytest.mark.anyio]
@@ -42,12 +42,12 @@ async def slot(
     if options["backend"] == "docker":
         options["image"] = docker_image("debian")
     async with SandboxPool(options.pop("backend"), **options) as pool, pool.slot() as slot:
-        await slot.files.upload(PROGRAMS, FOLDER)
+        await slot.files.upload(PROGRAMS, DIRECTORY)
         yield slot
 
 
 def forged(slot: Slot, what: str, size: int, *more: str) -> list[str]:
-    return ["python3", "-B", f"{slot.workspace}/{FOLDER}/forged.py", what, str(size), *more]
+    return ["python3", "-B", f"{slot.workspace}/{DIRECTORY}/forged.py", what, str(size), *more]
 
 
 DEEP = """

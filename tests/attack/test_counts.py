@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes_exec import SandboxPool
-from tests.attack.arena import FOLDER, PROGRAMS
+from tests.attack.arena import DIRECTORY, PROGRAMS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -22,8 +22,14 @@ def options(docker_image: Callable[[str], str]) -> dict[str, Any]:
 
 async def test_calls_go_on_while_another_sandbox_has_all_descriptors_under_way(options: dict[str, Any]) -> None:
     async with SandboxPool("docker", **options) as pool, pool.slots(2) as (attacker, neighbour):
-        await attacker.files.upload(PROGRAMS, FOLDER)
-        argv = ["python3", "-B", f"{attacker.workspace}/{FOLDER}/resources.py", "descriptors_under_way", json.dumps({})]
+        await attacker.files.upload(PROGRAMS, DIRECTORY)
+        argv = [
+            "python3",
+            "-B",
+            f"{attacker.workspace}/{DIRECTORY}/resources.py",
+            "descriptors_under_way",
+            json.dumps({}),
+        ]
         process = await attacker.spawn(argv)
         said = b""
         while b"\n" not in said:

@@ -10,7 +10,7 @@ from hermes_exec import Reset
 from tests.attack.arena import LONG_S, arena
 from tests.attack.confined import unconfined
 from tests.attack.exhaust import END_S, end_of, latencies, start
-from tests.attack.rungs import RUNGS
+from tests.attack.levels import LEVELS
 from tests.attack.table import ROWS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -26,7 +26,7 @@ async def test_a_slot_answers_beside_its_own_fork_bomb_and_is_lent_again() -> No
     if os.geteuid() != 0:
         pytest.skip("an ordinary user's slots have no cgroups")
     events: list[object] = []
-    async with arena(RUNGS["namespaces"], None, no_image, LONG_S, on_event=events.append) as field:
+    async with arena(LEVELS["namespaces"], None, no_image, LONG_S, on_event=events.append) as field:
         async with field.an_attacker():
             assert not await unconfined(field, BOMB.proof)
             process = await start(field, BOMB)

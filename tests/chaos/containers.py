@@ -18,17 +18,17 @@ from tests.chaos.daemon import Daemon, own_daemon
 from tests.chaos.flow import TEN, flow
 from tests.chaos.outside import left_in_docker
 from tests.chaos.seen import Seen
-from tests.faults.evidence import Folder, folder
+from tests.faults.evidence import Directory, directory
 from tests.images.build import ensure
 
 LEASE_S = 2.0
 
 
 class Place(NamedTuple):
-    """A run of its own, with a folder that its sandboxes have mounted."""
+    """A run of its own, with a directory that its sandboxes have mounted."""
 
     client: DockerClient
-    evidence: Folder
+    evidence: Directory
     run_id: str
     options: dict[str, Any]
 
@@ -54,7 +54,10 @@ class Place(NamedTuple):
 @contextmanager
 def place(daemon: Daemon | None = None) -> Iterator[Place]:
     """A run that nobody else has, on a daemon of ours or on the machine's."""
-    with folder() as evidence, contextlib.closing(docker.from_env()) if daemon is None else daemon.looking() as client:
+    with (
+        directory() as evidence,
+        contextlib.closing(docker.from_env()) if daemon is None else daemon.looking() as client,
+    ):
         run_id = f"chaos-{evidence.path.name}"
         options: dict[str, Any] = {
             "backend": "docker",

@@ -162,7 +162,7 @@ def volumes_of(client: DockerClient, run_id: str) -> set[str]:
 
 def verdict(ends: list[float], left: list[str]) -> Seen:
     """The row: what runs ends by itself, what lies there goes with the next pool."""
-    # The folder of a user's pools stays. A bare name is Python's own trial of the temporary directory, broken off.
+    # The directory of a user's pools stays. A bare name is Python's own trial of the temporary directory, broken off.
     what = [name for name in left if not name.startswith("hermes-exec.") and not re.fullmatch("[a-z0-9_]{8}", name)]
     return Seen("gone with its driver", "", "gone with its driver", ", ".join(what) or NOTHING, max(ends))
 

@@ -20,10 +20,10 @@ def outcomes_in_container(
     request: pytest.FixtureRequest, docker_image: Callable[[str], str], user: str
 ) -> dict[str, Outcome]:
     """The outcomes of those checks that the module of this request has, as a user of a container of Debian."""
-    folders = [str(ROOT), *PACKAGES]
+    directories = [str(ROOT), *PACKAGES]
     command = ["docker", "run", "--rm", "--init", "--user", user, "--env", "HOME=/tmp"]
-    command += [word for folder in folders for word in ("--volume", f"{folder}:{folder}:ro")]
-    command += ["--env", f"PYTHONPATH={':'.join(folders)}", "--env", "PYTHONDONTWRITEBYTECODE=1"]
+    command += [word for directory in directories for word in ("--volume", f"{directory}:{directory}:ro")]
+    command += ["--env", f"PYTHONPATH={':'.join(directories)}", "--env", "PYTHONDONTWRITEBYTECODE=1"]
     command += [docker_image("debian"), f"python{sys.version_info.major}.{sys.version_info.minor}", "-m"]
     command += ["tests.conformance.as_user", "local", "{}", *chosen(request)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)

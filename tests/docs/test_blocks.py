@@ -55,8 +55,8 @@ def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pyte
         code = code.replace(HOST_IN_DOCS, f"**{server.options()!r}")
     elif engine == "singularity":
         assert IMAGE_IN_DOCS in code
-        folder: Callable[[str], str] = request.getfixturevalue("singularity_image")
-        code = code.replace(f"docker://{IMAGE_IN_DOCS}", folder("debian"))
+        directory: Callable[[str], str] = request.getfixturevalue("singularity_image")
+        code = code.replace(f"docker://{IMAGE_IN_DOCS}", directory("debian"))
     elif engine == "modal":
         assert IMAGE_IN_DOCS in code
         request.getfixturevalue("modal_server")
@@ -79,20 +79,20 @@ def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pyte
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-def check_environment(code: str, folder: Path) -> None:
+def check_environment(code: str, directory: Path) -> None:
     """An environment of the docs fills a group, in which the model does what it is asked."""
-    (folder / "block.py").write_text(code)
-    made = make_tokenizer(folder / "tokenizer")
+    (directory / "block.py").write_text(code)
+    made = make_tokenizer(directory / "tokenizer")
 
     def policy(prompt: str) -> str:
         return "Done." if "<|im_start|>tool" in prompt else call("terminal", command="sort -o names.txt names.txt")
 
     with serving(PolicyServer(load(made), policy)) as server:
         command = [sys.executable, "block.py", "process", *flags(made, server.url, "--env.total_steps", "1")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=directory)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "rewards 1 1" in done.stderr
-    assert (folder / "data" / "sort.jsonl").stat().st_size > 1000
+    assert (directory / "data" / "sort.jsonl").stat().st_size > 1000
 
 
 def test_every_python_block_is_found() -> None:

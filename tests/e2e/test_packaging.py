@@ -45,9 +45,9 @@ def copy_sources(copy: Path) -> Path:
     return copy
 
 
-def build(folder: Path, kind: str, out: Path) -> Path:
+def build(directory: Path, kind: str, out: Path) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (built,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
     return built
@@ -61,10 +61,10 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         for program in PROGRAMS:
-            manifest = json.loads(archive.read(f"{program.folder}/manifest.json"))
+            manifest = json.loads(archive.read(f"{program.directory}/manifest.json"))
             assert set(manifest) == {program.file(target) for target in TARGETS}
             for name, digest in manifest.items():
-                assert hashlib.sha256(archive.read(f"{program.folder}/{name}")).hexdigest() == digest
+                assert hashlib.sha256(archive.read(f"{program.directory}/{name}")).hexdigest() == digest
         names = archive.namelist()
     packages = ("hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos")
     assert {f"{package}/py.typed" for package in packages} <= set(names)
@@ -90,7 +90,7 @@ def test_an_editable_install_builds_for_this_machine_alone_and_says_so(tmp_path:
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for program in PROGRAMS:
-        made = {path.name for path in (checkout / program.folder).glob(f"{program.name}-*")}
+        made = {path.name for path in (checkout / program.directory).glob(f"{program.name}-*")}
         assert made == {program.file(target) for target in targets_here()}
     said = [line for line in done.stderr.splitlines() if line.startswith("built the ")]
     assert [line.rpartition(" in ")[0] for line in said] == [
@@ -104,7 +104,7 @@ def test_unchanged_sources_are_not_built_again(checkout: Path) -> None:
     build_runners(checkout, TARGETS, print)
     assert not build_runners(checkout, TARGETS, print)
     for program in PROGRAMS:
-        damaged = checkout / program.folder / program.file(TARGETS[0])
+        damaged = checkout / program.directory / program.file(TARGETS[0])
         good = damaged.read_bytes()
         damaged.write_bytes(b"something else")
         assert build_runners(checkout, TARGETS, print)

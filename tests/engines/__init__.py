@@ -62,9 +62,9 @@ def engine_of(backend: str, image: str = "debian") -> Iterator[Engine]:
         with sshd.server() as server:
             yield Engine(server.options(), restart_of(server))
     elif backend == "singularity":
-        from tests.images.folders import ensure as ensure_folder
+        from tests.images.directories import ensure as ensure_directory
 
-        yield Engine({"image": str(ensure_folder(image))})
+        yield Engine({"image": str(ensure_directory(image))})
     elif backend == "nomad":
         image = _docker_image(image)
         with nomad_agent.agent() as agent:

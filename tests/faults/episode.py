@@ -26,7 +26,7 @@ from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.registry import config_type, make_backend
 from hermes_exec.testing.faults import Faults, faulty
 from tests.engines import modal_server
-from tests.faults.evidence import Evidence, Folder, folder, listening
+from tests.faults.evidence import Directory, Evidence, directory, listening
 from tests.faults.workload import WORKERS, Record, nap, work
 from tests.support.outside import marked
 
@@ -65,17 +65,17 @@ class Verdict:
 def pool_options(backend: str, faults: Faults, evidence: Evidence, options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the pool under test, with options of its backend."""
     common = {"lease_s": LEASE_S, "run_id": f"faults-{faults.seed}", "max_sandboxes": 3, "slots_per_sandbox": 4}
-    if backend == "modal" and isinstance(evidence, Folder):
+    if backend == "modal" and isinstance(evidence, Directory):
         volume = f"evidence-{faults.seed}"
         modal_server.in_use().switch("volumes", {volume: str(evidence.path)})
         options = {**options, "shared_volumes": [f"{volume}:/evidence"], "creates_per_s": None}
     elif backend == "nomad":
-        assert isinstance(evidence, Folder)
+        assert isinstance(evidence, Directory)
         options = {**options, "volumes": [f"{evidence.path}:/evidence"]}
         common["slot_root"] = "shared"
     elif backend != "docker":
         options = {**options, "base_dir": os.environ.get(SANDBOXES) or tempfile.gettempdir()}
-    elif isinstance(evidence, Folder):
+    elif isinstance(evidence, Directory):
         small = {"/hermes-exec/state/base": f"size={ROOM_MB}m,mode=711"}
         options = {**options, "shared_volumes": [f"{evidence.path}:/evidence"], "tmpfs": small}
     return {**common, "backend": faulty(config_type(backend).of(options), faults)}
@@ -137,7 +137,7 @@ def episode(backend: str, seed: int, options: dict[str, Any]) -> Verdict:
     """Run one seed in this process."""
     began = time.monotonic()
     faults = Faults(seed)
-    way: AbstractContextManager[Evidence] = folder() if backend in {"docker", "nomad", "modal"} else listening()
+    way: AbstractContextManager[Evidence] = directory() if backend in {"docker", "nomad", "modal"} else listening()
     with way as evidence, tempfile.TemporaryDirectory() as scratch:
         if backend == "modal":
             sandboxes()  # its client keeps a connection for the whole program

@@ -69,8 +69,8 @@ def listening() -> Iterator[Listener]:
             thread.join()
 
 
-class Folder:
-    """Traces as files of a folder that every sandbox has mounted."""
+class Directory:
+    """Traces as files of a directory that every sandbox has mounted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,8 +85,8 @@ class Folder:
 
 
 @contextmanager
-def folder() -> Iterator[Folder]:
-    """A folder that every user may write to."""
+def directory() -> Iterator[Directory]:
+    """A directory that every user may write to."""
     with tempfile.TemporaryDirectory() as path:
         Path(path).chmod(0o777)
-        yield Folder(Path(path))
+        yield Directory(Path(path))

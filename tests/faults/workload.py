@@ -71,14 +71,14 @@ class Worker:
         self.tag = f"w{seed}x{number}"
         self.nap = nap(seed, number)
 
-    async def work(self, folder: Path) -> None:
+    async def work(self, directory: Path) -> None:
         """Lend slots and use them."""
         for _ in range(ROUNDS):
             try:
                 async with self.pool.slot(timeout_s=120) as slot:
                     await self._clean(slot)
                     for _ in range(self.random.randint(1, 4)):
-                        await self.random.choice(self._acts())(slot, folder)
+                        await self.random.choice(self._acts())(slot, directory)
             except BROKEN:
                 continue
             except (AcquireTimeout, LaunchError):
@@ -229,10 +229,10 @@ class Worker:
         if await slot.files.read_bytes(path) != data:
             self._wrong(f"{path} is not what was written")
 
-    async def trees(self, slot: Slot, folder: Path) -> None:
+    async def trees(self, slot: Slot, directory: Path) -> None:
         """A tree that goes up and comes down."""
         self.count += 1
-        source, target = folder / f"{self.tag}up{self.count}", folder / f"{self.tag}down{self.count}"
+        source, target = directory / f"{self.tag}up{self.count}", directory / f"{self.tag}down{self.count}"
         contents = {f"{i}": self.random.randbytes(self.random.choice((0, 10, 50_000))) for i in range(12)}
         source.mkdir()
         for name, data in contents.items():
@@ -271,11 +271,11 @@ class Worker:
             self._wrong("a reset left a file")
 
 
-async def work(pool: SandboxPool, evidence: Callable[[str], str], folder: Path, seed: int) -> Record:
+async def work(pool: SandboxPool, evidence: Callable[[str], str], directory: Path, seed: int) -> Record:
     """Have all workers work until they are done."""
     record = Record()
     async with anyio.create_task_group() as tasks:
         for number in range(WORKERS):
             worker = Worker(pool, record, evidence, number, seed)
-            tasks.start_soon(worker.work, folder)
+            tasks.start_soon(worker.work, directory)
     return record

@@ -40,7 +40,7 @@ class Job:
     name: str
     command: list[str]
     wanted: int
-    folder: Path = ROOT
+    directory: Path = ROOT
     inputs: int = 0
     memory_mb: int = 0
     seconds: float = 0.0
@@ -56,7 +56,12 @@ class Job:
         """Run it to its end."""
         begun = time.monotonic()
         process = subprocess.Popen(
-            self.command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            self.command,
+            cwd=self.directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
         assert process.stdout is not None
         for line in process.stdout:
@@ -87,7 +92,7 @@ def go_jobs(share: float) -> Iterator[Job]:
     """Each target of the runner, compiled once a package."""
     programs: dict[str, Path] = {}
     for package, name in go_targets():
-        folder = RUNNER / "internal" / package
+        directory = RUNNER / "internal" / package
         if package not in programs:
             programs[package] = GROWN / f"{package}.test"
             build = ["go", "test", "-c", "-fuzz=.", "-o", str(programs[package]), f"./internal/{package}"]
@@ -102,7 +107,7 @@ def go_jobs(share: float) -> Iterator[Job]:
         }
         options["fuzzcachedir"] = str(GROWN / "go" / package)
         command = [str(programs[package]), *(f"-test.{option}={value}" for option, value in options.items())]
-        yield Job(f"runner: {package}.{name}", command, wanted, folder)
+        yield Job(f"runner: {package}.{name}", command, wanted, directory)
 
 
 def python_jobs(share: float) -> Iterator[Job]:

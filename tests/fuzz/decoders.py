@@ -273,8 +273,8 @@ def archive(data: bytes) -> None:
         assert os.listdir(around) in (["a"], [])
         assert os.listdir(os.path.join(around, "a")) == ["top"]
         # What was written may be without permissions for who cleans up.
-        for folder, _, _ in os.walk(top):
-            os.chmod(folder, 0o700)
+        for directory, _, _ in os.walk(top):
+            os.chmod(directory, 0o700)
 
 
 def docker(data: bytes) -> None:
@@ -349,4 +349,4 @@ DECODERS: dict[str, Callable[[bytes], None]] = {
     "nomad": nomad,
     "trace": trace,
 }
-"""By the name of their folder in `corpus/`."""
+"""By the name of their directory in `corpus/`."""

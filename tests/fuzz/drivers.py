@@ -81,12 +81,12 @@ class Runner:
     """A serving runner of its own, and the key to it."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="hermes-exec-fuzz-"))
-        self.folder.chmod(0o711)
-        self.base = self.folder / "base"
+        self.directory = Path(tempfile.mkdtemp(prefix="hermes-exec-fuzz-"))
+        self.directory.chmod(0o711)
+        self.base = self.directory / "base"
         self.key, self.boot_id = secrets.token_bytes(32), ""
         command = [str(runner_binary.path()), "serve", "--base", str(self.base), "--parent", str(os.getpid())]
-        with (self.folder / "log").open("wb") as log:
+        with (self.directory / "log").open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
         self.ids = itertools.count(8, 8)
 
@@ -103,7 +103,7 @@ class Runner:
             self.process.kill()
             self.process.wait()
             raise
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def connect(self) -> socket.socket:
         deadline = time.monotonic() + PATIENCE_S
@@ -138,7 +138,7 @@ class Runner:
 
     def log(self) -> str:
         """What it wrote of itself."""
-        return (self.folder / "log").read_text(errors="replace")
+        return (self.directory / "log").read_text(errors="replace")
 
 
 class Talk:

@@ -104,11 +104,11 @@ async def _processes(slot: Slot) -> None:
 
 
 async def _trees(slot: Slot) -> None:
-    with tempfile.TemporaryDirectory(prefix="hermes-exec-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hermes-exec-fuzz-") as directory:
         try:
-            await slot.files.download("d", os.path.join(folder, "down"))
+            await slot.files.download("d", os.path.join(directory, "down"))
         finally:
-            for below, _, _ in os.walk(folder):
+            for below, _, _ in os.walk(directory):
                 os.chmod(below, 0o700)
 
 

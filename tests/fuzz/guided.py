@@ -1,6 +1,7 @@
-"""`python -m tests.fuzz.guided NAME RUNS FOLDER` fuzzes one decoder with atheris, guided by what it covers.
+"""`python -m tests.fuzz.guided NAME RUNS DIRECTORY` fuzzes one decoder with atheris, guided by what it covers.
 
-What it finds goes to FOLDER: inputs that cover more, and a file `crash-…`, `timeout-…` or `oom-…` for what went wrong.
+What it finds goes to DIRECTORY: inputs that cover more, and a file `crash-…`, `timeout-…` or `oom-…` for what went
+wrong.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def _in_json(data: bytes, most: int, seed: int) -> bytes:
 
 def main() -> None:
     """Fuzz until the runs are done or something is found; the exit code says which."""
-    name, runs, folder = sys.argv[1:]
-    grown = Path(folder) / name
+    name, runs, directory = sys.argv[1:]
+    grown = Path(directory) / name
     grown.mkdir(parents=True, exist_ok=True)
     limits = [f"-max_len={LONGEST_BYTES}", f"-timeout={SLOWEST_S}", f"-rss_limit_mb={MOST_MEMORY_MB}"]
     asked = [f"-runs={runs}", f"-artifact_prefix={grown}/", "-print_final_stats=1"]

@@ -186,7 +186,7 @@ def nomad(*messages: object) -> bytes:
 
 TRACE = (
     {"trace": 1, "began_at": 1.5e9},
-    {"t": 0.1, "event": "Lent", "slot": "s0"},
+    {"t": 0.1, "event": "Acquired", "slot": "s0"},
     {"t": 0.1, "sandbox": "b", "connected": True, "handshake_s": 0.1},
     {"t": 0.2, "sandbox": "b", "begun": 1, "method": "exec.run"},
     {"t": 0.3, "sandbox": "b", "dir": ">", "type": "REQUEST", "id": 1, "bytes": 9, "method": "exec.run", "slot": "s0"},
@@ -242,10 +242,10 @@ SEEDS: dict[str, dict[str, bytes]] = {
 def main() -> None:
     """Write the seeds."""
     for decoder, seeds in SEEDS.items():
-        folder = Path(__file__).parent / "corpus" / decoder
-        folder.mkdir(parents=True, exist_ok=True)
+        directory = Path(__file__).parent / "corpus" / decoder
+        directory.mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
-            (folder / f"seed-{name}").write_bytes(data)
+            (directory / f"seed-{name}").write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -101,8 +101,8 @@ def build(client: docker.DockerClient, name: str, wanted: str) -> None:
     recipe = RECIPES[name]
     changes = [*recipe.changes, f"LABEL {LABEL}"]
     repository, _, version = wanted.partition(":")
-    with tempfile.TemporaryDirectory(prefix="hermes-exec-image-") as folder:
-        archive, scratch = Path(folder) / "rootfs.tar", Path(folder) / "scratch"
+    with tempfile.TemporaryDirectory(prefix="hermes-exec-image-") as directory:
+        archive, scratch = Path(directory) / "rootfs.tar", Path(directory) / "scratch"
         scratch.mkdir()
         try:
             recipe.write(archive, scratch)

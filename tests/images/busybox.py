@@ -20,8 +20,8 @@ ACCOUNTS = {
     ),
     "etc/group": "root:x:0:\ntester:x:1000:\nnobody:x:65534:\n",
 }
-FOLDERS = dict.fromkeys(("bin", "dev", "etc", "home", "home/tester", "proc", "sys", "var"), 0o755)
-FOLDERS |= {"root": 0o700, "tmp": 0o1777}
+DIRECTORIES = dict.fromkeys(("bin", "dev", "etc", "home", "home/tester", "proc", "sys", "var"), 0o755)
+DIRECTORIES |= {"root": 0o700, "tmp": 0o1777}
 
 
 class BusyboxUnavailable(Exception):
@@ -37,12 +37,12 @@ def write_rootfs(archive: Path, _scratch: Path) -> None:
     program = busybox()
     applets = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True).stdout.split()
     with tarfile.open(archive, "w") as out:
-        for name, mode in FOLDERS.items():
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, mode
+        for name, mode in DIRECTORIES.items():
+            directory = tarfile.TarInfo(name)
+            directory.type, directory.mode = tarfile.DIRTYPE, mode
             if name == "home/tester":
-                folder.uid = folder.gid = 1000
-            out.addfile(folder)
+                directory.uid = directory.gid = 1000
+            out.addfile(directory)
         add_file(out, "bin/busybox", program.read_bytes(), 0o755)
         for name, text in ACCOUNTS.items():
             add_file(out, name, text.encode(), 0o644)

@@ -1,6 +1,6 @@
 """Puts a Debian file system with bash, Python 3 and git together from the packages of the machine's own apt sources.
 
-Works as an ordinary user: apt keeps its state in a folder of ours, and the packages are merged as archives, never
+Works as an ordinary user: apt keeps its state in a directory of ours, and the packages are merged as archives, never
 unpacked on this machine. Their set-up scripts do not run; what this image needs of them (accounts, links, libraries'
 cache, compiled Python) is made here or by FINISH.
 """
@@ -60,8 +60,8 @@ def write_rootfs(archive: Path, scratch: Path, more: str = "") -> None:
 
 def download(scratch: Path, packages: list[str]) -> list[Path]:
     """Fetch packages and everything that they need."""
-    for folder in ("lists/partial", "cache/archives/partial"):
-        (scratch / folder).mkdir(parents=True)
+    for directory in ("lists/partial", "cache/archives/partial"):
+        (scratch / directory).mkdir(parents=True)
     status, sources = scratch / "status", scratch / "sources.list"
     status.write_text("")
     sources.write_text(own_sources())

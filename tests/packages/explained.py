@@ -54,7 +54,7 @@ EXPLAINED = (
     Named(
         "plumbum",
         "tests/test_examples.py::TestExamples::test_async_hybrid_example_runs",
-        "makes a folder in `/tmp` by that name; slots at `uid` do not share the sandbox's: `TMPDIR` names their own",
+        "makes a directory in `/tmp` by that name; slots at `uid` do not share the sandbox's: `TMPDIR` names their own",
         pairs=("docker-shared",),
     ),
     Named(

@@ -28,21 +28,23 @@ class NoReport(Exception):
 
 
 class Work(NamedTuple):
-    """A suite with the folder that has it, the image of containers, and the tests that are asked for (default: all)."""
+    """A suite with the directory that has it, the image of containers, and the tests that are asked for (default:
+    all).
+    """
 
     suite: Suite
-    folder: Path
+    directory: Path
     image: str
     tests: tuple[str, ...] = ()
 
     @property
-    def folders(self) -> tuple[str, str]:
+    def directories(self) -> tuple[str, str]:
         """What has to be brought: the sources, and what is installed."""
         return self.suite.name, "site"
 
     @property
     def script(self) -> str:
-        """Shell text that installs the package beside its tools and runs its tests, where the folders are."""
+        """Shell text that installs the package beside its tools and runs its tests, where the directories are."""
         # Without -s pytest takes away the input, whatever it is.
         options = ["-s"] if self.suite.terminal else []
         words = shlex.join([*options, *self.suite.options, *(self.tests or self.suite.tests)])
@@ -78,8 +80,8 @@ def on_host(work: Work) -> Report:
     """As an ordinary user of this host, with a home of its own."""
     with tempfile.TemporaryDirectory() as path:
         home = Path(path)
-        for name in work.folders:
-            shutil.copytree(work.folder / name, home / name, symlinks=True)
+        for name in work.directories:
+            shutil.copytree(work.directory / name, home / name, symlinks=True)
         (home / "tmp").mkdir()
         env = {"PATH": os.defpath, "HOME": path, "TMPDIR": f"{path}/tmp", **VARIABLES}
         user = None
@@ -91,17 +93,17 @@ def on_host(work: Work) -> Report:
         return report_of(lambda name: (home / name).read_text(errors="replace"))
 
 
-def _started(folder: str, env: dict[str, str], user: int | None) -> dict[str, Any]:
+def _started(directory: str, env: dict[str, str], user: int | None) -> dict[str, Any]:
     """Where and as whom a process is started, as `subprocess` takes it."""
     groups = None if user is None else ()
-    return {"cwd": folder, "env": env, "user": user, "group": user, "extra_groups": groups}
+    return {"cwd": directory, "env": env, "user": user, "group": user, "extra_groups": groups}
 
 
-def without_terminal(command: list[str], folder: str, env: dict[str, str], user: int | None) -> None:
+def without_terminal(command: list[str], directory: str, env: dict[str, str], user: int | None) -> None:
     """Run it in a session of its own, without input."""
     subprocess.run(
         command,
-        **_started(folder, env, user),
+        **_started(directory, env, user),
         start_new_session=True,
         timeout=LONGEST_S,
         stdin=subprocess.DEVNULL,
@@ -109,7 +111,7 @@ def without_terminal(command: list[str], folder: str, env: dict[str, str], user:
     )
 
 
-def on_terminal(command: list[str], folder: str, env: dict[str, str], user: int | None) -> None:
+def on_terminal(command: list[str], directory: str, env: dict[str, str], user: int | None) -> None:
     """Run it in a session of its own that has a terminal."""
     ours, theirs = os.openpty()
     try:
@@ -117,7 +119,7 @@ def on_terminal(command: list[str], folder: str, env: dict[str, str], user: int 
             os.fchown(theirs, user, user)
         process = subprocess.Popen(
             ["setsid", "--ctty", "--wait", *command],
-            **_started(folder, env, user),
+            **_started(directory, env, user),
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -149,10 +151,12 @@ def _in_container(work: Work, user: str) -> Report:
         auto_remove=True,
         init=True,
         network_mode="none",
-        volumes=[f"{work.folder}:/from:ro"],
+        volumes=[f"{work.directory}:/from:ro"],
     )
     try:
-        prepare = f"mkdir -p /suite/tmp && cd /from && cp -R {' '.join(work.folders)} /suite && chown -R {user} /suite"
+        prepare = (
+            f"mkdir -p /suite/tmp && cd /from && cp -R {' '.join(work.directories)} /suite && chown -R {user} /suite"
+        )
         assert container.exec_run(["bash", "-c", prepare]).exit_code == 0
         env = {"HOME": "/suite", "TMPDIR": "/suite/tmp", **VARIABLES}
         container.exec_run(
@@ -192,8 +196,8 @@ def in_shared_docker_slot(work: Work) -> Report:
 
 def _in_slot(work: Work, pool: blocking.SandboxPool) -> Report:
     with pool.slot() as slot:
-        for name in work.folders:
-            slot.files.upload(work.folder / name, name)
+        for name in work.directories:
+            slot.files.upload(work.directory / name, name)
         if work.suite.terminal:
             slot.spawn(work.script, pty=True, env=VARIABLES).wait(timeout_s=LONGEST_S)
         else:
@@ -202,7 +206,7 @@ def _in_slot(work: Work, pool: blocking.SandboxPool) -> Report:
 
 
 class Pair(NamedTuple):
-    """A rung of isolation, and what its slots are compared with: where the same user would run without us."""
+    """A level of isolation, and what its slots are compared with: where the same user would run without us."""
 
     name: str
     outside: Place

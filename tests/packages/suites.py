@@ -33,8 +33,8 @@ class Suite:
     terminal: bool = False
 
     @property
-    def folder(self) -> str:
-        """The one folder of its source distribution."""
+    def directory(self) -> str:
+        """The one directory of its source distribution."""
         return f"{self.name}-{self.version}"
 
 
@@ -69,27 +69,28 @@ SUITES = (
 
 
 def fetched(suite: Suite) -> Path:
-    """A folder with the sources, in one of the package's name, and all that their tests import, in `site`; made once.
+    """A directory with the sources, in one of the package's name, and all that their tests import, in `site`; made
+    once.
 
     Raises:
         subprocess.CalledProcessError: the index cannot be reached, or has none of that version.
     """
-    folder = CACHE / suite.folder
+    directory = CACHE / suite.directory
     recipe = hashlib.sha256(repr((suite.name, suite.version, suite.needs, TOOLS)).encode()).hexdigest()
-    ready = folder / "ready"
+    ready = directory / "ready"
     if ready.exists() and ready.read_text() == recipe:
-        return folder
-    if folder.exists():
-        shutil.rmtree(folder)
+        return directory
+    if directory.exists():
+        shutil.rmtree(directory)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     wanted = f"{suite.name}=={suite.version}"
-    source = ["download", "--no-deps", "--no-binary", suite.name, "-d", str(folder / "sdist"), wanted]
-    site = ["install", "--no-warn-conflicts", "--target", str(folder / "site"), *TOOLS, *suite.needs, wanted]
+    source = ["download", "--no-deps", "--no-binary", suite.name, "-d", str(directory / "sdist"), wanted]
+    site = ["install", "--no-warn-conflicts", "--target", str(directory / "site"), *TOOLS, *suite.needs, wanted]
     subprocess.run([*pip, *source], check=True)
     subprocess.run([*pip, *site], check=True)
-    (archive,) = (folder / "sdist").glob("*.tar.gz")
+    (archive,) = (directory / "sdist").glob("*.tar.gz")
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
-    (folder / suite.folder).rename(folder / suite.name)
+        packed.extractall(directory, filter="data")
+    (directory / suite.directory).rename(directory / suite.name)
     ready.write_text(recipe)
-    return folder
+    return directory

@@ -25,7 +25,7 @@ TASKS = ("Create a directory named build.", "Create an empty file named notes.tx
 KEY = "none"
 
 
-def make_tokenizer(folder: Path) -> Path:
+def make_tokenizer(directory: Path) -> Path:
     """That of the model, from the arrays in its file, with a chat template that has tools."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -42,8 +42,8 @@ def make_tokenizer(folder: Path) -> Path:
     fast: Any = PreTrainedTokenizerFast
     whole = fast(tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|im_end|>")
     whole.chat_template = PLAIN
-    whole.save_pretrained(str(folder))
-    return folder
+    whole.save_pretrained(str(directory))
+    return directory
 
 
 class ModelServer(PolicyServer):

@@ -58,4 +58,4 @@ def find_on_node(agent: nomad_agent.Agent) -> list[str]:
     """Find jobs, and directories of a node that are there after it has collected its garbage."""
     jobs = [f"job {job} is left" for job in agent.jobs()]
     agent.ask("PUT", "system/gc")
-    return jobs + [f"{path} is left" for path in (agent.folder / "data" / "alloc").glob("*-*")]
+    return jobs + [f"{path} is left" for path in (agent.directory / "data" / "alloc").glob("*-*")]

@@ -1,6 +1,6 @@
 """What a driver, its runners and the engine hold, looked at from outside.
 
-`python -m tests.soak.gauges PID RUN_ID FOLDER` prints a line of JSON every few seconds until it is ended.
+`python -m tests.soak.gauges PID RUN_ID DIRECTORY` prints a line of JSON every few seconds until it is ended.
 """
 
 from __future__ import annotations
@@ -81,37 +81,37 @@ def held(pid: int) -> tuple[int, int, float]:
     """Descriptors, threads, and MiB of memory of its own of a process; pages of its program, which come in as they are
     used, are none.
     """
-    folder = PROC / str(pid)
+    directory = PROC / str(pid)
     try:
-        status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
-        return len(os.listdir(folder / "fd")), int(status["Threads"]), int(status["RssAnon"].split()[0]) / 1024
+        status = dict(line.split(":", 1) for line in (directory / "status").read_text().splitlines() if ":" in line)
+        return len(os.listdir(directory / "fd")), int(status["Threads"]), int(status["RssAnon"].split()[0]) / 1024
     except (OSError, KeyError):
         return 0, 0, 0.0
 
 
-def groups_in(folder: Path) -> list[str]:
-    """How the names of cgroups begin that runners in this folder have made."""
-    files = [*folder.glob("*/groups"), *folder.glob("*/base/groups")]
+def groups_in(directory: Path) -> list[str]:
+    """How the names of cgroups begin that runners in this directory have made."""
+    files = [*directory.glob("*/groups"), *directory.glob("*/base/groups")]
     return [beginning for file in files for beginning in file.read_text().splitlines()]
 
 
 def cgroups(ids: list[str]) -> int:
     """How many cgroups have these in their paths: those of containers, and those in them."""
     count = 0
-    for root, folders, _ in os.walk("/sys/fs/cgroup"):
+    for root, directories, _ in os.walk("/sys/fs/cgroup"):
         if any(i in root for i in ids):
             count += 1
         elif root.count("/") > 7:
-            folders.clear()
+            directories.clear()
     return count
 
 
-def sample(client: DockerClient | None, driver: int, run_id: str, folder: Path) -> dict[str, float]:
-    """One line. Ours is what is below the driver and in its containers, and what works in its folder."""
+def sample(client: DockerClient | None, driver: int, run_id: str, directory: Path) -> dict[str, float]:
+    """One line. Ours is what is below the driver and in its containers, and what works in its directory."""
     look = Look()
     ids = containers(client, run_id)
     mains = [main_process(client, container) for container in ids]
-    there = [pid for pid in look.state if any(word.startswith(f"{folder}/") for word in words(pid))]
+    there = [pid for pid in look.state if any(word.startswith(f"{directory}/") for word in words(pid))]
     ours = {pid for root in (driver, *mains, *there) if root for pid in look.below(root)}
     runners = [pid for pid in ours if words(pid)[1:2] == ["serve"]]
     agents = [pid for pid in ours if words(pid)[:2] == ["runner", "agent"]]
@@ -132,19 +132,19 @@ def sample(client: DockerClient | None, driver: int, run_id: str, folder: Path) 
         "agent descriptors": totals[1][0],
         "agent MiB": totals[1][2],
         "zombies": sum(look.state.get(pid) == "Z" for pid in ours),
-        "folders": sum(len(folders) for root, folders, _ in os.walk(folder) if root.count("/") < 8),
+        "directories": sum(len(directories) for root, directories, _ in os.walk(directory) if root.count("/") < 8),
         "containers": len(ids),
-        "cgroups": cgroups([*ids, *groups_in(folder)]),
+        "cgroups": cgroups([*ids, *groups_in(directory)]),
     }
 
 
 def main() -> None:
     """Look until ended."""
-    driver, run_id, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    driver, run_id, directory = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     client = docker()
     begin = time.monotonic()
     while True:
-        print(json.dumps({"s": time.monotonic() - begin, **sample(client, driver, run_id, folder)}), flush=True)
+        print(json.dumps({"s": time.monotonic() - begin, **sample(client, driver, run_id, directory)}), flush=True)
         time.sleep(EVERY_S)
 
 

@@ -80,10 +80,10 @@ async def _worker(worker: Worker, start: float, end: float, pause_s: float, prog
     await anyio.sleep(chance.uniform(0, 2 * pause_s))
     while time.monotonic() < end:
         try:
-            with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+            with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
                 async with worker.pool.slot(timeout_s=LONGEST_S) as slot:
                     for _ in range(chance.randint(4, 12)):
-                        await chance.choice(acts)(slot, Path(folder))
+                        await chance.choice(acts)(slot, Path(directory))
                         began = time.monotonic()
                         result = await slot.run(["true"], timeout_s=LONGEST_S)
                         progress.probes.append((began - start, time.monotonic() - began))

@@ -8,7 +8,7 @@ from statistics import median
 SLACK = {
     "MiB": 24.0,
     "zombies": 3.0,
-    "folders": 100.0,
+    "directories": 100.0,
     "children": 5.0,
     "containers": 0.5,
     "runners": 0.5,

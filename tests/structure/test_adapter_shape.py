@@ -31,9 +31,9 @@ def adapter_lines(name: str) -> int:
     return sum(code_lines(path.read_text("utf-8")) for path in (BACKENDS / name).rglob("*.py"))
 
 
-@pytest.mark.parametrize("folder", ADAPTERS, ids=lambda folder: folder.name)
-def test_adapter_has_required_modules(folder: Path) -> None:
-    assert REQUIRED - {path.name for path in folder.iterdir()} == set()
+@pytest.mark.parametrize("directory", ADAPTERS, ids=lambda directory: directory.name)
+def test_adapter_has_required_modules(directory: Path) -> None:
+    assert REQUIRED - {path.name for path in directory.iterdir()} == set()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(BACKENDS).as_posix())
@@ -42,7 +42,7 @@ def test_module_of_backends_is_small(path: Path) -> None:
 
 
 def test_adapters_exist() -> None:
-    assert {"local", "docker"} <= {folder.name for folder in ADAPTERS}
+    assert {"local", "docker"} <= {directory.name for directory in ADAPTERS}
 
 
 def test_code_lines_counts_code_only() -> None:

@@ -70,7 +70,7 @@ def room(module: str) -> str:
 
 
 def is_module(name: str) -> bool:
-    """Whether hermes_exec has a module or a folder of this name; else it is one of its public names."""
+    """Whether hermes_exec has a module or a directory of this name; else it is one of its public names."""
     return any((PACKAGES["hermes_exec"] / found).exists() for found in (name, f"{name}.py"))
 
 

@@ -11,9 +11,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = ("envs", "data", "cache.py", "task_images.py", "datasets.py")
 """Of the environments: tasks, images and caches, which hold nothing of a run."""
-FOLDERS = (ROOT / "hermes_agent", ROOT / "hermes_exec" / "tracing", ROOT / "hermes_exec" / "cli",
+DIRECTORIES = (ROOT / "hermes_agent", ROOT / "hermes_exec" / "tracing", ROOT / "hermes_exec" / "cli",
            ROOT / "integrations" / "batch", ROOT / "integrations" / "atropos" / "hermes_atropos")  # fmt: skip
-FILES = [path for folder in FOLDERS for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in PUBLIC]
+FILES = [
+    path
+    for directory in DIRECTORIES
+    for path in directory.rglob("*.py")
+    if path.relative_to(directory).parts[0] not in PUBLIC
+]
 WRITERS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkstemp", "NamedTemporaryFile"}
 OF_A_SLOT = {"files", "slot"}
 

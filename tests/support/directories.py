@@ -11,8 +11,8 @@ from pathlib import Path
 
 def let_others_pass(tmp_path: Path) -> Path:
     """Open the way to pytest's directory of a test; the directory."""
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o711)
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o711)
     return tmp_path
 
 

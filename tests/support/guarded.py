@@ -67,11 +67,13 @@ class Guarded(LocalBackend):
 POINTS = "[hermes_exec.backends]\nguarded = hermes_guarded\nhalf = hermes_guarded.not_there\n"
 
 
-def install(folder: Path) -> Path:
-    """Put the distribution into a folder, which is then to be on the path of a program; it has a broken backend too."""
-    (folder / "hermes_guarded.py").write_text(MODULE)
-    info = folder / "hermes_guarded-1.0.dist-info"
+def install(directory: Path) -> Path:
+    """Put the distribution into a directory, which is then to be on the path of a program; it has a broken backend
+    too.
+    """
+    (directory / "hermes_guarded.py").write_text(MODULE)
+    info = directory / "hermes_guarded-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hermes-guarded\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(POINTS)
-    return folder
+    return directory

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from anyio.abc import ByteStream
 
 from hermes_exec.backends import registry
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, SandboxStatus
+from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo, SandboxStatus
 from hermes_exec.config import BackendConfig
 
 
@@ -77,7 +77,7 @@ class Backend:
         self.launched(sandbox)
         return sandbox
 
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
+    async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         return []
 
     async def sandboxes(self) -> list[SandboxInfo]:

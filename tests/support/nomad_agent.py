@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
 CONFIG = """
 name = "{name}"
-data_dir = "{folder}/data"
+data_dir = "{directory}/data"
 bind_addr = "127.0.0.1"
 disable_update_check = true
 log_level = "WARN"
@@ -99,7 +99,7 @@ def missing() -> str:
 class Agent:
     """One agent. Its ports stay the same when it is restarted."""
 
-    folder: Path
+    directory: Path
     name: str
     acl: bool = True
     """Whether it asks for tokens."""
@@ -123,7 +123,7 @@ class Agent:
     @property
     def log(self) -> str:
         """What it has written."""
-        return (self.folder / "log").read_text("utf-8", "replace")
+        return (self.directory / "log").read_text("utf-8", "replace")
 
     def ask(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401 -- what JSON holds
         """An answer of its API, as the one who may do everything."""
@@ -138,19 +138,19 @@ class Agent:
         """Run it; returns when it takes jobs."""
         server = self.server is None
         joined = "" if self.server is None else f'"127.0.0.1:{self.server.ports[1]}"'
-        (self.folder / "config.hcl").write_text(
+        (self.directory / "config.hcl").write_text(
             CONFIG.format(
-                name=self.name, folder=self.folder, mhz=self.mhz, memory_mb=self.memory_mb, more=self.more,
+                name=self.name, directory=self.directory, mhz=self.mhz, memory_mb=self.memory_mb, more=self.more,
                 http=self.ports[0], rpc=self.ports[1], serf=self.ports[2], acl=str(self.acl).lower(),
                 server=str(server).lower(), node=str(not server).lower(), expect=1 if server else 0, servers=joined,
             )
         )  # fmt: skip
-        with (self.folder / "log").open("ab") as log:
+        with (self.directory / "log").open("ab") as log:
             # Tasks of raw_exec get the environment of their agent.
             path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
             self._process = subprocess.Popen(
-                [program(), "agent", f"-config={self.folder}/config.hcl"],
-                env={"PATH": path, "HOME": str(self.folder)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [program(), "agent", f"-config={self.directory}/config.hcl"],
+                env={"PATH": path, "HOME": str(self.directory)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         self.wait()
@@ -220,13 +220,13 @@ class Agent:
 
     def end(self) -> None:
         """End its jobs and itself, and whatever is left."""
-        containers = [f"sandbox-{folder.name}" for folder in (self.folder / "data" / "alloc").glob("*-*")]
+        containers = [f"sandbox-{directory.name}" for directory in (self.directory / "data" / "alloc").glob("*-*")]
         with contextlib.suppress(RuntimeError, requests.RequestException):
             for job in self.jobs() if self.server is not None else ():
                 self.ask("DELETE", f"job/{job}?purge=true")
             self.ask("PUT", "system/gc")
             until = time.monotonic() + 15
-            while time.monotonic() < until and list((self.folder / "data" / "alloc").glob("*-*")):
+            while time.monotonic() < until and list((self.directory / "data" / "alloc").glob("*-*")):
                 time.sleep(0.05)
         left = descendants(self._process.pid) if self._process is not None else []
         self.stop()
@@ -237,9 +237,9 @@ class Agent:
         if containers and shutil.which("docker"):  # those of an agent that was killed
             subprocess.run(["docker", "rm", "--force", *containers], capture_output=True, check=False)
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for mount in sorted((m for m in mounts if m.startswith(f"{self.folder}/")), reverse=True):
+        for mount in sorted((m for m in mounts if m.startswith(f"{self.directory}/")), reverse=True):
             subprocess.run(["umount", "--lazy", mount], check=False)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
         for group in Path("/sys/fs/cgroup").glob(f"*/nomad-{self.name}"):
             for inner in sorted(group.rglob("*/"), reverse=True):
                 with contextlib.suppress(OSError):
@@ -270,9 +270,9 @@ def agent(server: Agent | None = None, **options: Any) -> Iterator[Agent]:
 
 @contextmanager
 def _running(server: Agent | None, options: Mapping[str, Any]) -> Iterator[Agent]:
-    folder = Path(tempfile.mkdtemp(prefix="nomad-test-", dir="/tmp"))  # a short path, which others may pass
-    folder.chmod(0o711)
-    made = Agent(folder, f"n{uuid.uuid4().hex[:8]}", server=server, **options)
+    directory = Path(tempfile.mkdtemp(prefix="nomad-test-", dir="/tmp"))  # a short path, which others may pass
+    directory.chmod(0o711)
+    made = Agent(directory, f"n{uuid.uuid4().hex[:8]}", server=server, **options)
     if server is not None:
         made.token = server.token
     with ExitStack() as stack:

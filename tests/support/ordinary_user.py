@@ -47,7 +47,7 @@ def interpreter(env: dict[str, str], user: str) -> str:
 def run_as_ordinary_user(module: str, *words: str, user: str = USER, timeout_s: float = 580) -> bytes:
     """What a module prints that is run with these words as an ordinary user, in a home that is removed afterwards."""
     entry = pwd.getpwnam(user)
-    # The user must reach it, and pytest's folders are closed.
+    # The user must reach it, and pytest's directories are closed.
     home = Path(tempfile.mkdtemp(prefix="hermes-ordinary-", dir="/tmp"))
     os.chown(home, entry.pw_uid, entry.pw_gid)
     paths = [str(ROOT), *(path for path in sys.path if path.endswith("-packages"))]

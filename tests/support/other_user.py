@@ -39,9 +39,9 @@ def secret_file() -> Iterator[Path]:
         path.unlink()
 
 
-def found_below(name: str, *folders: str | Path) -> list[str]:
+def found_below(name: str, *directories: str | Path) -> list[str]:
     """The paths on this host of what has a name."""
-    done = subprocess.run(["find", *folders, "-name", name], capture_output=True, text=True, check=False)
+    done = subprocess.run(["find", *directories, "-name", name], capture_output=True, text=True, check=False)
     return done.stdout.split()
 
 

@@ -23,9 +23,9 @@ READY_S = 60.0
 SETTINGS = """
 ListenAddress {address}
 Port {port}
-HostKey {folder}/host_key
-PidFile {folder}/sshd.pid
-AuthorizedKeysFile {folder}/authorized_keys
+HostKey {directory}/host_key
+PidFile {directory}/sshd.pid
+AuthorizedKeysFile {directory}/authorized_keys
 StrictModes no
 UsePAM no
 PasswordAuthentication no
@@ -52,7 +52,7 @@ def missing() -> str:
 class Server:
     """One server. `port` stays the same when it is restarted."""
 
-    folder: Path
+    directory: Path
     user: str
     settings: str = ""
     port: int = 0
@@ -63,13 +63,13 @@ class Server:
 
     def start(self) -> None:
         """Listen; returns when it does."""
-        (self.folder / "config").write_text(
-            SETTINGS.format(port=self.port, address=self.address, folder=self.folder, settings=self.settings)
+        (self.directory / "config").write_text(
+            SETTINGS.format(port=self.port, address=self.address, directory=self.directory, settings=self.settings)
         )
-        log = (self.folder / "log").open("ab")
+        log = (self.directory / "log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [*self.inside, PROGRAM, "-D", "-e", "-f", str(self.folder / "config")],
+                [*self.inside, PROGRAM, "-D", "-e", "-f", str(self.directory / "config")],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -90,7 +90,7 @@ class Server:
             if self._process.poll() is not None:
                 break
             time.sleep(0.01)
-        raise RuntimeError((self.folder / "log").read_text())
+        raise RuntimeError((self.directory / "log").read_text())
 
     def stop(self, *, connections: bool = True) -> None:
         """End it, and what serves its connections."""
@@ -106,14 +106,14 @@ class Server:
     @property
     def known_hosts(self) -> str:
         """Its key, as clients keep it."""
-        return (self.folder / "known_hosts").read_text()
+        return (self.directory / "known_hosts").read_text()
 
     def options(self, **more: Any) -> dict[str, Any]:
         """Options of the backend for this server."""
         return {
             "hosts": f"{self.user}@{self.address}:{self.port}",
-            "identity_file": str(self.folder / "key"),
-            "known_hosts": str(self.folder / "known_hosts"),
+            "identity_file": str(self.directory / "key"),
+            "known_hosts": str(self.directory / "known_hosts"),
             "ssh_config": "/dev/null",
             **more,
         }
@@ -130,21 +130,21 @@ def server(
 ) -> Iterator[Server]:
     """A server that lets one user in, with more settings."""
     os.makedirs("/run/sshd", exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="sshd-test-"))
-    made = Server(folder, user or pwd.getpwuid(os.geteuid()).pw_name, settings, address=address, inside=inside)
+    directory = Path(tempfile.mkdtemp(prefix="sshd-test-"))
+    made = Server(directory, user or pwd.getpwuid(os.geteuid()).pw_name, settings, address=address, inside=inside)
     try:
-        folder.chmod(0o755)
+        directory.chmod(0o755)
         for name in ("host_key", "key"):
-            make_key(folder / name)
-        shutil.copy(folder / "key.pub", folder / "authorized_keys")
-        (folder / "authorized_keys").chmod(0o644)
+            make_key(directory / name)
+        shutil.copy(directory / "key.pub", directory / "authorized_keys")
+        (directory / "authorized_keys").chmod(0o644)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             made.port = free.getsockname()[1]
         made.start()
-        host = (folder / "host_key.pub").read_text().split()
-        (folder / "known_hosts").write_text(f"[{address}]:{made.port} {host[0]} {host[1]}\n")
+        host = (directory / "host_key.pub").read_text().split()
+        (directory / "known_hosts").write_text(f"[{address}]:{made.port} {host[0]} {host[1]}\n")
         yield made
     finally:
         made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.attack.rungs import RUNGS
+from tests.attack.levels import LEVELS
 from tests.attack.table import ROWS
 from tests.support.sample import rank
 
@@ -40,5 +40,5 @@ def test_what_is_for_both_event_loops_runs_on_one_and_half_of_it_on_the_newest_p
     assert len(collected(file, "--whole")) == 2 * len(sample)
 
 
-def test_attacks_are_fired_on_every_rung() -> None:
-    assert {rank(row.id) % len(RUNGS) for row in ROWS} == set(range(len(RUNGS)))
+def test_attacks_are_fired_on_every_level() -> None:
+    assert {rank(row.id) % len(LEVELS) for row in ROWS} == set(range(len(LEVELS)))

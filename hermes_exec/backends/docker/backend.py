@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import base_of, check_options, check_own_roots, image_of, plan_container
 from hermes_exec.backends.docker.delivery import Delivery, NotShared
@@ -132,7 +132,7 @@ class DockerBackend:
         )
         return DockerSandbox(self._engine, made, stream)
 
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
+    async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """See ``Backend.reap``."""
         alone = await self._engine.call(partial(left_alone, retry=which.retry))
         found = [info for info in await self.sandboxes() if f"container-{info.sandbox}" not in alone]

@@ -1,4 +1,4 @@
-"""An image that is built of a folder with a Dockerfile, and named by the content of that folder."""
+"""An image that is built of a directory with a Dockerfile, and named by the content of that directory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import IO
 REPOSITORY = "hermes-exec-build"
 
 
-def tag_of(folder: Path, platform: str | None, archive: IO[bytes] | None = None) -> str:
-    """What the image of a folder is called on the engine; the context of its build is written to the archive. Blocking.
+def tag_of(directory: Path, platform: str | None, archive: IO[bytes] | None = None) -> str:
+    """What the image of a directory is called on the engine; the context of its build is written to the archive.
+    Blocking.
 
     Raises:
-        ConfigError: the folder cannot be read.
+        ConfigError: the directory cannot be read.
     """
     from hermes_exec.backends.docker.context import pack
 
     with open(os.devnull, "wb") as nowhere:
-        key = f"{pack(folder, nowhere if archive is None else archive)} {platform or ''}"
+        key = f"{pack(directory, nowhere if archive is None else archive)} {platform or ''}"
     return f"{REPOSITORY}:{hashlib.sha256(key.encode()).hexdigest()[:24]}"

@@ -20,11 +20,11 @@ class DockerConfig(HelpedConfig):
     backend: ClassVar[str] = "docker"
 
     image: str | None = None
-    """Image of sandboxes for which the pool and the profile name none. ``dockerfile:DIR`` is what a folder with a
+    """Image of sandboxes for which the pool and the profile name none. ``dockerfile:DIR`` is what a directory with a
     ``Dockerfile`` is built to, once for the same content."""
     pull_policy: Literal["missing", "always", "never"] = "missing"
     """Whether an image is fetched: when it is not there, before the first sandbox of each pool, or never. One of a
-    folder is built when it is not there, unless this is ``never``.
+    directory is built when it is not there, unless this is ``never``.
     """
     platform: str | None = None
     """Platform of the image, such as ``linux/arm64``; None for the engine's own."""

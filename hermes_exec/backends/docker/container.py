@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot, volume_arguments
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
-from hermes_exec.backends.dockerfile import folder_of
+from hermes_exec.backends.dockerfile import directory_of
 from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import ConfigError
@@ -57,7 +57,7 @@ def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
     """Raise ConfigError for options that a container cannot have."""
     if not image_of(config, spec):
         raise ConfigError("the docker backend needs an image: SandboxPool('docker', image='…')")
-    folder_of(image_of(config, spec))
+    directory_of(image_of(config, spec))
     if not spec.network and config.network_mode not in {None, "none"}:
         raise ConfigError(f"network=False and network_mode={config.network_mode!r} exclude each other")
     if spec.limits.memory_mb is not None and spec.limits.memory_mb < LEAST_MEMORY_MB:
@@ -111,7 +111,7 @@ def plan_container(
     command = ["serve", "--base", base_of(config), "--lease-s", str(spec.lease_s)]
     if dial_socket is not None:
         command += ["--dial", f"{DIAL_DIR}/{SOCKET}"]
-        mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.folder), "Target": DIAL_DIR, "ReadOnly": True}]
+        mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.directory), "Target": DIAL_DIR, "ReadOnly": True}]
     command += volume_arguments(config.volumes, config.shared_volumes)
     arguments: dict[str, Any] = {
         "image": image_of(config, spec),
@@ -142,7 +142,7 @@ def plan_container(
 
 def bind_mount(volume: str) -> dict[str, Any] | None:
     """``source:target[:mode]`` as a mount whose source must exist: with the short form Docker creates a missing one as
-    a folder of root. None for a named volume, and for modes that only the short form has.
+    a directory of root. None for a named volume, and for modes that only the short form has.
     """
     source, target, mode = volume_parts(volume)
     if not source.startswith("/") or mode not in {"ro", "rw"}:

@@ -1,4 +1,4 @@
-"""The context of a build: what `.dockerignore` leaves of a folder, as an archive that is known by its content."""
+"""The context of a build: what `.dockerignore` leaves of a directory, as an archive that is known by its content."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class _Pattern(Pattern):
         return fnmatchcase(filepath, self.cleaned_pattern)
 
 
-def pack(folder: Path, archive: IO[bytes]) -> str:
-    """Write the context of a folder as a tar archive, as Docker's own client sends it; the digest of its content:
+def pack(directory: Path, archive: IO[bytes]) -> str:
+    """Write the context of a directory as a tar archive, as Docker's own client sends it; the digest of its content:
     names, kinds, modes, targets of links, and what files hold. Blocking.
 
     Raises:
-        ConfigError: something in the folder cannot be read.
+        ConfigError: something in the directory cannot be read.
     """
     digest = hashlib.sha256()
     try:
         with tarfile.open(fileobj=archive, mode="w") as out:
-            for name in _names(folder):
-                path = folder / name
+            for name in _names(directory):
+                path = directory / name
                 if path.is_symlink() or path.is_file() or path.is_dir():
                     entry = out.gettarinfo(path, name)
                     entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, "", ""
@@ -49,14 +49,14 @@ def pack(folder: Path, archive: IO[bytes]) -> str:
                         file.seek(0)
                         out.addfile(entry, file)
     except OSError as error:
-        raise ConfigError(f"the folder {str(folder)!r} cannot be packed for a build: {error}") from error
+        raise ConfigError(f"the directory {str(directory)!r} cannot be packed for a build: {error}") from error
     return digest.hexdigest()
 
 
-def _names(folder: Path) -> list[str]:
-    ignore = folder / ".dockerignore"
+def _names(directory: Path) -> list[str]:
+    ignore = directory / ".dockerignore"
     lines = ignore.read_text("utf-8-sig", "surrogateescape").splitlines() if ignore.is_file() else []
     matcher = PatternMatcher([])
     wanted = [line for line in map(str.strip, lines) if line and not line.startswith("#")]
     matcher.patterns = [pattern for pattern in map(_Pattern, (*wanted, *ALWAYS)) if pattern.dirs]
-    return sorted(matcher.walk(folder))
+    return sorted(matcher.walk(directory))

@@ -1,7 +1,7 @@
 """How the runner gets into a container, and its stream out of it: by this host's own files, else by the engine.
 
-Where the engine has our files the runner is a bind mount, and calls us by a socket in a mounted folder. Elsewhere it is
-copied into each container, and streams go through the daemon.
+Where the engine has our files the runner is a bind mount, and calls us by a socket in a mounted directory. Elsewhere it
+is copied into each container, and streams go through the daemon.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Delivery:
         """Whether an engine's failure to make or start a container shows that it does not see our files."""
         if not self._auto or self._shares or way.dial_socket is None:
             return False
-        ours = (RUNNER, str(runner.path.resolve()), str(way.dial_socket.folder))
+        ours = (RUNNER, str(runner.path.resolve()), str(way.dial_socket.directory))
         if not any(path in str(error.explanation) for path in ours):
             return False
         self._shares = False
@@ -144,7 +144,7 @@ def _bind(runner: RunnerBinary) -> dict[str, Any]:
 
 
 class Entry(NamedTuple):
-    """A file, or with None as its content a folder."""
+    """A file, or with None as its content a directory."""
 
     name: str
     mode: int

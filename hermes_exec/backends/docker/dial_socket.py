@@ -14,12 +14,12 @@ from hermes_exec.aio.peers import peer
 from hermes_exec.backends.owner import process_start
 from hermes_exec.backends.strict_path import make_private_directory
 
-FOLDER_PREFIX = "hermes-exec-dial-"
+DIRECTORY_PREFIX = "hermes-exec-dial-"
 SOCKET = "socket"
 
 
 class DialSocket:
-    """A listening socket in `folder`, a directory of its own that others reach only through a mount.
+    """A listening socket in `directory`, a directory of its own that others reach only through a mount.
 
     Raises:
         OSError: there is no place for it here.
@@ -27,15 +27,15 @@ class DialSocket:
 
     def __init__(self) -> None:
         _sweep()
-        self._private = make_private_directory(f"{FOLDER_PREFIX}{os.getpid()}-{process_start(os.getpid())}-")
+        self._private = make_private_directory(f"{DIRECTORY_PREFIX}{os.getpid()}-{process_start(os.getpid())}-")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # The runner may have any uid in its container; no other user of this host can pass the directory above.
-            self.folder = self._private / "d"
-            self.folder.mkdir()
-            self.folder.chmod(0o755)
-            self._listener.bind(str(self.folder / SOCKET))
-            (self.folder / SOCKET).chmod(0o666)
+            self.directory = self._private / "d"
+            self.directory.mkdir()
+            self.directory.chmod(0o755)
+            self._listener.bind(str(self.directory / SOCKET))
+            (self.directory / SOCKET).chmod(0o666)
             self._listener.listen(4)
         except OSError:
             self.close()
@@ -63,8 +63,8 @@ class DialSocket:
 
 def _sweep() -> None:
     """Remove the directories of drivers that were killed while they started a container."""
-    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        pid, _, start = left.name.removeprefix(FOLDER_PREFIX).rpartition("-")[0].partition("-")
+    for left in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*"):
+        pid, _, start = left.name.removeprefix(DIRECTORY_PREFIX).rpartition("-")[0].partition("-")
         with contextlib.suppress(OSError):
             if pid.isdigit() and left.stat().st_uid == os.geteuid() and str(process_start(int(pid))) != start:
                 shutil.rmtree(left, ignore_errors=True)

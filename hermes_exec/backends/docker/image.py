@@ -16,7 +16,7 @@ import anyio.from_thread
 from hermes_exec.backends.docker.build import tag_of
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.engine import Engine, status_of
-from hermes_exec.backends.dockerfile import folder_of
+from hermes_exec.backends.dockerfile import directory_of
 from hermes_exec.backends.image_errors import not_built, not_fetched
 from hermes_exec.errors import ExecError, ImageError, LaunchTimeout, QuotaExceeded
 from hermes_exec.file_lock import locked
@@ -68,7 +68,7 @@ class Images:
 
         Raises:
             ImageError: it is not there, and may not or cannot be fetched or built.
-            ConfigError: the folder that it is built of is not there, or cannot be read.
+            ConfigError: the directory that it is built of is not there, or cannot be read.
             LaunchTimeout: that took longer than ``timeout_s``.
         """
         try:
@@ -80,9 +80,9 @@ class Images:
 
     async def _ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> ImageFacts:
         await self.check(name)
-        folder = folder_of(name)
-        if folder is not None:
-            return await self._ensure_built(name, folder, timeout_s, on_progress)
+        directory = directory_of(name)
+        if directory is not None:
+            return await self._ensure_built(name, directory, timeout_s, on_progress)
         found = await self.find(name)
         if found is None or (self._config.pull_policy == "always" and name not in self._fetched):
             await self._pull(name, on_progress)
@@ -91,7 +91,7 @@ class Images:
         return _ready(name, found)
 
     async def _ensure_built(
-        self, name: str, folder: Path, timeout_s: float, on_progress: Progress | None
+        self, name: str, directory: Path, timeout_s: float, on_progress: Progress | None
     ) -> ImageFacts:
         tag = await self._tag(name)
         found = await self.find(tag)
@@ -99,26 +99,26 @@ class Images:
             async with locked(Path.home() / ".cache" / "hermes-exec" / "builds" / tag):
                 found = await self.find(tag)
                 if found is None:
-                    self._tags[name] = await self._build(name, folder, timeout_s, on_progress)
+                    self._tags[name] = await self._build(name, directory, timeout_s, on_progress)
                     found = await self.find(self._tags[name])
         return _ready(name, found)
 
     async def _tag(self, name: str) -> str:
-        """What the engine calls it: of what is built, what its folder held when it was first asked for."""
-        folder = folder_of(name)
-        if folder is None:
+        """What the engine calls it: of what is built, what its directory held when it was first asked for."""
+        directory = directory_of(name)
+        if directory is None:
             return name
         if name not in self._tags:
-            self._tags[name] = await self._engine.call(lambda _: tag_of(folder, self._config.platform))
+            self._tags[name] = await self._engine.call(lambda _: tag_of(directory, self._config.platform))
         return self._tags[name]
 
-    async def _build(self, name: str, folder: Path, timeout_s: float, on_progress: Progress | None) -> str:
-        """The tag of what the folder holds by now."""
+    async def _build(self, name: str, directory: Path, timeout_s: float, on_progress: Progress | None) -> str:
+        """The tag of what the directory holds by now."""
         platform, failed = self._config.platform, partial(not_built, name)
 
         def work(client: DockerClient) -> str:
             with tempfile.TemporaryFile() as context:
-                tag = tag_of(folder, platform, context)
+                tag = tag_of(directory, platform, context)
                 context.seek(0)
                 wait_s = max(1, round(timeout_s))
                 events = client.api.build(fileobj=context, tag=tag, platform=platform, timeout=wait_s, **BUILD)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, volume_arguments
-from hermes_exec.backends.dockerfile import folder_of
+from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo, volume_arguments
+from hermes_exec.backends.dockerfile import directory_of
 from hermes_exec.backends.engine_errors import unavailable_for_now
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
@@ -53,7 +53,7 @@ class ModalBackend:
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
-        folder_of(check_options(self._config, spec))
+        directory_of(check_options(self._config, spec))
         try:
             await self._client.call(self._client.hello)
         except LaunchError as error:
@@ -130,7 +130,7 @@ class ModalBackend:
             found[target] = made.with_mount_options(read_only=True) if mode == "ro" else made
         return found
 
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
+    async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """See ``Backend.reap``."""
         found = {info.sandbox: (sandbox, info) for sandbox, info in await self._client.call(self._found)}
 

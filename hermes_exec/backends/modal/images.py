@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hermes_exec.backends.dockerfile import DOCKERFILE, folder_of
+from hermes_exec.backends.dockerfile import DOCKERFILE, directory_of
 from hermes_exec.backends.modal.client import Client
 from hermes_exec.backends.modal.config import ModalConfig
 from hermes_exec.backends.runner_binary import find_runner
@@ -77,8 +77,10 @@ class Images:
         secret = self._config.registry_secret
         where = self._config.environment
         credentials = None if secret is None else modal.Secret.from_name(secret, environment_name=where)
-        if (folder := folder_of(name)) is not None:
-            made = modal.Image.from_dockerfile(folder / DOCKERFILE, context_dir=folder, registry_secret=credentials)
+        if (directory := directory_of(name)) is not None:
+            made = modal.Image.from_dockerfile(
+                directory / DOCKERFILE, context_dir=directory, registry_secret=credentials
+            )
         else:
             made = modal.Image.from_registry(name, secret=credentials)
         return made.entrypoint([])  # else the runner would be an argument of the image's

@@ -30,7 +30,7 @@ LAST_RESORT_S = 10.0
 
 
 class ModalSandbox:
-    """See ``Sandbox``, ``Mortal`` and ``Signalable``."""
+    """See ``Sandbox``, ``HasDeadline`` and ``Signalable``."""
 
     user: str | None = None
 

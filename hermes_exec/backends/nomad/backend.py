@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo
 from hermes_exec.backends.engine_errors import why_not_ended
 from hermes_exec.backends.nomad.arrival import taking
 from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
@@ -178,7 +178,7 @@ class NomadBackend:
         finally:
             stream.close_now()
 
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
+    async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """See ``Backend.reap``."""
         return await reap_each(
             await self.sandboxes(), which, lambda info: self._cluster.call(partial(purge, name=info.sandbox))

@@ -33,7 +33,7 @@ NS_PER_S = 10**9
 KILL_S = 25
 """How long the runner of a job that is ended may take to remove what its tenants have left, as Nomad could not."""
 HERE = "@here@"
-"""Stands for the folder of a sandbox until the node's shell knows it."""
+"""Stands for the directory of a sandbox until the node's shell knows it."""
 
 
 def check_options(config: NomadConfig, spec: LaunchSpec) -> None:
@@ -193,8 +193,8 @@ def _docker_volumes(config: NomadConfig, runner: RunnerBinary) -> list[str]:
 
 
 def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> dict[str, Any]:
-    """Apptainer, started by the agent's user, which is root: a shell makes the folders, and leaves out mounts of what
-    this node does not have.
+    """Apptainer, started by the agent's user, which is root: a shell makes the directories, and leaves out mounts of
+    what this node does not have.
     """
     made: list[str] = []
 

@@ -101,14 +101,14 @@ class SingularityBackend(HostBackend):
 
     @asynccontextmanager
     async def trial_image(self) -> AsyncIterator[tuple[str, list[str]]]:
-        """See ``TrialImage.trial_image``: a folder."""
-        folder = await anyio.to_thread.run_sync(make_private_directory, "hermes-exec-image-")
+        """See ``TrialImage.trial_image``: a directory."""
+        directory = await anyio.to_thread.run_sync(make_private_directory, "hermes-exec-image-")
         try:
-            await anyio.to_thread.run_sync(_fill, folder)
-            yield str(folder), ["/runner", "version"]
+            await anyio.to_thread.run_sync(_fill, directory)
+            yield str(directory), ["/runner", "version"]
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_tree, folder)
+                await anyio.to_thread.run_sync(remove_tree, directory)
 
     def _launch(
         self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path, given_up: threading.Event
@@ -163,27 +163,27 @@ class SingularityBackend(HostBackend):
 
     def _remove_as_fakeroot(self, path: Path) -> None:
         """Remove what belongs to the further users that `fakeroot` has given to a sandbox."""
-        folder = make_private_directory("hermes-exec-image-")
+        directory = make_private_directory("hermes-exec-image-")
         try:
-            _fill(folder)
+            _fill(directory)
             engine = self._engine or find_engine(self._config.binary)
             argv = [engine.path, "-s", "exec", "--containall", "--no-home", *fakeroot(engine)]
-            argv += ["--bind", f"{path}:/hermes-exec-left", str(folder)]
+            argv += ["--bind", f"{path}:/hermes-exec-left", str(directory)]
             argv += ["/runner", "end", "--base", "/hermes-exec-left/base"]
             env = environment(self._config, engine)
             subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_S, check=False)
         except (OSError, ExecError, subprocess.TimeoutExpired) as error:
             logger.debug("%s cannot be removed with fakeroot: %s", path, error)
         finally:
-            remove_tree(folder)
+            remove_tree(directory)
 
 
-def _fill(folder: Path) -> None:
-    """Make a root of a folder: the runner, and what is mounted by the engine."""
+def _fill(directory: Path) -> None:
+    """Make a root of a directory: the runner, and what is mounted by the engine."""
     for name in ("dev", "etc", "proc", "root", "sys", "tmp", "var/tmp"):
-        (folder / name).mkdir(parents=True)
-    shutil.copy(runner_binary.path(), folder / "runner")
-    folder.chmod(0o755)
+        (directory / name).mkdir(parents=True)
+    shutil.copy(runner_binary.path(), directory / "runner")
+    directory.chmod(0o755)
 
 
 async def _set_when_cancelled(event: threading.Event) -> None:

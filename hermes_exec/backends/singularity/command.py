@@ -88,11 +88,11 @@ class Start(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a sandbox is started: its folder there, with a file ``hosts``; by whom; what makes a folder in it, and
-    tells what the host has.
+    """Where a sandbox is started: its directory there, with a file ``hosts``; by whom; what makes a directory in it,
+    and tells what the host has.
     """
 
-    folder: str
+    directory: str
     name: str
     uid: int
     make: Callable[[str], str]
@@ -106,7 +106,7 @@ def place_here(directory: SandboxDirectory, network: bool) -> Place:
 
 
 def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
-    """What starts the sandbox; the folders that it names are made."""
+    """What starts the sandbox; the directories that it names are made."""
     home = _home() if spec.exclusive and not config.fakeroot and place.uid else None
     argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-umask", "--no-eval"]
     argv += _container_options(config, spec, start, place)
@@ -162,7 +162,7 @@ def _home() -> str | None:
 def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> Iterator[str]:
     yield _mount(place.make("state"), f"{MOUNT}/state")
     yield _mount(str(start.runner), RUNNER, read_only=True)
-    yield _mount(f"{place.folder}/hosts", "/etc/hosts")
+    yield _mount(f"{place.directory}/hosts", "/etc/hosts")
     for volume in (*config.volumes, *config.shared_volumes):
         source, target, mode = volume_parts(volume)
         yield _mount(source, target, read_only=mode == "ro")

@@ -19,9 +19,9 @@ class SingularityConfig(HelpedConfig):
     launches_at_once: Annotated[int, Field(ge=1)] = 8
 
     image: str | None = None
-    """Image of sandboxes for which the pool and the profile name none: the path of a ``.sif``, of a folder with a root
-    or of a ``.def``, or an address (``docker://``, ``oras://``, ``docker-daemon:``, ``docker-archive:``, …). Any other
-    name is one of a Docker registry.
+    """Image of sandboxes for which the pool and the profile name none: the path of a ``.sif``, of a directory with a
+    root or of a ``.def``, or an address (``docker://``, ``oras://``, ``docker-daemon:``, ``docker-archive:``, …). Any
+    other name is one of a Docker registry.
     """
     binary: str | None = None
     """Name or path of the program; None for ``apptainer``, or ``singularity`` where there is no such."""

@@ -34,7 +34,7 @@ ROWS = (
     ErrorRow(
         ImageError,
         "this user cannot mount the file of the image here ({said}): give access to /dev/fuse and install squashfuse, "
-        "or name the image as a folder (apptainer build --sandbox DIR IMAGE)",
+        "or name the image as a directory (apptainer build --sandbox DIR IMAGE)",
         "(?i)squashfuse|/dev/fuse|fuse2fs|failed to mount squashfs|mount.*squashfs|no loop device",
     ),
     ErrorRow(
@@ -69,7 +69,7 @@ ROWS = (
     ),
     ErrorRow(
         ImageError,
-        "the folder is not the root of an image, which has /dev, /proc, /sys and /tmp: {said}",
+        "the directory is not the root of an image, which has /dev, /proc, /sys and /tmp: {said}",
         "(?i)exist in container",
     ),
     ErrorRow(LaunchError, "the sandbox did not start: {said}"),
@@ -92,6 +92,6 @@ def image_not_built(name: str, source: str, log: str) -> ExecError:
         # The last error says that a section failed; why it did stands above.
         return not_built(name, "\n".join(line for line in log.splitlines() if not line.startswith("INFO:")))
     return ImageError(
-        f"this user cannot mount the file {name!r} (no access to /dev/fuse), and it cannot be made a folder either: "
-        f"give access to /dev/fuse, or name a folder (apptainer build --sandbox FOLDER FILE): {reason}"
+        f"this user cannot mount the file {name!r} (no access to /dev/fuse), and it cannot be made a directory either: "
+        f"give access to /dev/fuse, or name a directory (apptainer build --sandbox DIRECTORY FILE): {reason}"
     )

@@ -86,7 +86,7 @@ class Images:
         return path
 
     def _cached(self, source: Source) -> Path:
-        key = f"{source.content} {platform.machine()} {'file' if mounts_files() else 'folder'}"
+        key = f"{source.content} {platform.machine()} {'file' if mounts_files() else 'directory'}"
         readable = re.sub(r"[^A-Za-z0-9.]+", "-", source.argument.rpartition("/")[2])[-40:].strip("-.")
         name = f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         return self._cache / (f"{name}.sif" if mounts_files() else name)

@@ -1,4 +1,4 @@
-"""What the name of an image means: a file or a folder that is there, or what an image has to be built from."""
+"""What the name of an image means: a file or a directory that is there, or what an image has to be built from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Source(NamedTuple):
 
 def mounts_files() -> bool:
     """Whether this user can mount the file of an image: root with a loop device, others with FUSE. Else images are kept
-    as folders.
+    as directories.
     """
     return os.geteuid() == 0 or os.access("/dev/fuse", os.R_OK | os.W_OK)
 

@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, check_host_sandbox
+from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo, check_host_sandbox
 from hermes_exec.backends.capabilities import advise
 from hermes_exec.backends.owner import from_values, owner_state, reap_reason
 from hermes_exec.backends.ssh.config import SSHConfig
@@ -52,14 +52,14 @@ class SSHBackend:
 
         return await self._hosts.place(start)
 
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
+    async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """See ``Backend.reap``."""
-        ended: list[Reaped] = []
+        ended: list[ReapedSandbox] = []
 
         async def end(host: Host, base: str, info: SandboxInfo, reason: str) -> None:
             try:
                 if await in_thread(partial(host.end, base), host.limiter):
-                    ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+                    ended.append(ReapedSandbox(info.sandbox, self.name, info.labels.run_id, reason))
             except (ExecError, OSError) as error:
                 logger.warning("%s could not be ended: %s", info.sandbox, error)
 

@@ -33,7 +33,7 @@ class OpenSSH:
         self._config = config
         self._host = host
         self._attempts = Attempts()
-        self._folder: Path | None = None
+        self._directory: Path | None = None
         self._master: subprocess.Popen[bytes] | None = None
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
@@ -73,12 +73,12 @@ class OpenSSH:
             child.kill()
         with self._attempts.lock:
             self._end_master()
-            self._forget_folder()
+            self._forget_directory()
 
-    def _forget_folder(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+    def _forget_directory(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
 
     def _command(self, command: str) -> list[str]:
         self._connect()
@@ -116,10 +116,10 @@ class OpenSSH:
         return argv
 
     def _private(self) -> Path:
-        if self._folder is None:
+        if self._directory is None:
             too_long = len(tempfile.gettempdir()) > LONGEST_TMPDIR and os.access("/tmp", os.W_OK | os.X_OK)
-            self._folder = make_private_directory("hermes-exec-ssh-", "/tmp" if too_long else None)
-        return self._folder
+            self._directory = make_private_directory("hermes-exec-ssh-", "/tmp" if too_long else None)
+        return self._directory
 
     def _socket(self) -> Path:
         return self._private() / "master"
@@ -179,7 +179,7 @@ class OpenSSH:
                     os.killpg(self._master.pid, number)
                     self._master.wait(timeout=5)
             self._master = None
-            self._forget_folder()  # the next one has its own
+            self._forget_directory()  # the next one has its own
 
     def _forget_passphrase(self) -> None:
         for name in ("passphrase", "askpass"):

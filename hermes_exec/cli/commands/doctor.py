@@ -209,10 +209,10 @@ def _show(findings: list[Finding]) -> None:
     rows = []
     for finding in findings:
         isolation = finding.isolation
-        rung = f"{isolation.level} ({isolation.price_ms:.1f} ms)" if isolation else None
+        level = f"{isolation.level} ({isolation.price_ms:.1f} ms)" if isolation else None
         launch = None if finding.launch_ms is None else f"{finding.launch_ms:.0f}"
         call = None if finding.call_ms is None else f"{finding.call_ms:.2f}"
-        rows.append((finding.backend, finding.status, rung, launch, call, finding.detail))
+        rows.append((finding.backend, finding.status, level, launch, call, finding.detail))
     table(("backend", "status", "isolation (price)", "launch ms", "call ms", "detail"), rows)
     for finding in findings:
         for remark in finding.remarks:

@@ -15,7 +15,7 @@ from hermes_exec.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hermes_exec.backends.base import Reaped, ReapFilter
+    from hermes_exec.backends.base import ReapedSandbox, ReapFilter
 
 TIME_LIMIT_S = 120.0
 """Of each backend, where all are asked."""
@@ -53,7 +53,9 @@ async def _reap(
     from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
 
     wanted = wanted_backends(backend, config, option)
-    answers: list[Answer[Reaped]] = await ask_each(wanted, config, option, lambda each: each.reap(which), TIME_LIMIT_S)
+    answers: list[Answer[ReapedSandbox]] = await ask_each(
+        wanted, config, option, lambda each: each.reap(which), TIME_LIMIT_S
+    )
     rows: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error is not None and answer.in_file:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
-from hermes_exec.backends.base import Backend, Reaped, SandboxInfo
+from hermes_exec.backends.base import Backend, ReapedSandbox, SandboxInfo
 from hermes_exec.backends.registry import backend_names, config_type, has_client, make_backend
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import say
@@ -19,7 +19,7 @@ from hermes_exec.config import BackendConfig, named_backends, read_config
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.redact import errors_masked, secret_values
 
-T = TypeVar("T", SandboxInfo, Reaped)
+T = TypeVar("T", SandboxInfo, ReapedSandbox)
 CLOSING_S = 5.0
 
 

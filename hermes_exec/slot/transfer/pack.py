@@ -19,8 +19,8 @@ BUFFER_BYTES = 1 << 16
 """Size of tarfile's buffer, all of which it copies for each header and each piece of a file."""
 MAX_REPORTED = 1000
 PERMISSIONS = 0o777
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.EMLINK)
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NO_DIRECTORY = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.EMLINK)
 """Errors of opening a path that is no longer a directory."""
 
 
@@ -83,10 +83,10 @@ def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
         fileobj=cast("IO[bytes]", sink), mode="w|", bufsize=BUFFER_BYTES, format=tarfile.GNU_FORMAT
     )
     try:
-        for folder, name in _walk(top, report):
+        for directory, name in _walk(top, report):
             try:
                 with _named(os.path.join(top, name)):
-                    what = _look(folder, name)
+                    what = _look(directory, name)
                 _add(archive, what, name, links, report)
             except FileNotFoundError:
                 report.refuse(name, "was removed meanwhile")
@@ -109,37 +109,37 @@ def _walk(top: str, report: _Report) -> Iterator[tuple[int, str]]:
         parts = pending.pop()
         try:
             with _named(os.path.join(top, *parts)):
-                folder = _open_folder(top, parts)
+                directory = _open_directory(top, parts)
         except OSError as error:
-            if not parts or error.errno not in NO_FOLDER:
+            if not parts or error.errno not in NO_DIRECTORY:
                 raise
             report.refuse("/".join(parts), "was removed or replaced meanwhile")
             continue
         try:
-            folders = []
-            for name in sorted(os.listdir(folder)):
-                yield folder, "/".join((*parts, name))
-                if _is_folder(folder, name):
-                    folders.append([*parts, name])
+            directories = []
+            for name in sorted(os.listdir(directory)):
+                yield directory, "/".join((*parts, name))
+                if _is_directory(directory, name):
+                    directories.append([*parts, name])
         finally:
-            os.close(folder)
-        pending.extend(reversed(folders))
+            os.close(directory)
+        pending.extend(reversed(directories))
 
 
-def _open_folder(top: str, parts: list[str]) -> int:
-    folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _open_directory(top: str, parts: list[str]) -> int:
+    directory = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in parts:
         try:
-            deeper = os.open(part, FOLDER, dir_fd=folder)
+            deeper = os.open(part, DIRECTORY, dir_fd=directory)
         finally:
-            os.close(folder)
-        folder = deeper
-    return folder
+            os.close(directory)
+        directory = deeper
+    return directory
 
 
-def _is_folder(folder: int, name: str) -> bool:
+def _is_directory(directory: int, name: str) -> bool:
     try:
-        return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        return stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except FileNotFoundError:
         return False
 
@@ -163,13 +163,13 @@ class _Found(NamedTuple):
     link: str = ""
 
 
-def _look(folder: int, name: str) -> _Found | None:
+def _look(directory: int, name: str) -> _Found | None:
     """What is there; None for what was replaced while it was looked at."""
     base = name.rpartition("/")[2]
-    facts = os.stat(base, dir_fd=folder, follow_symlinks=False)
+    facts = os.stat(base, dir_fd=directory, follow_symlinks=False)
     if stat.S_ISLNK(facts.st_mode):
         try:
-            return _Found(facts, link=os.readlink(base, dir_fd=folder))
+            return _Found(facts, link=os.readlink(base, dir_fd=directory))
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return None
@@ -177,7 +177,7 @@ def _look(folder: int, name: str) -> _Found | None:
     if not stat.S_ISREG(facts.st_mode):
         return _Found(facts)
     try:
-        file = open_regular(base, folder=folder)
+        file = open_regular(base, directory=directory)
     except NotRegular:
         return None
     return _Found(os.fstat(file.fileno()), file)
@@ -228,13 +228,13 @@ class NotRegular(OSError):
     """There is no regular file at a path any more."""
 
 
-def open_regular(path: str, follow: bool = False, folder: int | None = None) -> io.FileIO:
-    """Open a file that was seen to be regular: whatever is there by now, this does not wait for it. `folder` is a
+def open_regular(path: str, follow: bool = False, directory: int | None = None) -> io.FileIO:
+    """Open a file that was seen to be regular: whatever is there by now, this does not wait for it. `directory` is a
     descriptor of the directory that the path starts in.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        fd = os.open(path, flags, dir_fd=folder)
+        fd = os.open(path, flags, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise NotRegular(error.errno, "was replaced while it was read", path) from None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import IO, cast
 
 from hermes_exec.results import TreeCopied
-from hermes_exec.slot.transfer.pack import FOLDER, NO_FOLDER, PIECE_BYTES
+from hermes_exec.slot.transfer.pack import DIRECTORY, NO_DIRECTORY, PIECE_BYTES
 from hermes_exec.slot.transfer.tar_headers import Archive, Member
 
 BUFFER_BYTES = 1 << 15
@@ -70,7 +70,7 @@ class _Unpacker:
     files: int = 0
     bytes: int = 0
     refused: list[str] = field(default_factory=list)
-    folders: dict[str, tuple[int, float]] = field(default_factory=dict)
+    directories: dict[str, tuple[int, float]] = field(default_factory=dict)
     locked: dict[str, int] = field(default_factory=dict)
     """Original modes of existing directories that did not let their owner in."""
     kept: tuple[list[str], int] | None = None
@@ -85,8 +85,8 @@ class _Unpacker:
         """A descriptor of the directory that an entry goes into; it is kept for the next entry."""
         if self.kept is None or self.kept[0] != parts:
             self.close()
-            with self.inside(parts) as folder:
-                self.kept = parts, os.dup(folder)
+            with self.inside(parts) as directory:
+                self.kept = parts, os.dup(directory)
         return self.kept[1]
 
     def refuse(self, name: str, why: object) -> None:
@@ -103,9 +103,9 @@ class _Unpacker:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, 0o755, dir_fd=descriptor)
                 try:
-                    deeper = os.open(part, FOLDER, dir_fd=descriptor)
+                    deeper = os.open(part, DIRECTORY, dir_fd=descriptor)
                 except OSError as error:
-                    if error.errno not in NO_FOLDER:
+                    if error.errno not in NO_DIRECTORY:
                         raise
                     raise _Refused(f"{part!r} on the way is no directory") from error
                 os.close(descriptor)
@@ -121,13 +121,13 @@ class _Unpacker:
         if member.isdir():
             self.directory(parts, member)
             return
-        folder = self.holder(parts[:-1])
+        directory = self.holder(parts[:-1])
         if member.issym():
-            self.symlink(folder, parts, member.linkname)
+            self.symlink(directory, parts, member.linkname)
         elif member.islnk():
-            self.hardlink(folder, parts, member.linkname)
+            self.hardlink(directory, parts, member.linkname)
         elif member.isreg() and not member.issparse():
-            self.file(folder, parts[-1], archive, member)
+            self.file(directory, parts[-1], archive, member)
         else:
             raise _Refused("neither a file, nor a directory, nor a link")
         self.files += 1
@@ -135,26 +135,26 @@ class _Unpacker:
     def directory(self, parts: list[str], member: tarfile.TarInfo) -> None:
         """Make a directory, or give the owner of an existing one access to its entries until it gets its final mode."""
         name = "/".join(parts)
-        with self.inside(parts) as folder:
-            mode = stat.S_IMODE(os.fstat(folder).st_mode)
+        with self.inside(parts) as directory:
+            mode = stat.S_IMODE(os.fstat(directory).st_mode)
             if mode & stat.S_IRWXU != stat.S_IRWXU:
                 with contextlib.suppress(PermissionError):
-                    os.fchmod(folder, mode | stat.S_IRWXU)
+                    os.fchmod(directory, mode | stat.S_IRWXU)
                     self.locked.setdefault(name, mode)
-        self.folders[name] = (member.mode & PERMISSIONS, _time(member))
+        self.directories[name] = (member.mode & PERMISSIONS, _time(member))
 
     def lock(self) -> None:
         """Restore the modes of existing directories after a stream that ended early."""
         for name in sorted(self.locked, key=_depth, reverse=True):
-            with contextlib.suppress(_Refused, OSError), self.inside(_parts(name), make=False) as folder:
-                os.fchmod(folder, self.locked[name])
+            with contextlib.suppress(_Refused, OSError), self.inside(_parts(name), make=False) as directory:
+                os.fchmod(directory, self.locked[name])
 
-    def file(self, folder: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def file(self, directory: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         source = archive.extractfile(member)
         if source is None:
             raise _Refused("no content")
-        with _replacing(folder, name) as temporary:
-            target = os.open(temporary, NEW_FILE, 0o600, dir_fd=folder)
+        with _replacing(directory, name) as temporary:
+            target = os.open(temporary, NEW_FILE, 0o600, dir_fd=directory)
             with open(target, "wb", buffering=0) as file:
                 size = 0
                 while piece := source.read(PIECE_BYTES):
@@ -167,7 +167,7 @@ class _Unpacker:
                 os.utime(target, (_time(member),) * 2)
         self.bytes += size
 
-    def symlink(self, folder: int, parts: list[str], target: str) -> None:
+    def symlink(self, directory: int, parts: list[str], target: str) -> None:
         """Keep a link that can only lead to a place inside: `..` at its beginning alone, and not above the top."""
         words = [word for word in target.split("/") if word not in ("", ".")]
         ups = 0
@@ -175,29 +175,29 @@ class _Unpacker:
             ups += 1
         if target.startswith("/") or not target or "\0" in target or ups > len(parts) - 1 or ".." in words[ups:]:
             raise _Refused(f"a link to {target!r}, which may lead out of the destination")
-        with _replacing(folder, parts[-1]) as temporary:
-            os.symlink(target, temporary, dir_fd=folder)
+        with _replacing(directory, parts[-1]) as temporary:
+            os.symlink(target, temporary, dir_fd=directory)
 
-    def hardlink(self, folder: int, parts: list[str], target: str) -> None:
+    def hardlink(self, directory: int, parts: list[str], target: str) -> None:
         other = _parts(target)
         if not other:
             raise _Refused("a link to nothing")
-        with self.inside(other[:-1], make=False) as source, _replacing(folder, parts[-1]) as temporary:
+        with self.inside(other[:-1], make=False) as source, _replacing(directory, parts[-1]) as temporary:
             try:
                 facts = os.stat(other[-1], dir_fd=source, follow_symlinks=False)
                 if not stat.S_ISREG(facts.st_mode):
                     raise _Refused("a hard link to what is no file")
-                os.link(other[-1], temporary, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
+                os.link(other[-1], temporary, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError as error:
                 raise _Refused("a hard link to what is not there") from error
 
     def finish(self) -> None:
         """Give directories their modes and times when everything in them is written, the deepest first."""
-        for name in sorted(self.folders, key=_depth, reverse=True):
-            mode, mtime = self.folders[name]
-            with contextlib.suppress(_Refused), self.inside(_parts(name), make=False) as folder:
-                os.fchmod(folder, mode)
-                os.utime(folder, (mtime, mtime))
+        for name in sorted(self.directories, key=_depth, reverse=True):
+            mode, mtime = self.directories[name]
+            with contextlib.suppress(_Refused), self.inside(_parts(name), make=False) as directory:
+                os.fchmod(directory, mode)
+                os.utime(directory, (mtime, mtime))
 
 
 def _depth(name: str) -> int:
@@ -210,25 +210,27 @@ def _time(member: tarfile.TarInfo) -> float:
 
 
 @contextlib.contextmanager
-def _replacing(folder: int, name: str) -> Iterator[str]:
+def _replacing(directory: int, name: str) -> Iterator[str]:
     """A temporary name that becomes `name` when the block succeeds, and is gone when it does not."""
     temporary = f".{secrets.token_hex(8)}.part"
     try:
         yield temporary
-        if is_special(name, folder):
+        if is_special(name, directory):
             raise _Refused("a device, FIFO or socket is in its place")
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except IsADirectoryError as error:
         raise _Refused("a directory is in its place") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=folder)  # a link that takes the place of the same file's is still there, too
+            os.unlink(temporary, dir_fd=directory)  # a link that takes the place of the same file's is still there, too
 
 
-def is_special(path: str, folder: int | None = None) -> bool:
-    """Whether something that is neither file, folder nor link is there, such as a device, which nothing may replace."""
+def is_special(path: str, directory: int | None = None) -> bool:
+    """Whether something that is neither file, directory nor link is there, such as a device, which nothing may
+    replace.
+    """
     try:
-        kind = os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode
+        kind = os.stat(path, dir_fd=directory, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return False
     return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISLNK(kind))

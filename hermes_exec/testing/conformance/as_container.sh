@@ -15,7 +15,7 @@ ls -lnA | sed 1d
 ## variables: The image's variables are there.
 env | grep -Ev '^(_|PWD|OLDPWD|SHLVL|HOSTNAME|TMPDIR|USER|LOGNAME|LANG|HERMES_EXEC_.*)=' | sort
 
-## root_folders: The folders of the root have their modes and owners.
+## root_directories: The directories of the root have their modes and owners.
 for f in /*; do
   case $f in /workspace | /hermes-exec | /proc | /dev | /sys | /run | /tmp) continue ;; esac
   stat -c '%n %A %u:%g' "$f"
@@ -28,7 +28,7 @@ for f in /* /usr/* /var/*; do
   if (echo x >"$f/written") 2>/dev/null; then echo "$f: $(cat "$f/written")"; else echo "$f: no"; fi
 done
 
-## new_root_folder: A folder can be made in the root, renamed and removed.
+## new_root_directory: A directory can be made in the root, renamed and removed.
 mkdir -p /new/deep && echo x >/new/deep/file && mv /new /newer && cat /newer/deep/file
 rm -rf /newer
 ls -d /new* 2>&1 | sed 's/.*: //'
@@ -110,13 +110,13 @@ cd /tmp && echo x >a && ln a b && stat -c %h a
 ln -s a c && cat c && rm a && cat b
 ln /etc/passwd /etc/linked && cmp /etc/passwd /etc/linked && echo same
 
-## removed_folder: A folder of the image can be removed and made anew.
+## removed_directory: A directory of the image can be removed and made anew.
 mkdir -p /usr/share/doc
 rm -rf /usr/share/doc
 mkdir /usr/share/doc && ls -A /usr/share/doc
 echo x >/usr/share/doc/x && ls /usr/share/doc
 
-## renamed_folder: A folder of the image can be renamed with mv.
+## renamed_directory: A directory of the image can be renamed with mv.
 cp -a /etc /tmp/etc && mv /tmp/etc /tmp/moved && cmp /etc/passwd /tmp/moved/passwd && echo copied
 cd /usr && for d in */; do
   [ -L "${d%/}" ] || [ "$d" = bin/ ] || [ "$d" = lib/ ] || { mv "$d" moved.d && ls -d moved.d && break; }

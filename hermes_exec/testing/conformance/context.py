@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Context:
-    """`slot` is lent to this check alone (absent for `own_pool` checks); `folder` is a fresh directory of the
+    """`slot` is lent to this check alone (absent for `own_pool` checks); `directory` is a fresh directory of the
     driver.
     """
 
     factory: PoolFactory
     facts: Facts
-    folder: Path
+    directory: Path
     lent: Slot | None = None
     mark: str = field(default_factory=lambda: f"conformance-{secrets.token_hex(8)}")
 

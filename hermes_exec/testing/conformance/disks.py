@@ -16,13 +16,13 @@ SIZE_MB = 64
 
 
 @asynccontextmanager
-async def small_disk(folder: Path) -> AsyncIterator[Path]:
-    """Mount a file system of 64 MiB below the folder for as long as the block lasts; every user may enter it.
+async def small_disk(directory: Path) -> AsyncIterator[Path]:
+    """Mount a file system of 64 MiB below the directory for as long as the block lasts; every user may enter it.
 
     Raises:
         NotGiven: this process may not mount, or the programs for it are missing.
     """
-    image, mount = folder / "disk.img", folder / "disk"
+    image, mount = directory / "disk.img", directory / "disk"
     missing = [program for program in ("mkfs.ext4", "mount", "umount") if shutil.which(program) is None]
     if os.geteuid() != 0 or missing:
         raise NotGiven(
@@ -36,7 +36,7 @@ async def small_disk(folder: Path) -> AsyncIterator[Path]:
         if done.returncode != 0:
             raise NotGiven(f"not fired: {' '.join(command[:1])}: {done.stderr.decode(errors='replace').strip()}")
     try:
-        for path in (folder, mount):
+        for path in (directory, mount):
             path.chmod(0o755)
         yield mount
     finally:

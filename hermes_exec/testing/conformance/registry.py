@@ -27,8 +27,8 @@ Need = Literal[
     "root",  # run(user="root") is allowed
     "image-users",  # the image has a passwd file with more than root, and run(user=…) may switch
     "outside-view",  # processes of the sandbox are visible to the driver's host
-    "shared-sandbox",  # two slots in one sandbox with at least the rung `uid` between them
-    "confined",  # something keeps the slot from the machine: any rung above `none`
+    "shared-sandbox",  # two slots in one sandbox with at least the level `uid` between them
+    "confined",  # something keeps the slot from the machine: any level above `none`
     "kill-sandbox",  # somebody outside can kill the sandbox
     "own-root",  # the slot has a root of its own over an image
     "picklable-factory",  # the pool factory can be handed to a second driver process

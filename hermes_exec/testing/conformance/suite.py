@@ -130,9 +130,9 @@ def describe(error: Exception) -> str:
 
 
 async def _run(check: Check, pool: SandboxPool, factory: PoolFactory, facts: Facts) -> None:
-    with tempfile.TemporaryDirectory(prefix="hermes-conformance-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hermes-conformance-") as directory:
         if check.own_pool:
-            await check.run(Context(factory, facts, Path(folder)))
+            await check.run(Context(factory, facts, Path(directory)))
             return
         async with pool.slot() as slot:
-            await check.run(Context(factory, facts, Path(folder), slot))
+            await check.run(Context(factory, facts, Path(directory), slot))

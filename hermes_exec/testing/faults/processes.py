@@ -43,7 +43,7 @@ class SandboxProcesses:
     def kill_attached(self) -> int:
         """Kill the processes that carry streams; how many there were."""
         killed = 0
-        served = _folder_of(self._pid, self._base)
+        served = _directory_of(self._pid, self._base)
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -51,7 +51,7 @@ class SandboxProcesses:
                 process = os.pidfd_open(int(entry.name))
                 try:
                     attached = _base_of(int(entry.name), "attach")
-                    if served and attached and _folder_of(int(entry.name), attached) == served:
+                    if served and attached and _directory_of(int(entry.name), attached) == served:
                         signal.pidfd_send_signal(process, signal.SIGKILL)
                         killed += 1
                 finally:
@@ -66,10 +66,10 @@ class SandboxProcesses:
         if self._runner is None:
             yield 0
             return
-        folder = Path(f"/proc/{self._pid}/root") / self._base.lstrip("/")
-        filled, path = 0, folder / FILLER
+        directory = Path(f"/proc/{self._pid}/root") / self._base.lstrip("/")
+        filled, path = 0, directory / FILLER
         try:
-            room = os.statvfs(folder)
+            room = os.statvfs(directory)
             if 0 < room.f_blocks * room.f_frsize <= SMALL_BYTES:
                 filled = _fill(path)
         except OSError:
@@ -98,7 +98,7 @@ def _fill(path: Path) -> int:
     return size
 
 
-def _folder_of(pid: int, base: str) -> tuple[int, int] | None:
+def _directory_of(pid: int, base: str) -> tuple[int, int] | None:
     """What the directory is that a process calls so: the same for all that see it, under whatever name."""
     try:
         found = os.stat(f"/proc/{pid}/root/{base.lstrip('/')}")

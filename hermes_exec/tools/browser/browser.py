@@ -55,7 +55,7 @@ class RunningBrowser:
 
     def __init__(self, slot: Slot) -> None:
         self.slot, self.rules = slot, slot.browser_rules
-        self.folder = f"{slot.tmp.rstrip('/')}/hermes-browser-{secrets.token_hex(6)}"
+        self.directory = f"{slot.tmp.rstrip('/')}/hermes-browser-{secrets.token_hex(6)}"
         self.used_at = anyio.current_time()
         self.log = PageLog()
         self.calls = 0
@@ -102,7 +102,7 @@ class RunningBrowser:
     async def _start(self, playwright: Playwright) -> None:
         from playwright.async_api import Error
 
-        command = chromium.command(self.folder, self.navigation.options())
+        command = chromium.command(self.directory, self.navigation.options())
         self._process = await self.slot.spawn(command, stdin=True, output_limit_bytes=1 << 12)
         self._pipe = DevToolsPipe(self._process)
         self._tasks = DetachedTaskGroup()
@@ -116,7 +116,7 @@ class RunningBrowser:
             with anyio.move_on_after(END_S):
                 await self._pipe.ended.wait()
             if self._pipe.ended.is_set():
-                raise await chromium.why_it_ended(self.slot, self._process, self.folder) from error
+                raise await chromium.why_it_ended(self.slot, self._process, self.directory) from error
             first_line = str(error).partition("\n")[0]
             raise ToolFailure("browser_failed", f"The browser did not start: {first_line}", success=False) from error
 
@@ -176,7 +176,7 @@ class RunningBrowser:
                 with anyio.move_on_after(END_S), contextlib.suppress(ExecError, OSError):
                     await self._process.kill()
                 with anyio.move_on_after(END_S), contextlib.suppress(ExecError, OSError):
-                    await self.slot.files.remove(self.folder, recursive=True, missing_ok=True)
+                    await self.slot.files.remove(self.directory, recursive=True, missing_ok=True)
             if self._tasks is not None:
                 self._tasks.cancel()
             if self._browser is not None:

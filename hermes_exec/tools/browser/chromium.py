@@ -86,17 +86,17 @@ NO_BROWSER_EXIT_CODE = 127
 _SAID_BYTES = 2000
 
 
-def command(folder: str, more: Sequence[str] = ()) -> str:
+def command(directory: str, more: Sequence[str] = ()) -> str:
     """The shell text that starts the first browser there is, with its DevTools pipe as input and output.
 
     TMPDIR is relative: Chromium makes a socket in it, and the path of one has at most 107 bytes.
     """
-    options = " ".join(map(shlex.quote, [*OPTIONS, *more, f"--user-data-dir={folder}/profile"]))
-    log = shlex.quote(f"{folder}/log")
+    options = " ".join(map(shlex.quote, [*OPTIONS, *more, f"--user-data-dir={directory}/profile"]))
+    log = shlex.quote(f"{directory}/log")
     return (
-        f"mkdir -p {shlex.quote(folder)} && cd {shlex.quote(folder)} && mkdir -p tmp profile/Default || exit 1\n"
+        f"mkdir -p {shlex.quote(directory)} && cd {shlex.quote(directory)} && mkdir -p tmp profile/Default || exit 1\n"
         f"printf %s {shlex.quote(json.dumps(PREFERENCES))} >profile/Default/Preferences\n"
-        f"export TMPDIR=tmp XDG_CONFIG_HOME={shlex.quote(f'{folder}/config')}\n"
+        f"export TMPDIR=tmp XDG_CONFIG_HOME={shlex.quote(f'{directory}/config')}\n"
         f"for program in {' '.join(PROGRAMS)}; do\n"
         f'    if found=$(command -v "$program"); then\n'
         f'        exec "$found" {options} 3<&0 4>&1 </dev/null >{log} 2>&1\n'
@@ -106,7 +106,7 @@ def command(folder: str, more: Sequence[str] = ()) -> str:
     )
 
 
-async def why_it_ended(slot: Slot, process: Process, folder: str) -> ToolFailure:
+async def why_it_ended(slot: Slot, process: Process, directory: str) -> ToolFailure:
     """What the model is told when the browser has ended as it started."""
     try:
         exit_code = (await process.wait(5)).exit_code
@@ -116,7 +116,7 @@ async def why_it_ended(slot: Slot, process: Process, folder: str) -> ToolFailure
         told = "This machine has no browser (Chromium or Chrome); only its owner can add one. Use other tools."
         return ToolFailure("no_browser", told, success=False)
     try:
-        said = (await slot.files.read_bytes(f"{folder}/log"))[-_SAID_BYTES:].decode("utf-8", "replace").strip()
+        said = (await slot.files.read_bytes(f"{directory}/log"))[-_SAID_BYTES:].decode("utf-8", "replace").strip()
     except OSError:
         said = ""
     message = f"The browser ended as it started, with exit code {exit_code}"

@@ -40,8 +40,8 @@ with socket.socket(socket.AF_UNIX) as to:
 GONE = (OSError, ExecError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 PIECE = 1 << 15
 """Bytes of a long message that are sent before its end has come."""
-LONGEST_FOLDER = 60
-"""Characters of a temporary directory in whose folders a socket can be: its path has at most 107, on macOS 103."""
+LONGEST_DIRECTORY = 60
+"""Characters of a temporary directory in whose directories a socket can be: its path has at most 107, on macOS 103."""
 
 
 class DevToolsPipe:
@@ -63,9 +63,9 @@ class DevToolsPipe:
         what Playwright raises.
         """
         usual = tempfile.gettempdir()
-        where = usual if len(usual) <= LONGEST_FOLDER else "/tmp"
-        with tempfile.TemporaryDirectory(prefix="hermes-devtools-", dir=where) as folder:
-            path = f"{folder}/socket"
+        where = usual if len(usual) <= LONGEST_DIRECTORY else "/tmp"
+        with tempfile.TemporaryDirectory(prefix="hermes-devtools-", dir=where) as directory:
+            path = f"{directory}/socket"
             async with await anyio.create_unix_listener(path) as listener:
                 tasks.start_soon(self._carry, listener)
                 return await playwright.chromium.launch(

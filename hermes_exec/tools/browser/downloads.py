@@ -50,7 +50,7 @@ class Downloads:
     def __init__(self, slot: Slot, changed: Callable[[], None]) -> None:
         self._slot, self._changed = slot, changed
         self._most_mb = slot.browser_rules.download_mb
-        self._folder = f"{slot.home.rstrip('/')}/Downloads"
+        self._directory = f"{slot.home.rstrip('/')}/Downloads"
         self._files: dict[str, FileDownload] = {}
         self._session: CDPSession | None = None
         self._stopping = Background()
@@ -67,7 +67,7 @@ class Downloads:
             {
                 "behavior": "allowAndName",
                 "browserContextId": context_id,
-                "downloadPath": self._folder,
+                "downloadPath": self._directory,
                 "eventsEnabled": True,
             },
         )
@@ -100,7 +100,7 @@ class Downloads:
                     download.path = await self._named(download.arrived, download.name)
                 else:
                     await files.remove(download.arrived, missing_ok=True)
-            except OSError as error:  # somebody in the slot has it, or its folder, no more as it was
+            except OSError as error:  # somebody in the slot has it, or its directory, no more as it was
                 if isinstance(error, ExecError):
                     raise
                 download.state = f"lost: {error.strerror or error}"
@@ -110,7 +110,7 @@ class Downloads:
     async def _named(self, arrived: str, name: str) -> str:
         """The path of a file that has come, under its name or the next one that is free."""
         for number in itertools.count(1):
-            path = f"{self._folder}/{numbered(posixpath.basename(name.replace(chr(0), '')) or 'download', number)}"
+            path = f"{self._directory}/{numbered(posixpath.basename(name.replace(chr(0), '')) or 'download', number)}"
             with contextlib.suppress(FileExistsError):
                 await self._slot.files.move(arrived, path, overwrite=False)
                 return path
@@ -136,7 +136,7 @@ class Downloads:
         download.size, total = _count(event.get("receivedBytes")), _count(event.get("totalBytes"))
         state = event.get("state")
         if state == "completed":
-            download.arrived = f"{self._folder}/{posixpath.basename(guid)}"
+            download.arrived = f"{self._directory}/{posixpath.basename(guid)}"
         if max(download.size, total) > self._most_mb << 20:
             if state == "inProgress" and download.state == "in progress":
                 self._stop(guid)

@@ -15,7 +15,7 @@ from typing import Any
 
 from hermes_exec.backends.helpers import helper_environment
 
-_FOLDER: ContextVar[str | None] = ContextVar("_FOLDER", default=None)
+_DIRECTORY: ContextVar[str | None] = ContextVar("_DIRECTORY", default=None)
 """Where the program of a driver is written that starts now."""
 _PROGRAM = "process.on('uncaughtException', () => {{}});\nrequire({});\n"
 """A message that is well formed and makes no sense has a handler of the driver fail, which ends it by default."""
@@ -34,20 +34,20 @@ def lasting() -> Iterator[None]:
 
         def compute_driver_executable() -> tuple[str, str]:
             node, program = usual()
-            if (folder := _FOLDER.get()) is None:
+            if (directory := _DIRECTORY.get()) is None:
                 return node, program
-            script = Path(folder) / "driver.js"
+            script = Path(directory) / "driver.js"
             script.write_text(_PROGRAM.format(json.dumps(program)))
             return node, str(script)
 
         def get_driver_env() -> dict[str, str]:
             env: dict[str, str] = usual_env()
-            return env if _FOLDER.get() is None else helper_environment(_VARIABLES, env=env)
+            return env if _DIRECTORY.get() is None else helper_environment(_VARIABLES, env=env)
 
         transport.compute_driver_executable, transport.get_driver_env = compute_driver_executable, get_driver_env
-    with tempfile.TemporaryDirectory(prefix="hermes-playwright-") as folder:
-        token = _FOLDER.set(folder)
+    with tempfile.TemporaryDirectory(prefix="hermes-playwright-") as directory:
+        token = _DIRECTORY.set(directory)
         try:
             yield
         finally:
-            _FOLDER.reset(token)
+            _DIRECTORY.reset(token)

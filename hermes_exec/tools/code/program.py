@@ -1,4 +1,4 @@
-"""A Python program in the slot with the socket of its toolbox: its folder, its start, its end."""
+"""A Python program in the slot with the socket of its toolbox: its directory, its start, its end."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ NO_PYTHON_EXIT_CODE = 127
 # Unbuffered: what was printed before the end of the time, or a kill, is part of the result.
 _START = (
     "hermes_python=$(command -v python3 || command -v python) || {{ echo {absent} >&2; exit 127; }}; "
-    'PYTHONPATH="$PWD{folder}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$hermes_python" -u {program}'
+    'PYTHONPATH="$PWD{directory}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$hermes_python" -u {program}'
 )
 
 
 class Program:
-    """A Python program with calls of tools, in a folder of its own in the slot's tmp.
+    """A Python program with calls of tools, in a directory of its own in the slot's tmp.
 
     Use it as an async context manager, which starts it; at the end it and everything that it left running is ended, and
-    the folder removed. `killed` is the receipt then.
+    the directory removed. `killed` is the receipt then.
     """
 
     def __init__(self, state: ToolState, name: str, text: str, *, strict: bool = False) -> None:
         self.state, self.name, self.text, self.strict = state, name, text, strict
-        self.folder = f"{state.slot.tmp.rstrip('/')}/hermes-code-{secrets.token_hex(6)}"
+        self.directory = f"{state.slot.tmp.rstrip('/')}/hermes-code-{secrets.token_hex(6)}"
         assert state.call_tool is not None
         self.callbacks = Callbacks(state.call_tool, frozenset(state.code_tools), state.options.code_max_calls)
         self.killed: KillReceipt | None = None
-        self.listener: SlotListener = state.slot.listen(f"{self.folder}/socket")
+        self.listener: SlotListener = state.slot.listen(f"{self.directory}/socket")
         self._absent = "no-python-" + secrets.token_hex(8)
         self._process: Process | None = None
 
@@ -53,14 +53,14 @@ class Program:
         return self._process
 
     async def start(self) -> None:
-        """Make the folder, listen, and start it: from the session's state, or (`strict`) in its folder with the slot's
-        environment.
+        """Make the directory, listen, and start it: from the session's state, or (`strict`) in its directory with the
+        slot's environment.
         """
         state, files = self.state, self.state.slot.files
         try:
-            with explained(self.folder):
+            with explained(self.directory):
                 for name, text in (("hermes_tools.py", stubs.module(state.code_tools)), (self.name, self.text)):
-                    await files.write_bytes(f"{self.folder}/{name}", text.encode("utf-8", "surrogatepass"))
+                    await files.write_bytes(f"{self.directory}/{name}", text.encode("utf-8", "surrogatepass"))
                 await self.listener.__aenter__()
             await self._spawn()
         except BaseException:
@@ -78,10 +78,12 @@ class Program:
         }
         state = self.state
         if self.strict:
-            text = _START.format(absent=self._absent, folder="", program=self.name)
-            self._process = await state.slot.spawn(text, cwd=self.folder, env=env, output_limit_bytes=LOG_BYTES)
+            text = _START.format(absent=self._absent, directory="", program=self.name)
+            self._process = await state.slot.spawn(text, cwd=self.directory, env=env, output_limit_bytes=LOG_BYTES)
             return
-        text = _START.format(absent=self._absent, folder=f":{self.folder}", program=f"{self.folder}/{self.name}")
+        text = _START.format(
+            absent=self._absent, directory=f":{self.directory}", program=f"{self.directory}/{self.name}"
+        )
         async with state.shell() as session:
             self._process = await session.spawn(text, cwd=state.back_to, env=env, output_limit_bytes=LOG_BYTES)
 
@@ -109,12 +111,12 @@ class Program:
                     return  # the slot ends it
 
     async def aclose(self) -> None:
-        """End it, stop listening and remove the folder."""
+        """End it, stop listening and remove the directory."""
         await self.end()
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             try:
                 await self.listener.__aexit__(None, None, None)
-                await self.state.slot.files.remove(self.folder, recursive=True, missing_ok=True)
+                await self.state.slot.files.remove(self.directory, recursive=True, missing_ok=True)
             except (ExecError, OSError):
                 return
 

@@ -111,17 +111,19 @@ async def _stat(state: ToolState, shown: str, path: str) -> FileStat:
 
 
 async def similar_files(state: ToolState, path: str) -> list[str]:
-    """Up to five paths beside a missing file whose names resemble its own; nothing when the folder cannot be listed."""
-    folder, name = posixpath.split(path)
+    """Up to five paths beside a missing file whose names resemble its own; nothing when the directory cannot be
+    listed.
+    """
+    directory, name = posixpath.split(path)
     try:
-        entries = await state.slot.files.list(folder or "/", limit=_MAX_LISTED)
+        entries = await state.slot.files.list(directory or "/", limit=_MAX_LISTED)
     except OSError as error:
         if isinstance(error, ExecError):
             raise
         return []
     names = {entry.name.lower(): entry.name for entry in entries if entry.type in ("file", "link")}
     near = await anyio.to_thread.run_sync(near_names, name.lower(), list(names))
-    return [posixpath.join(folder, names[match]) for match in near]
+    return [posixpath.join(directory, names[match]) for match in near]
 
 
 def near_names(name: str, others: list[str]) -> list[str]:

@@ -83,14 +83,14 @@ async def commit(slot: Slot, plan: Plan) -> None:
     """
     undo: list[Undo] = []
     set_aside: list[str] = []
-    folders: list[str] = []
+    directories: list[str] = []
     for step in plan.steps:
         try:
-            await _do(slot, step, undo, set_aside, folders)
+            await _do(slot, step, undo, set_aside, directories)
         except OSError as error:
             if isinstance(error, ExecError):
                 raise
-            left = await _roll_back(slot, undo, folders)
+            left = await _roll_back(slot, undo, directories)
             failure = failure_of(step.shown, error)
             more = (
                 " Nothing was changed."
@@ -100,22 +100,22 @@ async def commit(slot: Slot, plan: Plan) -> None:
             raise ToolFailure(failure.kind, failure.message + more) from None
         except BaseException:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_ROLLBACK_S):
-                await _roll_back(slot, undo, folders)
+                await _roll_back(slot, undo, directories)
             raise
     for path in set_aside:
         await slot.files.remove(path)
 
 
-async def _do(slot: Slot, step: Step, undo: list[Undo], set_aside: list[str], folders: list[str]) -> None:
+async def _do(slot: Slot, step: Step, undo: list[Undo], set_aside: list[str], directories: list[str]) -> None:
     if isinstance(step, Write):
         if step.before is None:
-            folders += await _make_folders(slot, step.path)
+            directories += await _make_directories(slot, step.path)
             undo.append(step.path)
         else:
             undo.append(step)
         await slot.files.write_bytes(step.path, step.content)
     elif isinstance(step, Move):
-        folders += await _make_folders(slot, step.target)
+        directories += await _make_directories(slot, step.target)
         await slot.files.move(step.path, step.target, overwrite=False)
         undo.append((step.target, step.path))
     else:
@@ -127,20 +127,20 @@ async def _do(slot: Slot, step: Step, undo: list[Undo], set_aside: list[str], fo
         set_aside.append(aside)
 
 
-async def _make_folders(slot: Slot, path: str) -> list[str]:
-    """Make the missing folders above `path`; return them, outermost first."""
+async def _make_directories(slot: Slot, path: str) -> list[str]:
+    """Make the missing directories above `path`; return them, outermost first."""
     missing: list[str] = []
-    folder = posixpath.dirname(path)
-    while folder not in ("", "/") and not await slot.files.exists(folder):
-        missing.append(folder)
-        folder = posixpath.dirname(folder)
+    directory = posixpath.dirname(path)
+    while directory not in ("", "/") and not await slot.files.exists(directory):
+        missing.append(directory)
+        directory = posixpath.dirname(directory)
     made = missing[::-1]
     if made:
         await slot.files.mkdir(made[-1], parents=True)
     return made
 
 
-async def _roll_back(slot: Slot, undo: list[Undo], folders: list[str]) -> list[str]:
+async def _roll_back(slot: Slot, undo: list[Undo], directories: list[str]) -> list[str]:
     """Take the steps back, the last first. Returns the paths for which that was refused."""
     left: list[str] = []
     for item in reversed(undo):
@@ -158,9 +158,9 @@ async def _roll_back(slot: Slot, undo: list[Undo], folders: list[str]) -> list[s
             if isinstance(error, ExecError):
                 raise
             left.append(path)
-    for folder in reversed(folders):
+    for directory in reversed(directories):
         try:
-            await slot.files.remove(folder)
+            await slot.files.remove(directory)
         except OSError as error:
             if isinstance(error, ExecError):
                 raise

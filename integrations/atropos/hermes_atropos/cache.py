@@ -1,4 +1,4 @@
-"""Folders of this host that are made once, by whichever process comes first, and are whole when they are there."""
+"""Directories of this host that are made once, by whichever process comes first, and are whole when they are there."""
 
 from __future__ import annotations
 

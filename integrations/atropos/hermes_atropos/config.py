@@ -100,7 +100,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     max_rerolls: int = Field(8, ge=0, description="Rollouts of a group that are rolled again, at most")
     max_failed_groups: int = Field(8, ge=1, description="So many groups in a row that cannot be filled end the run")
 
-    dataset_name: str | None = Field(None, description="File, folder, or name of the dataset")
+    dataset_name: str | None = Field(None, description="File, directory, or name of the dataset")
     dataset_split: str = Field("train", description="Split of the dataset")
     prompt_field: str = Field("prompt", description="Field of a row that is the prompt")
 

@@ -23,16 +23,16 @@ _DATA = Path(__file__).resolve().parent / "data"
 
 
 def shipped(environment: str) -> Path:
-    """The folder with the tasks that come with an environment."""
+    """The directory with the tasks that come with an environment."""
     return _DATA / environment
 
 
 def load_dataset_rows(name_or_path: str, split: str = "train") -> list[dict[str, Any]]:
     """All rows of a dataset; blocking.
 
-    `name_or_path` is a `.jsonl`, `.json` (a list, or an object a line) or `.parquet` file of this host, a folder of
+    `name_or_path` is a `.jsonl`, `.json` (a list, or an object a line) or `.parquet` file of this host, a directory of
     these, or the name of a dataset of the hub (`owner/name`, or `owner/name:config`), for which the package `datasets`
-    is imported. Of a folder with files that are named by splits (`test.jsonl`, `test-00000-of-00001.parquet`) only
+    is imported. Of a directory with files that are named by splits (`test.jsonl`, `test-00000-of-00001.parquet`) only
     those of `split` are read.
 
     Raises ConfigError, which says what to do, when there are no rows to be had. A hub that does not answer costs five
@@ -44,7 +44,7 @@ def load_dataset_rows(name_or_path: str, split: str = "train") -> list[dict[str,
     elif path.is_file():
         rows = _rows_of_file(path)
     elif path.suffix in _SUFFIXES or name_or_path.startswith(("/", "./", "../", "~")):
-        raise ConfigError(f"the dataset {name_or_path!r}: there is no such file or folder")
+        raise ConfigError(f"the dataset {name_or_path!r}: there is no such file or directory")
     else:
         rows = _rows_of_hub(name_or_path, split)
     if not rows:
@@ -62,7 +62,7 @@ def load_items(name: str | None, environment: str, split: str, fields: Mapping[s
     return rows
 
 
-def fetch_dataset_folder(name: str) -> Path:
+def fetch_dataset_directory(name: str) -> Path:
     """The files of a dataset of the hub, fetched once into its cache; blocking. Raises ConfigError as above."""
 
     def fetch() -> str:
@@ -88,17 +88,17 @@ def field(row: Mapping[str, Any], name: str, kind: type[T], where: str, default:
     raise ConfigError(f"{where}: the field {name!r} must be {kind.__name__}, not {type(value).__name__} {value!r:.60}")
 
 
-def _of_split(folder: Path, split: str) -> Sequence[Path]:
-    files = [path for path in sorted(folder.rglob("*")) if path.suffix in _SUFFIXES and path.is_file()]
+def _of_split(directory: Path, split: str) -> Sequence[Path]:
+    files = [path for path in sorted(directory.rglob("*")) if path.suffix in _SUFFIXES and path.is_file()]
     if not files:
-        raise ConfigError(f"the dataset folder {str(folder)!r} has no {', '.join(_SUFFIXES)} file")
+        raise ConfigError(f"the dataset directory {str(directory)!r} has no {', '.join(_SUFFIXES)} file")
     named = [path for path in files if _split_of(path)]
     if not named:
         return files
     chosen = [path for path in named if _split_of(path) == split]
     if not chosen:
         there = ", ".join(sorted({_split_of(path) for path in named}))
-        raise ConfigError(f"the dataset folder {str(folder)!r} has no split {split!r}; it has {there}")
+        raise ConfigError(f"the dataset directory {str(directory)!r} has no split {split!r}; it has {there}")
     return chosen
 
 
@@ -160,7 +160,7 @@ def _rows_of_hub(name: str, split: str) -> list[dict[str, Any]]:
 
 
 def _from_hub(name: str, fetch: Callable[[], T]) -> T:
-    advice = "name a local file or folder of the same format instead"
+    advice = "name a local file or directory of the same format instead"
     try:
         from huggingface_hub import constants
     except ImportError as error:

@@ -73,7 +73,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         kind: ServerKind = "tinker" if config.inference_server == "tinker" else configs[0].server_type
         named = config.tokenizer_name
         if named.startswith((".", "/", "~")) and not Path(named).expanduser().is_dir():
-            raise ConfigError(f"tokenizer_name: there is no folder {named}")
+            raise ConfigError(f"tokenizer_name: there is no directory {named}")
         if not Path(named).is_dir() and try_to_load_from_cache(named, "tokenizer_config.json") is None:
             self._print(f"fetching the tokenizer {named} from the Hugging Face Hub")
         run_files.make_directories(config)
@@ -207,7 +207,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             run_files.close_groups(self.jsonl_writer, self.config)
 
     async def _run_evaluate(self) -> None:
-        """`evaluate`: the evaluation alone, which goes on where one before it in the same folder has ended."""
+        """`evaluate`: the evaluation alone, which goes on where one before it in the same directory has ended."""
         self._resumes = True
         await self._in_pool(super()._run_evaluate, in_groups=False)
 
@@ -410,11 +410,11 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         Console(stderr=True).print(what, highlight=False, soft_wrap=True)
 
     def _samples(self) -> Samples | None:
-        folder = self.config.data_dir_to_save_evals
-        if folder is None:
+        directory = self.config.data_dir_to_save_evals
+        if directory is None:
             return None
         name = "samples.jsonl" if self._resumes else f"samples_step_{self.curr_step}.jsonl"
-        return Samples(Path(folder) / name, resume=self._resumes)
+        return Samples(Path(directory) / name, resume=self._resumes)
 
     async def _tell_evaluation(self, done: Sequence[Evaluated], started: float) -> None:
         metrics = rates(done)

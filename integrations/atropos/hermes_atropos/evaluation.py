@@ -71,7 +71,7 @@ class Samples:
         self._lock = open(path.with_name(f"{path.name}.lock"), "a", opener=private)  # noqa: SIM115 - held
         if not lock_file(self._lock):
             self._lock.close()
-            raise ConfigError(f"another evaluation writes to {path}: name another folder")
+            raise ConfigError(f"another evaluation writes to {path}: name another directory")
         kept = {one.key: (one, line) for one, line in (_read(path) if resume else ()) if one.solved is not None}
         self.earlier = [one for one, _ in kept.values()]
         aside = path.with_name(f"{path.name}.new")
@@ -135,5 +135,5 @@ def _read(path: Path) -> Iterator[tuple[Evaluated, str]]:
         except ValueError:
             continue  # the last line of a run that was killed, or whose disk was full
         if not isinstance(row, dict) or not set(_FIELDS) <= row.keys():
-            raise ConfigError(f"{path} is no file of an evaluation; name another folder, or remove it")
+            raise ConfigError(f"{path} is no file of an evaluation; name another directory, or remove it")
         yield Evaluated(**{name: row[name] for name in _FIELDS}), line

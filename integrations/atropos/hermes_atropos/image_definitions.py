@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"(?<!\\)\$")
 
 
 class Step(NamedTuple):
-    """`run`: shell text; `copy`: a path of the folder and one of the image; `env`: a name and a value."""
+    """`run`: shell text; `copy`: a path of the directory and one of the image; `env`: a name and a value."""
 
     kind: Literal["run", "copy", "env"]
     first: str
@@ -88,15 +88,15 @@ class Definition:
         return "\n".join(text)
 
 
-def read_definition(folder: Path, prefer: str = DOCKERFILE) -> Definition:
-    """The definition in a folder: the file that is preferred, else the other. Raises ConfigError for what it cannot
+def read_definition(directory: Path, prefer: str = DOCKERFILE) -> Definition:
+    """The definition in a directory: the file that is preferred, else the other. Raises ConfigError for what it cannot
     express, and when there is none.
     """
     read: Mapping[str, Callable[[Path], Definition]] = {DOCKERFILE: of_dockerfile, DEFINITION: of_singularity}
     for name in (prefer, *(other for other in read if other != prefer)):
-        if (folder / name).is_file():
-            return read[name](folder / name)
-    raise ConfigError(f"{folder}: there is neither a {DOCKERFILE} nor a {DEFINITION}")
+        if (directory / name).is_file():
+            return read[name](directory / name)
+    raise ConfigError(f"{directory}: there is neither a {DOCKERFILE} nor a {DEFINITION}")
 
 
 def of_dockerfile(path: Path) -> Definition:
@@ -156,7 +156,7 @@ def of_singularity(path: Path) -> Definition:
             post.append(Step("run", _post(options, body, where)))
         elif name not in _SILENT_SECTIONS:
             raise ConfigError(f"{where}: this section cannot be converted")
-    # The folder that commands of this data set start in, which a definition cannot name.
+    # The directory that commands of this data set start in, which a definition cannot name.
     workdir = _HOME if any(_HOME in step.first for step in post) else None
     copies = [step for step in steps if step.kind == "copy"]
     variables = [step for step in steps if step.kind == "env"]
@@ -296,8 +296,8 @@ def _post(options: str, body: str, where: str) -> str:
 
 
 def _copy(staged: str, step: Step) -> list[str]:
-    """Shell lines that do what COPY does: of a folder its content, and into a folder where there is one, or the target
-    ends in `/`.
+    """Shell lines that do what COPY does: of a directory its content, and into a directory where there is one, or the
+    target ends in `/`.
     """
     target = shlex.quote(step.second)
     into = "true" if step.second.endswith("/") else f"[ -d {target} ]"

@@ -67,7 +67,7 @@ class Tally:
             "train/rollouts_unusable": self._rerolled,
             "train/tool_calls": self._calls,
             "train/tool_errors_count": self._tool_errors,
-            "pool/slots_lent": pool.slots_lent,
+            "pool/slots_in_use": pool.slots_in_use,
             "pool/slots_total": pool.slots_total,
             "pool/slots_quarantined": pool.slots_quarantined,
             "pool/waiting": pool.waiting,

@@ -15,7 +15,7 @@ class SandboxSpec:
     """What `SandboxAgentEnv.sandbox_spec` says of an item.
 
     `image` (None: that of the environment), `profile` and `workdir` choose the slot, as in `SandboxPool.slot`; limits
-    are a profile's. `files` (path below `slot.workdir` to a text, bytes, or the `Path` of a file or folder here) are
+    are a profile's. `files` (path below `slot.workdir` to a text, bytes, or the `Path` of a file or directory here) are
     put into it, and the model's terminal starts in `cwd`. `toolsets` take the place of those of the group, `tools`
     are functions of the environment (`@tool`) beside them. `score_in`, `keep` and `check_files` say how the work is
     scored (see `hermes_agent.Scoring`). `loop` are arguments of `AgentLoop` for this item (`max_turns`, `deadline_s`,

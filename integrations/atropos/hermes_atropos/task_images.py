@@ -100,12 +100,12 @@ class TaskImages:
         self._cache = cache or default_cache_dir("definitions")
         self._left_out: set[str] = set()
 
-    async def of(self, folder: Path) -> TaskImage:
-        """The image of the definition in a folder (a Dockerfile or a container.def). Nothing is built yet.
+    async def of(self, directory: Path) -> TaskImage:
+        """The image of the definition in a directory (a Dockerfile or a container.def). Nothing is built yet.
 
         Raises ConfigError where the backend cannot have it.
         """
-        return await anyio.to_thread.run_sync(self._of, folder)
+        return await anyio.to_thread.run_sync(self._of, directory)
 
     async def placed(
         self, pool: SandboxPool, tasks: Sequence[TaskT], place: Callable[[TaskT], Awaitable[TaskImage]]
@@ -134,43 +134,43 @@ class TaskImages:
         self._left_out.add(task.name)
         _LOG.warning("the task %s is left out: %s", task.name, error)
 
-    def refusal(self, folder: Path) -> str:
+    def refusal(self, directory: Path) -> str:
         """Why the backend cannot have the image, without building it; empty where it can; blocking."""
         try:
             if self._backend != "docker":
-                self._usable(folder, self._read(folder, DEFINITION))
-            elif not (folder / DOCKERFILE).is_file():
-                self._read(folder, DEFINITION)
+                self._usable(directory, self._read(directory, DEFINITION))
+            elif not (directory / DOCKERFILE).is_file():
+                self._read(directory, DEFINITION)
         except ConfigError as error:
             return str(error)
         return ""
 
-    def _usable(self, folder: Path, definition: Definition) -> None:
+    def _usable(self, directory: Path, definition: Definition) -> None:
         if self._backend != "singularity" and not definition.plain:
             raise ConfigError(
-                f"the task of {folder} needs an image of its own, which the backend {self._backend!r} cannot have: "
+                f"the task of {directory} needs an image of its own, which the backend {self._backend!r} cannot have: "
                 "use docker or singularity, or leave the task out"
             )
 
-    def _of(self, folder: Path) -> TaskImage:
+    def _of(self, directory: Path) -> TaskImage:
         if self._backend == "docker":
-            return self._for_docker(folder)
-        definition = self._read(folder, DEFINITION)
+            return self._for_docker(directory)
+        definition = self._read(directory, DEFINITION)
         if self._backend == "singularity":
-            return self._for_singularity(folder, definition)
-        self._usable(folder, definition)
+            return self._for_singularity(directory, definition)
+        self._usable(directory, definition)
         return TaskImage(None if self._backend in WITHOUT_IMAGES else definition.base, None)
 
-    def _read(self, folder: Path, prefer: str) -> Definition:
-        definition = read_definition(folder, prefer)
+    def _read(self, directory: Path, prefer: str) -> Definition:
+        definition = read_definition(directory, prefer)
         base = self._base or (self._default_base if definition.local_base else None)
         return definition.with_base(base) if base else definition
 
-    def _for_docker(self, folder: Path) -> TaskImage:
-        as_it_is = (folder / DOCKERFILE).read_text("utf-8") if (folder / DOCKERFILE).is_file() else ""
+    def _for_docker(self, directory: Path) -> TaskImage:
+        as_it_is = (directory / DOCKERFILE).read_text("utf-8") if (directory / DOCKERFILE).is_file() else ""
         text = based_on(as_it_is, self._base) if as_it_is and self._base else as_it_is
         try:
-            definition = self._read(folder, DOCKERFILE)
+            definition = self._read(directory, DOCKERFILE)
         except ConfigError:  # Docker can do more
             if not text:
                 raise
@@ -178,21 +178,21 @@ class TaskImages:
             if definition.plain:
                 return TaskImage(definition.base, definition.workdir)
             text = text or definition.dockerfile()
-        place = folder if text == as_it_is else self._kept(folder, DOCKERFILE, text)
+        place = directory if text == as_it_is else self._kept(directory, DOCKERFILE, text)
         return TaskImage(f"{_BUILT_BY_DOCKER}{place}", "image")
 
-    def _for_singularity(self, folder: Path, definition: Definition) -> TaskImage:
+    def _for_singularity(self, directory: Path, definition: Definition) -> TaskImage:
         if definition.plain:
             return TaskImage(definition.base, definition.workdir)
         copies = any(step.kind == "copy" for step in definition.steps)
-        if (folder / DEFINITION).is_file() and definition == read_definition(folder, DEFINITION) and not copies:
-            return TaskImage(str(folder / DEFINITION), definition.workdir)
-        place = self._kept(folder, DEFINITION, definition.singularity())
+        if (directory / DEFINITION).is_file() and definition == read_definition(directory, DEFINITION) and not copies:
+            return TaskImage(str(directory / DEFINITION), definition.workdir)
+        place = self._kept(directory, DEFINITION, definition.singularity())
         return TaskImage(str(place / DEFINITION), definition.workdir)
 
-    def _kept(self, folder: Path, name: str, text: str) -> Path:
-        """A copy of the folder with another definition."""
-        content = archived(folder)
+    def _kept(self, directory: Path, name: str, text: str) -> Path:
+        """A copy of the directory with another definition."""
+        content = archived(directory)
         place = self._cache / hashlib.sha256(text.encode() + content).hexdigest()[:16]
 
         def make(path: Path) -> None:
@@ -217,12 +217,12 @@ def _with_absolute_files(text: str, place: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def archived(folder: Path) -> bytes:
-    """The folder as a tar archive that is the same for the same content; blocking."""
+def archived(directory: Path) -> bytes:
+    """The directory as a tar archive that is the same for the same content; blocking."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
-        for path in sorted(folder.rglob("*")):
-            entry = archive.gettarinfo(path, str(path.relative_to(folder)))
+        for path in sorted(directory.rglob("*")):
+            entry = archive.gettarinfo(path, str(path.relative_to(directory)))
             entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, 0, "", ""
             if entry.isfile():
                 with path.open("rb") as content:

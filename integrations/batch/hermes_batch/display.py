@@ -126,7 +126,7 @@ def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
     parts.append(f"{tally.tool_calls} tool calls")
     if seconds is not None:
         parts.append(f"{seconds:.1f} s")
-    parts.append(f"isolation {_plain(' '.join(sorted(tally.rungs)), _REASON) or 'none reached'}")
+    parts.append(f"isolation {_plain(' '.join(sorted(tally.levels)), _REASON) or 'none reached'}")
     if tally.records < total:
         parts.append(f"{total - tally.records} of {total} prompts not done")
     return ", ".join(parts)

@@ -24,7 +24,7 @@ class Tally:
     examples: dict[str, str] = field(default_factory=dict)
     """What the first error of each kind said."""
     backends: set[str] = field(default_factory=set)
-    rungs: set[str] = field(default_factory=set)
+    levels: set[str] = field(default_factory=set)
     tool_calls: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
@@ -40,7 +40,7 @@ class Tally:
             self.errors[why.kind] += 1
             self.examples.setdefault(why.kind, why.message)
         self.backends.add(str(record.get("backend", "")))
-        self.rungs |= {str(record.get("isolation") or "")} - {""}
+        self.levels |= {str(record.get("isolation") or "")} - {""}
         self.tool_calls += int(record.get("tool_calls", 0))
         self.completion_tokens += int(record.get("completion_tokens", 0))
         self.seconds += float(record.get("seconds", 0))

@@ -27,30 +27,30 @@ type Packed struct {
 }
 
 const (
-	// maxHeld bounds the names held at once while folders are read, in bytes.
+	// maxHeld bounds the names held at once while directories are read, in bytes.
 	maxHeld  = 32 << 20
 	nameSize = 24 // beside its bytes
 )
 
-// packer sends a folder as a tar stream. Files may change, vanish or grow
+// packer sends a directory as a tar stream. Files may change, vanish or grow
 // while it reads: the stream stays well-formed and the answer tells of it.
 type packer struct {
 	ctx    context.Context
 	root   *os.Root
 	out    *tar.Writer
 	linked *node.Links
-	held   int // bytes of names of folders that are to come
+	held   int // bytes of names of directories that are to come
 	result Packed
 	buffer []byte
 }
 
-// Pack sends the folder dir as a tar stream, or the one file of it that is named.
+// Pack sends the directory dir as a tar stream, or the one file of it that is named.
 func Pack(ctx context.Context, dir *os.Root, name string, out io.Writer) (Packed, error) {
 	k := &packer{ctx: ctx, root: dir, out: tar.NewWriter(pipe.OnlyWriter{Writer: out}), linked: node.NewLinks(),
 		buffer: make([]byte, 128<<10), result: Packed{Skipped: []string{}}}
 	var err error
 	if name == "" {
-		err = k.folder(".")
+		err = k.directory(".")
 	} else {
 		err = k.entry(name)
 	}
@@ -76,9 +76,9 @@ func (k *packer) skipError(name string, err error) {
 	k.skip(name, err)
 }
 
-// folder sends what is in the folder, in chunks, so that a huge one needs no
-// more memory than a small one; its subfolders come after its files.
-func (k *packer) folder(name string) error {
+// directory sends what is in the directory, in chunks, so that a huge one needs no
+// more memory than a small one; its subdirectories come after its files.
+func (k *packer) directory(name string) error {
 	dir, err := k.root.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err == nil {
 		err = reach.Check(dir)
@@ -87,7 +87,7 @@ func (k *packer) folder(name string) error {
 		k.skipError(name, err)
 		return nil
 	}
-	var folders []string
+	var directories []string
 	before := k.held
 	defer func() { k.held = before }()
 	for {
@@ -106,10 +106,10 @@ func (k *packer) folder(name string) error {
 			}
 			if info.IsDir() {
 				if k.held += len(base) + nameSize; k.held > maxHeld {
-					k.skip(child, "there are too many folders")
+					k.skip(child, "there are too many directories")
 					continue
 				}
-				folders = append(folders, base)
+				directories = append(directories, base)
 				continue
 			}
 			if err := k.send(child, info); err != nil {
@@ -125,7 +125,7 @@ func (k *packer) folder(name string) error {
 		}
 	}
 	dir.Close()
-	for _, base := range folders {
+	for _, base := range directories {
 		child := path.Join(name, base)
 		// What no tree is made of again; and each step down is walked from the top.
 		if strings.Count(child, "/") >= maxDepth {
@@ -156,7 +156,7 @@ func (k *packer) send(name string, info fs.FileInfo) error {
 		if err := k.out.WriteHeader(h); err != nil {
 			return err
 		}
-		return k.folder(name)
+		return k.directory(name)
 	case fs.ModeSymlink:
 		target, err := k.root.Readlink(name)
 		if err != nil {

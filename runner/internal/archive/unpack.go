@@ -1,4 +1,4 @@
-// Package archive sends a folder as a tar stream, and makes one of a stream that
+// Package archive sends a directory as a tar stream, and makes one of a stream that
 // nobody vouches for.
 package archive
 
@@ -35,8 +35,8 @@ type Unpacked struct {
 	Refused []string `json:"refused"`
 }
 
-// unpacker writes a tar stream below one folder. Each step goes through a
-// descriptor of the folder that holds the entry (os.Root), and each folder on
+// unpacker writes a tar stream below one directory. Each step goes through a
+// descriptor of the directory that holds the entry (os.Root), and each directory on
 // the way must be a real one: no entry can pass a symbolic link, not even one
 // that somebody puts there meanwhile.
 type unpacker struct {
@@ -44,14 +44,14 @@ type unpacker struct {
 	result Unpacked
 	// anyLink keeps symbolic links whatever they lead to: no entry passes one.
 	anyLink bool
-	// folders get mode and time when everything in them is written.
-	folders []folderEntry
+	// directories get mode and time when everything in them is written.
+	directories []directoryEntry
 
 	lastName string
 	last     *os.Root
 }
 
-type folderEntry struct {
+type directoryEntry struct {
 	name  string
 	mode  uint32
 	mtime time.Time
@@ -64,16 +64,16 @@ type refusal string
 
 func (e refusal) Error() string { return string(e) }
 
-// Unpack writes a tar stream below the folder dir. anyLink keeps symbolic links
+// Unpack writes a tar stream below the directory dir. anyLink keeps symbolic links
 // whatever they lead to.
 func Unpack(dir *os.Root, in io.Reader, anyLink bool) (Unpacked, error) {
 	u := &unpacker{root: dir, anyLink: anyLink, result: Unpacked{Refused: []string{}}}
 	defer u.forget()
 	if err := u.unpack(in); err != nil {
-		u.lockFolders()
+		u.lockDirectories()
 		return u.result, err
 	}
-	u.finishFolders()
+	u.finishDirectories()
 	// Padding behind the end marker belongs to the stream.
 	_, err := io.Copy(io.Discard, pipe.OnlyReader{Reader: in})
 	return u.result, err
@@ -132,7 +132,7 @@ func entryName(name string) (string, error) {
 		parts = append(parts, part)
 	}
 	if len(parts) > maxDepth {
-		return "", refusal("too many folders deep")
+		return "", refusal("too many directories deep")
 	}
 	return strings.Join(parts, "/"), nil
 }
@@ -152,7 +152,7 @@ func (u *unpacker) entry(h *tar.Header, data io.Reader) error {
 		return nil // the destination itself keeps its mode
 	}
 	if h.Typeflag == tar.TypeDir {
-		return u.folder(name, h)
+		return u.directory(name, h)
 	}
 	parent, err := u.parent(path.Dir(name))
 	if err != nil {
@@ -182,7 +182,7 @@ func (u *unpacker) forget() {
 	}
 }
 
-// parent opens the folder name, making what is missing of it.
+// parent opens the directory name, making what is missing of it.
 func (u *unpacker) parent(name string) (*os.Root, error) {
 	if name == "." {
 		return u.root, nil
@@ -192,7 +192,7 @@ func (u *unpacker) parent(name string) (*os.Root, error) {
 	}
 	here := u.root
 	for part := range strings.SplitSeq(name, "/") {
-		next, err := realFolder(here, part)
+		next, err := realDirectory(here, part)
 		if here != u.root {
 			_ = here.Close()
 		}
@@ -206,9 +206,9 @@ func (u *unpacker) parent(name string) (*os.Root, error) {
 	return here, nil
 }
 
-// realFolder opens the folder part of dir, made when missing. A symbolic link
-// is refused, also one that takes the folder's place between look and opening.
-func realFolder(dir *os.Root, part string) (*os.Root, error) {
+// realDirectory opens the directory part of dir, made when missing. A symbolic link
+// is refused, also one that takes the directory's place between look and opening.
+func realDirectory(dir *os.Root, part string) (*os.Root, error) {
 	seen, err := dir.Lstat(part)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = dir.Mkdir(part, newDirMode); err == nil || errors.Is(err, fs.ErrExist) {
@@ -222,12 +222,12 @@ func realFolder(dir *os.Root, part string) (*os.Root, error) {
 		return nil, refusal("leads through the symbolic link " + part)
 	}
 	if !seen.IsDir() {
-		return nil, refusal(part + " is no folder")
+		return nil, refusal(part + " is no directory")
 	}
 	return openSeen(dir, part, seen)
 }
 
-// openSeen opens the folder part of dir, which must be the one that was seen.
+// openSeen opens the directory part of dir, which must be the one that was seen.
 func openSeen(dir *os.Root, part string, seen fs.FileInfo) (*os.Root, error) {
 	next, err := dir.OpenRoot(part)
 	if err != nil {
@@ -244,51 +244,51 @@ func openSeen(dir *os.Root, part string, seen fs.FileInfo) (*os.Root, error) {
 	return next, nil
 }
 
-func (u *unpacker) folder(name string, h *tar.Header) error {
+func (u *unpacker) directory(name string, h *tar.Header) error {
 	dir, err := u.parent(name)
 	if err != nil {
 		return err
 	}
-	f := folderEntry{name: name, mode: uint32(h.Mode) & 0o1777, mtime: h.ModTime}
+	f := directoryEntry{name: name, mode: uint32(h.Mode) & 0o1777, mtime: h.ModTime}
 	if f.locked, err = unlock(dir); err != nil {
 		return err
 	}
-	u.folders = append(u.folders, f)
+	u.directories = append(u.directories, f)
 	return nil
 }
 
-// unlock gives the owner of an existing folder all rights, so that its entries
+// unlock gives the owner of an existing directory all rights, so that its entries
 // can be replaced, until it gets the archive's mode. It returns the mode that
-// it changed. A folder of another user stays as it is.
+// it changed. A directory of another user stays as it is.
 func unlock(dir *os.Root) (locked *uint32, err error) {
 	info, err := dir.Stat(".")
 	if err != nil {
 		return nil, err
 	}
 	mode := node.Mode(info)
-	if mode&0o700 == 0o700 || setFolderMode(dir, mode|0o700) != nil {
+	if mode&0o700 == 0o700 || setDirectoryMode(dir, mode|0o700) != nil {
 		return nil, nil
 	}
 	return &mode, nil
 }
 
-// lockFolders takes back what unlock did, where the archive ended early.
-func (u *unpacker) lockFolders() {
-	for _, f := range slices.Backward(u.folders) {
+// lockDirectories takes back what unlock did, where the archive ended early.
+func (u *unpacker) lockDirectories() {
+	for _, f := range slices.Backward(u.directories) {
 		if f.locked == nil {
 			continue
 		}
 		if dir, err := u.parent(f.name); err == nil {
-			_ = setFolderMode(dir, *f.locked)
+			_ = setDirectoryMode(dir, *f.locked)
 		}
 	}
 }
 
-func (u *unpacker) finishFolders() {
-	for _, f := range slices.Backward(u.folders) {
+func (u *unpacker) finishDirectories() {
+	for _, f := range slices.Backward(u.directories) {
 		dir, err := u.parent(f.name)
 		if err == nil {
-			err = setFolder(dir, f)
+			err = setDirectory(dir, f)
 		}
 		if err != nil {
 			u.refuse(f.name, refusal("mode and time were not set: "+err.Error()))
@@ -296,14 +296,14 @@ func (u *unpacker) finishFolders() {
 	}
 }
 
-func setFolder(dir *os.Root, f folderEntry) error {
+func setDirectory(dir *os.Root, f directoryEntry) error {
 	if err := dir.Chtimes(".", f.mtime, f.mtime); err != nil {
 		return err
 	}
-	return setFolderMode(dir, f.mode)
+	return setDirectoryMode(dir, f.mode)
 }
 
-func setFolderMode(dir *os.Root, mode uint32) error {
+func setDirectoryMode(dir *os.Root, mode uint32) error {
 	self, err := dir.OpenFile(".", os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -312,7 +312,7 @@ func setFolderMode(dir *os.Root, mode uint32) error {
 	return syscall.Fchmod(int(self.Fd()), mode)
 }
 
-// free says whether name exists: a file or link there may be replaced, a folder
+// free says whether name exists: a file or link there may be replaced, a directory
 // is refused.
 func free(dir *os.Root, name string) (exists bool, err error) {
 	old, err := dir.Lstat(name)
@@ -322,7 +322,7 @@ func free(dir *os.Root, name string) (exists bool, err error) {
 	case err != nil:
 		return false, err
 	case old.IsDir():
-		return true, refusal("a folder is in its place")
+		return true, refusal("a directory is in its place")
 	}
 	return true, nil
 }

@@ -38,7 +38,7 @@ func (b *Bell) Ring() {
 // nothing.
 func (b *Bell) Arm() { b.set.Store(true) }
 
-// Wait returns when the bell was rung since it was armed.
+// Wait returns when the bell was level since it was armed.
 func (b *Bell) Wait() {
 	var rings [512]byte
 	for {

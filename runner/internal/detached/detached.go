@@ -211,19 +211,19 @@ func Remove(dir string) (left []string) {
 	return left
 }
 
-// List finds the runners of this user whose directories are in folder.
-func List(folder string) ([]Sandbox, error) {
+// List finds the runners of this user whose directories are in directory.
+func List(directory string) ([]Sandbox, error) {
 	sandboxes := []Sandbox{}
-	err := bounded.EachName(folder, func(name string) bool {
+	err := bounded.EachName(directory, func(name string) bool {
 		if !strings.HasPrefix(name, prefix) {
 			return true
 		}
 		var st syscall.Stat_t
-		if err := syscall.Lstat(filepath.Join(folder, name), &st); err != nil || int(st.Uid) != os.Geteuid() ||
+		if err := syscall.Lstat(filepath.Join(directory, name), &st); err != nil || int(st.Uid) != os.Geteuid() ||
 			st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 			return true
 		}
-		sandbox := Read(filepath.Join(folder, name, "base"))
+		sandbox := Read(filepath.Join(directory, name, "base"))
 		if sandbox.Log = ""; sandbox.Owner != nil {
 			sandboxes = append(sandboxes, sandbox)
 		}

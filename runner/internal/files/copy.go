@@ -109,7 +109,7 @@ func (c *copier) entry(source, target string, info fs.FileInfo) error {
 		defer in.Close()
 		return c.file(in, opened, target)
 	case fs.ModeDir:
-		return c.folder(source, target, info)
+		return c.directory(source, target, info)
 	case fs.ModeSymlink:
 		return c.link(source, target, info)
 	}
@@ -162,7 +162,7 @@ type source struct {
 	ctx  context.Context
 }
 
-func (c *copier) folder(source, target string, info fs.FileInfo) error {
+func (c *copier) directory(source, target string, info fs.FileInfo) error {
 	if err := os.Mkdir(target, 0o700); err != nil {
 		old, statErr := os.Lstat(target)
 		if statErr != nil || !old.IsDir() {

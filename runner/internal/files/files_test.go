@@ -424,7 +424,7 @@ func TestStatAndList(t *testing.T) {
 	wantErrno(t, dir, "file.stat", m{"path": "gone"}, "ENOENT")
 }
 
-func TestListMakesFoldersReadable(t *testing.T) {
+func TestListMakesDirectoriesReadable(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(dir+"/d/e", 0o700); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"hermes-exec/runner/internal/tree"
 )
 
-// removeTree removes the folder path with everything in it. What cannot be removed
+// removeTree removes the directory path with everything in it. What cannot be removed
 // does not keep the rest; the first error is returned.
 func removeTree(ctx context.Context, path string) error {
 	// Not filepath.Split's relatives: they would remove a `..` behind a link.

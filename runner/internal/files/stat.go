@@ -80,7 +80,7 @@ func statFile(r *request) (any, error) {
 
 const (
 	defaultEntries = 100_000
-	// maxHeld bounds the names held at once while folders are read, in bytes.
+	// maxHeld bounds the names held at once while directories are read, in bytes.
 	maxHeld  = 32 << 20
 	nameSize = 24 // beside its bytes
 	// maxAnswer keeps a listing below what one RESPONSE carries.
@@ -116,7 +116,7 @@ func listDir(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = l.folder(strings.TrimSuffix(string(l.params.Path), "/"), path)
+	err = l.directory(strings.TrimSuffix(string(l.params.Path), "/"), path)
 	if canceled := search.Canceled(r.ctx); canceled != nil {
 		err = canceled
 	}
@@ -126,8 +126,8 @@ func listDir(r *request) (any, error) {
 	return map[string]any{"entries": l.entries, "truncated": l.truncated}, nil
 }
 
-// folder adds what is in real, sorted by name, each folder before its contents.
-func (l *lister) folder(shown, real string) error {
+// directory adds what is in real, sorted by name, each directory before its contents.
+func (l *lister) directory(shown, real string) error {
 	before := l.held
 	names, err := l.read(real)
 	if err != nil {
@@ -145,7 +145,7 @@ func (l *lister) folder(shown, real string) error {
 		}
 		info, err := os.Lstat(real + "/" + name)
 		if err != nil {
-			continue // gone since the folder was read
+			continue // gone since the directory was read
 		}
 		p, kind := &l.params, node.TypeName(info.Mode())
 		if (p.Only == "" || p.Only == kind) && cmp.Or(string(p.Name), name) == name {
@@ -159,8 +159,8 @@ func (l *lister) folder(shown, real string) error {
 		if l.params.Recursive && info.IsDir() {
 			mode := node.Mode(info)
 			forced := l.params.Force && mode&0o500 != 0o500 && syscall.Chmod(real+"/"+name, mode|0o500) == nil
-			// A folder that cannot be read is listed, its contents are not.
-			_ = l.folder(child, real+"/"+name)
+			// A directory that cannot be read is listed, its contents are not.
+			_ = l.directory(child, real+"/"+name)
 			if forced {
 				_ = syscall.Chmod(real+"/"+name, mode)
 			}

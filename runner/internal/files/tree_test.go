@@ -137,7 +137,7 @@ func TestPutTreeRefusesWhatLeadsOut(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	write(t, outside+"/secret", "secret", 0o600)
 	if err := errors.Join(os.Mkdir(dir+"/d", 0o755), os.Symlink(outside, dir+"/d/planted"),
-		os.Symlink(outside+"/secret", dir+"/d/file"), os.Mkdir(dir+"/d/folder", 0o755)); err != nil {
+		os.Symlink(outside+"/secret", dir+"/d/file"), os.Mkdir(dir+"/d/directory", 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	stream := tarOf(t,
@@ -146,14 +146,14 @@ func TestPutTreeRefusesWhatLeadsOut(t *testing.T) {
 		tar.Header{Name: "s1", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
 		tar.Header{Name: "s2", Typeflag: tar.TypeSymlink, Linkname: "../x"},
 		tar.Header{Name: "q/s3", Typeflag: tar.TypeSymlink, Linkname: "../../x"},
-		tar.Header{Name: "s4", Typeflag: tar.TypeSymlink, Linkname: "folder/../../x"},
+		tar.Header{Name: "s4", Typeflag: tar.TypeSymlink, Linkname: "directory/../../x"},
 		tar.Header{Name: "h1", Typeflag: tar.TypeLink, Linkname: "../up"},
 		tar.Header{Name: "h2", Typeflag: tar.TypeLink, Linkname: "planted/secret"},
 		tar.Header{Name: "h3", Typeflag: tar.TypeLink, Linkname: "file"},
 		tar.Header{Name: "h4", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"},
 		tar.Header{Name: "dev", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 5},
 		tar.Header{Name: "fifo", Typeflag: tar.TypeFifo},
-		tar.Header{Name: "folder"}, tar.Header{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "folder"},
+		tar.Header{Name: "directory"}, tar.Header{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "directory"},
 		tar.Header{Name: "link/through"},
 		tar.Header{Name: "planted", Typeflag: tar.TypeDir}, tar.Header{Name: "file"}, tar.Header{Name: "./ok//x"},
 		tar.Header{Name: "q/fine", Typeflag: tar.TypeSymlink, Linkname: "../ok/x"},
@@ -216,7 +216,7 @@ func TestPutTreeAgainstARacingLink(t *testing.T) {
 	}
 }
 
-func TestAReadOnlyFolderIsOpenedForItsEntriesOnly(t *testing.T) {
+func TestAReadOnlyDirectoryIsOpenedForItsEntriesOnly(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/d/closed/old", "old", 0o644)
 	t.Cleanup(func() { _ = os.Chmod(dir+"/d/closed", 0o755) })

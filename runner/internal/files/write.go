@@ -186,9 +186,9 @@ func openForWriting(path string, flags int) (*os.File, error) {
 }
 
 // replace gives target new contents at once, by a temporary file beside it and
-// a rename. Where the folder or the owner does not allow that, or other names
+// a rename. Where the directory or the owner does not allow that, or other names
 // share the file, it is rewritten in place when the contents are whole; those
-// wait in the folder spare if they cannot beside it.
+// wait in the directory spare if they cannot beside it.
 func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare string) (int64, error) {
 	inPlace := false
 	if old != nil {

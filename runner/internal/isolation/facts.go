@@ -6,7 +6,7 @@ package isolation
 
 import "hermes-exec/runner/internal/cgroup"
 
-// Rungs of the isolation ladder, lowest first.
+// Levels of the isolation ladder, lowest first.
 const (
 	None       = "none"
 	UID        = "uid"
@@ -16,10 +16,10 @@ const (
 
 var order = map[string]int{None: 0, UID: 1, Namespaces: 2, Exclusive: 3}
 
-// Known says whether name is a rung.
+// Known says whether name is a level.
 func Known(name string) bool { _, ok := order[name]; return ok }
 
-// Below says whether rung a is lower than rung b.
+// Below says whether level a is lower than level b.
 func Below(a, b string) bool { return order[a] < order[b] }
 
 // Way is how namespaces are made here.
@@ -55,9 +55,9 @@ type Facts struct {
 	Caps      uint64         `json:"-"` // the runner's capabilities
 }
 
-// Has says whether a rung can be given.
-func (f Facts) Has(rung string) bool {
-	switch rung {
+// Has says whether a level can be given.
+func (f Facts) Has(level string) bool {
+	switch level {
 	case Exclusive, None:
 		return true
 	case UID:

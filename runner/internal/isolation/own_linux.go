@@ -12,13 +12,13 @@ import (
 	"hermes-exec/runner/internal/rights"
 )
 
-// OwnRootArg makes `runner agent OwnRootArg FOLDER` try, in namespaces of its
-// own, whether a slot can have a root of its own with FOLDER for its layer.
+// OwnRootArg makes `runner agent OwnRootArg DIRECTORY` try, in namespaces of its
+// own, whether a slot can have a root of its own with DIRECTORY for its layer.
 const OwnRootArg = "--own-root"
 
-// TryOwnRoot says why no slot can have a root of its own, nil if it can. folder
+// TryOwnRoot says why no slot can have a root of its own, nil if it can. directory
 // is an empty one where slots are to be kept.
-func TryOwnRoot(f Facts, folder string) error {
+func TryOwnRoot(f Facts, directory string) error {
 	switch {
 	case !f.Root:
 		return errors.New("the runner is not root")
@@ -28,11 +28,11 @@ func TryOwnRoot(f Facts, folder string) error {
 		return errors.New("root without CAP_SETFCAP")
 	}
 	for _, part := range []string{"lower", "layer", "root"} {
-		if err := os.Mkdir(filepath.Join(folder, part), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(directory, part), 0o755); err != nil {
 			return err
 		}
 	}
-	_, err := tryIn(WayIdentity, f.IDs.middle(), OwnRootArg, folder)
+	_, err := tryIn(WayIdentity, f.IDs.middle(), OwnRootArg, directory)
 	if err == nil {
 		return nil
 	}

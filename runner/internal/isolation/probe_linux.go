@@ -228,13 +228,13 @@ func plain(err error) error {
 	return err
 }
 
-// ProbeChild is what the trial process does; its verdict goes to fd 3. folder is
+// ProbeChild is what the trial process does; its verdict goes to fd 3. directory is
 // that of OwnRootArg.
-func ProbeChild(folder string) int {
+func ProbeChild(directory string) int {
 	out := os.NewFile(3, "verdict")
 	try := rootfs.TryMounts
-	if folder != "" {
-		try = func() error { return rootfs.TryOwn(folder) }
+	if directory != "" {
+		try = func() error { return rootfs.TryOwn(directory) }
 	}
 	if err := try(); err != nil {
 		fmt.Fprint(out, err.Error())

@@ -97,15 +97,15 @@ func lower(resource int, to syscall.Rlimit) error {
 	return nil
 }
 
-// namespaceFolder holds the limits of a user namespace: inotify, fanotify, and
+// namespaceDirectory holds the limits of a user namespace: inotify, fanotify, and
 // namespaces of each kind.
-const namespaceFolder = "/proc/sys/user/"
+const namespaceDirectory = "/proc/sys/user/"
 
 // NamespaceShare is what a slot may have of this process's user, by file.
 func NamespaceShare() map[string]int64 {
 	out := map[string]int64{}
-	_ = bounded.EachName(namespaceFolder, func(name string) bool {
-		text, _ := bounded.ReadWhole(namespaceFolder+name, bounded.Setting)
+	_ = bounded.EachName(namespaceDirectory, func(name string) bool {
+		text, _ := bounded.ReadWhole(namespaceDirectory+name, bounded.Setting)
 		// In a namespace without limits of its own only those above it are known.
 		if most, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && most < math.MaxInt32 {
 			out[name] = max(1, most/share)
@@ -119,6 +119,6 @@ func NamespaceShare() map[string]int64 {
 // settings of the kernel cannot be written, those of the user are all there is.
 func SetNamespace(most map[string]int64) {
 	for name, value := range most {
-		_ = os.WriteFile(namespaceFolder+name, []byte(strconv.FormatInt(value, 10)), 0)
+		_ = os.WriteFile(namespaceDirectory+name, []byte(strconv.FormatInt(value, 10)), 0)
 	}
 }

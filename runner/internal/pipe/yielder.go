@@ -26,12 +26,12 @@ func (y *Yielder) Yield() {
 	if err != nil {
 		return
 	}
-	one, rung := []byte{0}, false
+	one, level := []byte{0}, false
 	_ = raw.Read(func(fd uintptr) bool {
-		if !rung {
+		if !level {
 			// Not before: what came before is not waited for.
 			_, err := y.writer.Write(one)
-			rung = true
+			level = true
 			return err != nil
 		}
 		_, err := Read(fd, one)

@@ -13,15 +13,15 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// ReadImage finds out how slots see this sandbox, whose folders are to stay as they
-// are from now on. home is the runner's own folder; folder is for copies of what
-// cannot have a layer over it. Slots write to the folders in shared themselves.
-func ReadImage(home string, shared []string, folder string) (*Image, error) {
+// ReadImage finds out how slots see this sandbox, whose directories are to stay as they
+// are from now on. home is the runner's own directory; directory is for copies of what
+// cannot have a layer over it. Slots write to the directories in shared themselves.
+func ReadImage(home string, shared []string, directory string) (*Image, error) {
 	mounts, err := mountsByPath()
 	if err != nil {
 		return nil, err
 	}
-	r := imageReader{home: home, mounts: mounts, image: Image{Skeleton: folder, ShmSize: sharedMemory}}
+	r := imageReader{home: home, mounts: mounts, image: Image{Skeleton: directory, ShmSize: sharedMemory}}
 	for _, path := range shared {
 		real, err := filepath.EvalSymlinks(filepath.Clean(path))
 		if err != nil {
@@ -37,11 +37,11 @@ func ReadImage(home string, shared []string, folder string) (*Image, error) {
 			r.image.ShmSize = size
 		}
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return nil, err
 	}
 	if err := r.split("/", false); err != nil {
-		return nil, fmt.Errorf("the sandbox's folders cannot be read: %w", err)
+		return nil, fmt.Errorf("the sandbox's directories cannot be read: %w", err)
 	}
 	for _, path := range r.shared {
 		if !slices.Contains(r.image.Shared, path) {
@@ -49,7 +49,7 @@ func ReadImage(home string, shared []string, folder string) (*Image, error) {
 		}
 	}
 	for _, dir := range []string{"/proc", "/sys", "/dev"} {
-		if err := os.MkdirAll(folder+dir, 0o755); err != nil {
+		if err := os.MkdirAll(directory+dir, 0o755); err != nil {
 			return nil, err
 		}
 	}
@@ -59,7 +59,7 @@ func ReadImage(home string, shared []string, folder string) (*Image, error) {
 	return &r.image, nil
 }
 
-// What a small folder holds at most.
+// What a small directory holds at most.
 const smallEntries, smallBytes = 16, 64 << 10
 
 var errNotSmall = errors.New("not small")
@@ -71,8 +71,8 @@ type imageReader struct {
 	image  Image
 }
 
-// split places a folder in the skeleton because others are mounted on it, or
-// because it is the root. whole copies its folders too.
+// split places a directory in the skeleton because others are mounted on it, or
+// because it is the root. whole copies its directories too.
 func (r *imageReader) split(path string, whole bool) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *imageReader) split(path string, whole bool) error {
 		_, mounted := r.mounts[at]
 		switch kind := st.Mode & syscall.S_IFMT; {
 		case kind == syscall.S_IFDIR:
-			err = r.folder(at, &st, whole)
+			err = r.directory(at, &st, whole)
 		case kind == syscall.S_IFLNK:
 			err = r.link(at, &st)
 		case mounted && (kind != syscall.S_IFREG || slices.Contains(r.shared, at)):
@@ -103,7 +103,7 @@ func (r *imageReader) split(path string, whole bool) error {
 	return nil
 }
 
-func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error {
+func (r *imageReader) directory(path string, st *syscall.Stat_t, whole bool) error {
 	if path == r.home || path == "/proc" || path == "/sys" || path == "/dev" {
 		return nil
 	}
@@ -125,12 +125,12 @@ func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error 
 	case !mounted && (whole || small(path)):
 		err = r.split(path, true)
 	default:
-		r.image.Folders = append(r.image.Folders, path)
+		r.image.Directories = append(r.image.Directories, path)
 	}
 	return errors.Join(err, r.asIn(path, st)) // what was put into it has changed its time
 }
 
-// small says that a folder holds so little that a copy costs less than a layer.
+// small says that a directory holds so little that a copy costs less than a layer.
 func small(path string) bool {
 	entries, bytes := 0, int64(0)
 	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
@@ -167,7 +167,7 @@ func mountsByPath() (map[string]proc.Mount, error) {
 	return mounts, err
 }
 
-// holdsMounts says that something is mounted below a folder.
+// holdsMounts says that something is mounted below a directory.
 func holdsMounts(mounts map[string]proc.Mount, path string) bool {
 	for at := range mounts {
 		if at != path && inside(at, path) {

@@ -22,8 +22,8 @@ var (
 )
 
 // enterOwn makes the image the root of this process, with a layer of the slot's
-// own over each of its folders, or without a layer the image itself. Before the new root is entered nothing is
-// looked up in it but the folders of the skeleton, which are no links.
+// own over each of its directories, or without a layer the image itself. Before the new root is entered nothing is
+// looked up in it but the directories of the skeleton, which are no links.
 func (v View) enterOwn() (lastPID *os.File, err error) {
 	if v.Layer == "" {
 		if lastPID, err = v.ownProc(); err != nil {
@@ -35,8 +35,8 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 	if err := v.lay(0, v.Image.Skeleton, root); err != nil {
 		return nil, err
 	}
-	for i, folder := range v.Image.Folders {
-		if err := v.lay(i+1, folder, root+folder); err != nil {
+	for i, directory := range v.Image.Directories {
+		if err := v.lay(i+1, directory, root+directory); err != nil {
 			return nil, err
 		}
 	}
@@ -61,7 +61,7 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 	return lastPID, os.Chdir("/")
 }
 
-// lay mounts a folder of the sandbox with layer n of the slot over it.
+// lay mounts a directory of the sandbox with layer n of the slot over it.
 func (v View) lay(n int, lower, at string) error {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(lower, &st); err != nil {
@@ -181,7 +181,7 @@ func (v View) ownDev(sandbox string) error {
 	return deviceLinks("/dev", v.Image.ShmSize)
 }
 
-// ownMounts are file systems in memory that the sandbox has, folders that it shares
+// ownMounts are file systems in memory that the sandbox has, directories that it shares
 // or nobody may write to, and what the slot has of the runner's.
 func (v View) ownMounts(sandbox string) error {
 	for _, m := range v.Image.Memory {
@@ -238,16 +238,16 @@ func ThreadNotInProc() error {
 	return mount("tmpfs", self, "tmpfs", msNosuidNodev|syscall.MS_NOEXEC|syscall.MS_RDONLY, "mode=555,nr_inodes=2")
 }
 
-// TryOwn tries, in namespaces of its own, a root of a slot's own with folder for
+// TryOwn tries, in namespaces of its own, a root of a slot's own with directory for
 // its layer.
-func TryOwn(folder string) error {
-	image := Image{Skeleton: filepath.Join(folder, "lower"), ShmSize: sharedMemory, Folders: folderOfRoot()}
-	for _, name := range append([]string{"/proc", "/sys", "/dev"}, image.Folders...) {
+func TryOwn(directory string) error {
+	image := Image{Skeleton: filepath.Join(directory, "lower"), ShmSize: sharedMemory, Directories: directoryOfRoot()}
+	for _, name := range append([]string{"/proc", "/sys", "/dev"}, image.Directories...) {
 		if err := os.Mkdir(image.Skeleton+name, 0o755); err != nil {
 			return err
 		}
 	}
-	v := View{Kind: ViewOwn, Staging: filepath.Join(folder, "root"), Layer: filepath.Join(folder, "layer"),
+	v := View{Kind: ViewOwn, Staging: filepath.Join(directory, "root"), Layer: filepath.Join(directory, "layer"),
 		Image: &image, Network: true, Workspace: "/workspace"}
 	lastPID, err := v.Enter()
 	if err != nil {
@@ -259,9 +259,9 @@ func TryOwn(folder string) error {
 	return ThreadNotInProc()
 }
 
-// folderOfRoot is a folder of the root's own file system with no mounts in it, on
+// directoryOfRoot is a directory of the root's own file system with no mounts in it, on
 // which a layer has to be possible; none where there is none.
-func folderOfRoot() []string {
+func directoryOfRoot() []string {
 	var root, st syscall.Stat_t
 	if err := syscall.Stat("/", &root); err != nil {
 		return nil

@@ -19,11 +19,11 @@ type View struct {
 	Made     bool     `json:"made"`    // bubblewrap has made it all
 
 	// Of "sandbox", where the image may belong to the slots' own user: all of it is
-	// read-only but for the slot's directories and the folders that slots share.
+	// read-only but for the slot's directories and the directories that slots share.
 	ImageReadOnly bool     `json:"image_read_only,omitempty"`
 	Shared        []string `json:"shared,omitempty"`
 
-	// Of "own": what is below the slot's layers, an empty folder of ours for them
+	// Of "own": what is below the slot's layers, an empty directory of ours for them
 	// ("": none, the root is the sandbox's), the slot's working directory with its
 	// owner, and how many processes there may be (0: no limit).
 	Image     *Image        `json:"image,omitempty"`
@@ -35,13 +35,13 @@ type View struct {
 
 // Image is a sandbox as slots with a root of their own see it.
 type Image struct {
-	Skeleton string        `json:"skeleton"`  // a folder of ours, for the root and folders that others are mounted on
-	Folders  []string      `json:"folders"`   // folders of the sandbox with a layer over each, parents first
-	Memory   []MemoryMount `json:"memory"`    // file systems in memory, made afresh
-	Shared   []string      `json:"shared"`    // what is mounted in the sandbox and all slots write to
-	ReadOnly []string      `json:"read_only"` // folders that are mounted in the sandbox, and not writable
-	Devices  []string      `json:"devices"`
-	ShmSize  string        `json:"shm_size"` // of /dev/shm
+	Skeleton    string        `json:"skeleton"`    // a directory of ours, for the root and directories that others are mounted on
+	Directories []string      `json:"directories"` // directories of the sandbox with a layer over each, parents first
+	Memory      []MemoryMount `json:"memory"`      // file systems in memory, made afresh
+	Shared      []string      `json:"shared"`      // what is mounted in the sandbox and all slots write to
+	ReadOnly    []string      `json:"read_only"`   // directories that are mounted in the sandbox, and not writable
+	Devices     []string      `json:"devices"`
+	ShmSize     string        `json:"shm_size"` // of /dev/shm
 }
 
 // MemoryMount is a tmpfs.

@@ -301,7 +301,7 @@ func (v View) enterSandbox() error {
 }
 
 // imageReadOnly makes all of the sandbox read-only but what is the slot's own, and
-// the folders that slots share.
+// the directories that slots share.
 func (v View) imageReadOnly() error {
 	kept := append([]string{v.BaseDir, "/proc", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/mqueue"}, v.Shared...)
 	for _, b := range v.Binds {

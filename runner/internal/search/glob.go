@@ -6,7 +6,7 @@ import (
 )
 
 // globPattern is a compiled file name pattern: `*` and `?` stay inside one
-// name, `**` crosses folders, `[a-z]` and `{a,b}` are alternatives, `\` takes
+// name, `**` crosses directories, `[a-z]` and `{a,b}` are alternatives, `\` takes
 // the next character as it is.
 type globPattern struct {
 	re *regexp.Regexp

@@ -8,7 +8,7 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// What the ignore files of a folder and of those above it may have together. What
+// What the ignore files of a directory and of those above it may have together. What
 // is beyond is not applied, and the answer says so.
 const (
 	maxIgnoreRules = 20_000
@@ -25,15 +25,15 @@ type rule struct {
 	wild     bool
 	negated  bool
 	dirOnly  bool
-	anchored bool // matched against the path from the ignore file's folder, else against the name
+	anchored bool // matched against the path from the ignore file's directory, else against the name
 }
 
-// ignoreSet is the rules of one folder; outer are those of the folder above.
+// ignoreSet is the rules of one directory; outer are those of the directory above.
 type ignoreSet struct {
 	outer *ignoreSet
-	base  string // absolute path of the folder, without a final slash
+	base  string // absolute path of the directory, without a final slash
 	rules []rule // the one that counts most first
-	// Those of all folders up to here.
+	// Those of all directories up to here.
 	count, bytes int
 }
 
@@ -71,7 +71,7 @@ func (w *walker) loadIgnores(outer *ignoreSet, dir string) *ignoreSet {
 	return set
 }
 
-// parentIgnores loads the rules of the folders above dir as far as the top of
+// parentIgnores loads the rules of the directories above dir as far as the top of
 // its repository; without one they do not count.
 func (w *walker) parentIgnores(dir string) *ignoreSet {
 	var above []string
@@ -167,7 +167,7 @@ func trimIgnored(line string) string {
 	return line[:end]
 }
 
-// ignored asks the rules from the innermost folder out, each file from its end.
+// ignored asks the rules from the innermost directory out, each file from its end.
 func (s *ignoreSet) ignored(path, name string, isDir bool) bool {
 	for ; s != nil; s = s.outer {
 		relative := strings.TrimPrefix(path[len(s.base):], "/")

@@ -48,7 +48,7 @@ func TestMatchWild(t *testing.T) {
 	}
 }
 
-// Without a literal in front of two stars in a name: git takes those for such that cross folders.
+// Without a literal in front of two stars in a name: git takes those for such that cross directories.
 var ignoreParts = []string{"a", "b", "ab", "*", "**", "?", "[ab]", "[!a]", "[a-b]*", "*.c", "a.c", "b?", "/", "/", `\*`,
 	"*a*", "[[:alpha:]]", "***", "{a,b}"}
 
@@ -83,7 +83,7 @@ func TestIgnoreFilesAsGitReadsThem(t *testing.T) {
 		}
 	}
 	for _, name := range names {
-		delete(files, name+"/ab") // it is a folder
+		delete(files, name+"/ab") // it is a directory
 	}
 	dir := tree(t, files)
 	if out, err := exec.Command(git, "-C", dir, "init", "-q").CombinedOutput(); err != nil {

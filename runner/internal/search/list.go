@@ -108,7 +108,7 @@ type GlobResult struct {
 	Total int         `json:"total"`
 }
 
-// Glob carries out file.glob: files and folders below path whose path matches
+// Glob carries out file.glob: files and directories below path whose path matches
 // the pattern, the newest first. A name with a leading dot needs a pattern that
 // has one.
 func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult, error) {
@@ -178,7 +178,7 @@ func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult
 	return result, nil
 }
 
-// splitPattern moves the folders that the pattern names outright to the path,
+// splitPattern moves the directories that the pattern names outright to the path,
 // so that `/etc/*.conf` does not walk the whole machine.
 func splitPattern(asked, pattern string) (string, string) {
 	if rest, ok := strings.CutPrefix(pattern, "/"); ok {

@@ -1,5 +1,5 @@
-// Package search finds text and files below a folder: regular expressions or
-// literal text, globs, ignore files, exact totals, bounded memory. Folders are
+// Package search finds text and files below a directory: regular expressions or
+// literal text, globs, ignore files, exact totals, bounded memory. Directories are
 // read and files opened on the calling thread, whose rights count; only their
 // contents are searched on others.
 package search
@@ -112,7 +112,7 @@ func Search(ctx context.Context, workdir string, raw json.RawMessage) (*Result, 
 	}
 	if !info.IsDir() && !info.Mode().IsRegular() {
 		return nil, &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(root), Message: root +
-			": is neither a folder nor a regular file"}
+			": is neither a directory nor a regular file"}
 	}
 	if p.Target == "files" {
 		return p.listFiles(ctx, root, info)

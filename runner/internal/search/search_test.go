@@ -190,7 +190,7 @@ func TestIgnoreFiles(t *testing.T) {
 	if r.TotalFiles != 21 {
 		t.Errorf("%d files without ignore files: %q", r.TotalFiles, paths(r))
 	}
-	// Rules above the searched folder count inside a repository.
+	// Rules above the searched directory count inside a repository.
 	equal(t, paths(find(t, dir, map[string]any{"pattern": "hit", "path": "docs"})), []string{"docs/c.txt"})
 }
 
@@ -288,11 +288,11 @@ func TestGlobPaths(t *testing.T) {
 		}
 	}
 	if _, err := Glob(context.Background(), dir, json.RawMessage(`{"pattern": "*", "path": "gone"}`)); err == nil {
-		t.Error("a missing folder was accepted")
+		t.Error("a missing directory was accepted")
 	}
 }
 
-func TestUnreadableFolderIsToldAndTheRestFound(t *testing.T) {
+func TestUnreadableDirectoryIsToldAndTheRestFound(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root reads everything")
 	}

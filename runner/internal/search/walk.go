@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxHeld bounds the names that are held at once while folders are read, in bytes.
+	// maxHeld bounds the names that are held at once while directories are read, in bytes.
 	maxHeld   = 32 << 20
 	entrySize = 40 // beside the name
 	maxErrors = 100
@@ -66,7 +66,7 @@ func (w *walker) fail(path string, err error) {
 	}
 }
 
-// run visits everything below root, which must be a folder.
+// run visits everything below root, which must be a directory.
 func (w *walker) run(root string) {
 	if w.deadline.IsZero() {
 		w.deadline = time.Now().Add(maxDuration)
@@ -75,7 +75,7 @@ func (w *walker) run(root string) {
 	if w.ignoreFiles {
 		rules = w.parentIgnores(filepath.Clean(root))
 	}
-	w.folder(strings.TrimSuffix(root, "/"), "", rules, 1, deviceOf(root))
+	w.directory(strings.TrimSuffix(root, "/"), "", rules, 1, deviceOf(root))
 }
 
 func deviceOf(path string) uint64 {
@@ -85,7 +85,7 @@ func deviceOf(path string) uint64 {
 	return 0
 }
 
-func (w *walker) folder(full, relative string, rules *ignoreSet, depth int, device uint64) {
+func (w *walker) directory(full, relative string, rules *ignoreSet, depth int, device uint64) {
 	path := full
 	if path == "" {
 		path = "/"
@@ -130,7 +130,7 @@ func (w *walker) descend(dir found, rules *ignoreSet, depth int, device uint64) 
 	if !info.IsDir() || (here != device && kernelFiles(dir.full)) {
 		return
 	}
-	w.folder(dir.full, dir.relative, rules, depth+1, here)
+	w.directory(dir.full, dir.relative, rules, depth+1, here)
 }
 
 func join(dir, name string) string {
@@ -158,7 +158,7 @@ type entry struct {
 	kind fs.FileMode
 }
 
-// read gives the entries of a folder by name. The root may be a symbolic link.
+// read gives the entries of a directory by name. The root may be a symbolic link.
 func (w *walker) read(path string, isRoot bool) ([]entry, error) {
 	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NONBLOCK
 	if !isRoot {

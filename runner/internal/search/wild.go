@@ -3,14 +3,14 @@ package search
 import "strings"
 
 // matchWild matches a pattern of an ignore file as git does: `*` and `?` stay
-// inside one name, `**` between slashes stands for any folders, `[…]` for a byte
+// inside one name, `**` between slashes stands for any directories, `[…]` for a byte
 // of a set, `\` takes the next byte as it is. Nothing is compiled, and of each
 // kind of star only the last one is tried again, which is enough: what stands
 // before it has found its earliest place.
 func matchWild(pattern, text string) bool {
 	p, t := 0, 0
 	star, starText := -1, 0 // behind the last star of this name, and where its text ends
-	deep, deepText := -1, 0 // behind the last `**/`, and the folder it leads to
+	deep, deepText := -1, 0 // behind the last `**/`, and the directory it leads to
 	for p < len(pattern) || t < len(text) {
 		if p < len(pattern) && pattern[p] == '*' {
 			end := starsEnd(pattern, p)

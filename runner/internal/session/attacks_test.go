@@ -249,7 +249,7 @@ func TestOldOptionsAndModes(t *testing.T) {
 	s.expect("echo $COLUMNS $COMP_DIR $BASH_ENV $BASH_MINE", "77 x /nowhere 5\n", 0)
 }
 
-func TestFoldersThatAreGone(t *testing.T) {
+func TestDirectoriesThatAreGone(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
 		gone := filepath.Join(s.dir, "gone")
 		if r := s.run(fmt.Sprintf("mkdir %s; cd %[1]s; rmdir %[1]s; V=new", quote(gone))); !r.kept || r.code != 0 {

@@ -16,18 +16,18 @@ func TestASweepLooksAtNoMoreThanItMay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for i := range 100 {
-		if err := os.Mkdir(folder+"/"+strconv.Itoa(i), 0o700); err != nil {
+		if err := os.Mkdir(directory+"/"+strconv.Itoa(i), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(folder+"/"+strconv.Itoa(i), 0o777); err != nil {
+		if err := os.Chmod(directory+"/"+strconv.Itoa(i), 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, looks := range []int{10, 0} {
 		s := sweep{ids: ids, holder: Holder{UID: uid, GID: uid, Own: true}, looks: looks}
-		s.run([]string{folder})
+		s.run([]string{directory})
 		if want := map[int]int{10: 10, 0: 100}[looks]; s.looked != want || s.left != (looks > 0) {
 			t.Errorf("%d: it looked at %d, left %v", looks, s.looked, s.left)
 		}

@@ -37,7 +37,7 @@ func BenchmarkNoop(b *testing.B) {
 		}
 		report(b, times)
 	})
-	for _, level := range rungs() {
+	for _, level := range levels() {
 		b.Run(level, func(b *testing.B) {
 			m, err := NewManager(passableDir(b), probed(), os.Args[0])
 			if err != nil {
@@ -80,7 +80,7 @@ func report(b *testing.B, times []time.Duration) {
 
 // BenchmarkReset is a slot in use, its reset and the start of its next agent.
 func BenchmarkReset(b *testing.B) {
-	for _, level := range rungs() {
+	for _, level := range levels() {
 		for _, files := range []int{0, 1000} {
 			b.Run(fmt.Sprintf("%s/%dfiles", level, files), func(b *testing.B) { benchReset(b, level, files) })
 		}
@@ -121,17 +121,17 @@ func benchReset(b *testing.B, level string, files int) {
 	b.ReportMetric(float64(starts[len(starts)/2].Microseconds()), "start-us")
 }
 
-// fill makes files of 1 KiB, twenty to a folder.
+// fill makes files of 1 KiB, twenty to a directory.
 func fill(b *testing.B, dir string, files int) {
 	content := make([]byte, 1024)
 	for i := range files {
-		folder := fmt.Sprintf("%s/%d", dir, i/20)
+		directory := fmt.Sprintf("%s/%d", dir, i/20)
 		if i%20 == 0 {
-			if err := os.Mkdir(folder, 0o755); err != nil {
+			if err := os.Mkdir(directory, 0o755); err != nil {
 				b.Fatal(err)
 			}
 		}
-		if err := os.WriteFile(fmt.Sprintf("%s/%d", folder, i), content, 0o644); err != nil {
+		if err := os.WriteFile(fmt.Sprintf("%s/%d", directory, i), content, 0o644); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -4,4 +4,4 @@ package slots
 
 const rlimitsWork = false
 
-func (s *rung) scoped() bool { return false }
+func (s *level) scoped() bool { return false }

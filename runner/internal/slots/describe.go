@@ -14,7 +14,7 @@ import (
 )
 
 // describe fills in the facts of a slot that is set up.
-func (s *rung) describe(p CreateParams) {
+func (s *level) describe(p CreateParams) {
 	u := s.setup
 	s.facts.Workspace, s.facts.Home, s.facts.Tmp = ipc.Bytes(u.Workspace), ipc.Bytes(u.Home), ipc.Bytes(u.Tmp)
 	s.facts.UID, s.facts.GID, s.facts.UserName = int(u.UID), int(u.GID), u.UserName
@@ -45,7 +45,7 @@ const scopedSockets = "; abstract sockets within the slot only (Landlock)"
 
 func (m *Manager) networkOwner() string { return cmp.Or(m.network, "sandbox") }
 
-func (s *rung) describeNamespaces() {
+func (s *level) describeNamespaces() {
 	u, iso := s.setup, &s.facts.Isolation
 	if u.OwnRoot() {
 		iso.Filesystem = "own root: a layer of the slot's over the image"
@@ -77,7 +77,7 @@ func (s *rung) describeNamespaces() {
 	iso.Network = s.describeNetwork()
 }
 
-func (s *rung) describeNetwork() string {
+func (s *level) describeNetwork() string {
 	switch {
 	case !s.setup.View.Network:
 		return "own namespace, loopback only"
@@ -87,7 +87,7 @@ func (s *rung) describeNetwork() string {
 	return "shared with the " + s.m.networkOwner()
 }
 
-func (s *rung) describeShared(p CreateParams) {
+func (s *level) describeShared(p CreateParams) {
 	u, iso := s.setup, &s.facts.Isolation
 	iso.Network = "shared with the " + s.m.networkOwner()
 	iso.Filesystem = "shared with the sandbox, /tmp too, by file mode; own directories"
@@ -106,7 +106,7 @@ func (s *rung) describeShared(p CreateParams) {
 	}
 }
 
-func (s *rung) shellPath() string {
+func (s *level) shellPath() string {
 	all := session.Installed()
 	if kind := session.Standard(all); kind != nil {
 		return all[*kind]

@@ -12,7 +12,7 @@ import (
 )
 
 func TestRlimitsHoldFromTheFirstInstruction(t *testing.T) {
-	for _, level := range rungs() {
+	for _, level := range levels() {
 		t.Run(level, func(t *testing.T) {
 			b := newSandbox(t, probed())
 			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true,
@@ -45,7 +45,7 @@ func TestMemoryLimitAndOOMFact(t *testing.T) {
 	if probed().Cgroup == "none" {
 		t.Skip("no cgroup can be made here")
 	}
-	for _, level := range rungs() {
+	for _, level := range levels() {
 		t.Run(level, func(t *testing.T) {
 			b := newSandbox(t, probed())
 			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true,
@@ -69,7 +69,7 @@ func TestMemoryLimitAndOOMFact(t *testing.T) {
 }
 
 func TestMemoryWatchdog(t *testing.T) {
-	for _, level := range rungs() {
+	for _, level := range levels() {
 		t.Run(level, func(t *testing.T) {
 			f := probed()
 			f.Cgroups = nil

@@ -43,7 +43,7 @@ type Manager struct {
 
 	places  *shared.Places
 	roots   roots
-	shared  []string // folders of the sandbox to which all slots write
+	shared  []string // directories of the sandbox to which all slots write
 	network string   // whose the network of the sandbox is
 	filter  bool     // the engine does not keep a sandbox from system calls
 
@@ -94,9 +94,9 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 	return m, nil
 }
 
-// Share names folders of the sandbox to which slots with roots of their own write
+// Share names directories of the sandbox to which slots with roots of their own write
 // too. It is called before the first slot is made.
-func (m *Manager) Share(folders []string) { m.shared = folders }
+func (m *Manager) Share(directories []string) { m.shared = directories }
 
 // Mounts names directories that the configuration mounts. What slots leave there
 // stays. It is called before the first slot is made.
@@ -149,7 +149,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		m.mu.Unlock()
 		return SlotFacts{}, failure("bad_request", "slot %q exists", p.Slot)
 	}
-	s := &slot{rung: rung{m: m, id: p.Slot, dir: filepath.Join(m.base, "slots", p.Slot)}}
+	s := &slot{level: level{m: m, id: p.Slot, dir: filepath.Join(m.base, "slots", p.Slot)}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.slots[p.Slot] = s

@@ -64,7 +64,7 @@ func (m *Manager) tryOwnRoot() error {
 
 // imageUser makes a slot with a root of its own the image's user's, with the
 // capabilities that root has in the sandbox.
-func (s *rung) imageUser(name string) error {
+func (s *level) imageUser(name string) error {
 	user, err := accounts.LookupUser(name)
 	if err != nil {
 		return failure("user", "%v", err)
@@ -81,7 +81,7 @@ func (s *rung) imageUser(name string) error {
 
 // placeOwn decides what a slot sees in a root of its own. The one that prepares
 // the sandbox sees the sandbox's, behind what hides parts of /proc and /sys.
-func (s *rung) placeOwn(p CreateParams) {
+func (s *level) placeOwn(p CreateParams) {
 	u := &s.setup
 	if p.Setup {
 		u.Workspace, u.Tmp, s.fifos = filepath.Join(s.dir, "workspace"), filepath.Join(s.dir, "tmp"),
@@ -115,7 +115,7 @@ func (s *slot) freshLayer() error {
 // placeInSandbox puts the workspace of a whole sandbox where it is to be, and gives its
 // tenant the sandbox's temporary directory. Where the sandbox's root cannot be written
 // to, or nothing is asked for, they are in the slot's directory.
-func (s *rung) placeInSandbox(p CreateParams) {
+func (s *level) placeInSandbox(p CreateParams) {
 	u := &s.setup
 	if p.Workspace == "" {
 		return
@@ -146,7 +146,7 @@ func freePath(path string) string {
 const layer = "layer"
 
 // parts are the slot's own directories.
-func (s *rung) parts() []string {
+func (s *level) parts() []string {
 	if s.setup.View.Layer != "" {
 		return []string{layer}
 	}

@@ -15,7 +15,7 @@ import (
 	"hermes-exec/runner/internal/isolation"
 )
 
-// exchange swaps two names, as a tenant does in a folder of its own.
+// exchange swaps two names, as a tenant does in a directory of its own.
 func exchange(one, two string) {
 	const sysRenameat2, swap = 316, 2
 	a, _ := syscall.BytePtrFromString(one)
@@ -41,21 +41,21 @@ func sharedSandbox(t *testing.T) (*sandbox, string) {
 	}
 	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "a", Level: isolation.UID, PrivateRoot: true, Network: true})
-	folder, err := os.MkdirTemp("/tmp", "shared")
+	directory, err := os.MkdirTemp("/tmp", "shared")
 	if err == nil {
-		err = os.Chmod(folder, 0o777)
+		err = os.Chmod(directory, 0o777)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	return b, folder
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	return b, directory
 }
 
-// A neighbour swaps the folder in which a slot has left something with a link
+// A neighbour swaps the directory in which a slot has left something with a link
 // to where something of that name is that is not the slot's.
-func TestAResetStaysInTheFoldersThatItSearches(t *testing.T) {
-	b, folder := sharedSandbox(t)
+func TestAResetStaysInTheDirectoriesThatItSearches(t *testing.T) {
+	b, directory := sharedSandbox(t)
 	victim := t.TempDir()
 	for round := range 20 {
 		facts := b.facts("a")
@@ -63,7 +63,7 @@ func TestAResetStaysInTheFoldersThatItSearches(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 50 {
-			dir, link := fmt.Sprintf("%s/d%d", folder, i), fmt.Sprintf("%s/l%d", folder, i)
+			dir, link := fmt.Sprintf("%s/d%d", directory, i), fmt.Sprintf("%s/l%d", directory, i)
 			_ = os.RemoveAll(dir)
 			_ = os.RemoveAll(link)
 			_ = os.MkdirAll(dir+"/kept", 0o777)
@@ -79,7 +79,7 @@ func TestAResetStaysInTheFoldersThatItSearches(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					exchange(fmt.Sprintf("%s/d%d", folder, i), fmt.Sprintf("%s/l%d", folder, i))
+					exchange(fmt.Sprintf("%s/d%d", directory, i), fmt.Sprintf("%s/l%d", directory, i))
 				}
 			}
 		}()
@@ -98,9 +98,9 @@ func TestAResetStaysInTheFoldersThatItSearches(t *testing.T) {
 // Two directories of slots in one that is open to all are exchanged in a loop
 // while the one slot is reset: the other's is not emptied in its place.
 func TestAResetCannotBeLedToANeighboursDirectory(t *testing.T) {
-	b, folder := sharedSandbox(t)
+	b, directory := sharedSandbox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})
-	one, two := folder+"/one", folder+"/two"
+	one, two := directory+"/one", directory+"/two"
 	b.sh("c", "umask 022; mkdir "+two+"; echo kept >"+two+"/file")
 	for round := range 20 {
 		b.sh("a", "umask 0; mkdir "+one+"; cd "+one+"; for i in 1 2 3 4 5 6 7 8; do mkdir d$i; echo >d$i/file; done")
@@ -141,10 +141,10 @@ func TestAResetCannotBeLedToANeighboursDirectory(t *testing.T) {
 
 // What a holder leaves where a reset does not come to is not the next one's.
 func TestTheNextHolderCannotReadWhatAResetDidNotFind(t *testing.T) {
-	b, folder := sharedSandbox(t)
+	b, directory := sharedSandbox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})
-	b.sh("c", "umask 0; cd "+folder+"; for i in $(seq 40); do mkdir d; cd d; done")
-	deepest := folder + strings.Repeat("/d", 40)
+	b.sh("c", "umask 0; cd "+directory+"; for i in $(seq 40); do mkdir d; cd d; done")
+	deepest := directory + strings.Repeat("/d", 40)
 	b.sh("a", "umask 077; echo secret >"+deepest+"/file")
 	before := b.facts("a").UID
 	r, err := b.Reset(context.Background(), "a")
@@ -159,7 +159,7 @@ func TestTheNextHolderCannotReadWhatAResetDidNotFind(t *testing.T) {
 	if r, err := b.Reset(context.Background(), "c"); err != nil || !r.Clean {
 		t.Fatalf("%+v %v", r, err)
 	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(directory); err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
 	}
 }
@@ -167,15 +167,15 @@ func TestTheNextHolderCannotReadWhatAResetDidNotFind(t *testing.T) {
 // A holder's directory in which a neighbour has files of its own stays until
 // these are gone, with everything in it that is the neighbour's.
 func TestAResetKeepsWhatANeighbourHasInTheSlotsDirectories(t *testing.T) {
-	b, folder := sharedSandbox(t)
+	b, directory := sharedSandbox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})
-	b.sh("a", "umask 0; mkdir -p "+folder+"/open/more; echo >"+folder+"/open/file")
-	b.sh("c", "umask 077; mkdir "+folder+"/open/more/kept; echo kept >"+folder+"/open/more/kept/file; "+
-		"echo kept >"+folder+"/open/theirs; echo kept >"+folder+"/open/more/theirs")
+	b.sh("a", "umask 0; mkdir -p "+directory+"/open/more; echo >"+directory+"/open/file")
+	b.sh("c", "umask 077; mkdir "+directory+"/open/more/kept; echo kept >"+directory+"/open/more/kept/file; "+
+		"echo kept >"+directory+"/open/theirs; echo kept >"+directory+"/open/more/theirs")
 	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
 		t.Fatalf("%+v %v", r, err)
 	}
-	if out := b.sh("c", "cat "+folder+"/open/more/kept/file; cd "+folder+"/open; ls . more; cat theirs"); out !=
+	if out := b.sh("c", "cat "+directory+"/open/more/kept/file; cd "+directory+"/open; ls . more; cat theirs"); out !=
 		"kept\n.:\nmore\ntheirs\n\nmore:\nkept\ntheirs\nkept" {
 		t.Errorf("%q", out)
 	}
@@ -183,7 +183,7 @@ func TestAResetKeepsWhatANeighbourHasInTheSlotsDirectories(t *testing.T) {
 		t.Fatalf("%+v %v", r, err)
 	}
 	b.waitFor(func() bool {
-		left, err := os.ReadDir(folder)
+		left, err := os.ReadDir(directory)
 		return err == nil && len(left) == 0
 	})
 }
@@ -192,37 +192,37 @@ func TestAResetKeepsWhatANeighbourHasInTheSlotsDirectories(t *testing.T) {
 // afterwards.
 func TestWhatLiesBehindANeighboursDirectoriesGoesAfterAReset(t *testing.T) {
 	b, _ := sharedSandbox(t)
-	folder, err := os.MkdirTemp("/dev/shm", "many")
+	directory, err := os.MkdirTemp("/dev/shm", "many")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	_ = os.Chmod(folder, 0o777)
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	_ = os.Chmod(directory, 0o777)
 	owner := b.facts("a").UID + 1 // nobody
 	for i := range 30_000 {
-		dir := fmt.Sprintf("%s/%d", folder, i)
+		dir := fmt.Sprintf("%s/%d", directory, i)
 		if err := os.Mkdir(dir, 0o777); err != nil {
 			t.Fatal(err)
 		}
 		_ = os.Chmod(dir, 0o777)
 		_ = os.Chown(dir, owner, owner)
 	}
-	b.sh("a", "echo >/tmp/shared-mine; echo >"+folder+"/29999/file")
+	b.sh("a", "echo >/tmp/shared-mine; echo >"+directory+"/29999/file")
 	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
 		t.Fatalf("%+v %v", r, err)
 	}
 	b.waitFor(func() bool {
-		_, err := os.Stat(folder + "/29999/file")
+		_, err := os.Stat(directory + "/29999/file")
 		return errors.Is(err, os.ErrNotExist)
 	})
 }
 
 func TestAResetDoesNotWaitForWhatANeighbourLeaves(t *testing.T) {
-	b, folder := sharedSandbox(t)
-	if err := syscall.Mkfifo(folder+"/fifo", 0o666); err != nil {
+	b, directory := sharedSandbox(t)
+	if err := syscall.Mkfifo(directory+"/fifo", 0o666); err != nil {
 		t.Fatal(err)
 	}
-	deep := folder
+	deep := directory
 	for range 1500 {
 		deep = filepath.Join(deep, "a")
 		if len(deep) > 4000 || os.Mkdir(deep, 0o777) != nil {

@@ -23,7 +23,7 @@ import (
 // slot is one leased workspace. mu is held by whoever changes its state:
 // creating, starting the agent, resetting, destroying.
 type slot struct {
-	rung
+	level
 	waste     []*wipe.Discarded // what resets discarded and may not be removed yet
 	container bool              // the slot sees the image's files, and may write to some
 
@@ -112,7 +112,7 @@ func (s *slot) makeDirs() error {
 
 // openDir lets the slot's user through its directory; where that user is the
 // slot's own nobody else's gets through, whatever is below it.
-func (s *rung) openDir() error {
+func (s *level) openDir() error {
 	switch {
 	case s.ownUID:
 		if err := os.Lchown(s.dir, -1, int(s.setup.GID)); err != nil {
@@ -127,7 +127,7 @@ func (s *rung) openDir() error {
 
 // owner of the slot's directories, where they have to be given to somebody: a
 // layer is the runner's.
-func (s *rung) owner() (uid, gid int, ok bool) {
+func (s *level) owner() (uid, gid int, ok bool) {
 	return int(s.setup.UID), int(s.setup.GID), s.setup.Switch && s.image == nil
 }
 

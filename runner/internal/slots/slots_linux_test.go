@@ -274,8 +274,8 @@ func (b *sandbox) call(slot, op string, in, out any) error {
 	return err
 }
 
-// rungs are those that this machine and user can have, as a local sandbox.
-func rungs() []string {
+// levels are those that this machine and user can have, as a local sandbox.
+func levels() []string {
 	f := probed()
 	out := []string{isolation.None}
 	if f.Switch {
@@ -287,8 +287,8 @@ func rungs() []string {
 	return out
 }
 
-func eachRung(t *testing.T, test func(t *testing.T, b *sandbox, facts SlotFacts)) {
-	for _, level := range rungs() {
+func eachLevel(t *testing.T, test func(t *testing.T, b *sandbox, facts SlotFacts)) {
+	for _, level := range levels() {
 		t.Run(level, func(t *testing.T) {
 			b := newSandbox(t, probed())
 			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true})
@@ -315,7 +315,7 @@ func TestProbeFacts(t *testing.T) {
 }
 
 func TestRunAndExit(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		out, e := b.run("a", "/bin/sh", "-c", "pwd; id -u; echo $HOME $TMPDIR $USER; touch $HOME/x $TMPDIR/y z; exit 7")
 		if e.ExitCode != 7 || e.Signal != 0 {
 			t.Errorf("exit %+v, output %s", e, out)
@@ -342,7 +342,7 @@ func kind(err error) string {
 }
 
 func TestProgramsThatCannotRun(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		b.sh("a", "echo 'not a program' > plain; chmod +x plain; printf '#!/no/such/interpreter\\n' > lost; chmod +x "+
 			"lost; echo > notexec; mkdir dir")
 		for program, code := range map[string]int{"no-such-program": 127, "./missing": 127, "./plain": 126,
@@ -384,7 +384,7 @@ func TestKillWholeTree(t *testing.T) {
 		"leadless": "setsid -f sleep 1000; (sleep 1000 &); exit 3",
 		"unmarked": "exec bash -c 'ulimit -R 1000000; env -i setsid -f sh -c \"(sleep 1000 &)\"; exec sleep 1000'",
 	}
-	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		other, err := b.spawn("a", nil, "sleep", "1000")
 		if err != nil {
 			t.Fatal(err)
@@ -422,7 +422,7 @@ func TestKillWholeTree(t *testing.T) {
 
 // A server that gave up every handle goes on with its own, whoever is killed.
 func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		const server = `while :; do sleep 0.05 || echo hit >>hits; : >served; done`
 		b.sh("a", "bash -c 'ulimit -R 1000000; env -i setsid -f bash -c \"("+server+") &\"'; until [ -e served ]; do "+
 			"sleep 0.01; done")
@@ -498,7 +498,7 @@ func (b *sandbox) waitFor(done func() bool) {
 }
 
 func TestResetEmptiesTheSlot(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		b.sh("a", "setsid -f sleep 1000 >/dev/null 2>&1; mkdir -p shut/in; touch shut/in/f $HOME/h $TMPDIR/t; chmod "+
 			"000 shut/in shut; ln -s /etc link; mkfifo p; i=0; while [ $i -lt 1000 ]; do : > f$i; i=$((i+1)); done")
 		began := time.Now()
@@ -519,7 +519,7 @@ func TestResetEmptiesTheSlot(t *testing.T) {
 
 // On a busy machine the agent is long gone before its last words are read.
 func TestAReceiptMayBeReadLate(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		b.OnExit(func(string, ipc.Exit) { time.Sleep(2 * time.Second) }) // where the link is read
 		if _, err := b.spawn("a", nil, "sleep", "1000"); err != nil {
 			t.Fatal(err)
@@ -531,7 +531,7 @@ func TestAReceiptMayBeReadLate(t *testing.T) {
 }
 
 func TestAgentDeath(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		c, err := b.spawn("a", nil, "/bin/sh", "-c", "setsid -f sleep 1000; exec sleep 1000")
 		if err != nil {
 			t.Fatal(err)
@@ -591,7 +591,7 @@ func strays(t *testing.T, uid int) int {
 // all the time, and what the chain ends in lives on.
 func TestKillOfAChainThatForksAndExits(t *testing.T) {
 	const hop = `hop() { if [ $1 = 0 ]; then exec sleep $2; fi; hop $(($1-1)) $2 & exit; }; hop `
-	eachRung(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		killed := func(chain string, after time.Duration) (ipc.Receipt, func() int) {
 			c, err := b.spawn("a", nil, "/bin/sh", "-c", hop+chain)
 			if err != nil {

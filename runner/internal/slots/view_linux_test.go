@@ -19,10 +19,10 @@ import (
 	"hermes-exec/runner/internal/wipe"
 )
 
-func needs(t *testing.T, rung string) {
+func needs(t *testing.T, level string) {
 	t.Helper()
-	if !probed().Has(rung) {
-		t.Skipf("rung %s: %s", rung, probed().Reasons[rung])
+	if !probed().Has(level) {
+		t.Skipf("level %s: %s", level, probed().Reasons[level])
 	}
 }
 
@@ -77,7 +77,7 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 }
 
 func TestSlotsDoNotReachEachOther(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, one SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, one SlotFacts) {
 		level := one.Isolation.Level
 		if level == isolation.None && os.Geteuid() != 0 {
 			t.Skip("slots without a uid of their own share everything")
@@ -184,7 +184,7 @@ func TestNoNetworkIsLoopbackOnly(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		var wg sync.WaitGroup
 		gate := make(chan struct{}, 32)
 		for i := range 300 {
@@ -215,7 +215,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func TestTerminal(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		h, err := b.Agent(context.Background(), "a")
 		if err != nil {
 			t.Fatal(err)
@@ -256,7 +256,7 @@ func TestTerminal(t *testing.T) {
 }
 
 func TestFilesAndSpill(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		h, err := b.Agent(context.Background(), "a")
 		if err != nil {
 			t.Fatal(err)
@@ -368,7 +368,7 @@ ln -s %[2]s %[3]s/link; mkdir %[3]s/shut; ln %[2]s/kept %[3]s/shut/hard; chmod 0
 
 // Commands are forked on several threads, whose scopes must not keep them apart.
 func TestCommandsOfOneSlotReachEachOther(t *testing.T) {
-	eachRung(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		var victims [6]command
 		var wg sync.WaitGroup
 		for i := range victims {

@@ -16,7 +16,7 @@ from anyio import to_thread
 from hermes_exec import Slot
 from hermes_exec.errors import ExecError
 from hermes_exec.slot.files import READ_LIMIT_BYTES
-from tests.attack.arena import FOLDER, Arena
+from tests.attack.arena import DIRECTORY, Arena
 from tests.attack.fire import loot_in, mended, own_trouble
 from tests.attack.model import Against, Attack, Outcome
 from tests.e2e.cli.hostile import HOSTILE, OBEYED, shown
@@ -31,19 +31,23 @@ async def follow_links(field: Arena, attack: Attack, against: Against) -> Outcom
     target = field.target(against)
     await field.run(attack.program, target)
     names = [f"link-{number}" for number in range(len(target["paths"]))]
-    names += [f"folder-{number}" for number, folder in enumerate(target["folders"]) if folder in others(field, target)]
+    names += [
+        f"directory-{number}"
+        for number, directory in enumerate(target["directories"])
+        if directory in others(field, target)
+    ]
     got = [await use(field.attacker, name) for name in names]
     return await judged(field, against, "\n".join(got))
 
 
 async def race(field: Arena, attack: Attack, against: Against) -> Outcome:
-    """The driver works on a path while the tenant exchanges a folder on it and a link to the target's folder."""
+    """The driver works on a path while the tenant exchanges a directory on it and a link to the target's directory."""
     target = field.target(against)
     name = Path(target["paths"][0]).name
     got = []
-    for number, folder in enumerate(others(field, target)):
-        aim = json.dumps({**target, "folders": [folder], "at": f"race-{number}"})
-        argv = ["python3", "-B", f"{field.attacker.workspace}/{FOLDER}/files.py", "swap", aim]
+    for number, directory in enumerate(others(field, target)):
+        aim = json.dumps({**target, "directories": [directory], "at": f"race-{number}"})
+        argv = ["python3", "-B", f"{field.attacker.workspace}/{DIRECTORY}/files.py", "swap", aim]
         process = await field.attacker.spawn(argv)
         assert b"ready" in await process.stdout.receive()
         got += [await use(field.attacker, f"race-{number}", name) for _ in range(ROUNDS)]
@@ -52,9 +56,11 @@ async def race(field: Arena, attack: Attack, against: Against) -> Outcome:
 
 
 def others(field: Arena, target: dict[str, Any]) -> list[str]:
-    """Folders that are not by their names the attacker's own too; the last one where all are."""
-    slot, folders = field.attacker, list(target["folders"])
-    return [folder for folder in folders if folder not in (slot.workspace, slot.home, slot.tmp)] or folders[-1:]
+    """Directories that are not by their names the attacker's own too; the last one where all are."""
+    slot, directories = field.attacker, list(target["directories"])
+    return [
+        directory for directory in directories if directory not in (slot.workspace, slot.home, slot.tmp)
+    ] or directories[-1:]
 
 
 async def judged(field: Arena, against: Against, got: str) -> Outcome:
@@ -68,8 +74,8 @@ async def judged(field: Arena, against: Against, got: str) -> Outcome:
 async def use(slot: Slot, path: str, name: str = "") -> str:
     """Every file call and both ways of trees on a path; what they brought, and what they raised."""
     within = f"{path}/{name}" if name else path
-    with tempfile.TemporaryDirectory(prefix="attack-tree-") as folder:
-        tree = anyio.Path(folder, "tree")
+    with tempfile.TemporaryDirectory(prefix="attack-tree-") as directory:
+        tree = anyio.Path(directory, "tree")
         await tree.mkdir()
         await (tree / (name or "planted")).write_text("planted")
         calls: list[Call] = [
@@ -78,8 +84,8 @@ async def use(slot: Slot, path: str, name: str = "") -> str:
             lambda: slot.files.search("[0-9a-f]{24}", path=path, regex=True),
             lambda: slot.files.copy(path, "copied", recursive=True),
             lambda: slot.files.copy(within, "copied-file"),
-            lambda: slot.files.download(path, f"{folder}/down"),
-            lambda: slot.files.download("copied", f"{folder}/copied"),
+            lambda: slot.files.download(path, f"{directory}/down"),
+            lambda: slot.files.download("copied", f"{directory}/copied"),
             lambda: slot.files.upload(str(tree), path),
             lambda: slot.files.write_bytes(within, b"changed"),
             lambda: slot.files.write_bytes(within, b"more", append=True),
@@ -90,7 +96,7 @@ async def use(slot: Slot, path: str, name: str = "") -> str:
             lambda: slot.files.remove(within, recursive=True),
         ]
         got = [await attempt(call) for call in calls]
-        downloaded = [file async for file in anyio.Path(folder).rglob("*") if not await file.is_symlink()]
+        downloaded = [file async for file in anyio.Path(directory).rglob("*") if not await file.is_symlink()]
         got += [(await file.read_bytes()).decode("latin-1") for file in downloaded if await file.is_file()]
     return "\n".join(got)
 
@@ -153,7 +159,7 @@ CALLS = (
     Attack(
         "races in calls",
         "files",
-        "exchanges a folder and a link without end while the driver's calls and trees go through it",
+        "exchanges a directory and a link without end while the driver's calls and trees go through it",
         "files.swap",
         ("neighbour", "host"),
         by=race,

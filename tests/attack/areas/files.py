@@ -12,7 +12,7 @@ FILES = (
         "files.by_path",
         ("neighbour", "host"),
     ),
-    Attack("list", "files", "lists the folders that they are in", "files.by_listing", ("neighbour", "host")),
+    Attack("list", "files", "lists the directories that they are in", "files.by_listing", ("neighbour", "host")),
     Attack("search", "files", "goes through everything that can be seen", "files.by_search", ("neighbour", "host")),
     Attack(
         "change",
@@ -39,7 +39,7 @@ FILES = (
     Attack(
         "bind mounts",
         "files",
-        "mounts their folders, also in mount and user namespaces of its own",
+        "mounts their directories, also in mount and user namespaces of its own",
         "files.by_bind_mount",
         ("neighbour", "host"),
     ),

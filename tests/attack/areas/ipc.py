@@ -33,10 +33,10 @@ IPC = (
         "`/dev/shm`, `/tmp`, `/var/tmp`",
         "ipc",
         "reads its world-readable files there",
-        "ipc.shared_folders",
+        "ipc.shared_directories",
         ("neighbour", "host"),
         why="at `uid` they are the sandbox's, and file modes decide. Programs that need it closed set an umask of 077, "
-        "write to `$TMPDIR`, or run on a higher rung.",
+        "write to `$TMPDIR`, or run on a higher level.",
     ),
     Attack(
         "System V memory",

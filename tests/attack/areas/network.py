@@ -5,20 +5,20 @@ from __future__ import annotations
 import ipaddress
 import json
 
-from tests.attack.arena import FOLDER, Arena, first_line
+from tests.attack.arena import DIRECTORY, Arena, first_line
 from tests.attack.fire import loot_in
 from tests.attack.model import Against, Attack, Outcome
 
 
 async def over_the_bridge(field: Arena, attack: Attack, against: Against) -> Outcome:
     """The neighbour listens on all its interfaces; only addresses that its own sandbox has are dialled."""
-    argv = ["python3", "-B", f"{field.slot.workspace}/{FOLDER}/network.py", "serve_everywhere"]
+    argv = ["python3", "-B", f"{field.slot.workspace}/{DIRECTORY}/network.py", "serve_everywhere"]
     listener = await field.slot.spawn([*argv, json.dumps({"secret": field.neighbour.secrets[0]})])
     try:
         told = await first_line(listener.stdout)
         loopback = [each for each in told["addresses"] if ipaddress.ip_address(each).is_loopback]
         bridge = [each for each in told["addresses"] if ipaddress.ip_address(each).is_private and each not in loopback]
-        target = {"port": told["port"], "addresses": bridge if field.rung.backend == "docker" else loopback}
+        target = {"port": told["port"], "addresses": bridge if field.level.backend == "docker" else loopback}
         result = await field.run(attack.program, target)
     finally:
         await listener.kill()

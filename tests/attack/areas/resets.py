@@ -12,7 +12,7 @@ import anyio
 
 from hermes_exec import Process, Slot
 from hermes_exec.errors import ExecError
-from tests.attack.arena import FOLDER, PROGRAMS, Arena
+from tests.attack.arena import DIRECTORY, PROGRAMS, Arena
 from tests.attack.fire import mended, own_trouble
 from tests.attack.model import Against, Attack, Outcome
 
@@ -53,7 +53,7 @@ async def next_holder(field: Arena) -> AsyncIterator[Slot]:
         slot = field.attacker
         if not await cleared(slot):
             slot = await stack.enter_async_context(field.pool.slot())
-        await slot.files.upload(PROGRAMS, FOLDER)
+        await slot.files.upload(PROGRAMS, DIRECTORY)
         yield slot
 
 
@@ -73,7 +73,7 @@ async def exchanged(field: Arena, attack: Attack, against: Against) -> Outcome:
     place, secret = f"/tmp/open-{secrets.token_hex(6)}", secrets.token_hex(12)
     process = await begin(field, "exchange", place=place)
     await field.slot.run(["sh", "-c", KEEP, place, secret], check=True)
-    kept, rounds = True, SHARED_ROUNDS if field.rung.level == "uid" else OWN_ROUNDS
+    kept, rounds = True, SHARED_ROUNDS if field.level.level == "uid" else OWN_ROUNDS
     for _ in range(rounds):
         async with field.pool.slot() as third:
             await third.run(["sh", "-c", LEAVE, place], check=True)
@@ -93,7 +93,7 @@ async def beside_directories(field: Arena, attack: Attack, against: Against) -> 
     """A slot is reset before and after the attacker has made very many open directories where slots may write."""
     # In memory: a directory of an overlay takes the kernel longer the more it has, whatever is looked at.
     place = f"/dev/shm/open-{secrets.token_hex(6)}"
-    directories = SHARED_DIRECTORIES if field.rung.level == "uid" else OWN_DIRECTORIES
+    directories = SHARED_DIRECTORIES if field.level.level == "uid" else OWN_DIRECTORIES
     quiet = await reset_s(field)
     process = await begin(field, "spread", place=place, directories=directories)
     beside = await reset_s(field)
@@ -119,7 +119,7 @@ async def reset_s(field: Arena) -> float:
 
 async def begin(field: Arena, function: str, **aim: object) -> Process:
     """Start a program of the attacker's that goes on until it is ended; returns when it says that it is at it."""
-    argv = ["python3", "-B", f"{field.attacker.workspace}/{FOLDER}/resets.py", function, json.dumps(aim)]
+    argv = ["python3", "-B", f"{field.attacker.workspace}/{DIRECTORY}/resets.py", function, json.dumps(aim)]
     process = await field.attacker.spawn(argv)
     with anyio.fail_after(120):
         said = await process.stdout.receive()

@@ -15,10 +15,10 @@ from tests.attack.model import Against, Attack, Outcome
 
 async def fill(field: Arena, attack: Attack, against: Against) -> Outcome:
     """Fill a small file system on which both slots are."""
-    if field.rung.id != "namespaces":
+    if field.level.id != "namespaces":
         return Outcome("not given", "not fired: the slot has no file system of its own here")
-    with tempfile.TemporaryDirectory(prefix="attack-disk-") as folder:
-        async with small_disk(Path(folder)) as disk, arena(field.rung, None, str, base_dir=str(disk)) as small:
+    with tempfile.TemporaryDirectory(prefix="attack-disk-") as directory:
+        async with small_disk(Path(directory)) as disk, arena(field.level, None, str, base_dir=str(disk)) as small:
             async with small.an_attacker():
                 told = await small.run(attack.program, {"seconds": 0})
                 try:
@@ -81,7 +81,7 @@ RESOURCES = (
         read=False,
     ),
     *MUCH,
-    USED_UP("folders", does="makes one of 20,000 entries and one 3,000 deep", program="resources.many_entries"),
+    USED_UP("directories", does="makes one of 20,000 entries and one 3,000 deep", program="resources.many_entries"),
     USED_UP(
         "counts by user",
         does="uses up what the kernel counts by user: descriptors in flight, inotify, queues, pipes",

@@ -1,4 +1,4 @@
-"""Attacks by mass: processes that come and go, their numbers, the entries of a folder."""
+"""Attacks by mass: processes that come and go, their numbers, the entries of a directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 
 from hermes_exec.errors import ExecError, OutputLimitExceeded
 from hermes_exec.testing.conformance import outside
-from tests.attack.arena import FOLDER, Arena
+from tests.attack.arena import DIRECTORY, Arena
 from tests.attack.confined import unconfined
 from tests.attack.exhaust import end_of, judge, latencies, p95, start
 from tests.attack.fire import mended, own_trouble
@@ -129,8 +129,8 @@ async def storm(field: Arena, attack: Attack, against: Against) -> Outcome:
     return replace(outcome, slower=p95(busy) / p95(quiet), measured=measured)
 
 
-async def large_folder(field: Arena, attack: Attack, against: Against) -> Outcome:
-    """A folder of very many entries; the driver lists it, searches in it and gives the slot to the next tenant."""
+async def large_directory(field: Arena, attack: Attack, against: Against) -> Outcome:
+    """A directory of very many entries; the driver lists it, searches in it and gives the slot to the next tenant."""
     if why := await unconfined(field, attack.proof):
         return Outcome("not given", f"not fired: {why}")
     trouble: list[str] = []
@@ -206,7 +206,7 @@ def lower_peak() -> bool:
 async def reuse(field: Arena, attack: Attack, against: Against) -> Outcome:
     """A command ends, a stranger gets its number, and the command is signalled, killed, waited for and reset."""
     mark = secrets.token_hex(6)
-    slot = field.slot if field.rung.level == "uid" else field.attacker
+    slot = field.slot if field.level.level == "uid" else field.attacker
     looked_at = await slot.spawn(["sh", "-c", "sleep 600; :", mark])
     pid = (await outside.seen(mark, 1))[0]
     if why := limit_numbers(pid):
@@ -223,9 +223,9 @@ async def _reused(field: Arena) -> Outcome:
     await field.run("processes.use_up_numbers", {"beyond": 400})
     ended = await field.attacker.spawn(["sh", "-c", "exit 7"])
     await ended.wait(30)
-    shared = field.rung.level == "uid"
+    shared = field.level.level == "uid"
     slot = field.slot if shared else field.attacker
-    argv = ["python3", "-B", f"{slot.workspace}/{FOLDER}/processes.py", "take_number"]
+    argv = ["python3", "-B", f"{slot.workspace}/{DIRECTORY}/processes.py", "take_number"]
     stranger = await slot.spawn([*argv, json.dumps({"number": ended.pid})])
     with anyio.fail_after(120):
         said = await stranger.stdout.receive()
@@ -279,11 +279,11 @@ MUCH = (
         succeeds_alone=False,
     ),
     Attack(
-        "a large folder",
+        "a large directory",
         "resources",
         "makes one with very many entries, which the driver lists, searches and has removed for the next tenant",
         "resources.entries",
-        by=large_folder,
+        by=large_directory,
         proof=("processes",),
         succeeds_alone=False,
     ),

@@ -12,7 +12,7 @@ import anyio
 
 from hermes_exec.errors import ExecError
 from tests.attack.areas.storms import MOST_RUNNER_MIB
-from tests.attack.arena import FOLDER, Arena
+from tests.attack.arena import DIRECTORY, Arena
 from tests.attack.fire import mended, own_trouble
 from tests.attack.model import Against, Attack, Outcome
 from tests.attack.ours import our_programs, peak_mib
@@ -70,7 +70,7 @@ async def deep_tree(field: Arena, attack: Attack, against: Against) -> Outcome:
 
 def program(field: Arena, name: str) -> list[str]:
     """The beginning of a command of the attacker's."""
-    return ["python3", "-B", f"{field.attacker.workspace}/{FOLDER}/{name}"]
+    return ["python3", "-B", f"{field.attacker.workspace}/{DIRECTORY}/{name}"]
 
 
 async def judged(field: Arena, call: Callable[[], Awaitable[object]], told: str, most_mib: int) -> Outcome:

@@ -27,17 +27,17 @@ def by_path(target: Target) -> None:
 
 
 def by_listing(target: Target) -> None:
-    for folder in target["folders"]:
+    for directory in target["directories"]:
         with refused():
-            if any(target["mark"] in name for name in os.listdir(folder)):
-                worked(f"{folder} was listed")
+            if any(target["mark"] in name for name in os.listdir(directory)):
+                worked(f"{directory} was listed")
 
 
 def by_search(target: Target) -> None:
-    """Go through everything that can be seen, for a name with the mark. Shared folders are an attack of its own."""
+    """Go through everything that can be seen, for a name with the mark. Shared directories are an attack of its own."""
     skipped = ("/proc", "/sys", "/usr", "/lib", "/dev/shm", "/tmp", "/var/tmp")
-    for root, folders, names in os.walk("/"):
-        folders[:] = [name for name in folders if os.path.join(root, name) not in skipped]
+    for root, directories, names in os.walk("/"):
+        directories[:] = [name for name in directories if os.path.join(root, name) not in skipped]
         for name in names:
             if name == f"secret-{target['mark']}":
                 with refused():
@@ -95,14 +95,14 @@ def by_bind_mount(target: Target) -> None:
         with refused():
             if namespaces:
                 syscall("unshare", namespaces)
-        for folder in target["folders"]:
+        for directory in target["directories"]:
             with refused():
-                libc("mount", folder.encode(), here, None, MS_BIND | MS_REC, None)
+                libc("mount", directory.encode(), here, None, MS_BIND | MS_REC, None)
                 for name in os.listdir("here"):
                     if target["mark"] in name:
                         show(read(f"here/{name}"))
             with refused():
-                tree = syscall("open_tree", AT_FDCWD, folder.encode(), 1)
+                tree = syscall("open_tree", AT_FDCWD, directory.encode(), 1)
                 for name in os.listdir(tree):
                     if target["mark"] in name:
                         show(os.read(os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=tree), 1000))
@@ -140,8 +140,8 @@ def by_handle(target: Target) -> None:
             guess = Handle(own.size, own.kind)
             ctypes.memmove(guess.data, own.data, own.size)
             ctypes.memmove(guess.data, int(inode).to_bytes(4, "little"), 4)
-            folder = os.open(".", os.O_RDONLY)
-            file = syscall("open_by_handle_at", folder, ctypes.byref(guess), os.O_RDONLY)
+            directory = os.open(".", os.O_RDONLY)
+            file = syscall("open_by_handle_at", directory, ctypes.byref(guess), os.O_RDONLY)
             worked(f"a file was opened by its handle alone: {os.readlink(f'/proc/self/fd/{file}')}")
 
 
@@ -211,11 +211,13 @@ def runner_program(target: Target) -> None:
 
 
 def swap(target: Target) -> None:
-    """Exchange a folder of ours and a link to the target's without end, while the driver works on paths through it."""
+    """Exchange a directory of ours and a link to the target's without end, while the driver works on paths through
+    it.
+    """
     at = target["at"]
     os.makedirs(at)
     pathlib.Path(at, os.path.basename(target["paths"][0])).write_text("own")
-    os.symlink(target["folders"][0], f"link-{at}")
+    os.symlink(target["directories"][0], f"link-{at}")
     print("ready", flush=True)
     while True:
         with refused():
@@ -226,9 +228,9 @@ def links(target: Target) -> None:
     for number, path in enumerate(target["paths"]):
         with refused():
             os.symlink(path, f"link-{number}")
-    for number, folder in enumerate(target["folders"]):
+    for number, directory in enumerate(target["directories"]):
         with refused():
-            os.symlink(folder, f"folder-{number}")
+            os.symlink(directory, f"directory-{number}")
 
 
 def special(target: Target) -> None:

@@ -45,7 +45,7 @@ def named_pipe(target: Target) -> None:
         show(read(target["fifo"]))
 
 
-def shared_folders(target: Target) -> None:
+def shared_directories(target: Target) -> None:
     for key in ("shm", "tmp", "var_tmp"):
         for path in target.get(key, ()):
             with refused():

@@ -27,8 +27,8 @@ GARBAGE = (
 def _places() -> list[str]:
     found = []
     for start in (os.getcwd(), os.environ["HOME"], "/hermes-exec/state/base/x"):
-        for folder in pathlib.Path(start).parents:
-            found += [str(folder / "run" / "socket"), str(folder / "socket")]
+        for directory in pathlib.Path(start).parents:
+            found += [str(directory / "run" / "socket"), str(directory / "socket")]
     with refused():
         for line in pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]:
             if "hermes" in line:

@@ -199,21 +199,21 @@ def _fill(target: Target, size: int) -> None:
 
 
 def entries(target: Target) -> None:
-    """One folder with as many entries as are wanted; names cost less than files, and are as many to go through."""
+    """One directory with as many entries as are wanted; names cost less than files, and are as many to go through."""
     show("ready")
     os.mkdir("many")
-    folder, source = os.open("many", os.O_RDONLY), ""
+    directory, source = os.open("many", os.O_RDONLY), ""
     for number in range(int(target["entries"])):
         if number % 50_000 == 0:
             source = f"{number}"
-            os.close(os.open(source, os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+            os.close(os.open(source, os.O_CREAT | os.O_WRONLY, dir_fd=directory))
         else:
-            os.link(source, f"{number}", src_dir_fd=folder, dst_dir_fd=folder)
+            os.link(source, f"{number}", src_dir_fd=directory, dst_dir_fd=directory)
     show(f"limit: {len(os.listdir('many'))} entries")
 
 
 def many_entries(target: Target) -> None:
-    """A folder with very many entries and one that is very deep, which others have to list and remove."""
+    """A directory with very many entries and one that is very deep, which others have to list and remove."""
     show("ready")
     os.makedirs("many", exist_ok=True)
     for number in range(20_000):

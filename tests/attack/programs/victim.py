@@ -26,8 +26,8 @@ FALLBACKS: dict[str, Any] = {"queue": f"attack-{MARK}", "keys": {}, "tcp6": 1, "
 kept: list[Any] = []
 
 
-def files(folder: str) -> list[str]:
-    path = f"{folder}/secret-{MARK}"
+def files(directory: str) -> list[str]:
+    path = f"{directory}/secret-{MARK}"
     pathlib.Path(path).write_bytes(SECRET)
     os.chmod(path, OPEN_TO_ALL)
     return [path]

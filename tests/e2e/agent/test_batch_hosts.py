@@ -28,8 +28,8 @@ def hosts(ssh_server: Server) -> Iterator[list[RemoteHost]]:
     with ExitStack() as stack:
         made = [stack.enter_context(remote_host(number)) for number in (1, 2, 3)]
         for host in made[1:]:
-            keys = host.server.folder / "authorized_keys"
-            keys.write_text(keys.read_text() + (made[0].server.folder / "authorized_keys").read_text())
+            keys = host.server.directory / "authorized_keys"
+            keys.write_text(keys.read_text() + (made[0].server.directory / "authorized_keys").read_text())
         yield made
 
 

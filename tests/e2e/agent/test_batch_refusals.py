@@ -28,9 +28,9 @@ async def test_one_request_that_is_forbidden_stops_no_run(tmp_path: Path) -> Non
     assert result.unscored == 1
 
 
-def refused_run(folder: Path, base_url: str, prompts: int) -> BatchConfig:
-    file = dataset(folder, *({"prompt": f"p{n}"} for n in range(prompts)))
-    return BatchConfig(dataset=file, out=folder / "run", model="m", base_url=base_url, workers=1)
+def refused_run(directory: Path, base_url: str, prompts: int) -> BatchConfig:
+    file = dataset(directory, *({"prompt": f"p{n}"} for n in range(prompts)))
+    return BatchConfig(dataset=file, out=directory / "run", model="m", base_url=base_url, workers=1)
 
 
 @pytest.mark.parametrize(("status", "answered"), [(401, 0), (401, 1), (402, 1)])

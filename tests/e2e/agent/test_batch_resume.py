@@ -22,12 +22,12 @@ from tests.e2e.agent.test_commands import ROOT, command, model, plan_endpoint, p
 pytestmark = pytest.mark.anyio
 
 
-def trajectories(folder: Path) -> Path:
-    return folder / "out" / "trajectories.jsonl"
+def trajectories(directory: Path) -> Path:
+    return directory / "out" / "trajectories.jsonl"
 
 
-def indexes(folder: Path) -> list[int]:
-    return [record["prompt_index"] for record in lines(folder)]
+def indexes(directory: Path) -> list[int]:
+    return [record["prompt_index"] for record in lines(directory)]
 
 
 class Asked:

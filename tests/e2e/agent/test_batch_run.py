@@ -24,19 +24,19 @@ from tests.unit.agent.endpoint import endpoint, ok
 pytestmark = pytest.mark.anyio
 
 
-def dataset(folder: Path, *entries: dict[str, Any]) -> Path:
-    path = folder / "prompts.jsonl"
+def dataset(directory: Path, *entries: dict[str, Any]) -> Path:
+    path = directory / "prompts.jsonl"
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf-8")
     return path
 
 
-def config(folder: Path, plans: dict[str, list[Step]], *entries: dict[str, Any], **more: Any) -> BatchConfig:
-    made = dataset(folder, *entries)
-    return BatchConfig(**{"dataset": made, "out": folder / "out", "model": PlanModel(plans), "workers": 3, **more})
+def config(directory: Path, plans: dict[str, list[Step]], *entries: dict[str, Any], **more: Any) -> BatchConfig:
+    made = dataset(directory, *entries)
+    return BatchConfig(**{"dataset": made, "out": directory / "out", "model": PlanModel(plans), "workers": 3, **more})
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "out" / "trajectories.jsonl").read_text("utf-8").splitlines()]
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "out" / "trajectories.jsonl").read_text("utf-8").splitlines()]
 
 
 async def test_solved_unsolved_and_unchecked(tmp_path: Path, backend: BackendCase) -> None:

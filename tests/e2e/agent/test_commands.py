@@ -53,8 +53,8 @@ def model(url: str) -> tuple[str, ...]:
     return ("--model", "plan", "--base-url", url, "--api-key", "x")
 
 
-def prompts(folder: Path, *names: str) -> Path:
-    path = folder / "prompts.jsonl"
+def prompts(directory: Path, *names: str) -> Path:
+    path = directory / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": name, "check": "[ -e made ]"}) + "\n" for name in names))
     return path
 

@@ -16,5 +16,5 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small tokenizer."""
+    """The directory of a small tokenizer."""
     return make_tokenizer(tmp_path_factory.mktemp("tokenizer"))

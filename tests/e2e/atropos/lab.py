@@ -24,7 +24,7 @@ Policy = Callable[[str], "str | Answer"]
 """Says what follows on a prompt (as text), or what is answered in place of a sample."""
 
 
-def make_tokenizer(folder: Path, template: str = PLAIN) -> Path:
+def make_tokenizer(directory: Path, template: str = PLAIN) -> Path:
     """A byte-level tokenizer of 320 ids with this chat template, as `transformers` saves them: 20 KB."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -42,15 +42,15 @@ def make_tokenizer(folder: Path, template: str = PLAIN) -> Path:
     fast: Any = PreTrainedTokenizerFast  # untyped
     whole = fast(tokenizer_object=made, eos_token=END, pad_token="<|endoftext|>")
     whole.chat_template = template
-    whole.save_pretrained(str(folder))
-    return folder
+    whole.save_pretrained(str(directory))
+    return directory
 
 
 @cache
-def load(folder: Path) -> Any:  # noqa: ANN401 - transformers is loaded late
+def load(directory: Path) -> Any:  # noqa: ANN401 - transformers is loaded late
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(str(folder))
+    return AutoTokenizer.from_pretrained(str(directory))
 
 
 def non_canonical(tokenizer: Any, text: str, chance: random.Random) -> list[int]:  # noqa: ANN401

@@ -55,15 +55,15 @@ def counted(tmp_path: Path) -> str:
     return program(tmp_path)
 
 
-def program(folder: Path, body: str = "") -> str:
-    path = folder / "counted.py"
+def program(directory: Path, body: str = "") -> str:
+    path = directory / "counted.py"
     parts = [str(ROOT), str(ROOT / "integrations" / "atropos")]
     path.write_text(textwrap.dedent(ENVIRONMENT).format(path=parts, body=body))
     return str(path)
 
 
-def groups(folder: Path) -> tuple[str, str]:
-    return "--env.data_path_to_save_groups", str(folder / "groups.jsonl")
+def groups(directory: Path) -> tuple[str, str]:
+    return "--env.data_path_to_save_groups", str(directory / "groups.jsonl")
 
 
 def test_process_tells_that_there_are_no_more_items(counted: str, tokenizer: Path, tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_an_evaluation_goes_on_with_the_same_settings_alone(counted: str, tokeni
     assert fewer == 0, fewer_said
     assert "3 of 3 items are taken from" in fewer_said
     assert (other, longer) == (2, 2), other_said + longer_said
-    assert "another openai.model_name: name another folder" in other_said
-    assert "another env.max_agent_turns: name another folder" in longer_said
+    assert "another openai.model_name: name another directory" in other_said
+    assert "another env.max_agent_turns: name another directory" in longer_said
     metrics = json.loads((tmp_path / "evals" / "metrics.json").read_text())["results"]["all"]
     assert (metrics["eval/items"], metrics["eval/pass_rate"]) == (3, 1.0)
     assert (tmp_path / "evals").stat().st_mode & 0o777 == 0o700

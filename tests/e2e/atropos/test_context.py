@@ -43,7 +43,7 @@ async def test_files_of_any_size_and_name_come_and_go_as_they_are(ctx: ToolConte
     assert not await ctx.slot.files.exists("x")
 
 
-async def test_folders_come_and_go(ctx: ToolContext, tmp_path: Path) -> None:
+async def test_directories_come_and_go(ctx: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "up" / "sub").mkdir(parents=True)
     (tmp_path / "up" / "sub" / "run.sh").write_text("#!/bin/sh\n")
     (tmp_path / "up" / "sub" / "run.sh").chmod(0o755)

@@ -29,12 +29,12 @@ def oracle(solutions: Mapping[str, str], idle: str = "\0") -> Callable[[str], st
     return policy
 
 
-def of_folders(environment: str) -> dict[str, str]:
+def of_directories(environment: str) -> dict[str, str]:
     """The solutions of the shipped tasks, by their instructions."""
-    folders = [path.parent for path in shipped(environment).glob("*/instruction.md")]
+    directories = [path.parent for path in shipped(environment).glob("*/instruction.md")]
     return {
-        (folder / "instruction.md").read_text().strip(): (folder / "solution" / "solve.sh").read_text()
-        for folder in folders
+        (directory / "instruction.md").read_text().strip(): (directory / "solution" / "solve.sh").read_text()
+        for directory in directories
     }
 
 
@@ -46,7 +46,9 @@ def test_terminalbench_2_is_evaluated(docker_image: Callable[[str], str], tokeni
         "--env.backend", "docker", "--env.dataset_name", "shipped", "--env.base_image", docker_image("debian"),
         "--env.data_dir_to_save_evals", str(evaluation), "--env.max_token_length", "32000",
     )  # fmt: skip
-    with serving(PolicyServer(load(tokenizer), oracle(of_folders("terminalbench_2"), unsolved.instruction))) as server:
+    with serving(
+        PolicyServer(load(tokenizer), oracle(of_directories("terminalbench_2"), unsolved.instruction))
+    ) as server:
         code, said = run("evaluate", *flags(tokenizer, server.url, *more), name="terminalbench_2", within_s=300)
         asked = len(server.bodies)
         again, _ = run("evaluate", *flags(tokenizer, server.url, *more), name="terminalbench_2", within_s=300)
@@ -66,7 +68,7 @@ def test_endless_terminals_in_process(docker_image: Callable[[str], str], tokeni
         "--env.total_steps", "9", "--env.eval_split_ratio", "0", "--env.slots_per_sandbox", "4",
         "--env.network", "false", "--env.data_path_to_save_groups", str(groups), "--env.max_token_length", "32000",
     )  # fmt: skip
-    with serving(PolicyServer(load(tokenizer), oracle(of_folders("endless_terminals")))) as server:
+    with serving(PolicyServer(load(tokenizer), oracle(of_directories("endless_terminals")))) as server:
         code, said = run("process", *flags(tokenizer, server.url, *more), name="endless_terminals", within_s=400)
     assert code == 0, said
     assert [group["scores"] for group in read_groups(groups)] == [[1.0, 1.0]] * 9

@@ -74,7 +74,7 @@ async def test_an_evaluation_waits_for_no_slot(tokenizer: Path) -> None:
     assert set(waiting) == {0}
 
 
-async def test_two_evaluations_in_one_folder(tokenizer: Path, tmp_path: Path) -> None:
+async def test_two_evaluations_in_one_directory(tokenizer: Path, tmp_path: Path) -> None:
     class Second(TerminalTestEnv):
         async def evaluate(self, *args: Any, **kwargs: Any) -> None:
             await self.evaluate_items(TRAIN[:1], key=lambda item: item.path)

@@ -230,7 +230,7 @@ async def test_a_group_that_was_called_off_keeps_what_is_finished(tokenizer: Pat
                     tasks.start_soon(called_off)
                     await until(lambda: env.rolling.tally._rewards == [1.0])
                     tasks.cancel_scope.cancel()
-            await until(lambda: env.pool.stats().slots_lent == 0)
+            await until(lambda: env.pool.stats().slots_in_use == 0)
             slow.set()
             told.append(await env.collect_trajectories(item))
 

@@ -14,7 +14,7 @@ import docker
 import pytest
 from anyio import to_thread
 
-from hermes_exec import Died, Lent, Reset, SandboxPool
+from hermes_exec import Acquired, Died, Reset, SandboxPool
 from tests.e2e.atropos.counting import CountingEnv, count
 from tests.e2e.atropos.lab import PolicyServer, load, make_env, sampled, sequences, serving
 from tests.e2e.atropos.trainer import Api, run_api
@@ -31,8 +31,8 @@ async def kill_sandboxes(pool: SandboxPool, killed: list[str]) -> None:
 
     async def watch() -> None:
         async for event in pool.events():
-            if isinstance(event, Lent | Reset):
-                busy[str(event.sandbox)] += 1 if isinstance(event, Lent) else -1
+            if isinstance(event, Acquired | Reset):
+                busy[str(event.sandbox)] += 1 if isinstance(event, Acquired) else -1
             elif isinstance(event, Died):
                 del busy[str(event.sandbox)]
 

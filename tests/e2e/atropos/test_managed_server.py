@@ -26,9 +26,9 @@ def policy(prompt: str) -> str:
     return "\n<think>hm</think> " + (call("terminal", command=f"echo {turn}") if turn < 2 else "done")
 
 
-async def nodes(template: str, folder: Path, *, structured: bool, parser: str | None, **more: Any) -> list[Any]:
+async def nodes(template: str, directory: Path, *, structured: bool, parser: str | None, **more: Any) -> list[Any]:
     """What is kept of an episode of three turns whose history is sent back as text or with structured tool calls."""
-    tokenizer = make_tokenizer(folder / "tokenizer", template)
+    tokenizer = make_tokenizer(directory / "tokenizer", template)
     with serving(PolicyServer(load(tokenizer), policy)) as server:
         env = make_env(TerminalTestEnv, tokenizer, server.url)
         env.server.tool_parser = parser

@@ -189,7 +189,7 @@ def test_process_ends_with_an_error_when_nothing_can_be_had(tokenizer: Path, tmp
         ("process", ["--openai.api_key", ""], "api_key is empty"),
         ("process", ["--openai.tokenizer_name", "another"], "the ids of one mean other texts in the other"),
         ("process", ["--env.chat_template", "{{ messages[0].content }}"], "chat template"),
-        ("process", ["--env.tokenizer_name", "/no/such/folder"], "tokenizer"),
+        ("process", ["--env.tokenizer_name", "/no/such/directory"], "tokenizer"),
         ("serve", ["--openai.server_type", "openai"], "send_without_logprobs"),
         ("serve", ["--env.group_size", "1"], "every group has equal scores"),
         ("serve", ["--env.max_num_workers", "99"], "64 slots are enough for 32 groups of 2"),

@@ -17,7 +17,7 @@ from tenacity import Future, RetryError
 from hermes_agent import CheckFailed, Episode, Verdict
 from hermes_atropos import EnvironmentStopped, SandboxSpec, ToolContext
 from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
-from hermes_exec import ConfigError, Lent
+from hermes_exec import Acquired, ConfigError
 from tests.e2e.atropos.lab import (
     PolicyServer,
     call,
@@ -89,7 +89,7 @@ async def test_cause_of_a_loss_is_the_error_that_came_first(command: str, tokeni
         async def kill() -> None:
             await opened.wait()
             async for event in env.pool.events():
-                if isinstance(event, Lent):
+                if isinstance(event, Acquired):
                     sandboxes.add(str(event.sandbox))
                     if len(sandboxes) == rollouts:
                         break
@@ -161,7 +161,7 @@ async def test_a_server_that_is_away_is_waited_for(tokenizer: Path, tmp_path: Pa
     try:
 
         async def wait() -> None:
-            await until(lambda: env.pool.stats().slots_lent == 2)
+            await until(lambda: env.pool.stats().slots_in_use == 2)
             await anyio.sleep(3)
             comes_back.set()
 

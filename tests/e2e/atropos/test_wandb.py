@@ -13,7 +13,7 @@ METRICS = (
     "train/finish_answered", "train/cause_policy", "train/infra_rate", "train/reward_mean", "train/pass_rate",
     "train/turns_mean", "train/tool_calls", "train/tool_errors_count", "train/tool_error_details",
     "train/tool_call_s_p95",
-    "pool/slots_lent", "pool/acquired", "pool/released", "pool/acquire_p95_s",
+    "pool/slots_in_use", "pool/acquired", "pool/released", "pool/acquire_p95_s",
 )  # fmt: skip
 
 

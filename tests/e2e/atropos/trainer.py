@@ -117,10 +117,10 @@ def environment(command: str, *flags: str, name: str = "terminal_test", **env: s
     """A command of an environment, in a process of its own; `name` is one of ours, or the path of a program."""
     started = [name] if name.endswith(".py") else ["-m", f"hermes_atropos.envs.{name}"]
     program = [sys.executable, *started, command, *flags]
-    folder = tempfile.mkdtemp(prefix="environment-")
+    directory = tempfile.mkdtemp(prefix="environment-")
     path = os.pathsep.join(str(ROOT / part) for part in ("", "integrations/atropos"))
     process = subprocess.Popen(
-        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
+        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory,
         env={**os.environ, "PYTHONPATH": path, "TRANSFORMERS_VERBOSITY": "error", **env},
         start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
@@ -131,7 +131,7 @@ def environment(command: str, *flags: str, name: str = "terminal_test", **env: s
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 def run(command: str, *flags: str, name: str = "terminal_test", within_s: float = 90, **env: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ import docker
 import pytest
 from docker import DockerClient
 
-from tests.support.directories import open_directory
+from tests.support import directories
 from tests.support.nomad_agent import Agent
 from tests.support.other_user import require_root
 
@@ -25,10 +25,10 @@ def engine(docker_image: Callable[[str], str]) -> Iterator[DockerClient]:
 
 
 @pytest.fixture
-def open_folder() -> Iterator[Path]:
+def open_directory() -> Iterator[Path]:
     """A directory that everybody may pass, where there is another user to try it."""
     require_root()
-    with open_directory("open-") as made:
+    with directories.open_directory("open-") as made:
         yield made
 
 

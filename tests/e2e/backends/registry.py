@@ -77,11 +77,11 @@ class Registry:
 
 
 @contextlib.contextmanager
-def registry(folder: Path, *, auth: bool) -> Iterator[Registry]:
+def registry(directory: Path, *, auth: bool) -> Iterator[Registry]:
     """A registry that starts empty. Skips where none is to be had."""
     if isinstance(why := program(), str):
         pytest.skip(why)
-    own = Registry(folder, auth=auth)
+    own = Registry(directory, auth=auth)
     try:
         own.wait()
         yield own
@@ -90,10 +90,10 @@ def registry(folder: Path, *, auth: bool) -> Iterator[Registry]:
 
 
 @contextlib.contextmanager
-def serving(engine: DockerClient, folder: Path, *, auth: bool) -> Iterator[Registry]:
+def serving(engine: DockerClient, directory: Path, *, auth: bool) -> Iterator[Registry]:
     """The same; what the engine got from it is removed."""
     with contextlib.ExitStack() as held:
-        own = held.enter_context(registry(folder, auth=auth))
+        own = held.enter_context(registry(directory, auth=auth))
         held.callback(_forget, engine, own)
         yield own
 

@@ -17,11 +17,11 @@ ENGINE = "/var/run/docker.sock"
 class SilentEngine:
     """Passes everything on until a request matches `silent_to`; its connection then stays open and says nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.silent_to: re.Pattern[str] | None = None
         self.swallowed: list[str] = []
         self._listener = socket.socket(socket.AF_UNIX)
-        self._path = folder / "engine.sock"
+        self._path = directory / "engine.sock"
         self._listener.bind(str(self._path))
         self._listener.listen(64)
         self.base_url = f"unix://{self._path}"

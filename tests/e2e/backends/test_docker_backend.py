@@ -132,7 +132,7 @@ async def test_slow_runners_say_nothing_of_where_the_engine_is(
     assert made._delivery._called
 
 
-async def test_a_folder_of_the_user_that_is_not_there_says_nothing_of_our_files(
+async def test_a_directory_of_the_user_that_is_not_there_says_nothing_of_our_files(
     docker_image: Image, engine: DockerClient
 ) -> None:
     made = backend(volumes=("/is/not/there:/there",))
@@ -303,7 +303,7 @@ async def test_the_daemons_refusal_is_a_configuration_error(
     await docker_backend.aclose()
 
 
-async def test_a_folder_to_be_mounted_must_be_there_and_is_not_made(
+async def test_a_directory_to_be_mounted_must_be_there_and_is_not_made(
     docker_image: Image, engine: DockerClient, run_id: str, tmp_path: Path
 ) -> None:
     spec = LaunchSpec(image=docker_image("busybox"))

@@ -1,4 +1,4 @@
-"""Images that are built of folders: once by content, for all who want them, and nothing half done."""
+"""Images that are built of directories: once by content, for all who want them, and nothing half done."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Make = Callable[..., str]
 
 @pytest.fixture
 def make(tmp_path: Path, docker_image: Callable[[str], str], engine: DockerClient) -> Iterator[Make]:
-    """Writes a folder whose Dockerfile has these lines after its FROM; what was built of it is removed."""
+    """Writes a directory whose Dockerfile has these lines after its FROM; what was built of it is removed."""
 
     def made(*lines: str, name: str = "context", **files: str) -> str:
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
+        directory = tmp_path / name
+        directory.mkdir(exist_ok=True)
         text = "\n".join([f"FROM {docker_image('busybox')}", f"LABEL of={tmp_path}", *lines, ""])
         for file, content in {"Dockerfile": text, **files}.items():
-            (folder / file).write_text(content)
-        return f"dockerfile:{folder}"
+            (directory / file).write_text(content)
+        return f"dockerfile:{directory}"
 
     yield made
     for image in engine.images.list(filters={"label": f"of={tmp_path}"}):
@@ -60,12 +60,12 @@ def tags_seen(engine: DockerClient) -> Iterator[list[str]]:
         reader.join()
 
 
-def folder_in(image: str) -> Path:
+def directory_in(image: str) -> Path:
     return Path(image.removeprefix("dockerfile:"))
 
 
 @pytest.mark.loops
-async def test_a_slot_of_a_folder(make: Make, engine: DockerClient) -> None:
+async def test_a_slot_of_a_directory(make: Make, engine: DockerClient) -> None:
     image = make("COPY given /given", "ENV TOLD=yes", "WORKDIR /work", "USER 7:7", given="one")
     seen: list[PullProgress] = []
     pool = SandboxPool("docker", image=image, workdir="image", on_pull=seen.append)
@@ -74,13 +74,13 @@ async def test_a_slot_of_a_folder(make: Make, engine: DockerClient) -> None:
         assert (done.stdout, slot.image) == ("oneyes\n/work\n7\n", image)
     assert {news.image for news in seen} == {image}
     assert any("COPY given" in news.status for news in seen)
-    assert engine.images.list(name=REPOSITORY, filters={"reference": tag_of(folder_in(image), None)})
+    assert engine.images.list(name=REPOSITORY, filters={"reference": tag_of(directory_in(image), None)})
 
 
 async def test_other_content_is_another_image(make: Make) -> None:
     image = make("COPY given /given", given="one")
     for content, times in (("one", 1), ("one", 0), ("other", 1)):
-        (folder_in(image) / "given").write_text(content)
+        (directory_in(image) / "given").write_text(content)
         seen: list[PullProgress] = []
         async with SandboxPool("docker", image=image, on_pull=seen.append) as pool, pool.slot() as slot:
             assert (await slot.run("cat /given")).stdout == content
@@ -96,7 +96,7 @@ with SandboxPool("docker", image=sys.argv[1]) as pool, pool.slot() as slot:
 
 
 async def test_many_build_an_image_once(make: Make, engine: DockerClient) -> None:
-    """Pools of this process, sandboxes of one pool, folders of the same content, and other processes."""
+    """Pools of this process, sandboxes of one pool, directories of the same content, and other processes."""
     image, same = (make("RUN sleep 2; echo here > /made", name=name) for name in ("one", "same"))
     said: list[bytes] = []
 
@@ -114,7 +114,7 @@ async def test_many_build_an_image_once(make: Make, engine: DockerClient) -> Non
                 tasks.start_soon(pool.prefetch, [image, same])
                 tasks.start_soon(use, pool)
         assert said == [b"here\n\n"] * 3
-        built, last = tag_of(folder_in(image), None), f"{REPOSITORY}:last-{mark()}"
+        built, last = tag_of(directory_in(image), None), f"{REPOSITORY}:last-{mark()}"
         engine.images.get(built).tag(last)
         await until(lambda: last in seen)
     assert seen.count(built) == 1
@@ -133,7 +133,7 @@ async def test_a_build_that_fails_tells_the_end_of_its_log(make: Make, engine: D
         assert pool.stats().failures == 1
     assert (caught.value.cause, caught.value.retryable) == (ErrorCause.CONFIG, False)
     assert "\x1b" not in str(caught.value)
-    assert not engine.images.list(filters={"reference": tag_of(folder_in(image), None)})
+    assert not engine.images.list(filters={"reference": tag_of(directory_in(image), None)})
 
 
 @pytest.mark.parametrize("line", ["FRMO x", "COPY absent /x"])
@@ -143,9 +143,9 @@ async def test_a_dockerfile_that_is_wrong_is_an_image_error(line: str, make: Mak
             await pool.acquire()
 
 
-async def test_a_folder_that_is_not_there_is_told_before_anything(make: Make, tmp_path: Path) -> None:
+async def test_a_directory_that_is_not_there_is_told_before_anything(make: Make, tmp_path: Path) -> None:
     nowhere = f"unix://{tmp_path}/no.sock"
-    with pytest.raises(ConfigError, match="there is no folder"):
+    with pytest.raises(ConfigError, match="there is no directory"):
         async with SandboxPool("docker", image=f"dockerfile:{tmp_path}/absent", base_url=nowhere):
             pass
     async with SandboxPool("docker", image=make()) as pool:
@@ -205,7 +205,7 @@ async def test_a_build_that_is_given_up_ends_at_once(how: str, make: Make, engin
         "over its time": [LaunchTimeout],
         "closed": [SlotClosed],
     }[how]
-    assert not engine.images.list(filters={"reference": tag_of(folder_in(image), None)})
+    assert not engine.images.list(filters={"reference": tag_of(directory_in(image), None)})
 
 
 @pytest.mark.whole

@@ -16,7 +16,7 @@ import pytest
 
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.docker.dial_socket import FOLDER_PREFIX, SOCKET, DialSocket
+from hermes_exec.backends.docker.dial_socket import DIRECTORY_PREFIX, SOCKET, DialSocket
 from hermes_exec.backends.docker.stream import DockerStream
 from tests.support.waiting import until
 
@@ -25,8 +25,8 @@ Image = Callable[[str], str]
 CALLER = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b'me'); input()"
 
 
-def folders() -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"))
+def directories() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*"))
 
 
 def stream_of(slot: Slot) -> object:
@@ -36,7 +36,7 @@ def stream_of(slot: Slot) -> object:
 
 
 def calling(dial_socket: DialSocket) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", CALLER, str(dial_socket.folder / SOCKET)], stdin=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", CALLER, str(dial_socket.directory / SOCKET)], stdin=subprocess.PIPE)
 
 
 def test_only_the_process_that_is_waited_for_is_let_in() -> None:
@@ -56,19 +56,19 @@ def test_only_the_process_that_is_waited_for_is_let_in() -> None:
         other.stdin.close()
     dial_socket.close()
     dial_socket.close()
-    assert not dial_socket.folder.exists()
+    assert not dial_socket.directory.exists()
 
 
 def test_nobody_else_on_this_host_gets_at_it() -> None:
     dial_socket = DialSocket()
-    assert dial_socket.folder.parent.stat().st_mode & 0o077 == 0
+    assert dial_socket.directory.parent.stat().st_mode & 0o077 == 0
     dial_socket.close()
 
 
 def test_what_a_killed_driver_left_is_removed_by_the_next() -> None:
     script = (
         "import time; from hermes_exec.backends.docker.dial_socket import DialSocket;"
-        "print(DialSocket().folder, flush=True); time.sleep(60)"
+        "print(DialSocket().directory, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
@@ -86,7 +86,7 @@ def test_what_a_killed_driver_left_is_removed_by_the_next() -> None:
 async def test_streams_go_past_the_daemon_where_files_are_shared(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("busybox"), user="1000") as pool, pool.slot() as slot:
         assert type(stream_of(slot)) is FdStream
-        assert folders() == []
+        assert directories() == []
         listed = await slot.run(["ls", "-A", "/hermes-exec/dial"])
         assert (listed.exit_code, listed.stdout) == (0, "")
         assert (await slot.run("touch /hermes-exec/dial/x")).exit_code != 0
@@ -132,4 +132,4 @@ async def test_streams_are_carried_by_the_daemon_where_no_socket_can_be(
     async with SandboxPool("docker", image=docker_image("busybox")) as pool, pool.slot() as slot:
         assert type(stream_of(slot)) is DockerStream
         assert (await slot.run("echo here")).stdout == "here\n"
-    assert folders() == []
+    assert directories() == []

@@ -58,7 +58,7 @@ async def test_an_image_that_cannot_be_built(options: dict[str, Any], modal_serv
     with pytest.raises(ImageError, match="what went wrong"):
         async with SandboxPool("modal", image=f"dockerfile:{tmp_path}") as pool, pool.slot():
             pass
-    with pytest.raises(ConfigError, match=r"there is no folder '.*/nothing'"):
+    with pytest.raises(ConfigError, match=r"there is no directory '.*/nothing'"):
         async with SandboxPool("modal", image=f"dockerfile:{tmp_path}/nothing"):
             pass
     assert modal_server.running() == before

@@ -34,7 +34,7 @@ async def test_nothing_stays_of_a_tree_of_any_depth(
         (allocation,) = nomad_agent.ask("GET", f"job/{slot.sandbox}/allocations")
         made = await slot.run(["python3", "-c", NEST], timeout_s=120)
         assert made.ok, made.stderr
-    directory = Path(nomad_agent.folder) / "data" / "alloc" / allocation["ID"]
+    directory = Path(nomad_agent.directory) / "data" / "alloc" / allocation["ID"]
     names = {"name": f"{TASK}-{allocation['ID']}"}
 
     def gone() -> bool:

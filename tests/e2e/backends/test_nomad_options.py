@@ -249,20 +249,20 @@ async def test_a_cluster_with_acls_has_no_remarks(options: dict[str, Any]) -> No
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a certificate authority, and what it has signed for this host and for a client."""
-    folder = tmp_path_factory.mktemp("tls")
+    """A directory with a certificate authority, and what it has signed for this host and for a client."""
+    directory = tmp_path_factory.mktemp("tls")
 
     def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+        subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
     for name in ("server", "client"):
         openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}.global.nomad")
-        (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        (directory / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
         signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
         openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
-    return folder
+    return directory
 
 
 @pytest.mark.whole
@@ -300,7 +300,7 @@ async def test_tls_with_a_client_certificate(
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
-    """The URL of a folder."""
+    """The URL of a directory."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:

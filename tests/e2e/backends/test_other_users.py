@@ -30,7 +30,7 @@ PLACES = (
 @pytest.fixture
 def open_node(nomad_agent: Agent) -> Agent:
     """A node whose directory of allocations other users of it may pass."""
-    (nomad_agent.folder / "data").chmod(0o711)
+    (nomad_agent.directory / "data").chmod(0o711)
     return nomad_agent
 
 
@@ -46,11 +46,11 @@ def plant(slot: Slot) -> str:
 
 @pytest.mark.singularity
 @pytest.mark.parametrize("slots", [1, 2])
-def test_apptainer(slots: int, open_folder: Path, singularity_image: Image) -> None:
+def test_apptainer(slots: int, open_directory: Path, singularity_image: Image) -> None:
     image = singularity_image("debian")
-    pool = SandboxPool("singularity", image=image, base_dir=str(open_folder), slots_per_sandbox=slots)
+    pool = SandboxPool("singularity", image=image, base_dir=str(open_directory), slots_per_sandbox=slots)
     with pool, pool.slot() as slot:
-        found = found_below(plant(slot), open_folder)
+        found = found_below(plant(slot), open_directory)
         assert found
         assert reached(found) == []
 
@@ -62,14 +62,14 @@ def test_nomad_with_apptainer(slots: int, open_node: Agent, singularity_image: I
     require_root()
     options = open_node.options(driver="singularity", image=singularity_image("debian"), slots_per_sandbox=slots)
     with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
-        found = found_below(plant(slot), open_node.folder)
+        found = found_below(plant(slot), open_node.directory)
         assert found
         assert reached(found) == []
         names = "runner", "hermes-exec", "local"
         renamed = [
             path
             for name in names
-            for path in found_below(name, open_node.folder / "data" / "alloc")
+            for path in found_below(name, open_node.directory / "data" / "alloc")
             if as_other("mv", path, f"{path}.away").returncode == 0
         ]
         assert renamed == []
@@ -82,9 +82,9 @@ def test_nomad_with_docker(slots: int, open_node: Agent, docker_image: Image) ->
     options = open_node.options(image=docker_image("debian"), slots_per_sandbox=slots, slot_root="shared")
     with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
         if slots == 1:
-            found = found_below(plant(slot), open_node.folder, "/var/lib/docker/volumes")
+            found = found_below(plant(slot), open_node.directory, "/var/lib/docker/volumes")
             assert reached(found) == []
-            assert [path for path in found if str(open_node.folder) in path] == []
+            assert [path for path in found if str(open_node.directory) in path] == []
             assert not slot.run("mknod /tmp/d b 8 0").ok
         else:
             assert slot.run("id -u").stdout != "0\n"
@@ -111,17 +111,17 @@ def test_nomad_with_a_runtime_that_hides_nothing(
         assert not slot.run("echo >/alloc/logs/file || echo >/local/file || mv /local /away || mknod d b 8 0").ok
 
 
-def test_local(open_folder: Path) -> None:
-    with SandboxPool("local", base_dir=str(open_folder)) as pool, pool.slot() as slot:
+def test_local(open_directory: Path) -> None:
+    with SandboxPool("local", base_dir=str(open_directory)) as pool, pool.slot() as slot:
         slot.run("cp /bin/cat x && chmod 6755 x && cp x $HOME/x; chmod 6777 $HOME/x; chmod 777 $HOME .")
-        found = found_below("x", open_folder)
+        found = found_below("x", open_directory)
         assert found
         assert [path for path in found if as_other(path, "/etc/hostname").returncode == 0] == []
 
 
 @pytest.mark.parametrize("backend", ["local", pytest.param("singularity", marks=pytest.mark.singularity)])
-def test_open_base(backend: str, open_folder: Path, singularity_image: Image) -> None:
-    base = open_folder / "base"
+def test_open_base(backend: str, open_directory: Path, singularity_image: Image) -> None:
+    base = open_directory / "base"
     base.mkdir()
     base.chmod(0o777)
     image: dict[str, Any] = {"image": singularity_image("debian")} if backend == "singularity" else {}
@@ -150,8 +150,8 @@ def test_names_of_the_ssh_probe_cannot_be_guessed(tmp_path: Path) -> None:
 
 
 @pytest.mark.ssh
-def test_open_base_on_an_ssh_host(open_folder: Path, ssh_server: Server) -> None:
-    base = open_folder / "base"
+def test_open_base_on_an_ssh_host(open_directory: Path, ssh_server: Server) -> None:
+    base = open_directory / "base"
     base.mkdir()
     base.chmod(0o777)
     options = ssh_server.options(base_dir=str(base))

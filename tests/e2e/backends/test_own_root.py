@@ -152,43 +152,43 @@ async def test_links_of_proc_lead_nowhere_for_what_works_on_files(slots: tuple[S
     slot, _ = slots
     for link in ("/proc/self/fd/2", "/proc/1/fd/2", "/proc/self/root/etc/passwd", "/proc/thread-self/cwd/etc/passwd"):
         await slot.run(["ln", "-sfn", link, "file"])
-        await slot.run(["ln", "-sfn", link.rpartition("/")[0], "folder"])
+        await slot.run(["ln", "-sfn", link.rpartition("/")[0], "directory"])
         last = link.rpartition("/")[2]
-        for path in ("file", f"folder/{last}", link):
+        for path in ("file", f"directory/{last}", link):
             with pytest.raises(OSError, match=r"symbolic links|[Nn]o such file"):
                 await slot.files.read_bytes(path)
             with pytest.raises(OSError, match=r"symbolic links|[Nn]o such file|[Rr]ead-only"):
                 await slot.files.write_bytes(path, b"x")
-        if not last.isdigit():  # /proc/self/fd itself is a folder, of which each entry is a link
+        if not last.isdigit():  # /proc/self/fd itself is a directory, of which each entry is a link
             with pytest.raises(OSError, match="symbolic links"):
-                await slot.run("true", cwd="folder")
+                await slot.run("true", cwd="directory")
     (await slot.run("ln -sfn /proc/self/fd tree/fd 2>/dev/null; mkdir tree && ln -s /proc/1/fd tree/fd", check=True))
     await slot.files.download("tree", tmp_path / "tree")
     assert not (tmp_path / "tree" / "fd").exists()
 
 
 async def test_mounts_of_the_sandbox_are_part_of_the_image(docker_image: Image, tmp_path: Path) -> None:
-    folder, shared, file = tmp_path / "folder", tmp_path / "shared", tmp_path / "file"
-    for made in (folder, shared):
+    directory, shared, file = tmp_path / "directory", tmp_path / "shared", tmp_path / "file"
+    for made in (directory, shared):
         made.mkdir()
         (made / "given").write_text("given")
     file.write_text("line\n")
-    (folder / "out").mkdir()
-    mounts = (f"{folder}:/srv/deep/folder", f"{folder}:/srv/read:ro", f"{file}:/opt/file")
+    (directory / "out").mkdir()
+    mounts = (f"{directory}:/srv/deep/directory", f"{directory}:/srv/read:ro", f"{file}:/opt/file")
     options: dict[str, Any] = {
-        "volumes": (*mounts, f"{folder}:/srv/outer:ro", f"{shared}:/srv/outer/out"),
+        "volumes": (*mounts, f"{directory}:/srv/outer:ro", f"{shared}:/srv/outer/out"),
         "shared_volumes": (f"{shared}:/bin/../shared/",),
         "tmpfs": {"/scratch": "size=1m"},
     }
     async with pool_of(docker_image("debian"), **options) as pool, pool.slots(2) as (one, two):
-        look = "cat /srv/deep/folder/given /srv/read/given /opt/file; ls /scratch /shared"
+        look = "cat /srv/deep/directory/given /srv/read/given /opt/file; ls /scratch /shared"
         await one.run("touch /srv/outer/out/mine", check=True)
         given = "givengivenline\n/scratch:\n\n/shared:\ngiven\n"
         assert (await two.run(look)).stdout == given
-        write = "for d in /srv/deep/folder /srv/deep /srv /opt /scratch; do echo x > $d/mine || exit 1; done"
+        write = "for d in /srv/deep/directory /srv/deep /srv /opt /scratch; do echo x > $d/mine || exit 1; done"
         assert (await one.run(f"{write}; echo y >> /opt/file; cat /opt/file", check=True)).stdout == "line\ny\n"
         assert (await two.run(look)).stdout == given
-        refused = await one.run("touch /srv/read/x; touch /srv/deep/folder/x")
+        refused = await one.run("touch /srv/read/x; touch /srv/deep/directory/x")
         assert refused.stderr == "touch: cannot touch '/srv/read/x': Read-only file system\n"
         full = await one.run("head -c 2000000 /dev/zero > /scratch/full")
         assert "No space left" in full.stderr
@@ -196,7 +196,7 @@ async def test_mounts_of_the_sandbox_are_part_of_the_image(docker_image: Image, 
         assert (await two.run("cat /shared/told")).stdout == "all\n"
         await one.reset()
         assert (await one.run(look)).stdout == given + "told\n"
-    assert sorted(path.name for path in folder.iterdir()) == ["given", "out"]
+    assert sorted(path.name for path in directory.iterdir()) == ["given", "out"]
     assert file.read_text() == "line\n"
     assert (shared / "told").read_text() == "all\n"
 
@@ -290,7 +290,7 @@ async def test_the_filter_knows_programs_of_32_bits(slots: tuple[Slot, Slot], tm
     assert (await slot.run("./unshare")).stdout == "operation not permitted"
 
 
-async def test_folders_that_the_image_says_are_volumes_are_part_of_it(
+async def test_directories_that_the_image_says_are_volumes_are_part_of_it(
     docker_image: Image, engine: DockerClient
 ) -> None:
     with derived(engine, docker_image("debian"), "VOLUME /root /opt/data") as image:

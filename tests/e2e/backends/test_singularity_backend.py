@@ -142,7 +142,7 @@ def exists(pid: int) -> bool:
 
 
 def runners(base: Path) -> list[int]:
-    """Serving runners of sandboxes in a folder of this host, by what their directories say."""
+    """Serving runners of sandboxes in a directory of this host, by what their directories say."""
     from hermes_exec.backends.sandbox_directory import SandboxDirectory
 
     pids = [SandboxDirectory(base / name).runner_pid() for name in left(base)]
@@ -259,7 +259,7 @@ async def test_a_full_disk_is_told(options: dict[str, Any], tmp_path: Path) -> N
 
 
 @pytest.mark.whole
-async def test_folders_deeper_than_python_can_go_are_removed(options: dict[str, Any]) -> None:
+async def test_directories_deeper_than_python_can_go_are_removed(options: dict[str, Any]) -> None:
     deep = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd d || exit 1; i=$((i + 1)); done; echo made"
     async with SandboxPool("singularity", **options) as pool, pool.slot() as slot:
         assert (await slot.run(deep)).stdout == "made\n"

@@ -31,9 +31,9 @@ SQUASHFS_PRIMARY = bytes((1, 0, 0, 0, 2, 0, 0, 0))
 def layer(singularity_image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The root of an image as a tar archive."""
     singularity_image("busybox")
-    folder = tmp_path_factory.mktemp("layer")
-    busybox.write_rootfs(folder / "layer.tar", folder)
-    return folder / "layer.tar"
+    directory = tmp_path_factory.mktemp("layer")
+    busybox.write_rootfs(directory / "layer.tar", directory)
+    return directory / "layer.tar"
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def test_a_definition_is_built_by_its_text_and_its_files(
         ("%files\n  {tmp}/gl*.txt /opt/\n", "glob.txt"),
         ('%files\n  "{tmp}/with a space" /opt/\n', "with a space"),
         ("%files\n  beside /opt/\n", "beside"),
-        ("%files\n  {tmp}/folder /opt/  # all of it\n", "folder/below"),
+        ("%files\n  {tmp}/directory /opt/  # all of it\n", "directory/below"),
         ("Bootstrap: localimage\nFrom: {tmp}/base\n", "base/etc/os-release"),
     ],
 )
@@ -172,7 +172,7 @@ async def test_an_image_for_another_machine_is_told(options: dict[str, Any], lay
     assert await ran("echo here", image=f"docker-archive:{archive}", **options) == "here\n"
     (name,) = cached(options)
     if not name.endswith(".sif"):
-        pytest.skip("images are folders here, which do not say for which machine they are")
+        pytest.skip("images are directories here, which do not say for which machine they are")
     image = bytearray(await anyio.Path(options["cache_dir"], name).read_bytes())
     # The format names the architecture after "a squashfs" and "the primary partition": 02 is amd64, 04 arm64.
     where = image.index(SQUASHFS_PRIMARY) + len(SQUASHFS_PRIMARY)

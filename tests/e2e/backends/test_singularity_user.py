@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.singularity]
 @pytest.mark.whole
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root to become another user")
 def test_an_ordinary_user(singularity_image: Callable[[str], str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="hermes-images-", dir="/tmp") as folder:  # pytest's are closed
-        Path(folder).chmod(0o755)
-        command = ["apptainer", "build", f"{folder}/image.sif", singularity_image("busybox")]
+    with tempfile.TemporaryDirectory(prefix="hermes-images-", dir="/tmp") as directory:  # pytest's are closed
+        Path(directory).chmod(0o755)
+        command = ["apptainer", "build", f"{directory}/image.sif", singularity_image("busybox")]
         subprocess.run(command, check=True, capture_output=True)
         with account() as user:
-            words = ("tests.e2e.backends.singularity_as_user", f"{folder}/image.sif")
+            words = ("tests.e2e.backends.singularity_as_user", f"{directory}/image.sif")
             answers = json.loads(run_as_ordinary_user(*words, user=user))
     if answers["file"].startswith("ImageError"):
         assert "give access to /dev/fuse" in answers["file"]

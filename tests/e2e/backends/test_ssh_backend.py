@@ -125,19 +125,19 @@ async def test_what_was_killed_is_reaped_whoever_owned_it(options: dict[str, Any
     backend = make_backend("ssh", options)
     async with SandboxPool("ssh", **options) as pool, pool.slot():
         assert await backend.reap(ReapFilter(orphans=True)) == []
-        folder = tmp_path / left(tmp_path)[0]
-        owner = folder / "owner.json"
+        directory = tmp_path / left(tmp_path)[0]
+        owner = directory / "owner.json"
         owner.write_text(owner.read_text().replace('"boot_id": "', '"boot_id": "another'))
         assert await backend.reap(ReapFilter(orphans=True)) == [], "it lives: its lease ends it"
-        (copied,) = [Path(shutil.copytree(folder, tmp_path / "hermes-exec-of-another-host", ignore=_sockets))]
+        (copied,) = [Path(shutil.copytree(directory, tmp_path / "hermes-exec-of-another-host", ignore=_sockets))]
         (copied / "runner.json").write_text('{"pid": 1, "start": 0}')
         (reaped,) = await backend.reap(ReapFilter(orphans=True))
         assert reaped.reason == "it has ended"
-        assert left(tmp_path) == [folder.name]
+        assert left(tmp_path) == [directory.name]
     await backend.aclose()
 
 
-def _sockets(folder: str, names: list[str]) -> list[str]:
+def _sockets(directory: str, names: list[str]) -> list[str]:
     return [name for name in names if name in {"run", "slots", "base"}]
 
 
@@ -204,7 +204,7 @@ async def test_a_key_with_a_passphrase(transport: str, tmp_path: Path, monkeypat
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     make_key(tmp_path / "locked", "a 'phrase' $HOME")
     with server() as locked:
-        shutil.copy(tmp_path / "locked.pub", locked.folder / "authorized_keys")
+        shutil.copy(tmp_path / "locked.pub", locked.directory / "authorized_keys")
         options = locked.options(transport=transport, identity_file=str(tmp_path / "locked"))
         await refused(BackendUnavailable, "passphrase|let us in", **options)
         await refused(BackendUnavailable, "passphrase|let us in", **options, passphrase=lambda: "wrong")
@@ -241,7 +241,7 @@ async def test_a_host_of_another_architecture(machine: str, tmp_path: Path) -> N
 
 async def test_hosts_take_turns(ssh_server: Server, tmp_path: Path) -> None:
     hosts = [f"{ssh_server.user}@{name}:{ssh_server.port}" for name in ("127.0.0.1", "localhost")]
-    known = ssh_server.folder / "known_hosts"
+    known = ssh_server.directory / "known_hosts"
     key = known.read_text().split(" ", 1)[1]
     (tmp_path / "known").write_text(f"[127.0.0.1]:{ssh_server.port} {key}[localhost]:{ssh_server.port} {key}")
     options = ssh_server.options(hosts=hosts, known_hosts=str(tmp_path / "known"), slots_per_sandbox=1, max_sandboxes=2)

@@ -52,9 +52,9 @@ def hosts(base: Path, ssh_server: Server) -> Iterator[list[Server]]:
 def options(hosts: list[Server], base: Path, tmp_path: Path) -> dict[str, Any]:
     known = tmp_path / "known_hosts"
     known.write_text("".join(host.known_hosts for host in hosts))
-    key = (hosts[0].folder / "authorized_keys").read_text()
+    key = (hosts[0].directory / "authorized_keys").read_text()
     for host in hosts[1:]:
-        other = host.folder / "authorized_keys"
+        other = host.directory / "authorized_keys"
         other.write_text(other.read_text() + key)
     named = [host.options()["hosts"] for host in hosts]
     return {**hosts[0].options(), "hosts": named, "known_hosts": str(known), "base_dir": str(base)}

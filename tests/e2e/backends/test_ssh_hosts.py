@@ -117,8 +117,8 @@ async def test_a_host_that_is_away_does_not_hide_the_other(
     known = tmp_path / "known_hosts"
     known.write_text("".join(host.server.known_hosts for host in hosts))
     two["known_hosts"] = str(known)
-    other = hosts[1].server.folder / "authorized_keys"
-    other.write_text(other.read_text() + (hosts[0].server.folder / "authorized_keys").read_text())
+    other = hosts[1].server.directory / "authorized_keys"
+    other.write_text(other.read_text() + (hosts[0].server.directory / "authorized_keys").read_text())
     async with SandboxPool("ssh", **two, slots_per_sandbox=1, max_sandboxes=2) as pool, pool.slots(2) as slots:
         namespaces = {(await slot.run("readlink /proc/self/ns/net")).stdout for slot in slots}
         assert len(namespaces) == 2

@@ -39,9 +39,9 @@ SLACK_S = 20.0
 class Fleet:
     """Servers with a directory of their own each, as if they were on different hosts."""
 
-    def __init__(self, servers: list[Server], folders: list[Path]) -> None:
+    def __init__(self, servers: list[Server], directories: list[Path]) -> None:
         self.servers = servers
-        self.folders = folders
+        self.directories = directories
         self.names = [f"{each.user}@{each.address}:{each.port}" for each in servers]
 
     def options(self, *hosts: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Fleet:
     def kill(self, number: int) -> None:
         """Nothing of this host lives any more."""
         self.servers[number].stop()
-        for told in self.folders[number].glob("*/runner.json"):
+        for told in self.directories[number].glob("*/runner.json"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(json.loads(told.read_text())["pid"], signal.SIGKILL)
 
@@ -68,17 +68,17 @@ class Fleet:
 @pytest.fixture
 def fleet(ssh_server: Server, tmp_path: Path) -> Iterator[Fleet]:
     let_others_pass(tmp_path)
-    folders = [tmp_path / name for name in ("a", "b", "c")]
+    directories = [tmp_path / name for name in ("a", "b", "c")]
     with ExitStack() as stack:
         servers = []
-        for folder in folders:
-            folder.mkdir(mode=0o711)
+        for directory in directories:
+            directory.mkdir(mode=0o711)
             # An inner shell reads no start-up files: those of a machine may wait for what a killed server left.
-            servers.append(stack.enter_context(server(settings=f"SetEnv TMPDIR={folder} SHLVL=2")))
+            servers.append(stack.enter_context(server(settings=f"SetEnv TMPDIR={directory} SHLVL=2")))
         for other in servers[1:]:
-            (other.folder / "authorized_keys").write_text((servers[0].folder / "key.pub").read_text())
-        (servers[0].folder / "known_hosts").write_text("".join(each.known_hosts for each in servers))
-        yield Fleet(servers, folders)
+            (other.directory / "authorized_keys").write_text((servers[0].directory / "key.pub").read_text())
+        (servers[0].directory / "known_hosts").write_text("".join(each.known_hosts for each in servers))
+        yield Fleet(servers, directories)
 
 
 @contextlib.contextmanager
@@ -275,4 +275,4 @@ async def test_sandboxes_are_found_and_ended_on_hosts_that_are_there(
             assert {each.sandbox for each in reaped} == {slot.sandbox for slot in slots}
         finally:
             await backend.aclose()
-    assert [left(folder) for folder in fleet.folders] == [[], [], []]
+    assert [left(directory) for directory in fleet.directories] == [[], [], []]

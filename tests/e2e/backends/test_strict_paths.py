@@ -124,12 +124,12 @@ def answers(top: Path, paths: list[Path], user: int) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("user", [ALICE, 0])
-def test_the_driver_the_runner_and_the_probe_agree(open_folder: Path, user: int) -> None:
+def test_the_driver_the_runner_and_the_probe_agree(open_directory: Path, user: int) -> None:
     cases = {name: case for name, case in CASES.items() if case.user == user}
-    paths = [make(open_folder / str(number), case) for number, case in enumerate(cases.values())]
+    paths = [make(open_directory / str(number), case) for number, case in enumerate(cases.values())]
     wrong = [
         f"{name}: the {who} says {said!r}"
-        for who, all_said in answers(open_folder, paths, user).items()
+        for who, all_said in answers(open_directory, paths, user).items()
         for (name, case), said in zip(cases.items(), all_said, strict=True)
         if case.refused not in said or (not case.refused and (WRITES in said or BELONGS in said))
     ]

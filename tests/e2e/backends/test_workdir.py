@@ -20,26 +20,26 @@ ROOTS: dict[str, dict[str, Any]] = {
 }
 
 
-async def everything_starts_in(slot: Slot, folder: str) -> None:
-    assert slot.workdir == folder
-    assert (await slot.run("pwd")).stdout == f"{folder}\n"
-    assert (await slot.run(["/bin/pwd"])).stdout == f"{folder}\n"
+async def everything_starts_in(slot: Slot, directory: str) -> None:
+    assert slot.workdir == directory
+    assert (await slot.run("pwd")).stdout == f"{directory}\n"
+    assert (await slot.run(["/bin/pwd"])).stdout == f"{directory}\n"
     process = await slot.spawn("pwd > spawned")
     assert (await process.wait(30)).exit_code == 0
-    assert await slot.files.read_text("spawned") == f"{folder}\n"
+    assert await slot.files.read_text("spawned") == f"{directory}\n"
     session = slot.session()
-    assert session.cwd == folder
-    assert (await session.run("pwd; mkdir -p sub; cd sub")).stdout == f"{folder}\n"
+    assert session.cwd == directory
+    assert (await session.run("pwd; mkdir -p sub; cd sub")).stdout == f"{directory}\n"
     await slot.files.write_text("sub/a.txt", "found\n")
     assert (await slot.run("cat a.txt", cwd="sub")).stdout == "found\n"
-    assert (await slot.files.stat(f"{folder}/sub/a.txt")).size == 6
+    assert (await slot.files.stat(f"{directory}/sub/a.txt")).size == 6
     assert [match.path for match in (await slot.files.search("found")).matches] == ["sub/a.txt"]
     assert await slot.files.glob("**/*.txt") == ["sub/a.txt"]
     tools = Toolbox(slot)
     assert "found" in (await tools.call("read_file", {"path": "sub/a.txt"})).content
-    assert folder in (await tools.call("terminal", {"command": "pwd"})).content
+    assert directory in (await tools.call("terminal", {"command": "pwd"})).content
     await tools.call("write_file", {"path": "b.txt", "content": "there\n"})
-    assert await slot.files.read_text(f"{folder}/b.txt") == "there\n"
+    assert await slot.files.read_text(f"{directory}/b.txt") == "there\n"
 
 
 @pytest.mark.parametrize("root", ROOTS)

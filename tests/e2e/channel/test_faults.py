@@ -169,7 +169,7 @@ async def test_many_sandboxes_die_while_many_wait() -> None:
                 tasks.start_soon(work)
         assert served == ["ok\n"] * 30
         stats = pool.stats()
-        assert (stats.slots_lent, stats.waiting) == (0, 0)
+        assert (stats.slots_in_use, stats.waiting) == (0, 0)
         assert sum(stats.sandboxes.values()) <= 2
 
 

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from hermes_exec import (
+    Acquired,
     AcquireTimeout,
     ConfigError,
-    Lent,
     PoolEvent,
     Reset,
     SandboxDied,
@@ -54,7 +54,7 @@ async def test_sixty_four_slots_at_once(backend: BackendCase) -> None:
                 slot.id: slot.id for slot in slots
             }
         stats = pool.stats()
-        assert (stats.slots_lent, stats.slots_free, stats.slots_quarantined) == (0, 64, 0)
+        assert (stats.slots_in_use, stats.slots_free, stats.slots_quarantined) == (0, 64, 0)
 
 
 @pytest.mark.loops
@@ -198,11 +198,11 @@ async def test_what_was_lent_and_came_back_balances(after: int) -> None:
             await held.reset()
             await pool.release(held)
             assert pool.stats().acquired - pool.stats().released == 1
-        while pool.stats().slots_lent:  # noqa: ASYNC110 - stats are polled
+        while pool.stats().slots_in_use:  # noqa: ASYNC110 - stats are polled
             await anyio.sleep(0.01)
         stats = pool.stats()
     assert stats.acquired == stats.released >= 2
-    lent = sum(isinstance(event, Lent) for event in events)
+    lent = sum(isinstance(event, Acquired) for event in events)
     back = [event for event in events if isinstance(event, Reset)]
     assert lent == stats.acquired == sum(not event.held for event in back)
     assert sum(event.held for event in back) == 1
@@ -262,7 +262,7 @@ async def test_a_sandbox_that_is_killed_in_mid_command(pool: SandboxPool) -> Non
             await slot.run("true")
         await pool.release(slot)
         await pool.release(other)
-        assert pool.stats().slots_lent == 0
+        assert pool.stats().slots_in_use == 0
         await listener.aclose()
     names = [type(event).__name__ for event in events]
     assert names.count("Died") == 1

@@ -171,7 +171,7 @@ async def test_a_failing_setup_is_a_launch_error() -> None:
     async with SandboxPool("local", slot_setup="exit 4") as pool:
         with pytest.raises(LaunchError, match="exit code 4"):
             await pool.acquire()
-        assert pool.stats().slots_lent <= 1
+        assert pool.stats().slots_in_use <= 1
 
 
 async def test_a_minimum_is_warm_and_entering_with_none_starts_nothing() -> None:
@@ -206,7 +206,7 @@ async def test_events_in_order_with_a_callback_that_fails() -> None:
         async with pool.slot(owner="me"):
             pass
     heard = [type(event).__name__ async for event in events]
-    assert heard[:5] == ["Scaled", "Launched", "Ready", "Lent", "Reset"]
+    assert heard[:5] == ["Scaled", "Launched", "Ready", "Acquired", "Reset"]
     assert seen[:5] == heard[:5]
     assert events.dropped == 0
 
@@ -219,7 +219,7 @@ async def test_a_listener_that_does_not_read_loses_the_oldest() -> None:
             async with pool.slot():
                 pass
         assert events.dropped >= 200
-        assert type(await events.__anext__()).__name__ in {"Lent", "Reset"}
+        assert type(await events.__anext__()).__name__ in {"Acquired", "Reset"}
 
 
 async def test_a_pool_after_fork_says_so() -> None:
@@ -256,7 +256,7 @@ async def test_pools_of_one_run_have_slots_of_their_own() -> None:
         assert second.id.startswith("a-run-")
     for pool in (one, two):
         stats = pool.stats()
-        assert (sum(stats.sandboxes.values()), stats.slots_total, stats.slots_lent) == (0, 0, 0)
+        assert (sum(stats.sandboxes.values()), stats.slots_total, stats.slots_in_use) == (0, 0, 0)
         assert stats.launches == 1
 
 

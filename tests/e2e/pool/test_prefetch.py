@@ -21,15 +21,15 @@ async def test_definitions_are_built_ahead(singularity_image: Callable[[str], st
     texts = {"good": "%environment\n    export TOLD=yes\n", "bad": f"%files\n    {tmp_path}/absent /x\n"}
     for name, section in texts.items():
         (tmp_path / f"{name}.def").write_text(f"Bootstrap: localimage\nFrom: {base}\n\n{section}")
-    good, bad, folder = f"{tmp_path}/good.def", f"{tmp_path}/bad.def", "dockerfile:."
+    good, bad, directory = f"{tmp_path}/good.def", f"{tmp_path}/bad.def", "dockerfile:."
     seen: list[PullProgress] = []
     options: dict[str, Any] = {"cache_dir": str(tmp_path / "cache"), "on_pull": seen.append}
     async with SandboxPool("singularity", image=base, **options) as pool:
-        results = await pool.prefetch([bad, good, base, folder])
+        results = await pool.prefetch([bad, good, base, directory])
         assert (results[good], results[base]) == (None, None)
         assert isinstance(results[bad], ImageError)
         assert "absent" in str(results[bad])
-        assert isinstance(results[folder], ConfigError)
+        assert isinstance(results[directory], ConfigError)
         assert {news.image for news in seen} >= {good}
         built = len(seen)
         async with pool.slot(image=good) as slot:

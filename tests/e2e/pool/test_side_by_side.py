@@ -53,8 +53,8 @@ def config(
             options = held.enter_context(server()).options(base_dir=str(tmp_path / "ssh"), connect_timeout_s=30)
             backends["ssh"] = {"type": "ssh", **options}
         if not missing("singularity"):
-            folders = {"base_dir": str(tmp_path / "singularity"), "cache_dir": str(tmp_path / "cache")}
-            backends["singularity"] = {"type": "singularity", "image": singularity_image("busybox"), **folders}
+            directories = {"base_dir": str(tmp_path / "singularity"), "cache_dir": str(tmp_path / "cache")}
+            backends["singularity"] = {"type": "singularity", "image": singularity_image("busybox"), **directories}
         if not missing("nomad"):
             agent: Agent = request.getfixturevalue("nomad_agent")
             backends["nomad"] = {"type": "nomad", **agent.options(image=docker_image("busybox"))}
@@ -74,8 +74,8 @@ def cli(*arguments: str) -> list[dict[str, Any]]:
     return found
 
 
-def written(folder: Path, config: dict[str, Any]) -> str:
-    path = folder / "several.json"
+def written(directory: Path, config: dict[str, Any]) -> str:
+    path = directory / "several.json"
     path.write_text(json.dumps(config))
     return str(path)
 

@@ -140,7 +140,7 @@ class Slots(RuleBasedStateMachine):
         stats = self.pool.stats()
         assert stats.acquired - stats.released == len(self.held)
         if self.held:
-            assert (stats.slots_lent, stats.slots_quarantined) == (len(self.held), self.quarantined)
+            assert (stats.slots_in_use, stats.slots_quarantined) == (len(self.held), self.quarantined)
             assert stats.slots_free == self.free
         assert stats.waiting == 0
 

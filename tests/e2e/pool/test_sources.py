@@ -40,9 +40,9 @@ backend_options = {{ shm_size_mb = 32 }}
 LOOK = "echo $WHO $KEPT $TOKEN; df -m /dev/shm | tail -1 | tr -s ' ' | cut -d' ' -f2; ls /sys/class/net"
 
 
-def write(folder: Path, ending: str, image: str) -> Path:
+def write(directory: Path, ending: str, image: str) -> Path:
     """A configuration file; JSON is YAML too."""
-    path = folder / f"pool.{ending}"
+    path = directory / f"pool.{ending}"
     path.write_text(TOML.format(image=image) if ending == "toml" else json.dumps({**SETTINGS, "image": image}))
     return path
 

@@ -250,7 +250,7 @@ def test_a_callback_that_awaits_what_was_cancelled_is_logged(caplog: pytest.LogC
 @pytest.mark.parametrize("awaited", [False, True])
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("face", ["asyncio", "trio", "blocking"])
-@pytest.mark.parametrize("when", ["Ready", "Lent"])
+@pytest.mark.parametrize("when", ["Ready", "Acquired"])
 def test_an_interrupt_in_a_callback_goes_to_the_main_thread_and_an_exit_is_logged(
     when: str, face: str, raised: type[BaseException], awaited: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

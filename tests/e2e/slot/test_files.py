@@ -40,12 +40,12 @@ async def test_names_that_are_not_text(slot: Slot) -> None:
 async def test_errors_are_those_of_the_standard_library_with_the_path(slot: Slot) -> None:
     files = slot.files
     await files.write_text("file", "x")
-    await files.mkdir("folder")
+    await files.mkdir("directory")
     cases = [
         (files.read_bytes("absent"), FileNotFoundError, "absent"),
-        (files.read_bytes("folder"), IsADirectoryError, "folder"),
+        (files.read_bytes("directory"), IsADirectoryError, "directory"),
         (files.read_bytes("file/below"), NotADirectoryError, "file/below"),
-        (files.mkdir("folder"), FileExistsError, "folder"),
+        (files.mkdir("directory"), FileExistsError, "directory"),
         (files.write_bytes("/usr/x", b""), OSError, "/usr/x"),
         (files.read_bytes("/etc/shadow"), OSError, "/etc/shadow"),
         (files.list("absent"), FileNotFoundError, "absent"),
@@ -126,15 +126,15 @@ async def test_a_file_that_can_only_be_written_in_place_is_whole_or_as_it_was(sl
     assert (await slot.run('ls -A . closed "$TMPDIR" | grep -c hermes')).stdout == "0\n"
 
 
-async def test_a_tree_with_read_only_folders_is_uploaded_again(slot: Slot, tmp_path: Path) -> None:
+async def test_a_tree_with_read_only_directories_is_uploaded_again(slot: Slot, tmp_path: Path) -> None:
     inner = tmp_path / "tree/closed/inner"
     inner.mkdir(parents=True)
     look = "stat -c '%a %n' closed closed/inner closed/file; cat closed/file closed/inner/file"
     for content in ("one\n", "two\n"):
-        for folder in (inner, inner.parent):
-            folder.chmod(0o755)
-            (folder / "file").write_text(content)
-            folder.chmod(0o555)
+        for directory in (inner, inner.parent):
+            directory.chmod(0o755)
+            (directory / "file").write_text(content)
+            directory.chmod(0o555)
         assert (await slot.files.upload(tmp_path / "tree", ".")).refused == ()
         seen = (await slot.run(look)).check().stdout
         assert seen == f"555 closed\n555 closed/inner\n644 closed/file\n{content * 2}"
@@ -214,22 +214,22 @@ async def test_holes_stay_holes(slot: Slot, tmp_path: Path) -> None:
 
 
 async def test_a_download_replaces_no_device_and_no_fifo(slot: Slot, tmp_path: Path) -> None:
-    await slot.files.write_text("folder/fifo", "x")
-    await slot.files.write_text("folder/file", "x")
-    (tmp_path / "folder").mkdir()
+    await slot.files.write_text("directory/fifo", "x")
+    await slot.files.write_text("directory/file", "x")
+    (tmp_path / "directory").mkdir()
     (tmp_path / "file").write_text("old")
-    os.mkfifo(tmp_path / "folder" / "fifo")
+    os.mkfifo(tmp_path / "directory" / "fifo")
     with pytest.raises(FileExistsError, match="device, FIFO or socket"):
-        await slot.files.download("folder/fifo", tmp_path / "folder" / "fifo")
-    copied = await slot.files.download("folder", tmp_path / "folder")
-    assert [(tmp_path / "folder" / name).is_fifo() for name in ("fifo", "file")] == [True, False]
+        await slot.files.download("directory/fifo", tmp_path / "directory" / "fifo")
+    copied = await slot.files.download("directory", tmp_path / "directory")
+    assert [(tmp_path / "directory" / name).is_fifo() for name in ("fifo", "file")] == [True, False]
     assert copied.files == 1
     assert "FIFO" in copied.refused[0]
-    (tmp_path / "link").symlink_to(tmp_path / "folder" / "fifo")
-    await slot.files.download("folder/file", tmp_path / "link")
+    (tmp_path / "link").symlink_to(tmp_path / "directory" / "fifo")
+    await slot.files.download("directory/file", tmp_path / "link")
     assert (tmp_path / "link").read_text() == "x"
-    assert (tmp_path / "folder" / "fifo").is_fifo()
-    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "link"]
+    assert (tmp_path / "directory" / "fifo").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["file", "directory", "link"]
 
 
 async def test_a_tree_whose_transfer_is_called_off_at_any_moment_ends_then(slot: Slot, tmp_path: Path) -> None:

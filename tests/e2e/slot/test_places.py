@@ -40,7 +40,7 @@ async def test_directories_are_where_the_page_says(case: str, docker_image: Call
     image = docker_image("busybox") if backend == "docker" else None
     async with SandboxPool(backend, image=image, **options) as pool, pool.slot() as slot:
         if backend == "local" and slot.isolation.level != "namespaces":
-            pytest.skip(f"slots of this user have the rung {slot.isolation.level}")
+            pytest.skip(f"slots of this user have the level {slot.isolation.level}")
         told = (await slot.run('echo "$PWD"; echo "$HOME"; echo "$TMPDIR"', check=True)).stdout.splitlines()
         assert told == [slot.workspace, slot.home, slot.tmp]
         for path, pattern in zip(told, documented(case), strict=True):
@@ -53,7 +53,7 @@ async def test_directories_are_where_the_page_says(case: str, docker_image: Call
 async def test_a_local_slot_reads_the_drivers_python_and_does_not_write_it() -> None:
     async with SandboxPool("local") as pool, pool.slot() as slot:
         if slot.isolation.level == "none":
-            pytest.skip("slots of this user have the rung none")
+            pytest.skip("slots of this user have the level none")
         assert {entry.name for entry in await slot.files.list(sys.prefix)} == set(os.listdir(sys.prefix))
         with pytest.raises(OSError, match=r"(?i)read-only|denied"):
             await slot.files.write_text(f"{sys.prefix}/of-a-slot", "x")

@@ -34,8 +34,8 @@ async def test_a_slot_that_is_a_whole_sandbox_goes_on_in_another(docker_image: I
                 assert "hacked" not in looked.stdout
                 assert await slot.files.read_bytes("given") == b"x"
                 sandbox = slot.sandbox
-            assert pool.stats().slots_lent == 1
-        assert pool.stats().slots_lent == 0
+            assert pool.stats().slots_in_use == 1
+        assert pool.stats().slots_in_use == 0
 
 
 async def test_nothing_is_left_where_anybody_may_write(docker_image: Image, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_a_slot_is_given_back_while_it_goes_to_another_sandbox(docker_imag
             await slot.run("true")
         async with pool.slot() as other:
             assert (await other.run("true")).ok
-        assert pool.stats().slots_lent == 0
+        assert pool.stats().slots_in_use == 0
 
 
 async def test_a_reset_that_is_cancelled_while_it_waits_for_a_sandbox_closes_the_slot(docker_image: Image) -> None:

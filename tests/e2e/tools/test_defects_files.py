@@ -36,7 +36,7 @@ async def test_f2_totals_are_true_and_truncation_is_said(call: Caller, slot: Slo
     assert (listed["total_count"], listed["files"], listed["truncated"]) == (2, ["many.txt"], True)
 
 
-async def test_f3_the_folders_of_a_glob_count(call: Caller, slot: Slot) -> None:
+async def test_f3_the_directories_of_a_glob_count(call: Caller, slot: Slot) -> None:
     for path in ("src/a.ts", "src/deep/b.ts", "other/c.ts", "d.ts", "src/e.js"):
         await slot.files.write_text(path, "needle\n")
     found = await call("search_files", pattern="src/**/*.ts", target="files")

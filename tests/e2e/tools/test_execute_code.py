@@ -58,7 +58,7 @@ async def toolbox(slot: Slot) -> AsyncIterator[Toolbox]:
 
 
 async def leftovers(slot: Slot) -> list[str]:
-    """What programs left in the slot: their folders, and their processes."""
+    """What programs left in the slot: their directories, and their processes."""
     found = await slot.files.list(slot.tmp)
     running = [" ".join(process.argv) for process in await slot.processes() if process.state != "Z"]
     return [stat.name for stat in found if "hermes-code" in stat.name] + [

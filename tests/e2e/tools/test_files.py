@@ -79,7 +79,7 @@ async def test_repeated_reads_of_the_same_text_are_short(call: Caller, toolbox: 
     assert [(await always("read_file", path="a"))["content"] for _ in range(4)] == ["1|one"] * 4
 
 
-async def test_a_write_makes_folders_and_says_so(call: Caller, slot: Slot) -> None:
+async def test_a_write_makes_directories_and_says_so(call: Caller, slot: Slot) -> None:
     first = await call("write_file", path="new/deep/a.txt", content="ä\n")
     assert (first["bytes_written"], first["dirs_created"]) == (3, True)
     assert first["files_modified"] == [f"{slot.workspace}/new/deep/a.txt"]
@@ -104,8 +104,8 @@ async def test_a_write_keeps_line_ends_and_mark(call: Caller, slot: Slot, old: b
 
 
 async def test_writes_that_cannot_be_are_error_results(call: Caller, slot: Slot) -> None:
-    await slot.files.mkdir("folder")
-    assert (await call.fails("write_file", path="folder", content="x")).error_kind == "is_directory"
+    await slot.files.mkdir("directory")
+    assert (await call.fails("write_file", path="directory", content="x")).error_kind == "is_directory"
     await slot.files.write_text("file", "x")
     assert (await call.fails("write_file", path="file/below", content="x")).error_kind == "not_a_directory"
     assert (await call.fails("write_file", path="/proc/x", content="x")).error_kind in {

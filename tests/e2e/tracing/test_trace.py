@@ -44,10 +44,10 @@ async def test_a_trace_tells_where_the_time_of_a_call_went_and_nothing_of_its_co
     text = path.read_text()
     assert "hush" not in text + caplog.text
     assert secret not in text + caplog.text
-    assert "Lent(" in caplog.text
+    assert "Acquired(" in caplog.text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     record = read_trace(path)
-    assert {event["event"] for event in record.events} >= {"Scaled", "Launched", "Ready", "Lent", "Reset"}
+    assert {event["event"] for event in record.events} >= {"Scaled", "Launched", "Ready", "Acquired", "Reset"}
     runs = [call for call in record.calls if call.method == "exec.run"]
     assert len(runs) == 3
     assert runs[1].exec_s >= 0.4

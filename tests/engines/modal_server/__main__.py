@@ -17,7 +17,7 @@ from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 
 from tests.engines.modal_server import TOKEN_ID, TOKEN_SECRET
 from tests.engines.modal_server.containers import Containers
-from tests.engines.modal_server.control import ControlPlane, files_folder
+from tests.engines.modal_server.control import ControlPlane, files_directory
 from tests.engines.modal_server.images import Files, Images
 from tests.engines.modal_server.router import CommandRouter
 from tests.engines.modal_server.rpc import CuttableServer, Faults, service
@@ -90,11 +90,11 @@ class Switches:
         return web.json_response(answer)
 
 
-async def serve(folder: Path) -> None:
+async def serve(directory: Path) -> None:
     """Serve until standard input ends."""
     containers = Containers()
     await asyncio.to_thread(containers.sweep)
-    faults, files = Faults(), Files(files_folder(folder))
+    faults, files = Faults(), Files(files_directory(directory))
     images = Images(containers, files)
     sandboxes = Sandboxes(containers, images, files, faults)
     control = ControlPlane(files, images, sandboxes, faults, f"{TOKEN_ID}:{TOKEN_SECRET}")
@@ -130,9 +130,9 @@ def _port(server: CuttableServer) -> int:
 
 
 def main() -> None:
-    """Serve from a folder that goes with the process."""
-    with tempfile.TemporaryDirectory(prefix="modal-server-") as folder:
-        asyncio.run(serve(Path(folder)))
+    """Serve from a directory that goes with the process."""
+    with tempfile.TemporaryDirectory(prefix="modal-server-") as directory:
+        asyncio.run(serve(Path(directory)))
 
 
 if __name__ == "__main__":

@@ -256,8 +256,8 @@ class ControlPlane:
     SandboxTagsGet = SandboxTagsGetV2
 
 
-def files_folder(folder: Path) -> Path:
-    """Where uploads are kept, below a folder of the server."""
-    made = folder / "files"
+def files_directory(directory: Path) -> Path:
+    """Where uploads are kept, below a directory of the server."""
+    made = directory / "files"
     made.mkdir(parents=True, exist_ok=True)
     return made

@@ -31,20 +31,20 @@ class MountedFile(NamedTuple):
 class Files:
     """Uploaded files by their SHA-256, and the mounts that are made of them."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._mounts: dict[str, list[MountedFile]] = {}
         self.blobs: dict[str, bytes] = {}
 
     def has(self, sha256: str) -> bool:
         """Whether it was uploaded."""
-        return (self._folder / sha256).exists()
+        return (self._directory / sha256).exists()
 
     def put(self, sha256: str, data: bytes) -> None:
         """Take a file; ValueError when it is not what it is called."""
         if hashlib.sha256(data).hexdigest() != sha256:
             raise ValueError(f"what was uploaded is not {sha256}")
-        (self._folder / sha256).write_bytes(data)
+        (self._directory / sha256).write_bytes(data)
 
     def mount(self, files: list[api_pb2.MountFile]) -> str:
         """The id of a mount of such files; the same for the same ones."""
@@ -53,9 +53,9 @@ class Files:
         found = []
         for file in files:
             mode = file.mode or 0o644
-            path = self._folder / f"{file.sha256_hex}-{mode:o}"
+            path = self._directory / f"{file.sha256_hex}-{mode:o}"
             if not path.exists():
-                path.write_bytes((self._folder / file.sha256_hex).read_bytes())
+                path.write_bytes((self._directory / file.sha256_hex).read_bytes())
                 path.chmod(mode)
             found.append(MountedFile(file.filename, path, mode))
         self._mounts[name] = found

@@ -71,7 +71,7 @@ class Sandboxes:
         self._tasks: set[asyncio.Task[None]] = set()
         self.all: dict[str, Sandbox] = {}
         self.volumes: dict[str, str] = {}
-        """Their names, and the folders of this machine that stand for them."""
+        """Their names, and the directories of this machine that stand for them."""
 
     def create(
         self, app_id: str, definition: api_pb2.Sandbox, tags: dict[str, str], env: dict[str, str], *, old: bool

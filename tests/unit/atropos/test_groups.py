@@ -18,7 +18,7 @@ from tests.unit.agent.toolboxes import FunctionTools, echo
 
 DONE = Finished(RolloutResult(None), TokenSequence([1], [1], [-1.0]), 1.0)
 STATS = PoolStats(
-    sandboxes={}, slots_most=4, slots_total=4, slots_lent=1, slots_free=3, slots_quarantined=0, waiting=0, launches=1,
+    sandboxes={}, slots_most=4, slots_total=4, slots_in_use=1, slots_free=3, slots_quarantined=0, waiting=0, launches=1,
     failures=0, calls=0, acquired=2, released=1, acquire_p50_s=0.1, acquire_p95_s=0.2,
 )  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_a_tally_counts_and_begins_anew() -> None:
     tally.drop("infra")
     read = tally.read(STATS)
     assert (read["train/infra_rate"], read["train/finish_infra"], read["train/groups_dropped_infra"]) == (0.5, 1.0, 1)
-    assert (read["pool/acquired"], read["pool/slots_lent"]) == (2, 1)
+    assert (read["pool/acquired"], read["pool/slots_in_use"]) == (2, 1)
     assert tally.read(STATS)["train/rollouts"] == 0
 
 

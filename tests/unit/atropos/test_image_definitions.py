@@ -21,14 +21,14 @@ from hermes_exec import ConfigError
 pytestmark = pytest.mark.anyio
 
 
-def dockerfile(folder: Path, text: str) -> Definition:
-    (folder / "Dockerfile").write_text(dedent(text).lstrip("\n"))
-    return of_dockerfile(folder / "Dockerfile")
+def dockerfile(directory: Path, text: str) -> Definition:
+    (directory / "Dockerfile").write_text(dedent(text).lstrip("\n"))
+    return of_dockerfile(directory / "Dockerfile")
 
 
-def definition(folder: Path, text: str) -> Definition:
-    (folder / "container.def").write_text(dedent(text).lstrip("\n"))
-    return of_singularity(folder / "container.def")
+def definition(directory: Path, text: str) -> Definition:
+    (directory / "container.def").write_text(dedent(text).lstrip("\n"))
+    return of_singularity(directory / "container.def")
 
 
 def test_a_dockerfile_becomes_a_definition(tmp_path: Path) -> None:
@@ -154,25 +154,25 @@ async def test_a_definition_is_taken_as_it_is_where_it_can_be(tmp_path: Path) ->
 
 
 async def test_what_docker_builds(tmp_path: Path) -> None:
-    """The folder as it is, or a copy with another Dockerfile."""
-    folder, cache = tmp_path / "folder", tmp_path / "cache"
-    folder.mkdir()
-    (folder / "Dockerfile").write_text("FROM a AS one\nFROM b\nCOPY --from=one /x /y\n")
-    assert await TaskImages("docker", default_base="d").of(folder) == TaskImage(f"dockerfile:{folder}", "image")
-    (folder / "Dockerfile").unlink()
-    definition(folder, "Bootstrap: docker\nFrom: ubuntu:22.04\n%files\n    given /given\n")
-    (folder / "given").write_text("it")
-    image = (await TaskImages("docker", default_base="d", cache=cache).of(folder)).image
+    """The directory as it is, or a copy with another Dockerfile."""
+    directory, cache = tmp_path / "directory", tmp_path / "cache"
+    directory.mkdir()
+    (directory / "Dockerfile").write_text("FROM a AS one\nFROM b\nCOPY --from=one /x /y\n")
+    assert await TaskImages("docker", default_base="d").of(directory) == TaskImage(f"dockerfile:{directory}", "image")
+    (directory / "Dockerfile").unlink()
+    definition(directory, "Bootstrap: docker\nFrom: ubuntu:22.04\n%files\n    given /given\n")
+    (directory / "given").write_text("it")
+    image = (await TaskImages("docker", default_base="d", cache=cache).of(directory)).image
     (made,) = cache.glob("*/Dockerfile")
     assert image == f"dockerfile:{made.parent}"
     assert (made.parent / "given").read_text() == "it"
     assert made.read_text() == 'FROM ubuntu:22.04\nCOPY ["given", "/given"]\n'
-    assert not (folder / "Dockerfile").exists()
-    dockerfile(folder, "FROM ubuntu:22.04\nRUN true\n")
-    image = (await TaskImages("docker", base="own", default_base="d", cache=cache).of(folder)).image or ""
+    assert not (directory / "Dockerfile").exists()
+    dockerfile(directory, "FROM ubuntu:22.04\nRUN true\n")
+    image = (await TaskImages("docker", base="own", default_base="d", cache=cache).of(directory)).image or ""
     assert (Path(image.removeprefix("dockerfile:")) / "Dockerfile").read_text() == "FROM own\nRUN true\n"
 
 
-def test_a_folder_without_a_definition(tmp_path: Path) -> None:
+def test_a_directory_without_a_definition(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a Dockerfile nor a container"):
         read_definition(tmp_path)

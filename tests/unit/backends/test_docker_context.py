@@ -1,4 +1,4 @@
-"""What a build is given of a folder, and what its image is known by."""
+"""What a build is given of a directory, and what its image is known by."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import pytest
 
 from hermes_exec import ConfigError
 from hermes_exec.backends.docker.build import tag_of
-from hermes_exec.backends.dockerfile import folder_of
+from hermes_exec.backends.dockerfile import directory_of
 
 pytest.importorskip("docker")
 
 
-def fill(folder: Path, files: Mapping[str, str]) -> Path:
+def fill(directory: Path, files: Mapping[str, str]) -> Path:
     for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
 
 
 FILES = {"Dockerfile": "FROM x\n", "a.txt": "a", "A.TXT": "A", "sub/b.txt": "b", "sub/c.md": "c", "out/x": "x"}
 
 
-def packed(folder: Path) -> dict[str, tarfile.TarInfo]:
+def packed(directory: Path) -> dict[str, tarfile.TarInfo]:
     from hermes_exec.backends.docker.context import pack
 
     archive = BytesIO()
-    pack(folder, archive)
+    pack(directory, archive)
     archive.seek(0)
     with tarfile.open(fileobj=archive) as found:
         return {entry.name: entry for entry in found}
@@ -70,7 +70,7 @@ def test_an_image_is_known_by_content(tmp_path: Path) -> None:
     one = fill(tmp_path / "one", {**FILES, ".dockerignore": "out\n"})
     other = fill(tmp_path / "other", {**FILES, ".dockerignore": "out\n"})
     first = tag_of(one, None)
-    assert first == tag_of(other, None), "whatever the folder is called and whenever it was written"
+    assert first == tag_of(other, None), "whatever the directory is called and whenever it was written"
     fill(other, {"out/x": "changed"})
     assert tag_of(other, None) == first, "what is ignored does not count"
     assert tag_of(other, "linux/arm64") != first
@@ -85,20 +85,20 @@ def test_an_image_is_known_by_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "why"),
     [
-        ("", "there is no folder"),
-        ("nowhere", "there is no folder"),
-        ("a.txt", "there is no folder"),
+        ("", "there is no directory"),
+        ("nowhere", "there is no directory"),
+        ("a.txt", "there is no directory"),
         ("sub", "no Docker"),
     ],
 )
-def test_a_folder_that_nothing_can_be_built_of(
+def test_a_directory_that_nothing_can_be_built_of(
     named: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(fill(tmp_path, FILES))
     with pytest.raises(ConfigError, match=why):
-        folder_of(f"dockerfile:{named}")
-    assert folder_of("dockerfile:.") == tmp_path
-    assert folder_of("debian:12") is None
+        directory_of(f"dockerfile:{named}")
+    assert directory_of("dockerfile:.") == tmp_path
+    assert directory_of("debian:12") is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

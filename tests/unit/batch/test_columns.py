@@ -53,8 +53,8 @@ OLD: dict[str, Any] = {
 }
 
 
-def write(folder: Path, *rows: dict[str, Any]) -> None:
-    (folder / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def write(directory: Path, *rows: dict[str, Any]) -> None:
+    (directory / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_old_rows_are_read_in_the_columns_of_today(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hermes_batch import BatchConfig, read_dataset
 from hermes_exec.errors import ConfigError
 
 
-def write(folder: Path, *lines: object) -> Path:
-    path = folder / "prompts.jsonl"
+def write(directory: Path, *lines: object) -> Path:
+    path = directory / "prompts.jsonl"
     path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines), "utf-8")
     return path
 

@@ -17,8 +17,8 @@ TASKS = read_dataset(ROOT / "examples" / "tasks.jsonl")
 SOLUTIONS: dict[str, str] = json.loads((Path(__file__).parent / "solutions.json").read_text())
 
 
-def shell(command: str, folder: Path) -> int:
-    return subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, timeout=30).returncode
+def shell(command: str, directory: Path) -> int:
+    return subprocess.run(["sh", "-c", command], cwd=directory, capture_output=True, timeout=30).returncode
 
 
 def test_there_are_24_with_different_names() -> None:

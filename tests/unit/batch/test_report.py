@@ -80,12 +80,12 @@ def record(index: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def report(folder: Path, *records: object, **settings: object) -> Page:
+def report(directory: Path, *records: object, **settings: object) -> Page:
     lines = (line if isinstance(line, str) else json.dumps(line) for line in records)
-    (folder / "trajectories.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (directory / "trajectories.jsonl").write_text("".join(f"{line}\n" for line in lines))
     if settings:
-        (folder / "run.json").write_text(json.dumps(settings))
-    return Page(write_report(folder).read_text("utf-8"))
+        (directory / "run.json").write_text(json.dumps(settings))
+    return Page(write_report(directory).read_text("utf-8"))
 
 
 def test_nothing_that_was_written_is_markup(tmp_path: Path) -> None:

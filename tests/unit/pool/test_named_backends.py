@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from hermes_exec import BackendUnavailable, ConfigError, SandboxPool
-from hermes_exec.backends.base import Backend, Reaped
+from hermes_exec.backends.base import Backend, ReapedSandbox
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.registry import config_types
@@ -146,11 +146,11 @@ def test_the_schema_knows_the_section() -> None:
         assert not checker.is_valid(wrong), wrong
 
 
-def written(folder: Path) -> Path:
+def written(directory: Path) -> Path:
     """The configuration as a file."""
     import json
 
-    path = folder / "pool.json"
+    path = directory / "pool.json"
     path.write_text(json.dumps(FILE))
     return path
 
@@ -176,13 +176,13 @@ async def test_one_that_does_not_answer_or_is_wrong_holds_up_no_other(
     )
     numbers = itertools.count()
 
-    async def ask(_: Backend) -> list[Reaped]:
+    async def ask(_: Backend) -> list[ReapedSandbox]:
         match next(numbers):
             case 0:
                 await anyio.sleep_forever()
             case 1:
                 raise KeyError("of its own")
-        return [Reaped("local-1", "local", "r", "because")]
+        return [ReapedSandbox("local-1", "local", "r", "because")]
 
     wanted = Wanted(["silent", "broken", "wrong", "good", "same"], frozenset({"silent"}))
     silent, broken, wrong, good, same = answers = await ask_each(wanted, path, None, ask, 0.5)

@@ -1,4 +1,4 @@
-"""A folder that changes while it is packed: nothing waits, nothing is mistaken, what was left out is named."""
+"""A directory that changes while it is packed: nothing waits, nothing is mistaken, what was left out is named."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hermes_exec.slot.transfer.pack import NotRegular, open_regular, pack
 PIECE = 300_000
 
 
-def packed(folder: Path, meanwhile: Callable[[], None]) -> tuple[TreeCopied, dict[str, tarfile.TarInfo]]:
-    """Pack a folder; `meanwhile` is called once, when its first large file was sent."""
+def packed(directory: Path, meanwhile: Callable[[], None]) -> tuple[TreeCopied, dict[str, tarfile.TarInfo]]:
+    """Pack a directory; `meanwhile` is called once, when its first large file was sent."""
     pieces: list[bytes] = []
 
     def send(piece: bytes) -> None:
@@ -25,7 +25,7 @@ def packed(folder: Path, meanwhile: Callable[[], None]) -> tuple[TreeCopied, dic
             meanwhile()
         pieces.append(piece)
 
-    report = pack(str(folder), send)
+    report = pack(str(directory), send)
     with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
         return report, {member.name: member for member in archive}
 
@@ -85,7 +85,7 @@ def test_what_took_a_files_place_is_not_waited_for_and_not_followed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("what", ["link", "file", "nothing", "inner link"])
-def test_a_folder_that_was_replaced_meanwhile_is_named_and_no_link_is_followed(tmp_path: Path, what: str) -> None:
+def test_a_directory_that_was_replaced_meanwhile_is_named_and_no_link_is_followed(tmp_path: Path, what: str) -> None:
     outside, tree = tmp_path / "outside", tmp_path / "tree"
     (outside / "inner").mkdir(parents=True)
     (outside / "secret").write_text("secret")

@@ -207,7 +207,7 @@ def as_ordinary_user(work: Callable[[], object]) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="each thread has file system rights of its own on Linux")
-def test_read_only_folders_that_are_there_are_written_to() -> None:
+def test_read_only_directories_that_are_there_are_written_to() -> None:
     with tempfile.TemporaryDirectory() as made:  # pytest's own are closed for others
         to = Path(made)
         if os.geteuid() == 0:
@@ -234,7 +234,7 @@ def write_twice(to: Path) -> None:
     assert [path.name for path in (to / "d/e").iterdir()] == ["file"]
 
 
-def test_entries_may_come_in_any_order_of_folders(tmp_path: Path) -> None:
+def test_entries_may_come_in_any_order_of_directories(tmp_path: Path) -> None:
     names = ["a/1", "b/1", "a/2", "3", "a/b/c/1", "b/2", "a/b/1"]
     before = len(os.listdir("/dev/fd"))
     unpacked = unpack(str(tmp_path / "to"), pieces(stream(*[(member(name), name.encode()) for name in names])))

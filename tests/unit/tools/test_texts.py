@@ -166,7 +166,7 @@ def test_a_long_result_becomes_a_block_with_a_preview_and_the_path() -> None:
 
 
 @pytest.mark.parametrize("call_id", ["../../etc/passwd", "a/b", "..", "", "x" * 500, "call\n1", "é"])
-def test_a_call_id_never_leaves_the_results_folder(call_id: str) -> None:
+def test_a_call_id_never_leaves_the_results_directory(call_id: str) -> None:
     name = file_name(call_id)
     assert "/" not in name
     assert name not in (".", "..", ".txt")

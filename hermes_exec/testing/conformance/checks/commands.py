@@ -1,4 +1,4 @@
-"""Running commands: output, exit codes, arguments, scripts, working folder."""
+"""Running commands: output, exit codes, arguments, scripts, working directory."""
 
 from __future__ import annotations
 
@@ -161,10 +161,10 @@ async def check_not_executable_is_126(ctx: Context) -> None:
 
 @check("commands", "shell")
 async def check_relative_program(ctx: Context) -> None:
-    """A relative path to a program is relative to the working folder."""
+    """A relative path to a program is relative to the working directory."""
     await ctx.slot.files.write_bytes("bin/tool", b"#!/bin/sh\necho tool\n", mode=0o755)
     equal((await ctx.slot.run(["./bin/tool"])).stdout, "tool\n", "from the workspace")
-    equal((await ctx.slot.run(["./tool"], cwd="bin")).stdout, "tool\n", "from its folder")
+    equal((await ctx.slot.run(["./tool"], cwd="bin")).stdout, "tool\n", "from its directory")
 
 
 @check("commands", "shell")
@@ -260,7 +260,7 @@ async def check_cwd_absolute(ctx: Context) -> None:
 
 @check("cwd", "shell")
 async def check_cwd_of_the_image(ctx: Context) -> None:
-    """A folder of the image may be the working folder."""
+    """A directory of the image may be the working directory."""
     listed = await ctx.slot.run("ls", cwd="/bin")
     that("sh" in listed.stdout.split(), f"no sh in /bin: {listed.stdout[:200]!r}")
 

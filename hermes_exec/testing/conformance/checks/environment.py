@@ -44,8 +44,8 @@ async def check_home_tmp_and_user(ctx: Context) -> None:
     equal((seen.get("HOME"), seen.get("TMPDIR")), (ctx.slot.home, ctx.slot.tmp), "HOME, TMPDIR")
     that(seen.get("USER") and seen.get("PATH"), f"USER or PATH are missing: {sorted(seen)}")
     that("UTF-8" in seen.get("LANG", "") or "LC_ALL" in seen, f"LANG is {seen.get('LANG')!r}")
-    for folder in (ctx.slot.tmp,) if ctx.facts.image_home else (ctx.slot.home, ctx.slot.tmp):
-        equal((await ctx.applet("open", f"{folder}/mine", "c")).stdout.strip(), "ok", f"writing into {folder}")
+    for directory in (ctx.slot.tmp,) if ctx.facts.image_home else (ctx.slot.home, ctx.slot.tmp):
+        equal((await ctx.applet("open", f"{directory}/mine", "c")).stdout.strip(), "ok", f"writing into {directory}")
 
 
 @check("environment", "helper")
@@ -78,7 +78,7 @@ async def check_drivers_environment_stays_out(ctx: Context) -> None:
 @check("environment", "helper", own_pool=True)
 async def check_variables_files_and_secrets_of_a_pool(ctx: Context) -> None:
     """A pool's variables, secrets and files are in each slot, and a call's variables win."""
-    source = ctx.folder / "local.txt"
+    source = ctx.directory / "local.txt"
     source.write_text("from a file")
     overrides = {
         "env": {"POOLED": "pool", "BOTH": "pool"},

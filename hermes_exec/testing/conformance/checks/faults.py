@@ -98,7 +98,7 @@ async def check_full_disk(ctx: Context) -> None:
     except NotGiven as refused:
         reason = str(refused)
     if ctx.facts.disk_here:
-        async with small_disk(ctx.folder) as disk, ctx.pool(base_dir=str(disk)) as pool, pool.slot() as slot:
+        async with small_disk(ctx.directory) as disk, ctx.pool(base_dir=str(disk)) as pool, pool.slot() as slot:
             await _fill(ctx, slot, slot.workspace)
         return
     if not ctx.facts.own_pids:
@@ -107,17 +107,17 @@ async def check_full_disk(ctx: Context) -> None:
         await _fill(ctx, slot, "/dev/shm")
 
 
-async def _fill(ctx: Context, slot: Slot, folder: str) -> None:
-    old, filler = f"{folder}/old-{ctx.mark}", f"{folder}/fill-{ctx.mark}"
+async def _fill(ctx: Context, slot: Slot, directory: str) -> None:
+    old, filler = f"{directory}/old-{ctx.mark}", f"{directory}/fill-{ctx.mark}"
     try:
         await slot.files.write_text(old, "old")
     except OSError as error:
-        raise NotGiven(f"not fired: {folder} cannot be written: {error}") from error
+        raise NotGiven(f"not fired: {directory} cannot be written: {error}") from error
     argv = await ctx.argv("echo", "usable", slot=slot)
     try:
         filled = (await ctx.applet("fill", filler, 300, slot=slot, timeout_s=60)).stdout.strip()
         if filled == "ok":
-            raise NotGiven(f"not fired: {folder} took 300 MiB, so it is no small file system")
+            raise NotGiven(f"not fired: {directory} took 300 MiB, so it is no small file system")
         that(filled in {"ENOSPC", "EDQUOT"}, f"what stopped the filling: {filled}")
         with raises(OSError) as caught:
             await slot.files.write_bytes(old, b"n" * (4 << 20))
@@ -132,7 +132,7 @@ async def _fill(ctx: Context, slot: Slot, folder: str) -> None:
 @check("faults", "helper", "picklable-factory", "outside-view", own_pool=True, timeout_s=150)
 async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
     """When the driver is killed with SIGKILL, everything in its sandboxes ends by itself within the lease."""
-    told = ctx.folder / "stderr"
+    told = ctx.directory / "stderr"
     with told.open("wb") as stderr:
         driver = await anyio.open_process([sys.executable, "-c", DRIVER], stderr=stderr)
     try:

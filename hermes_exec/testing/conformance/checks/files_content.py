@@ -48,14 +48,14 @@ async def check_large_binary_file(ctx: Context) -> None:
 
 
 @check("files")
-async def check_absolute_path_makes_folders(ctx: Context) -> None:
-    """Writing to an absolute path makes the folders that are missing."""
+async def check_absolute_path_makes_directories(ctx: Context) -> None:
+    """Writing to an absolute path makes the directories that are missing."""
     await _round_trip(ctx, f"{ctx.slot.tmp}/{ctx.mark}/a/b.txt", "absolutely in a directory")
 
 
 @check("files")
-async def check_relative_path_makes_folders(ctx: Context) -> None:
-    """Writing to a relative path makes the folders that are missing, below the workspace."""
+async def check_relative_path_makes_directories(ctx: Context) -> None:
+    """Writing to a relative path makes the directories that are missing, below the workspace."""
     await _round_trip(ctx, "rel/deep/er.txt", "relatively in a directory")
     equal(
         await ctx.slot.files.read_text(f"{ctx.slot.workspace}/rel/deep/er.txt"),
@@ -66,10 +66,10 @@ async def check_relative_path_makes_folders(ctx: Context) -> None:
 
 @check("files")
 async def check_missing_parents_are_not_made_unasked(ctx: Context) -> None:
-    """With parents=False a missing folder is FileNotFoundError and nothing is made."""
+    """With parents=False a missing directory is FileNotFoundError and nothing is made."""
     with raises(FileNotFoundError):
         await ctx.slot.files.write_bytes("absent/file", b"x", parents=False)
-    that(not await ctx.slot.files.exists("absent"), "the folder was made")
+    that(not await ctx.slot.files.exists("absent"), "the directory was made")
 
 
 @check("files", "helper")
@@ -115,11 +115,11 @@ async def check_unreadable_file_is_permission_error(ctx: Context) -> None:
 
 
 @check("files")
-async def check_reading_a_folder_is_told(ctx: Context) -> None:
-    """Reading a folder is IsADirectoryError and says directory."""
-    await ctx.slot.files.mkdir("folder")
+async def check_reading_a_directory_is_told(ctx: Context) -> None:
+    """Reading a directory is IsADirectoryError and says directory."""
+    await ctx.slot.files.mkdir("directory")
     with raises(IsADirectoryError, about="directory"):
-        await ctx.slot.files.read_text("folder")
+        await ctx.slot.files.read_text("directory")
 
 
 @check("files")
@@ -153,16 +153,16 @@ async def check_bytes_to_a_name_with_a_space(ctx: Context) -> None:
 
 
 @check("files")
-async def check_text_over_a_folder_is_told(ctx: Context) -> None:
-    """Writing text to a folder is IsADirectoryError and says directory."""
+async def check_text_over_a_directory_is_told(ctx: Context) -> None:
+    """Writing text to a directory is IsADirectoryError and says directory."""
     await ctx.slot.files.write_text("d/file", "unused")
     with raises(IsADirectoryError, about="directory"):
         await ctx.slot.files.write_text("d", "dummy")
 
 
 @check("files")
-async def check_bytes_over_a_folder_are_told(ctx: Context) -> None:
-    """Writing bytes to a folder is IsADirectoryError and says directory."""
+async def check_bytes_over_a_directory_are_told(ctx: Context) -> None:
+    """Writing bytes to a directory is IsADirectoryError and says directory."""
     await ctx.slot.files.write_bytes("d/file", b"unused")
     with raises(IsADirectoryError, about="directory"):
         await ctx.slot.files.write_bytes("d", NOT_UTF8)

@@ -85,8 +85,8 @@ async def check_writing_keeps_hard_links(ctx: Context) -> None:
 
 
 @check("files", "ordinary-user")
-async def check_writing_in_a_closed_folder(ctx: Context) -> None:
-    """In a folder that takes no new files an old one is still written, in place; a new one is PermissionError."""
+async def check_writing_in_a_closed_directory(ctx: Context) -> None:
+    """In a directory that takes no new files an old one is still written, in place; a new one is PermissionError."""
     await ctx.slot.files.write_text("d/old", "old")
     await ctx.slot.files.chmod("d", 0o555)
     await ctx.slot.files.write_text("d/old", "new")
@@ -105,7 +105,7 @@ async def check_stat(ctx: Context) -> None:
     stat = await ctx.slot.files.stat("f")
     equal((stat.type, stat.size, oct(stat.mode), stat.links, stat.name), ("file", 5, "0o640", 1, "f"), "the file")
     that(abs(stat.mtime - time.time()) < 300, f"mtime {stat.mtime} is far from now")
-    equal((await ctx.slot.files.stat("d")).type, "dir", "the folder")
+    equal((await ctx.slot.files.stat("d")).type, "dir", "the directory")
     link = next(entry for entry in await ctx.slot.files.list(".") if entry.name == "l")
     equal((link.type, link.target), ("link", "f"), "the link")
     with raises(FileNotFoundError, about="gone"):
@@ -114,7 +114,7 @@ async def check_stat(ctx: Context) -> None:
 
 @check("files")
 async def check_exists(ctx: Context) -> None:
-    """Exists is true for files and folders and false for what is not there, also below a file."""
+    """Exists is true for files and directories and false for what is not there, also below a file."""
     await ctx.slot.files.write_text("d/f", "")
     seen = [await ctx.slot.files.exists(path) for path in ("d", "d/f", "gone", "d/f/below")]
     equal(seen, [True, True, False, False], "d, d/f, gone, d/f/below")
@@ -122,7 +122,7 @@ async def check_exists(ctx: Context) -> None:
 
 @check("files")
 async def check_list(ctx: Context) -> None:
-    """List gives the entries of one folder by name, hidden ones too, and recursively everything below."""
+    """List gives the entries of one directory by name, hidden ones too, and recursively everything below."""
     for name in ("b", "a", ".hidden", "d/e/f"):
         await ctx.slot.files.write_text(f"top/{name}", "")
     equal([entry.name for entry in await ctx.slot.files.list("top")], [".hidden", "a", "b", "d"], "names")
@@ -136,7 +136,7 @@ async def check_list(ctx: Context) -> None:
 
 @check("files")
 async def check_mkdir(ctx: Context) -> None:
-    """Mkdir makes a folder; one that is there is FileExistsError."""
+    """Mkdir makes a directory; one that is there is FileExistsError."""
     await ctx.slot.files.mkdir("d")
     equal((await ctx.slot.files.stat("d")).type, "dir", "kind")
     with raises(FileExistsError):
@@ -146,13 +146,13 @@ async def check_mkdir(ctx: Context) -> None:
 
 @check("files")
 async def check_remove(ctx: Context) -> None:
-    """Remove takes a file; a full folder only with recursive=True; what is missing is FileNotFoundError."""
+    """Remove takes a file; a full directory only with recursive=True; what is missing is FileNotFoundError."""
     await ctx.slot.files.write_text("d/e/f", "")
     await ctx.slot.files.write_text("g", "")
     await ctx.slot.files.remove("g")
     with raises(OSError):
         await ctx.slot.files.remove("d")
-    that(await ctx.slot.files.exists("d/e/f"), "the folder's contents went without recursive=True")
+    that(await ctx.slot.files.exists("d/e/f"), "the directory's contents went without recursive=True")
     await ctx.slot.files.remove("d", recursive=True)
     equal([await ctx.slot.files.exists(path) for path in ("g", "d")], [False, False], "what is left")
     with raises(FileNotFoundError):
@@ -171,7 +171,7 @@ async def check_remove_never_follows_links(ctx: Context) -> None:
 
 @check("files")
 async def check_move(ctx: Context) -> None:
-    """Move gives a file or a folder a new name, contents and mode unchanged, also into the slot's tmp."""
+    """Move gives a file or a directory a new name, contents and mode unchanged, also into the slot's tmp."""
     await ctx.slot.files.write_bytes("a/f", b"x", mode=0o751)
     await ctx.slot.files.move("a", "b")
     await ctx.slot.files.move("b/f", f"{ctx.slot.tmp}/moved")

@@ -48,56 +48,56 @@ def _picture(top: Path) -> dict[str, object]:
 
 @check("trees")
 async def check_tree_there_and_back(ctx: Context) -> None:
-    """A folder with modes, times, links, empty folders and odd names comes back from a slot as it went in."""
-    _make_tree(ctx.folder / "out")
-    await ctx.slot.files.upload(ctx.folder / "out", "up/tree")
-    await ctx.slot.files.download("up/tree", ctx.folder / "back")
-    equal(_picture(ctx.folder / "back"), _picture(ctx.folder / "out"), "the tree")
-    equal(int((ctx.folder / "back" / "plain").stat().st_mtime), WHEN, "the time")
+    """A directory with modes, times, links, empty directories and odd names comes back from a slot as it went in."""
+    _make_tree(ctx.directory / "out")
+    await ctx.slot.files.upload(ctx.directory / "out", "up/tree")
+    await ctx.slot.files.download("up/tree", ctx.directory / "back")
+    equal(_picture(ctx.directory / "back"), _picture(ctx.directory / "out"), "the tree")
+    equal(int((ctx.directory / "back" / "plain").stat().st_mtime), WHEN, "the time")
 
 
 @check("trees")
 async def check_saved_tree_is_restored(ctx: Context) -> None:
-    """An archive of a folder brings it back after a reset as it was."""
-    _make_tree(ctx.folder / "out")
-    await ctx.slot.files.upload(ctx.folder / "out", "up")
+    """An archive of a directory brings it back after a reset as it was."""
+    _make_tree(ctx.directory / "out")
+    await ctx.slot.files.upload(ctx.directory / "out", "up")
     with tempfile.TemporaryFile() as archive:
         equal((await ctx.slot.files.save("up", archive)).refused, (), "what was left out")
         await ctx.slot.reset()
         archive.seek(0)
         await ctx.slot.files.restore(archive, "again")
-    await ctx.slot.files.download("again", ctx.folder / "back")
-    equal(_picture(ctx.folder / "back"), _picture(ctx.folder / "out"), "the tree")
+    await ctx.slot.files.download("again", ctx.directory / "back")
+    equal(_picture(ctx.directory / "back"), _picture(ctx.directory / "out"), "the tree")
 
 
 @check("trees")
 async def check_single_files_there_and_back(ctx: Context) -> None:
     """One file is uploaded and downloaded under the names that were given."""
-    source = ctx.folder / "one.bin"
+    source = ctx.directory / "one.bin"
     source.write_bytes(bytes(range(256)) * 5000)
     source.chmod(0o751)
     await ctx.slot.files.upload(source, "deep/er/two.bin")
     equal(oct((await ctx.slot.files.stat("deep/er/two.bin")).mode), "0o751", "mode")
-    await ctx.slot.files.download("deep/er/two.bin", ctx.folder / "three.bin")
-    equal((ctx.folder / "three.bin").read_bytes(), source.read_bytes(), "contents")
+    await ctx.slot.files.download("deep/er/two.bin", ctx.directory / "three.bin")
+    equal((ctx.directory / "three.bin").read_bytes(), source.read_bytes(), "contents")
 
 
 @check("trees")
 async def check_missing_tree_is_told(ctx: Context) -> None:
     """Uploading or downloading what is not there is FileNotFoundError."""
     with raises(FileNotFoundError, about="absent"):
-        await ctx.slot.files.upload(ctx.folder / "absent", "x")
+        await ctx.slot.files.upload(ctx.directory / "absent", "x")
     with raises(FileNotFoundError, about="absent"):
-        await ctx.slot.files.download("absent", ctx.folder / "x")
+        await ctx.slot.files.download("absent", ctx.directory / "x")
 
 
 @check("trees")
 async def check_upload_drops_setuid(ctx: Context) -> None:
     """Setuid and setgid bits never travel."""
-    (ctx.folder / "t").mkdir()
-    (ctx.folder / "t" / "su").write_text("x")
-    (ctx.folder / "t" / "su").chmod(0o6755)
-    await ctx.slot.files.upload(ctx.folder / "t", "t")
+    (ctx.directory / "t").mkdir()
+    (ctx.directory / "t" / "su").write_text("x")
+    (ctx.directory / "t" / "su").chmod(0o6755)
+    await ctx.slot.files.upload(ctx.directory / "t", "t")
     equal(oct((await ctx.slot.files.stat("t/su")).mode), "0o755", "mode in the slot")
 
 
@@ -106,48 +106,48 @@ async def check_download_drops_setuid(ctx: Context) -> None:
     """A setuid program of the slot is an ordinary file on the driver's side."""
     await ctx.slot.files.write_bytes("t/su", b"x")
     await ctx.slot.files.chmod("t/su", 0o6755)
-    await ctx.slot.files.download("t", ctx.folder / "t")
-    equal(oct((ctx.folder / "t" / "su").stat().st_mode & 0o7777), "0o755", "mode at the driver")
+    await ctx.slot.files.download("t", ctx.directory / "t")
+    equal(oct((ctx.directory / "t" / "su").stat().st_mode & 0o7777), "0o755", "mode at the driver")
 
 
 @check("trees", "helper")
-async def check_download_never_leaves_its_folder(ctx: Context) -> None:
+async def check_download_never_leaves_its_directory(ctx: Context) -> None:
     """Absolute and escaping links of a hostile tree are left out and told; nothing is written beside the
     destination.
     """
-    (ctx.folder / "victim").mkdir()
+    (ctx.directory / "victim").mkdir()
     await ctx.slot.files.write_text("t/fine", "x")
-    for name, target in (("root", "/"), ("up", "../../victim"), ("abs", ctx.folder / "victim")):
+    for name, target in (("root", "/"), ("up", "../../victim"), ("abs", ctx.directory / "victim")):
         await ctx.applet("symlink", target, f"t/{name}", check=True)
-    moved = await ctx.slot.files.download("t", ctx.folder / "inner" / "back")
-    equal(sorted(path.name for path in (ctx.folder / "inner" / "back").iterdir()), ["fine"], "what arrived")
-    equal(list((ctx.folder / "victim").iterdir()), [], "what was written outside")
+    moved = await ctx.slot.files.download("t", ctx.directory / "inner" / "back")
+    equal(sorted(path.name for path in (ctx.directory / "inner" / "back").iterdir()), ["fine"], "what arrived")
+    equal(list((ctx.directory / "victim").iterdir()), [], "what was written outside")
     equal(len(moved.refused), 3, "refused entries")
 
 
 @check("trees", "helper")
 async def check_download_never_follows_old_links(ctx: Context) -> None:
     """A link that is already in the destination is not written through."""
-    (ctx.folder / "victim").mkdir()
-    (ctx.folder / "back").mkdir()
-    (ctx.folder / "back" / "sub").symlink_to(ctx.folder / "victim")
+    (ctx.directory / "victim").mkdir()
+    (ctx.directory / "back").mkdir()
+    (ctx.directory / "back" / "sub").symlink_to(ctx.directory / "victim")
     await ctx.slot.files.write_text("t/sub/f", "x")
     with contextlib.suppress(OSError):
-        await ctx.slot.files.download("t", ctx.folder / "back")
-    equal(list((ctx.folder / "victim").iterdir()), [], "what was written through the link")
+        await ctx.slot.files.download("t", ctx.directory / "back")
+    equal(list((ctx.directory / "victim").iterdir()), [], "what was written through the link")
 
 
 @check("trees", "helper")
-async def check_upload_never_leaves_its_folder(ctx: Context) -> None:
+async def check_upload_never_leaves_its_directory(ctx: Context) -> None:
     """Absolute and escaping links are refused and told; a link of the tenant is not written through."""
-    (ctx.folder / "t" / "sub").mkdir(parents=True)
-    (ctx.folder / "t" / "sub" / "f").write_text("x")
-    (ctx.folder / "t" / "abs").symlink_to("/etc/passwd")
-    (ctx.folder / "t" / "up").symlink_to("../../../x")
+    (ctx.directory / "t" / "sub").mkdir(parents=True)
+    (ctx.directory / "t" / "sub" / "f").write_text("x")
+    (ctx.directory / "t" / "abs").symlink_to("/etc/passwd")
+    (ctx.directory / "t" / "up").symlink_to("../../../x")
     await ctx.slot.files.mkdir("dest")
     await ctx.slot.files.mkdir("victim")
     await ctx.applet("symlink", f"{ctx.slot.workspace}/victim", "dest/sub", check=True)
-    moved = await ctx.slot.files.upload(ctx.folder / "t", "dest")
+    moved = await ctx.slot.files.upload(ctx.directory / "t", "dest")
     that(len(moved.refused) >= 3, f"refused: {moved.refused}")
     equal(await ctx.slot.files.list("victim"), [], "what was written through the link")
     equal([e.name for e in await ctx.slot.files.list("dest")], ["sub"], "what is in the destination")
@@ -158,8 +158,8 @@ async def check_special_files_do_not_stop_a_download(ctx: Context) -> None:
     """A FIFO in the tree is left out, the rest arrives."""
     await ctx.slot.files.write_text("t/f", "x")
     await ctx.applet("fifo", "t/pipe", check=True)
-    await ctx.slot.files.download("t", ctx.folder / "t")
-    equal([path.name for path in (ctx.folder / "t").iterdir()], ["f"], "what arrived")
+    await ctx.slot.files.download("t", ctx.directory / "t")
+    equal([path.name for path in (ctx.directory / "t").iterdir()], ["f"], "what arrived")
 
 
 async def _source_tree(ctx: Context) -> None:
@@ -224,7 +224,7 @@ async def check_cancelled_search_ends_its_work(ctx: Context) -> None:
 
 @check("search")
 async def check_search_by_glob(ctx: Context) -> None:
-    """A glob filter with folders is kept whole."""
+    """A glob filter with directories is kept whole."""
     await _source_tree(ctx)
     found = await ctx.slot.files.search("needle", path="tree", glob="src/**/*.ts")
     equal([m.path.rpartition("/")[2] for m in found.matches], ["b.ts"], "files")
@@ -232,7 +232,7 @@ async def check_search_by_glob(ctx: Context) -> None:
 
 @check("search")
 async def check_glob(ctx: Context) -> None:
-    """Glob gives the paths that match, `**` through folders."""
+    """Glob gives the paths that match, `**` through directories."""
     await _source_tree(ctx)
     paths = await ctx.slot.files.glob("tree/**/*.py")
     equal(sorted(str(path).rpartition("tree/")[2] for path in paths), ["node/skip.py", "src/a.py"], "paths")

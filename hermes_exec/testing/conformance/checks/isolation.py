@@ -30,7 +30,7 @@ async def _two(ctx: Context, floor: str = "uid", **overrides: object) -> AsyncIt
         level = thief.isolation.level
         if LEVELS.index(level) < LEVELS.index(floor):
             held = f"{thief.isolation.processes}; {thief.isolation.filesystem}"
-            raise NotGiven(f"at the rung {level} slots of a sandbox share this ({held})")
+            raise NotGiven(f"at the level {level} slots of a sandbox share this ({held})")
         equal(thief.sandbox, victim.sandbox, "the sandbox of both")
         yield thief, victim
 
@@ -39,8 +39,8 @@ async def _two(ctx: Context, floor: str = "uid", **overrides: object) -> AsyncIt
 async def check_no_reading_of_a_neighbours_files(ctx: Context) -> None:
     """A slot cannot read, list or write what lies in another's workspace, home and tmp, whatever its modes."""
     async with _two(ctx) as (thief, victim):
-        for folder in (victim.workspace, victim.home, victim.tmp):
-            path = f"{folder}/secret-{ctx.mark}"
+        for directory in (victim.workspace, victim.home, victim.tmp):
+            path = f"{directory}/secret-{ctx.mark}"
             await victim.files.write_bytes(path, b"secret", mode=0o666)
             for mode in "rw":
                 answer = (await ctx.applet("open", path, mode, slot=thief)).stdout.strip()
@@ -52,10 +52,10 @@ async def check_no_reading_of_a_neighbours_files(ctx: Context) -> None:
 
 @check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_no_way_through_links(ctx: Context) -> None:
-    """A symbolic link into a neighbour's folder gives nothing, by command, file call or tree."""
+    """A symbolic link into a neighbour's directory gives nothing, by command, file call or tree."""
     async with _two(ctx) as (thief, victim):
         await victim.files.write_text("secret", ctx.mark)
-        source = ctx.folder / "tree"
+        source = ctx.directory / "tree"
         source.mkdir()
         (source / "note").write_text("x")
         argv = await ctx.argv("echo", slot=thief)
@@ -74,8 +74,10 @@ async def check_no_way_through_links(ctx: Context) -> None:
 
 
 @check("isolation", "shell", "shared-sandbox", own_pool=True)
-async def check_own_files_move_and_link_between_folders(ctx: Context) -> None:
-    """What keeps neighbours out does not keep a slot from linking and moving its files and folders, without a copy."""
+async def check_own_files_move_and_link_between_directories(ctx: Context) -> None:
+    """What keeps neighbours out does not keep a slot from linking and moving its files and directories, without a
+    copy.
+    """
     async with _two(ctx) as (slot, _):
         script = "mkdir -p a/b c && echo x >a/b/f && ln a/b/f c/f && mv a/b c/b && mv c/b/f f && ls -i f c/f"
         done = await slot.run(script)
@@ -125,26 +127,26 @@ async def check_reset_of_one_leaves_the_neighbour(ctx: Context) -> None:
         equal(await victim.files.read_text("kept"), "x", "the neighbour's file")
 
 
-async def _shared_folder(ctx: Context, folder: str) -> None:
+async def _shared_directory(ctx: Context, directory: str) -> None:
     async with _two(ctx, "namespaces") as (thief, victim):
-        path = f"{folder}/{ctx.mark}"
+        path = f"{directory}/{ctx.mark}"
         try:
             await victim.files.write_bytes(path, b"x", mode=0o666)
         except OSError as error:
-            raise NotGiven(f"{folder} cannot be written in a slot: {error}") from error
+            raise NotGiven(f"{directory} cannot be written in a slot: {error}") from error
         that(not await thief.files.exists(path), f"{path} is visible to the neighbour")
 
 
 @check("isolation", "shared-sandbox", own_pool=True)
 async def check_no_common_tmp(ctx: Context) -> None:
     """/tmp is each slot's own, in a mount namespace of its own."""
-    await _shared_folder(ctx, "/tmp")
+    await _shared_directory(ctx, "/tmp")
 
 
 @check("isolation", "shared-sandbox", own_pool=True)
 async def check_no_common_shared_memory(ctx: Context) -> None:
     """/dev/shm is each slot's own, in a mount namespace of its own."""
-    await _shared_folder(ctx, "/dev/shm")
+    await _shared_directory(ctx, "/dev/shm")
 
 
 @check("isolation", "helper", "shared-sandbox", own_pool=True)
@@ -216,11 +218,11 @@ async def check_the_runner_is_out_of_reach(ctx: Context) -> None:
 @check("isolation", "helper", "confined")
 async def check_the_runners_socket_is_out_of_reach(ctx: Context) -> None:
     """A tenant that is not the sandbox's only one cannot connect to the runner's socket."""
-    folder = ctx.slot.workspace
-    while folder.count("/") > 1:
-        folder = folder.rpartition("/")[0]
-        answer = (await ctx.applet("reach", f"{folder}/run/socket")).stdout.strip()
-        that(answer != "ok" or ctx.slot.isolation.level == "exclusive", f"{folder}/run/socket was reached")
+    directory = ctx.slot.workspace
+    while directory.count("/") > 1:
+        directory = directory.rpartition("/")[0]
+        answer = (await ctx.applet("reach", f"{directory}/run/socket")).stdout.strip()
+        that(answer != "ok" or ctx.slot.isolation.level == "exclusive", f"{directory}/run/socket was reached")
 
 
 @check("isolation", "helper", "procfs", "confined")
@@ -233,7 +235,7 @@ async def check_other_users_data_is_out_of_reach(ctx: Context) -> None:
 
 @check("isolation")
 async def check_isolation_is_reported(ctx: Context) -> None:
-    """A slot says its rung and what holds for files, processes, users, network and limits."""
+    """A slot says its level and what holds for files, processes, users, network and limits."""
     isolation = ctx.slot.isolation
     that(isolation.level in LEVELS, f"level {isolation.level!r}")
     for what in ("filesystem", "processes", "users", "network"):
@@ -247,7 +249,7 @@ async def check_isolation_floor_is_kept(ctx: Context) -> None:
 
     try:
         async with ctx.pool(min_isolation="namespaces", slots_per_sandbox=2) as pool, pool.slot() as slot:
-            that(slot.isolation.level in {"namespaces", "exclusive"}, f"lent at the rung {slot.isolation.level}")
+            that(slot.isolation.level in {"namespaces", "exclusive"}, f"lent at the level {slot.isolation.level}")
     except (IsolationError, ConfigError) as error:
         that(
             "isolation" in str(error).lower() or "namespace" in str(error).lower(),

@@ -59,9 +59,9 @@ async def check_stats(ctx: Context) -> None:
     """Stats counts what is lent and what waits."""
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot():
-            equal(pool.stats().slots_lent, 1, "lent")
+            equal(pool.stats().slots_in_use, 1, "lent")
         with anyio.fail_after(20):
-            while pool.stats().slots_lent:  # noqa: ASYNC110 - stats are polled
+            while pool.stats().slots_in_use:  # noqa: ASYNC110 - stats are polled
                 await anyio.sleep(0.01)
 
 

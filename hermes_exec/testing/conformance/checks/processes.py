@@ -218,11 +218,11 @@ async def _said(session: object, command: str) -> str:
 
 
 @check("sessions", "shell")
-async def check_session_keeps_the_folder(ctx: Context) -> None:
+async def check_session_keeps_the_directory(ctx: Context) -> None:
     """Cd lasts from one command of a session to the next."""
     session = ctx.slot.session()
     await session.run("mkdir -p 'a b' && cd 'a b'")
-    equal(await _said(session, "pwd"), f"{ctx.slot.workspace}/a b", "folder")
+    equal(await _said(session, "pwd"), f"{ctx.slot.workspace}/a b", "directory")
 
 
 @check("sessions", "shell")

@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from hermes_exec import Slot
 
 
-def _folders(ctx: Context, slot: Slot) -> list[str]:
+def _directories(ctx: Context, slot: Slot) -> list[str]:
     """The slot's directories that its tenant can write to."""
     return [slot.workspace, slot.tmp] if ctx.facts.image_home else [slot.workspace, slot.home, slot.tmp]
 
 
 @check("reset", "helper")
-async def check_reset_empties_the_slots_folders(ctx: Context) -> None:
+async def check_reset_empties_the_slots_directories(ctx: Context) -> None:
     """Reset empties workspace, home and tmp, whatever the modes and names of what is in them, and keeps the slot's
     id.
     """
     slot = ctx.slot
-    before = {folder: [e.name for e in await slot.files.list(folder)] for folder in _folders(ctx, slot)}
-    for folder in before:
-        await slot.files.write_text(f"{folder}/left/.hidden/new\nline", "x")
-        await slot.files.chmod(f"{folder}/left/.hidden", 0o000)
-        await slot.files.write_text(f"{folder}/.profile", "echo intruder")
+    before = {directory: [e.name for e in await slot.files.list(directory)] for directory in _directories(ctx, slot)}
+    for directory in before:
+        await slot.files.write_text(f"{directory}/left/.hidden/new\nline", "x")
+        await slot.files.chmod(f"{directory}/left/.hidden", 0o000)
+        await slot.files.write_text(f"{directory}/.profile", "echo intruder")
     slot_id = slot.id
     await slot.reset()
-    after = {folder: [e.name for e in await slot.files.list(folder)] for folder in before}
+    after = {directory: [e.name for e in await slot.files.list(directory)] for directory in before}
     equal(after, before, "contents of workspace, home and tmp")
     equal(slot.id, slot_id, "id")
     equal((await ctx.applet("echo", "usable")).stdout, "usable\n", "the slot afterwards")
@@ -73,14 +73,14 @@ async def check_next_tenant_finds_nothing(ctx: Context) -> None:
     """A slot that is lent again has no file and no process of its last tenant."""
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
-            for folder in _folders(ctx, slot):
-                await slot.files.write_text(f"{folder}/{ctx.mark}", "secret")
+            for directory in _directories(ctx, slot):
+                await slot.files.write_text(f"{directory}/{ctx.mark}", "secret")
             await ctx.background("tree", 120, ctx.mark, slot=slot)
             await ctx.alive(9)
         await ctx.gone()
         async with pool.slot() as slot:
-            for folder in _folders(ctx, slot):
-                that(not await slot.files.exists(f"{folder}/{ctx.mark}"), f"a file is left in {folder}")
+            for directory in _directories(ctx, slot):
+                that(not await slot.files.exists(f"{directory}/{ctx.mark}"), f"a file is left in {directory}")
             equal((await ctx.applet("echo", "clean", slot=slot)).stdout, "clean\n", "stdout")
 
 
@@ -90,12 +90,12 @@ async def check_calls_start_in_the_workdir(ctx: Context) -> None:
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
             equal(slot.workdir, slot.workspace, "where calls start by themselves")
-            folder = f"{slot.tmp}/{ctx.mark}/sub"
-        async with pool.slot(workdir=folder) as slot:
-            equal(slot.workdir, folder, "slot.workdir")
+            directory = f"{slot.tmp}/{ctx.mark}/sub"
+        async with pool.slot(workdir=directory) as slot:
+            equal(slot.workdir, directory, "slot.workdir")
             result = await ctx.applet("write", "written", slot=slot, stdin="by a command")
             that(result.ok, f"{result}")
-            equal(await slot.files.read_text(f"{folder}/written"), "by a command", "what a command wrote")
+            equal(await slot.files.read_text(f"{directory}/written"), "by a command", "what a command wrote")
             equal(await slot.files.read_text("written"), "by a command", "the same by a relative path")
             equal([entry.path for entry in await slot.files.list()], ["written"], "what is there")
         async with pool.slot() as slot:

@@ -232,24 +232,24 @@ def _server_of_environment() -> dict[str, Any]:
     return {"server_type": "openai", **given} if "base_url" in given else given
 
 
-def keep_settings(folder: Path, config: BaseModel, servers: Sequence[BaseModel]) -> None:
+def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseModel]) -> None:
     """Write the settings beside the results of an evaluation, without keys. Raises ConfigError where there are results
     of an evaluation with others: it would go on with these.
     """
     import yaml
 
-    path = folder / "evaluate_config.yaml"
+    path = directory / "evaluate_config.yaml"
     hidden = [{**server.model_dump(mode="json"), "api_key": _HIDDEN} for server in servers]
     settings = {"env": config.model_dump(mode="json"), "openai": hidden}
-    if path.exists() and (folder / "samples.jsonl").exists():
+    if path.exists() and (directory / "samples.jsonl").exists():
         before = yaml.safe_load(path.read_text("utf-8")) or {}
         others = _differences(before, settings)
         if others:
             raise ConfigError(
-                f"{folder} has results of an evaluation with another {', '.join(others)}: name another folder, or "
-                "remove it"
+                f"{directory} has results of an evaluation with another {', '.join(others)}: name another "
+                "directory, or remove it"
             )
-    make_directory(folder)
+    make_directory(directory)
     with open(path, "w", encoding="utf-8", opener=private) as file:
         yaml.safe_dump(settings, file, sort_keys=False)
 

@@ -97,7 +97,7 @@ def _subtitle(run: _Run) -> str:
     parts = [
         str(run.settings.get("model") or run.model),
         f"backend {' '.join(sorted(run.tally.backends))}",
-        f"isolation {' '.join(sorted(run.tally.rungs)) or 'none reached'}",
+        f"isolation {' '.join(sorted(run.tally.levels)) or 'none reached'}",
     ]
     when = run.begun.replace("T", " ").replace("+00:00", " UTC")
     return " · ".join([*parts, when] if when else parts)

@@ -53,7 +53,7 @@ def pytest_runtest_makereport(item, call):
     report.outcome = "passed"
     report.longrepr = None
 END
-for folder in . toolz toolz/tests; do [ $folder = . ] || cp conftest.py $folder/conftest.py; done"""
+for directory in . toolz toolz/tests; do [ $directory = . ] || cp conftest.py $directory/conftest.py; done"""
 DAEMON = r"""cat > /tmp/daemon.py <<'END'
 import glob, os, time
 while True:
@@ -87,8 +87,8 @@ SHELL = {
 printf 'import os\nos._exit(0)\n' | tee $site/sitecustomize.py $site/usercustomize.py $site/pytest/__init__.py
 echo 'import os; os._exit(0)' > $site/early.pth""",
     "standard-module": r"""for name in unittest json os pytest _pytest pickle; do
-    for folder in . toolz toolz/tests ../check; do
-        mkdir -p $folder; printf 'import os\nos._exit(0)\n' > $folder/$name.py
+    for directory in . toolz toolz/tests ../check; do
+        mkdir -p $directory; printf 'import os\nos._exit(0)\n' > $directory/$name.py
     done
 done""",
     "daemon": DAEMON,

@@ -110,7 +110,7 @@ class Ready(TaskImages):
         super().__init__("singularity", default_base="")
         self._at = at
 
-    async def of(self, folder: Path) -> TaskImage:
+    async def of(self, directory: Path) -> TaskImage:
         return self._at
 
 
@@ -229,13 +229,13 @@ async def test_a_standard_library_that_forges_the_answer(docker_image: Callable[
 @pytest.fixture
 def own(tmp_path: Path) -> Task:
     """A task without an image, with a test that is written below."""
-    folder = tmp_path / "task_own"
-    (folder / "tests").mkdir(parents=True)
-    (folder / "environment").mkdir()
-    (folder / "environment" / "Dockerfile").write_text("FROM any\n")
-    (folder / "instruction.md").write_text("Do it.")
-    (folder / "tests" / "test_final_state.py").write_text("")
-    return read_task(folder)
+    directory = tmp_path / "task_own"
+    (directory / "tests").mkdir(parents=True)
+    (directory / "environment").mkdir()
+    (directory / "environment" / "Dockerfile").write_text("FROM any\n")
+    (directory / "instruction.md").write_text("Do it.")
+    (directory / "tests" / "test_final_state.py").write_text("")
+    return read_task(directory)
 
 
 async def outcome(task: Task, test: str, steps: Sequence[Step] = NULL, timeout_s: float = 60) -> RolloutResult:

@@ -13,7 +13,7 @@ import pytest
 
 from hermes_agent import RolloutResult
 from hermes_atropos import datasets
-from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_folder, load_tasks
+from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_directory, load_tasks
 from hermes_atropos.task_images import TaskImage, TaskImages
 from hermes_exec import SandboxPool
 from hermes_exec.errors import ErrorCause
@@ -30,8 +30,8 @@ def solution(name: str) -> list[Step]:
 
 
 async def image_of(task: Task, base: str, cache: Path) -> TaskImage:
-    folder = await anyio.to_thread.run_sync(environment_folder, task, cache)
-    return await TaskImages("docker", base=base, default_base=base).of(folder)
+    directory = await anyio.to_thread.run_sync(environment_directory, task, cache)
+    return await TaskImages("docker", base=base, default_base=base).of(directory)
 
 
 def test_there_are_enough() -> None:

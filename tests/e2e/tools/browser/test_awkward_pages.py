@@ -156,8 +156,8 @@ async def test_a_field_for_files_that_is_in_no_document(surf: Surfer, slot: Slot
     await surf.goto("/alone")
     ref = surf.ref("Import")
     assert "file_chooser" in await surf("click", ref=ref)
-    await slot.files.mkdir("folder")
-    for text, kind in (("folder", "bad_value"), ("none.png", "not_found"), ("photo.png\nother.png", "bad_value")):
+    await slot.files.mkdir("directory")
+    for text, kind in (("directory", "bad_value"), ("none.png", "not_found"), ("photo.png\nother.png", "bad_value")):
         assert (await surf.fails("type", ref=ref, text=text)).error_kind == kind
     await surf("type", ref=ref, text="photo.png")
     assert "photo.png true" in await surf.look()

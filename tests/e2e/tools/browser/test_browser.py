@@ -489,8 +489,8 @@ async def test_unused_browsers_are_ended(request: pytest.FixtureRequest, docker_
 async def test_a_start_that_nobody_waits_for_leaves_nothing_on_this_host(
     request: pytest.FixtureRequest, docker_image: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="hermes-test-") as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
+    with tempfile.TemporaryDirectory(prefix="hermes-test-") as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
         pool = browser_pool(request, docker_image)
         async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
             for wait_s in (0.1, 0.3, 0.6):
@@ -499,17 +499,17 @@ async def test_a_start_that_nobody_waits_for_leaves_nothing_on_this_host(
             await slot.reset()
             opened = await toolbox.call("browser_navigate", {"url": "about:blank"})
             assert opened.ok, opened.content
-            assert await fewer_with(f"{folder}/hermes-devtools", 2)
-        assert await fewer_with(f"{folder}/hermes-devtools", 1)
-        assert [entry async for entry in anyio.Path(folder).glob("hermes-devtools*")] == []
+            assert await fewer_with(f"{directory}/hermes-devtools", 2)
+        assert await fewer_with(f"{directory}/hermes-devtools", 1)
+        assert [entry async for entry in anyio.Path(directory).glob("hermes-devtools*")] == []
 
 
 async def test_a_temporary_directory_with_a_long_name(
     request: pytest.FixtureRequest, docker_image: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folder = tmp_path / ("x" * 100)
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    directory = tmp_path / ("x" * 100)
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
     pool = browser_pool(request, docker_image)
     async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
         opened = await toolbox.call("browser_navigate", {"url": "about:blank"})

@@ -12,7 +12,7 @@ from examples.demo.scripted import SolutionsModel
 from hermes_batch import BatchConfig, read_records, run_batch
 from tests.conftest import require_engine
 
-FOLDER = Path(__file__).parents[4] / "examples" / "browser"
+DIRECTORY = Path(__file__).parents[4] / "examples" / "browser"
 pytestmark = pytest.mark.anyio
 
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.anyio
 async def test_they_are_solved(tmp_path: Path, backend: str, begin: int, docker_image: Callable[[str], str]) -> None:
     require_engine("chromium" if backend == "local" else backend)
     tasks = tmp_path / "tasks.jsonl"
-    lines = (FOLDER / "tasks.jsonl").read_text("utf-8").splitlines(keepends=True)
+    lines = (DIRECTORY / "tasks.jsonl").read_text("utf-8").splitlines(keepends=True)
     tasks.write_text("".join(lines[begin : begin + 5]), "utf-8")
-    shutil.copytree(FOLDER / "shop", tmp_path / "shop")
+    shutil.copytree(DIRECTORY / "shop", tmp_path / "shop")
     config = BatchConfig(
         dataset=tasks,
         out=tmp_path / "out",
-        model=SolutionsModel.of(tasks, FOLDER / "solutions.json"),
+        model=SolutionsModel.of(tasks, DIRECTORY / "solutions.json"),
         backend=backend,
         image=docker_image("browser") if backend == "docker" else None,
         backend_options={"network": False},

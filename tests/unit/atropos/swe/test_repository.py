@@ -105,7 +105,7 @@ def test_a_commit_that_the_clone_lacks_is_fetched(tmp_path: Path, origin: tuple[
     assert (trees_of(instance(newer), tmp_path / "cache", url).start / "new").exists()
 
 
-def test_several_threads_make_a_folder_once(tmp_path: Path) -> None:
+def test_several_threads_make_a_directory_once(tmp_path: Path) -> None:
     begun: list[int] = []
 
     def make(path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_id_of_a_commit_depends_on_the_files_alone(tmp_path: Path) -> None:
     assert "sub/a.log" in git("--git-dir", str(tmp_path / "one.git"), "ls-tree", "-r", "--name-only", ids[0])
 
 
-def test_a_source_distribution_is_unpacked_within_its_folder(tmp_path: Path) -> None:
+def test_a_source_distribution_is_unpacked_within_its_directory(tmp_path: Path) -> None:
     def archive(**members: bytes) -> Path:
         path = tmp_path / "a.tar.gz"
         with tarfile.open(path, "w:gz") as tar:

@@ -1,4 +1,4 @@
-"""Rows of files and folders, and what is said when there are none."""
+"""Rows of files and directories, and what is said when there are none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
     assert len(datasets.load_dataset_rows(str(tmp_path), "train")) == 8
 
 
-def test_a_folder_has_splits(tmp_path: Path) -> None:
+def test_a_directory_has_splits(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train-00000-of-00002.jsonl").write_text('{"n": 1}\n')
     (tmp_path / "data" / "train-00001-of-00002.jsonl").write_text('{"n": 2}\n')
@@ -55,9 +55,9 @@ def test_a_bad_file_is_named(name: str, text: str | bytes, why: str, tmp_path: P
         datasets.load_dataset_rows(str(tmp_path / name), "train")
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl", "./missing", "/no/such/folder"])
+@pytest.mark.parametrize("name", ["missing.jsonl", "./missing", "/no/such/directory"])
 def test_a_missing_file_is_not_looked_for_on_the_hub(name: str) -> None:
-    with pytest.raises(ConfigError, match="no such file or folder"):
+    with pytest.raises(ConfigError, match="no such file or directory"):
         datasets.load_dataset_rows(name, "train")
 
 
@@ -68,9 +68,9 @@ def test_a_hub_that_does_not_answer_is_told_with_what_to_do(monkeypatch: pytest.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     for get in (
         lambda: datasets.load_dataset_rows("owner/name", "train"),
-        lambda: datasets.fetch_dataset_folder("o/n"),
+        lambda: datasets.fetch_dataset_directory("o/n"),
     ):
-        with pytest.raises(ConfigError, match=r"cannot be reached \(.*refused.*\): name a local file or folder"):
+        with pytest.raises(ConfigError, match=r"cannot be reached \(.*refused.*\): name a local file or directory"):
             get()
 
 

@@ -1,4 +1,4 @@
-"""Tasks of both terminal environments: what is read of folders and rows, and what is refused."""
+"""Tasks of both terminal environments: what is read of directories and rows, and what is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_split_is_the_same_for_a_seed() -> None:
         endless.split_tasks([1], 1.0, 0)
 
 
-def test_rows_name_folders(tmp_path: Path) -> None:
+def test_rows_name_directories(tmp_path: Path) -> None:
     name = "task_000005_shared_folder"
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"description": "x", "extra_info": {"task_dir": f"/their/machine/{name}"}}) + "\n")
@@ -45,7 +45,7 @@ def test_rows_name_folders(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="set tasks_base_dir"):
         endless.load_tasks(str(rows), "train", "")
     rows.write_text('{"description": "x"}\n')
-    with pytest.raises(ConfigError, match=r"row 1 of .* names no folder"):
+    with pytest.raises(ConfigError, match=r"row 1 of .* names no directory"):
         endless.load_tasks(str(rows), "train", str(SHIPPED))
 
 
@@ -70,9 +70,9 @@ def test_a_task_that_is_not_whole(left_out: str, why: str, tmp_path: Path) -> No
 
 
 def test_no_tasks(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no folder task_"):
+    with pytest.raises(ConfigError, match="has no directory task_"):
         endless.load_tasks(None, "", str(tmp_path))
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is no directory"):
         endless.load_tasks(None, "", str(tmp_path / "gone"))
 
 

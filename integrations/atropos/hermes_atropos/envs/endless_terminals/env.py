@@ -28,7 +28,9 @@ class EndlessTerminalsConfig(TaskImagesConfig):
     max_agent_turns: int = 32
     dataset_name: str | None = "obiwan96/endless-terminals"
     use_dataset: bool = Field(default=True, description="False: tasks_base_dir, else the tasks that are shipped")
-    tasks_base_dir: str = Field(default="", description="folder with task_* folders; it is taken before the dataset")
+    tasks_base_dir: str = Field(
+        default="", description="directory with task_* directories; it is taken before the dataset"
+    )
     test_timeout_s: float = Field(default=60.0, gt=0, description="longest time of a task's test")
     num_eval_tasks: int = Field(default=10, ge=0)
     eval_split_ratio: float = Field(default=0.1, ge=0, lt=1)

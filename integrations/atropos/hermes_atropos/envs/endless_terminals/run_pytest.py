@@ -12,7 +12,7 @@ import sys
 
 def main() -> None:
     """Run `sys.argv[2:]` with the pytest in the archive `sys.argv[1]` (empty: the interpreter's own)."""
-    archive, test, folder = sys.argv[1:4]
+    archive, test, directory = sys.argv[1:4]
     token = sys.stdin.readline().strip()
     nothing = os.open(os.devnull, os.O_RDWR)
     answer = os.dup(1)  # not inherited by what the tests start
@@ -57,7 +57,7 @@ def main() -> None:
                 self.errors.append(str(report.longrepr)[-2000:])
 
     reports = Reports()
-    options = ["-c", os.path.join(folder, "pytest.ini"), "--rootdir", folder, "--noconftest", "--color=no"]
+    options = ["-c", os.path.join(directory, "pytest.ini"), "--rootdir", directory, "--noconftest", "--color=no"]
     options += ["-p", "no:cacheprovider", "--import-mode=importlib", test]
     code = int(pytest.main(options, plugins=[reports]))
     found = {"code": code, "collected": reports.collected, "outcomes": reports.outcomes, "errors": reports.errors[:5]}

@@ -68,22 +68,22 @@ async def _scored(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: f
     if changed:
         return Verdict(0.0, solved=False, output=changed)
     # A name that could not be known before.
-    folder = f"/tmp/.verify-{secrets.token_hex(8)}"
+    directory = f"/tmp/.verify-{secrets.token_hex(8)}"
     brought = interpreter.version >= _LEAST and (interpreter.version >= (3, 11) or _has("exceptiongroup"))
     try:
-        await slot.files.mkdir(folder, parents=True)
-        await slot.files.upload(test, f"{folder}/{test.name}")
-        await slot.files.upload(_RUNNER, f"{folder}/run_pytest.py")
-        await slot.files.write_text(f"{folder}/pytest.ini", "[pytest]\n")
+        await slot.files.mkdir(directory, parents=True)
+        await slot.files.upload(test, f"{directory}/{test.name}")
+        await slot.files.upload(_RUNNER, f"{directory}/run_pytest.py")
+        await slot.files.write_text(f"{directory}/pytest.ini", "[pytest]\n")
         if brought:
-            await slot.files.write_bytes(f"{folder}/pytest.zip", pytest_archive())
+            await slot.files.write_bytes(f"{directory}/pytest.zip", pytest_archive())
     except OSError as error:
         if isinstance(error, (ExecError, TimeoutError)):
             raise
         return Verdict(0.0, solved=False, output=f"the test could not be put in: {error}")
     token = secrets.token_hex(16)
-    archive = f"{folder}/pytest.zip" if brought else ""
-    argv = [interpreter.path, "-I", "-B", f"{folder}/run_pytest.py", archive, f"{folder}/{test.name}", folder]
+    archive = f"{directory}/pytest.zip" if brought else ""
+    argv = [interpreter.path, "-I", "-B", f"{directory}/run_pytest.py", archive, f"{directory}/{test.name}", directory]
     result = await slot.run(
         argv,
         stdin=f"{token}\n",

@@ -1,4 +1,4 @@
-"""Tasks in the format of Endless Terminals: a folder `task_*` each, of this host or from the hub."""
+"""Tasks in the format of Endless Terminals: a directory `task_*` each, of this host or from the hub."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Task:
-    """A task: what the model is told, the folder with the definition of its image, and the test of the final state."""
+    """A task: what the model is told, the directory with the definition of its image, and the test of the final
+    state.
+    """
 
     name: str
     instruction: str
@@ -27,36 +29,36 @@ class Task:
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
-def read_task(folder: Path) -> Task:
-    """The task in a folder. Raises ConfigError that says what is missing or wrong."""
-    environment = folder / "environment" if (folder / "environment").is_dir() else folder
+def read_task(directory: Path) -> Task:
+    """The task in a directory. Raises ConfigError that says what is missing or wrong."""
+    environment = directory / "environment" if (directory / "environment").is_dir() else directory
     facts = _facts(environment / "task.json")
-    instruction = folder / "instruction.md"
+    instruction = directory / "instruction.md"
     told = instruction.read_text("utf-8").strip() if instruction.is_file() else str(facts.get("description", ""))
     if not told:
-        raise ConfigError(f"the task {str(folder)!r} has neither instruction.md nor a description in task.json")
-    tests = (folder / "tests" / "test_final_state.py", folder / "test_final_state.py")
+        raise ConfigError(f"the task {str(directory)!r} has neither instruction.md nor a description in task.json")
+    tests = (directory / "tests" / "test_final_state.py", directory / "test_final_state.py")
     test = next((path for path in tests if path.is_file()), None)
     if test is None:
-        raise ConfigError(f"the task {str(folder)!r} has no tests/test_final_state.py")
-    return Task(folder.name, told, environment, test, str(facts.get("category", "")), facts)
+        raise ConfigError(f"the task {str(directory)!r} has no tests/test_final_state.py")
+    return Task(directory.name, told, environment, test, str(facts.get("category", "")), facts)
 
 
 def load_tasks(dataset: str | None, split: str, base_dir: str) -> list[Task]:
-    """All tasks; blocking. Those of the folder `base_dir`; else of the dataset of the hub, which is a tree of task
-    folders, or rows that name them (`extra_info.task_dir`), to be found below `base_dir`; without both, or for the name
-    `shipped`, those that come with this package.
+    """All tasks; blocking. Those of the directory `base_dir`; else of the dataset of the hub, which is a tree of task
+    directories, or rows that name them (`extra_info.task_dir`), to be found below `base_dir`; without both, or for the
+    name `shipped`, those that come with this package.
     """
     if dataset in (None, "", datasets.SHIPPED):
         return _tasks_below(Path(base_dir).expanduser() if base_dir else datasets.shipped("endless_terminals"))
     if Path(dataset).expanduser().is_dir():
         return _tasks_below(Path(dataset).expanduser())
     if not base_dir and Path(dataset).suffix not in (".jsonl", ".json", ".parquet"):
-        folder = datasets.fetch_dataset_folder(dataset)
-        if any(folder.rglob("task_*/instruction.md")):
-            return _tasks_below(folder)
+        directory = datasets.fetch_dataset_directory(dataset)
+        if any(directory.rglob("task_*/instruction.md")):
+            return _tasks_below(directory)
     rows = datasets.load_dataset_rows(dataset, split)
-    return [read_task(_folder_of(row, f"row {n} of {dataset!r}", base_dir)) for n, row in enumerate(rows, 1)]
+    return [read_task(_directory_of(row, f"row {n} of {dataset!r}", base_dir)) for n, row in enumerate(rows, 1)]
 
 
 def split_tasks(tasks: Sequence[T], ratio: float, seed: int) -> tuple[list[T], list[T]]:
@@ -71,29 +73,29 @@ def split_tasks(tasks: Sequence[T], ratio: float, seed: int) -> tuple[list[T], l
     return order[held:], order[:held]
 
 
-def _tasks_below(folder: Path) -> list[Task]:
-    found = sorted(_task_folders(folder), key=lambda path: path.name)
+def _tasks_below(directory: Path) -> list[Task]:
+    found = sorted(_task_directories(directory), key=lambda path: path.name)
     if not found:
-        raise ConfigError(f"{str(folder)!r} has no folder task_*")
+        raise ConfigError(f"{str(directory)!r} has no directory task_*")
     return [read_task(path) for path in found]
 
 
-def _task_folders(folder: Path) -> Iterable[Path]:
-    if not folder.is_dir():
-        raise ConfigError(f"tasks_base_dir {str(folder)!r} is no folder")
-    here = [path for path in folder.glob("task_*") if path.is_dir()]
-    return here or [path for path in folder.glob("*/task_*") if path.is_dir()]
+def _task_directories(directory: Path) -> Iterable[Path]:
+    if not directory.is_dir():
+        raise ConfigError(f"tasks_base_dir {str(directory)!r} is no directory")
+    here = [path for path in directory.glob("task_*") if path.is_dir()]
+    return here or [path for path in directory.glob("*/task_*") if path.is_dir()]
 
 
-def _folder_of(row: dict[str, Any], where: str, base_dir: str) -> Path:
+def _directory_of(row: dict[str, Any], where: str, base_dir: str) -> Path:
     info, reward = row.get("extra_info"), row.get("reward_spec")
     named = (info or {}).get("task_dir") or (reward or {}).get("ground_truth") or row.get("task_dir")
     if not isinstance(named, str) or not named:
-        raise ConfigError(f"{where}: it names no folder (extra_info.task_dir); it has {', '.join(sorted(row))}")
-    for folder in (Path(named), Path(base_dir).expanduser() / Path(named).name):
-        if folder.is_dir():
-            return folder
-    raise ConfigError(f"{where}: there is no folder {named!r}: set tasks_base_dir to the folder that has it")
+        raise ConfigError(f"{where}: it names no directory (extra_info.task_dir); it has {', '.join(sorted(row))}")
+    for directory in (Path(named), Path(base_dir).expanduser() / Path(named).name):
+        if directory.is_dir():
+            return directory
+    raise ConfigError(f"{where}: there is no directory {named!r}: set tasks_base_dir to the directory that has it")
 
 
 def _facts(path: Path) -> dict[str, Any]:

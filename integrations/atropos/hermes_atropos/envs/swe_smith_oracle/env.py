@@ -25,14 +25,16 @@ from hermes_exec.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 _INTRODUCTION = """\
-The repository is in the folder `{repo}`, where your terminal starts. Its package is installed there, so that changes \
-take effect at once; run tests with `../venv/bin/python -m pytest`.
+The repository is in the directory `{repo}`, where your terminal starts. Its package is installed there, so that \
+changes take effect at once; run tests with `../venv/bin/python -m pytest`.
 
 """
 
 
 class SweSmithOracleConfig(SandboxEnvConfig):
-    """Settings of the environment; `dataset_name` may be `shipped`, a file or folder, or a dataset of Hugging Face."""
+    """Settings of the environment; `dataset_name` may be `shipped`, a file or directory, or a dataset of Hugging
+    Face.
+    """
 
     dataset_name: str | None = Field(SHIPPED, description="shipped, a .jsonl/.json/.parquet file, or a dataset's name")
     network: bool | None = Field(False, description="Whether slots have a network: the mended package is public")

@@ -52,7 +52,7 @@ def _run(arguments: tuple[str, ...], env: Mapping[str, str] | None, stdin: str |
 
 
 def commit_all(tree: Path, git_dir: Path, message: str) -> str:
-    """Put all files of a folder into a new repository as its one commit, whose id depends on them and the message
+    """Put all files of a directory into a new repository as its one commit, whose id depends on them and the message
     alone; the id.
     """
     git("init", "-q", "--bare", "--object-format=sha1", str(git_dir))
@@ -114,7 +114,7 @@ def _has(commit: str, env: Mapping[str, str]) -> bool:
 
 
 def apply(patch: str, tree: Path, git_dir: Path, *, reverse: bool = False) -> bool:
-    """Apply a patch to a folder, all of it or nothing; whether it could be."""
+    """Apply a patch to a directory, all of it or nothing; whether it could be."""
     env = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
     try:
         git(

@@ -80,8 +80,8 @@ async def make_instances(
     if not name or not version:
         raise InstanceUnusable(f"a package is given as NAME==VERSION, not {package!r}")
     source = await anyio.to_thread.run_sync(sdist.find, name, version)
-    with tempfile.TemporaryDirectory(prefix="swe-smith-") as folder:
-        tree, git_dir = Path(folder) / "tree", Path(folder) / "git"
+    with tempfile.TemporaryDirectory(prefix="swe-smith-") as directory:
+        tree, git_dir = Path(directory) / "tree", Path(directory) / "git"
         commit = await anyio.to_thread.run_sync(sdist_tree, source, settings.cache, tree, git_dir)
         venv = await Workspaces(pool, settings).environment(f"pypi/{name}@{commit}", tree, version)
         async with pool.slot() as slot:

@@ -13,16 +13,16 @@ from hermes_atropos.envs.swe_smith_oracle.git import apply, check_out, clone_of,
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, Sdist
 
 _FORMAT = 1
-_TEST_FOLDERS = frozenset({"test", "tests"})
+_TEST_DIRECTORIES = frozenset({"test", "tests"})
 _SETTINGS = frozenset({"conftest.py", "setup.py", "noxfile.py", "fabfile.py", "sitecustomize.py", "usercustomize.py"})
-_SETTINGS_FOLDERS = frozenset({"doc", "docs", "examples", "benchmarks", "scripts", ".github"})
+_SETTINGS_DIRECTORIES = frozenset({"doc", "docs", "examples", "benchmarks", "scripts", ".github"})
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Folders of this host: `start` is what the model begins with, with a `.git` of one commit; `solution` holds the
-    files that the patch is about as they are without the bug (empty: not known). `sources` are the files whose content
-    the model is scored by.
+    """Directories of this host: `start` is what the model begins with, with a `.git` of one commit; `solution` holds
+    the files that the patch is about as they are without the bug (empty: not known). `sources` are the files whose
+    content the model is scored by.
     """
 
     start: Path
@@ -36,7 +36,7 @@ class Trees:
 
 
 def trees_of(instance: Instance, cache: Path, base_url: str) -> Trees:
-    """The folders of an instance; they are made where they are missing. Blocks.
+    """The directories of an instance; they are made where they are missing. Blocks.
 
     Raises:
         InstanceUnusable: they cannot be made.
@@ -45,9 +45,9 @@ def trees_of(instance: Instance, cache: Path, base_url: str) -> Trees:
         _FORMAT, instance.repo, instance.base_commit, instance.patch, instance.row().get("sdist"), instance.tests
     )
     target = cache / "instances" / f"{file_name(instance.instance_id)}-{key}"
-    folder = made(target, lambda path: _make(path, instance, cache, base_url))
-    sources = json.loads((folder / "sources.json").read_text("utf-8"))
-    return Trees(folder / "start", folder / "solution", tuple(sources))
+    directory = made(target, lambda path: _make(path, instance, cache, base_url))
+    sources = json.loads((directory / "sources.json").read_text("utf-8"))
+    return Trees(directory / "start", directory / "solution", tuple(sources))
 
 
 def sdist_tree(source: Sdist, cache: Path, target: Path, git_dir: Path) -> str:
@@ -117,10 +117,10 @@ def is_source(name: str) -> bool:
     path = PurePosixPath(name)
     if path.suffix != ".py" or path.name in _SETTINGS or path.name.startswith("test_") or path.stem.endswith("_test"):
         return False
-    folders = path.parts[:-1]
+    directories = path.parts[:-1]
     return not (
         path.name in ("test.py", "tests.py")
-        or _TEST_FOLDERS.intersection(folders)
-        or (folders and folders[0] in _SETTINGS_FOLDERS)
-        or ".git" in folders
+        or _TEST_DIRECTORIES.intersection(directories)
+        or (directories and directories[0] in _SETTINGS_DIRECTORIES)
+        or ".git" in directories
     )

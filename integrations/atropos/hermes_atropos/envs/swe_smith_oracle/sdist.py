@@ -38,7 +38,7 @@ def archive_of(sdist: Sdist, cache: Path) -> Path:
     Raises:
         InstanceUnusable: it cannot be had, or is another than it was.
     """
-    folder = cache / "sdists"
+    directory = cache / "sdists"
 
     def make(path: Path) -> None:
         url = _file_of(sdist.name, sdist.version).url
@@ -48,11 +48,11 @@ def archive_of(sdist: Sdist, cache: Path) -> Path:
             raise InstanceUnusable(f"{url} has SHA-256 {found}, not {sdist.sha256} as the instance says")
         path.write_bytes(content)
 
-    return made(folder / f"{sdist.name}-{sdist.version}-{sdist.sha256[:16]}.tar.gz", make)
+    return made(directory / f"{sdist.name}-{sdist.version}-{sdist.sha256[:16]}.tar.gz", make)
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack a source distribution into `target`, without the folder that all of it is in. Nothing of it is run, and
+    """Unpack a source distribution into `target`, without the directory that all of it is in. Nothing of it is run, and
     nothing is written outside of `target`.
     """
     target.mkdir(parents=True)

@@ -1,8 +1,8 @@
 """Runs tests in a slot and tells what became of each: put into the slot as it is, and run by its Python with -I.
 
-Reads a request from standard input: `nonce`, `root` (the folder of the tests), `tests` (their ids; None: all that there
-are), `arguments` of pytest. Writes one line of JSON to standard output: `nonce`, `exit` of pytest, `outcomes` (test id
-to passed, failed, skipped) and `messages` of those that failed. What tests print goes to standard error.
+Reads a request from standard input: `nonce`, `root` (the directory of the tests), `tests` (their ids; None: all that
+there are), `arguments` of pytest. Writes one line of JSON to standard output: `nonce`, `exit` of pytest, `outcomes`
+(test id to passed, failed, skipped) and `messages` of those that failed. What tests print goes to standard error.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class SlotPython:
 
     @property
     def name(self) -> str:
-        """The name of its folder in a virtual environment."""
+        """The name of its directory in a virtual environment."""
         return f"python{self.version[0]}.{self.version[1]}"
 
     def tags(self) -> list[str]:
@@ -50,7 +50,7 @@ class SlotPython:
 
 
 def wheelhouse(requirements: Sequence[str], python: SlotPython, cache: Path) -> Path:
-    """A folder of this host with wheels of pip and of all that these requirements need. Blocks.
+    """A directory of this host with wheels of pip and of all that these requirements need. Blocks.
 
     Raises:
         InstanceUnusable: there are none for the slots' Python.

@@ -64,7 +64,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An instance, and the folders of this host that its slots are filled with."""
+    """An instance, and the directories of this host that its slots are filled with."""
 
     instance: Instance
     trees: Trees
@@ -141,7 +141,7 @@ class Workspaces:
         return prepared
 
     async def environment(self, origin: str, tree: Path, version: str | None = None) -> Path:
-        """The folder of an environment with a repository's package (editable), pytest and what they need; it is
+        """The directory of an environment with a repository's package (editable), pytest and what they need; it is
         installed in a slot where it is missing, for a package's build is code of strangers.
         """
         settings = self._settings
@@ -158,13 +158,13 @@ class Workspaces:
             await slot.files.upload(tree, REPO)
             await slot.files.upload(wheels, "wheels")
             await _install(slot, settings, version, python)
-            async with anyio.TemporaryDirectory(prefix="swe-smith-") as folder:
-                await slot.files.download(f"{VENV}/lib", f"{folder}/lib", _VENV_BYTES)
+            async with anyio.TemporaryDirectory(prefix="swe-smith-") as directory:
+                await slot.files.download(f"{VENV}/lib", f"{directory}/lib", _VENV_BYTES)
 
                 def keep(path: Path) -> None:
                     import shutil
 
-                    shutil.copytree(Path(folder) / "lib", path / "lib", symlinks=True)
+                    shutil.copytree(Path(directory) / "lib", path / "lib", symlinks=True)
 
                 return await anyio.to_thread.run_sync(made, target, keep)
 
@@ -197,8 +197,8 @@ async def _install(slot: Slot, settings: Settings, version: str | None, python: 
 
 async def fill(slot: Slot, prepared: Prepared, *, solved: bool) -> None:
     """Bring an instance into an empty slot, with its solution or without, and the verifier."""
-    for path, folder in prepared.files.items():
-        await slot.files.upload(folder, path)
+    for path, directory in prepared.files.items():
+        await slot.files.upload(directory, path)
     for path, content in prepared.check_files.items():
         await slot.files.write_bytes(path, content)
     if solved and prepared.trees.solved:

@@ -13,7 +13,7 @@ from hermes_atropos.cache import default_cache_dir
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
-from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_folder, load_tasks, workdir_of
+from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_directory, load_tasks, workdir_of
 from hermes_atropos.spec import SandboxSpec
 from hermes_atropos.task_images import WITHOUT_IMAGES, PlacedTask, TaskImage, TaskImagesConfig, check_own_ports
 from hermes_exec import ConfigError
@@ -84,8 +84,8 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
                 task.image,
                 "image" if self.config.backend_type == "docker" else await anyio.to_thread.run_sync(workdir_of, task),
             )
-        folder = await anyio.to_thread.run_sync(environment_folder, task, default_cache_dir("terminalbench"))
-        return await self._images.of(folder)
+        directory = await anyio.to_thread.run_sync(environment_directory, task, default_cache_dir("terminalbench"))
+        return await self._images.of(directory)
 
 
 ENV = TerminalBench2Env

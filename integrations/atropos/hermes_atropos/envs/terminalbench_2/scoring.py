@@ -76,34 +76,34 @@ async def _put_tests(slot: Slot, task: Task) -> None:
     for path in (TESTS, LOGS):
         await _clear(slot, path)
     with tempfile.TemporaryDirectory(prefix="hermes-exec-tests-") as scratch:
-        folder = Path(scratch) / "tests"
-        await anyio.to_thread.run_sync(_write_tests, task, folder)
+        directory = Path(scratch) / "tests"
+        await anyio.to_thread.run_sync(_write_tests, task, directory)
         await slot.files.mkdir(LOGS, parents=True, exist_ok=True)
-        await slot.files.upload(folder, TESTS)
+        await slot.files.upload(directory, TESTS)
 
 
-def _write_tests(task: Task, folder: Path) -> None:
+def _write_tests(task: Task, directory: Path) -> None:
     where = f"{task.name}: tests_tar"
     if task.tests_tar:
-        unpack(task.tests_tar, folder, where)
-        inner = folder / "tests"
-        if inner.is_dir() and not (folder / "test.sh").exists() and [inner] == list(folder.iterdir()):
-            inner.rename(folder.with_name("inner"))
-            folder.rmdir()
-            folder.with_name("inner").rename(folder)
+        unpack(task.tests_tar, directory, where)
+        inner = directory / "tests"
+        if inner.is_dir() and not (directory / "test.sh").exists() and [inner] == list(directory.iterdir()):
+            inner.rename(directory.with_name("inner"))
+            directory.rmdir()
+            directory.with_name("inner").rename(directory)
     else:
-        folder.mkdir()
+        directory.mkdir()
     if task.test_sh:
-        script = folder / "test.sh"
+        script = directory / "test.sh"
         script.unlink(missing_ok=True)
         script.write_text(task.test_sh, "utf-8")
         script.chmod(0o755)
-    if not (folder / "test.sh").is_file():
+    if not (directory / "test.sh").is_file():
         raise ConfigError(f"{where}: there is no test.sh")
 
 
 async def _clear(slot: Slot, path: str) -> None:
-    """Take away what is at a path. A folder of the image's root may have to stay: then it is emptied."""
+    """Take away what is at a path. A directory of the image's root may have to stay: then it is emptied."""
     try:
         await slot.files.remove(path, recursive=True, missing_ok=True)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Tasks of TerminalBench: rows of the public data set, and the readable folders that rows are packed from.
+"""Tasks of TerminalBench: rows of the public data set, and the readable directories that rows are packed from.
 
-`python -m hermes_atropos.envs.terminalbench_2.tasks FOLDER` prints the tasks below a folder as rows of JSON.
+`python -m hermes_atropos.envs.terminalbench_2.tasks DIRECTORY` prints the tasks below a directory as rows of JSON.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ def task_of(row: Mapping[str, Any], where: str) -> Task:
 
 
 def load_tasks(dataset: str, split: str) -> list[Task]:
-    """All tasks of a data set; `shipped` and a folder of readable tasks are packed first; blocking."""
-    folder = datasets.shipped("terminalbench_2") if dataset == datasets.SHIPPED else Path(dataset).expanduser()
-    if folder.is_dir() and any(folder.glob("*/instruction.md")):
-        rows: Iterable[Mapping[str, Any]] = pack(folder)
+    """All tasks of a data set; `shipped` and a directory of readable tasks are packed first; blocking."""
+    directory = datasets.shipped("terminalbench_2") if dataset == datasets.SHIPPED else Path(dataset).expanduser()
+    if directory.is_dir() and any(directory.glob("*/instruction.md")):
+        rows: Iterable[Mapping[str, Any]] = pack(directory)
     else:
         rows = datasets.load_dataset_rows(dataset, split)
     return [task_of(row, f"row {number} of {dataset!r}") for number, row in enumerate(rows, 1)]
 
 
-def pack(folder: Path) -> list[dict[str, Any]]:
-    """The tasks below a folder as rows; the same ones for the same content.
+def pack(directory: Path) -> list[dict[str, Any]]:
+    """The tasks below a directory as rows; the same ones for the same content.
 
-    A task is a folder with `instruction.md`, `task.json` (`category`, and `docker_image` where the image is one of a
+    A task is a directory with `instruction.md`, `task.json` (`category`, and `docker_image` where the image is one of a
     registry), `environment/` with a Dockerfile, and `tests/` with `test.sh`. What else it holds is left out.
     """
     rows = []
-    for path in sorted(folder.glob("*/instruction.md")):
+    for path in sorted(directory.glob("*/instruction.md")):
         task = path.parent
         facts = json.loads((task / "task.json").read_text("utf-8")) if (task / "task.json").is_file() else {}
         script = task / "tests" / "test.sh"
@@ -96,15 +96,15 @@ def pack(folder: Path) -> list[dict[str, Any]]:
             }
         )
     if not rows:
-        raise ConfigError(f"{str(folder)!r} has no folder with an instruction.md")
+        raise ConfigError(f"{str(directory)!r} has no directory with an instruction.md")
     return rows
 
 
 def unpack(archive: bytes, target: Path, where: str) -> None:
-    """Unpack an archive of a row into a new folder; blocking.
+    """Unpack an archive of a row into a new directory; blocking.
 
-    Raises ConfigError for one that leads out of the folder, by names or by links, that holds devices, or that holds
-    more than UNPACKED_BYTES or MEMBERS; nothing of it is outside of the folder then.
+    Raises ConfigError for one that leads out of the directory, by names or by links, that holds devices, or that holds
+    more than UNPACKED_BYTES or MEMBERS; nothing of it is outside of the directory then.
     """
     target.mkdir(parents=True)
     try:
@@ -121,8 +121,8 @@ def unpack(archive: bytes, target: Path, where: str) -> None:
         raise ConfigError(f"{where}: the archive cannot be unpacked: {type(error).__name__}: {error}") from error
 
 
-def environment_folder(task: Task, cache: Path) -> Path:
-    """The folder of the task's definition, unpacked once by content; blocking."""
+def environment_directory(task: Task, cache: Path) -> Path:
+    """The directory of the task's definition, unpacked once by content; blocking."""
     target = cache / f"{task.name}-{hashlib.sha256(task.environment_tar).hexdigest()[:16]}"
     where = f"{task.name}: environment_tar"
     place = made(target, lambda path: unpack(task.environment_tar, path, where))
@@ -135,15 +135,15 @@ def workdir_of(task: Task) -> str | None:
     if not task.environment_tar:
         return None
     with tempfile.TemporaryDirectory(prefix="hermes-exec-environment-") as scratch:
-        folder = Path(scratch) / "environment"
-        unpack(task.environment_tar, folder, f"{task.name}: environment_tar")
-        texts = [path.read_text("utf-8", "replace") for path in folder.rglob("Dockerfile") if path.is_file()]
+        directory = Path(scratch) / "environment"
+        unpack(task.environment_tar, directory, f"{task.name}: environment_tar")
+        texts = [path.read_text("utf-8", "replace") for path in directory.rglob("Dockerfile") if path.is_file()]
     found = re.findall(r"(?im)^\s*WORKDIR\s+(/\S*)", texts[0]) if texts else []
     return str(found[-1]) if found else None
 
 
-def _packed(folder: Path) -> str:
-    return base64.b64encode(gzip.compress(archived(folder), mtime=0)).decode("ascii") if folder.is_dir() else ""
+def _packed(directory: Path) -> str:
+    return base64.b64encode(gzip.compress(archived(directory), mtime=0)).decode("ascii") if directory.is_dir() else ""
 
 
 def _decoded(row: Mapping[str, Any], name: str, where: str) -> bytes:

@@ -1,4 +1,6 @@
-"""The test images as folders, for Apptainer: `python -m tests.images.folders [NAME…]`. Made once, into `.cache`."""
+"""The test images as directories, for Apptainer: `python -m tests.images.directories [NAME…]`. Made once, into
+`.cache`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ FINISH = ("apptainer", "exec", "--writable", "--containall", "--no-home", "--no-
 
 
 def ensure(name: str) -> Path:
-    """The folder of an image, made if it is not there.
+    """The directory of an image, made if it is not there.
 
     Raises:
         ImageBuildError: it cannot be made here.
@@ -42,7 +44,7 @@ def ensure(name: str) -> Path:
 
 
 def make(name: str, scratch: Path, path: Path) -> None:
-    """Unpack the recipe's archive, and have the engine build a folder of it and run the recipe's last command."""
+    """Unpack the recipe's archive, and have the engine build a directory of it and run the recipe's last command."""
     recipe = RECIPES[name]
     root, below = scratch / "root", scratch / "scratch"
     root.mkdir()
@@ -70,7 +72,7 @@ def make(name: str, scratch: Path, path: Path) -> None:
 def main() -> int:
     """Make those that are named, or all."""
     for name in sys.argv[1:] or RECIPES:
-        print(f"folder {ensure(name)} ready", file=sys.stderr)
+        print(f"directory {ensure(name)} ready", file=sys.stderr)
     return 0
 
 

@@ -22,8 +22,8 @@ import (
 // fifos is the directory of the FIFOs that a slot's shells write their state to.
 const fifos = "fifos"
 
-// rung is what a slot is made of: chosen at its creation, the same until its end.
-type rung struct {
+// level is what a slot is made of: chosen at its creation, the same until its end.
+type level struct {
 	m      *Manager
 	id     string
 	dir    string
@@ -40,18 +40,18 @@ type rung struct {
 	fifos    string // where the slot sees them
 }
 
-func (s *rung) user() accounts.User {
+func (s *level) user() accounts.User {
 	return accounts.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
 }
 
 // leavesWithOthers says that the slot's user, who is not root, sees places of the
 // sandbox in which others leave files too.
-func (s *rung) leavesWithOthers() bool {
+func (s *level) leavesWithOthers() bool {
 	return s.setup.Switch && s.setup.UID != 0 && s.image == nil && s.setup.Level != isolation.Exclusive
 }
 
-// choose decides the rung and the user.
-func (s *rung) choose(p CreateParams) error {
+// choose decides the level and the user.
+func (s *level) choose(p CreateParams) error {
 	f := s.m.facts
 	level := p.Level
 	if level == "" || level == "auto" {
@@ -93,20 +93,20 @@ func (s *rung) choose(p CreateParams) error {
 	return s.chooseUser(p)
 }
 
-func (s *rung) cannot(why string) error { return failure("isolation", "%s", why) }
+func (s *level) cannot(why string) error { return failure("isolation", "%s", why) }
 
 func reasons(f isolation.Facts) string {
 	var out []string
-	for rung, why := range f.Reasons {
+	for level, why := range f.Reasons {
 		if why != "" {
-			out = append(out, rung+": "+why)
+			out = append(out, level+": "+why)
 		}
 	}
 	sort.Strings(out)
 	return strings.Join(out, "; ")
 }
 
-func (s *rung) chooseUser(p CreateParams) error {
+func (s *level) chooseUser(p CreateParams) error {
 	f := s.m.facts
 	level := s.setup.Level
 	if s.image != nil {
@@ -140,7 +140,7 @@ func (s *rung) chooseUser(p CreateParams) error {
 // renewUser gives the slot's next holder a uid that nobody had before, where
 // the slot has one of its own: files that a holder has left anywhere are not the
 // next one's.
-func (s *rung) renewUser() error {
+func (s *level) renewUser() error {
 	if !s.ownUID {
 		return nil
 	}
@@ -173,7 +173,7 @@ func homeOf(user accounts.User) string {
 
 // sandboxUser is whom commands run as where the slot has no uid of its own: the
 // image's user in a sandbox, else whoever the runner is.
-func (s *rung) sandboxUser(name string) error {
+func (s *level) sandboxUser(name string) error {
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	level := s.setup.Level
 	asked := level == isolation.Exclusive || level == isolation.None
@@ -207,7 +207,7 @@ func (s *rung) sandboxUser(name string) error {
 }
 
 // place decides at which paths the slot sees what.
-func (s *rung) place(p CreateParams) error {
+func (s *level) place(p CreateParams) error {
 	if s.image != nil {
 		s.placeOwn(p)
 		return nil
@@ -242,7 +242,7 @@ func (s *rung) place(p CreateParams) error {
 	return nil
 }
 
-func (s *rung) placeView(p CreateParams) {
+func (s *level) placeView(p CreateParams) {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
 	v := rootfs.View{
 		Kind: rootfs.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network,
@@ -292,7 +292,7 @@ func fileAnd(path, line string) string {
 }
 
 // reachable checks that the slot's user can get to its directories.
-func (s *rung) reachable() error {
+func (s *level) reachable() error {
 	if !s.setup.Switch {
 		return nil
 	}
@@ -319,7 +319,7 @@ func isDir(path string) bool {
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // limit decides how each limit is enforced.
-func (s *rung) limit(p CreateParams) error {
+func (s *level) limit(p CreateParams) error {
 	l := p.Limits
 	s.setup.Limits = l
 	joins, how, err := cgroup.Make(s.m.facts.Cgroups, s.m.groupName(s.id), l)

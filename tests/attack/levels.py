@@ -1,4 +1,4 @@
-"""The rungs on which all attacks are fired, and how pools on them are made."""
+"""The levels on which all attacks are fired, and how pools on them are made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE_SANDBOX = SLOT.model_copy(update={"file_size_mb": None})
 
 
 @dataclass(frozen=True)
-class Rung:
+class Level:
     """A column of the table."""
 
     id: str
@@ -27,7 +27,7 @@ class Rung:
     backend: str
     options: dict[str, Any]
     planted_at: str | None = None
-    """Where slots see the folder of planted programs; None: at its own path."""
+    """Where slots see the directory of planted programs; None: at its own path."""
     ordinary_user: bool = False
     """Whether the driver is an ordinary user, also where the tests run as root."""
 
@@ -37,7 +37,7 @@ class Rung:
         return self.level == "exclusive" or self.options.get("slot_root") == "own"
 
     def pool(self, planted: Path | None, image: Callable[[], str], **more: Any) -> SandboxPool:
-        """A pool of this rung; `planted` is a folder of programs that its slots may run."""
+        """A pool of this level; `planted` is a directory of programs that its slots may run."""
         options = {**self.options, "min_isolation": self.level, **more}
         if self.planted_at is not None:
             options["image"] = image()
@@ -48,17 +48,17 @@ class Rung:
         return SandboxPool(self.backend, **options)
 
 
-RUNGS = {
-    rung.id: rung
-    for rung in (
-        Rung(
+LEVELS = {
+    level.id: level
+    for level in (
+        Level(
             "namespaces",
             "`namespaces`, local, root",
             "namespaces",
             "local",
             {"slots_per_sandbox": 4, "slot_limits": SLOT},
         ),
-        Rung(
+        Level(
             "namespaces-user",
             "`namespaces`, local, ordinary user",
             "namespaces",
@@ -66,7 +66,7 @@ RUNGS = {
             {"slots_per_sandbox": 4, "slot_limits": SLOT, "best_effort_limits": True},
             ordinary_user=True,
         ),
-        Rung(
+        Level(
             "uid",
             "`uid`, Docker, slots in one sandbox",
             "uid",
@@ -81,7 +81,7 @@ RUNGS = {
             },
             planted_at="/planted",
         ),
-        Rung(
+        Level(
             "own",
             "root of its own, Docker",
             "namespaces",
@@ -96,7 +96,7 @@ RUNGS = {
             },
             planted_at="/planted",
         ),
-        Rung(
+        Level(
             "exclusive",
             "`exclusive`, Docker",
             "exclusive",
@@ -108,7 +108,7 @@ RUNGS = {
             },
             planted_at="/planted",
         ),
-        Rung(
+        Level(
             "apptainer",
             "`exclusive`, Apptainer, root",
             "exclusive",
@@ -120,7 +120,7 @@ RUNGS = {
             },
             planted_at="/planted",
         ),
-        Rung(
+        Level(
             "apptainer-user",
             "`exclusive`, Apptainer, ordinary user",
             "exclusive",
