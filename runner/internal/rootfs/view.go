@@ -35,7 +35,7 @@ type View struct {
 
 // Image is a sandbox as slots with a root of their own see it.
 type Image struct {
-	Skeleton    string        `json:"skeleton"`    // a directory of ours, for the root and directories that others are mounted on
+	Skeleton    string        `json:"skeleton"`    // a directory of the runner's, for the root and mount points
 	Directories []string      `json:"directories"` // directories of the sandbox with a layer over each, parents first
 	Memory      []MemoryMount `json:"memory"`      // file systems in memory, made afresh
 	Shared      []string      `json:"shared"`      // what is mounted in the sandbox and all slots write to
