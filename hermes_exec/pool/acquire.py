@@ -26,7 +26,7 @@ from hermes_exec.errors import (
     SlotClosed,
 )
 from hermes_exec.pool.fleet import Fleet, waiting_logger
-from hermes_exec.pool.plan import Fail, Lend
+from hermes_exec.pool.plan import Fail, Grant
 from hermes_exec.pool.release import Releases
 from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
@@ -119,8 +119,8 @@ class Queue:
     def serve(self) -> None:
         """Run the planner and hand the waiters what it decides."""
         for action in self.fleet.reconcile():
-            if isinstance(action, Lend):
-                self._hand_over(action)
+            if isinstance(action, Grant):
+                self._grant(action)
             else:
                 self._fail(action)
 
@@ -172,10 +172,10 @@ class Queue:
             self.releases.take_back_unused(slot)
         ticket.slots = []
 
-    def _hand_over(self, lend: Lend) -> None:
-        del self.fleet.state.waiters[lend.waiter.id]
-        ticket = self._tickets.pop(lend.waiter.id)
-        for sandbox_id, count in lend.shares.items():
+    def _grant(self, grant: Grant) -> None:
+        del self.fleet.state.waiters[grant.waiter.id]
+        ticket = self._tickets.pop(grant.waiter.id)
+        for sandbox_id, count in grant.shares.items():
             free = [slot for slot in self.fleet.sandboxes[sandbox_id].slots if slot.state is SlotState.FREE]
             for slot in free[:count]:
                 slot.state, slot.doing = SlotState.PREPARING, ""
@@ -309,7 +309,7 @@ class Queue:
         ahead = sum(
             other.id < waiter.id and other.template == template.key for other in self.fleet.state.waiters.values()
         )
-        free, lent = sum(sandbox.free for sandbox in records), sum(sandbox.lent for sandbox in records)
+        free, lent = sum(sandbox.free for sandbox in records), sum(sandbox.in_use for sandbox in records)
         text = (
             f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {template.key}, which has "
             f"{lent} lent and {free} free; "

@@ -20,7 +20,7 @@ from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostM
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.pace import next_turn
-from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
+from hermes_exec.pool.plan import Close, Fail, Grant, Launch, PlanConfig, plan
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState
 from hermes_exec.pool.templates import Template, Templates
@@ -76,7 +76,7 @@ class Fleet:
 
     # Deciding.
 
-    def reconcile(self) -> list[Lend | Fail]:
+    def reconcile(self) -> list[Grant | Fail]:
         """Ask the planner, begin what it says of sandboxes, and return what it says of waiters."""
         if self.closing:
             return []
@@ -85,7 +85,7 @@ class Fleet:
         )
         decided = plan(self.state, config, anyio.current_time())
         before = len(self.state.sandboxes)
-        for_waiters: list[Lend | Fail] = []
+        for_waiters: list[Grant | Fail] = []
         for action in decided.actions:
             match action:
                 case Launch(key):

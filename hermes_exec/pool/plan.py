@@ -51,7 +51,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Lend:
+class Grant:
     """Give these slots (sandbox id → how many) to a waiter. No shares: the sandboxes it asked for are ready."""
 
     waiter: Waiter
@@ -73,7 +73,7 @@ class Fail:
     waiter: Waiter
 
 
-Action = Launch | Lend | Close | Fail
+Action = Launch | Grant | Close | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _Draft:
     """Their slots."""
     claimed: set[int] = field(default_factory=set)
     """Sandboxes that may not be closed or lent to later waiters."""
-    lent: set[int] = field(default_factory=set)
+    in_use: set[int] = field(default_factory=set)
     """Sandboxes of which slots are lent now."""
     closed: set[int] = field(default_factory=set)
     leaving: list[int] = field(default_factory=list)
@@ -147,7 +147,7 @@ class _Draft:
                 self.retired.add(sandbox.id)
             elif sandbox.phase is Phase.READY:
                 self._count(sandbox.template, 1, sandbox.size)
-                if sandbox.lendable and (free := sandbox.free):
+                if sandbox.available and (free := sandbox.free):
                     self.free[sandbox.id] = free
 
     def _count(self, template: str, sandboxes: int, slots: int) -> None:
@@ -156,7 +156,7 @@ class _Draft:
         self.capacity[template] = self.capacity.get(template, 0) + slots
 
     def _retired(self, sandbox: SandboxRecord) -> bool:
-        if sandbox.draining or (sandbox.quarantined and sandbox.lent == 0):
+        if sandbox.draining or (sandbox.quarantined and sandbox.in_use == 0):
             return True
         longest_s = self.config.templates[sandbox.template].max_lifetime_s
         ends_at = min(
@@ -171,7 +171,7 @@ class _Draft:
         """Close the sandboxes that lend no more and that nobody holds."""
         for sandbox_id in self.leaving:
             sandbox = self.state.sandboxes[sandbox_id]
-            if sandbox.phase is Phase.READY and sandbox.lent == 0:
+            if sandbox.phase is Phase.READY and sandbox.in_use == 0:
                 self._close(
                     sandbox, "quarantined" if sandbox.quarantined else "used" if sandbox.draining else "lifetime"
                 )
@@ -184,7 +184,7 @@ class _Draft:
         sandboxes = [sandbox for sandbox in self.state.of_template(waiter.template) if self.free.get(sandbox.id)]
         available = sum(self.free[sandbox.id] for sandbox in sandboxes)
         if available >= waiter.slots:
-            self._lend(waiter, sandboxes)
+            self._grant(waiter, sandboxes)
             return
         if self._failed(waiter):
             self.actions.append(Fail(waiter))
@@ -200,20 +200,20 @@ class _Draft:
         if missing:
             self._grow(waiter, missing, sandboxes)
 
-    def _lend(self, waiter: Waiter, sandboxes: list[SandboxRecord]) -> None:
+    def _grant(self, waiter: Waiter, sandboxes: list[SandboxRecord]) -> None:
         """Take from the fullest sandboxes first, so that others become idle and can go."""
         shares: dict[int, int] = {}
         missing = waiter.slots
-        for sandbox in sorted(sandboxes, key=lambda sandbox: (self.free[sandbox.id] - sandbox.lent, sandbox.id)):
+        for sandbox in sorted(sandboxes, key=lambda sandbox: (self.free[sandbox.id] - sandbox.in_use, sandbox.id)):
             count = min(missing, self.free[sandbox.id])
             shares[sandbox.id] = count
-            self.lent.add(sandbox.id)
+            self.in_use.add(sandbox.id)
             missing -= count
             self.free[sandbox.id] -= count
             self.claimed.add(sandbox.id)
             if not missing:
                 break
-        self.actions.append(Lend(waiter, shares))
+        self.actions.append(Grant(waiter, shares))
 
     def _failed(self, waiter: Waiter) -> bool:
         """Whether launches failed too often since this waiter came, and the living sandboxes cannot serve it."""
@@ -255,7 +255,7 @@ class _Draft:
         """Count on a sandbox that is on its way out; one that is being closed before one that is still held."""
         if not self.leaving:
             return False
-        self.leaving.sort(key=lambda sandbox_id: (self.state.sandboxes[sandbox_id].lent, sandbox_id), reverse=True)
+        self.leaving.sort(key=lambda sandbox_id: (self.state.sandboxes[sandbox_id].in_use, sandbox_id), reverse=True)
         self.leaving.pop()
         return True
 
@@ -265,7 +265,7 @@ class _Draft:
         others = (
             sandbox
             for sandbox in self.state.sandboxes.values()
-            if sandbox.template != template and sandbox.healthy and not sandbox.lent
+            if sandbox.template != template and sandbox.healthy and not sandbox.in_use
         )
         idle = [sandbox for sandbox in others if sandbox.id not in spoken_for]
         if not idle:
@@ -290,19 +290,19 @@ class _Draft:
         others = (
             sandbox
             for sandbox in self.state.sandboxes.values()
-            if sandbox.template != template and sandbox.healthy and sandbox.lent
+            if sandbox.template != template and sandbox.healthy and sandbox.in_use
         )
         used = [sandbox for sandbox in others if sandbox.id not in self.claimed and sandbox.id not in self.retired]
         if not used:
             return False
-        sandbox = min(used, key=lambda sandbox: (sandbox.lent, sandbox.id))
+        sandbox = min(used, key=lambda sandbox: (sandbox.in_use, sandbox.id))
         self.free.pop(sandbox.id, None)
         self.claimed.add(sandbox.id)
         return True
 
     def _replace(self, sandboxes: list[SandboxRecord]) -> None:
         """Close the smallest idle one of these sandboxes, where there may be a larger one in its place."""
-        idle = [sandbox for sandbox in sandboxes if not sandbox.lent and sandbox.id not in self.lent]
+        idle = [sandbox for sandbox in sandboxes if not sandbox.in_use and sandbox.id not in self.in_use]
         small = [sandbox for sandbox in idle if sandbox.size < self.config.templates[sandbox.template].largest]
         if not small:
             return
@@ -325,10 +325,10 @@ class _Draft:
         ready = [
             sandbox
             for sandbox in self.state.of_template(waiter.template)
-            if sandbox.lendable and sandbox.id not in self.retired
+            if sandbox.available and sandbox.id not in self.retired
         ]
         if len(ready) >= waiter.sandboxes:
-            self.actions.append(Lend(waiter, {}))
+            self.actions.append(Grant(waiter, {}))
             return
         self.claimed.update(sandbox.id for sandbox in ready)
         if self._failed(waiter):
@@ -373,7 +373,7 @@ class _Draft:
                 return size.min_sandboxes
             self.wake_at = min(self.wake_at, ends_at)
         held = sum(
-            sandbox.healthy and (sandbox.lent > 0 or sandbox.id in self.lent)
+            sandbox.healthy and (sandbox.in_use > 0 or sandbox.id in self.in_use)
             for sandbox in self.state.of_template(template)
         )
         return max(size.min_sandboxes, held + 1)
@@ -382,7 +382,7 @@ class _Draft:
         """Close sandboxes above the minimum that were idle for long enough, the longest idle first."""
         spoken_for = self.claimed | self.closed | self.retired
         for sandbox in sorted(self.state.sandboxes.values(), key=lambda sandbox: (sandbox.idle_since, sandbox.id)):
-            if not sandbox.healthy or sandbox.lent or sandbox.id in spoken_for or not self._spare(sandbox.template):
+            if not sandbox.healthy or sandbox.in_use or sandbox.id in spoken_for or not self._spare(sandbox.template):
                 continue
             idle_s = self.config.templates[sandbox.template].idle_timeout_s
             if idle_s is None:

@@ -69,7 +69,7 @@ class SandboxRecord:
         return self.count(SlotState.QUARANTINED)
 
     @property
-    def lent(self) -> int:
+    def in_use(self) -> int:
         """How many of its slots are prepared, held or reset."""
         return len(self.slots) - self.free - self.quarantined
 
@@ -79,7 +79,7 @@ class SandboxRecord:
         return self.phase is Phase.READY and not self.draining
 
     @property
-    def lendable(self) -> bool:
+    def available(self) -> bool:
         """Whether its free slots may be handed out now."""
         return self.phase is Phase.READY and not self.draining and not self.suspect
 

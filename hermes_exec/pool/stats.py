@@ -19,7 +19,7 @@ def pool_stats(running: RunningPool | None, slots_most: int) -> PoolStats:
         sandboxes={phase.value: sum(record.phase is phase for record in records) for phase in Phase},
         slots_most=slots_most,
         slots_total=sum(record.size for record in ready),
-        slots_in_use=sum(record.lent for record in records),
+        slots_in_use=sum(record.in_use for record in records),
         slots_free=sum(record.free for record in ready),
         slots_quarantined=sum(record.quarantined for record in records),
         waiting=len(fleet.state.waiters),

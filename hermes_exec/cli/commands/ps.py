@@ -37,7 +37,7 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
     from hermes_exec.backends.capabilities import Leaves
     from hermes_exec.cli.kit.ending import fields_of
     from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
-    from hermes_exec.cli.observe.client import lent_slots
+    from hermes_exec.cli.observe.client import acquired_slots
 
     wanted = wanted_backends(backend, config, option)
     left: list[str] = []
@@ -51,7 +51,7 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
     for line in left:
         say(one_line(line))
     slots: dict[str, list[str]] = {}
-    for _, facts in await lent_slots():
+    for _, facts in await acquired_slots():
         slots.setdefault(str(facts.sandbox), []).append(one_line(facts.id))
     rows: list[dict[str, Any]] = []
     for answer in answers:

@@ -55,17 +55,17 @@ class Refusal(PoolAnswer):
     kind: Text = ""
 
 
-class LentSlot(PoolAnswer):
+class AcquiredSlot(PoolAnswer):
     """A slot that a pool lends."""
 
     id: Text
     sandbox: Text | None = None
 
 
-class LentSlots(PoolAnswer):
+class AcquiredSlots(PoolAnswer):
     """The answer to `slots`."""
 
-    slots: Annotated[list[LentSlot], Field(max_length=10_000)]
+    slots: Annotated[list[AcquiredSlot], Field(max_length=10_000)]
 
 
 class RunningProcess(PoolAnswer):

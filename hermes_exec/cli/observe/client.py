@@ -15,7 +15,15 @@ from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from hermes_exec.cli.kit.output import one_line, say
-from hermes_exec.cli.observe.answers import Answer, BadAnswer, LentSlot, LentSlots, Refusal, ViewEvent, read_answer
+from hermes_exec.cli.observe.answers import (
+    AcquiredSlot,
+    AcquiredSlots,
+    Answer,
+    BadAnswer,
+    Refusal,
+    ViewEvent,
+    read_answer,
+)
 from hermes_exec.errors import ExecError, SlotClosed
 from hermes_exec.pool.observe import SUFFIX, listens
 from hermes_exec.pool.private_directory import directory, is_private
@@ -105,18 +113,18 @@ def _is_socket(path: Path, uid: int) -> bool:
     return own and path.suffix == SUFFIX and not path.name.startswith(".")
 
 
-async def lent_slots() -> list[tuple[Path, LentSlot]]:
+async def acquired_slots() -> list[tuple[Path, AcquiredSlot]]:
     """The slots that pools on this host lend, each with the socket of its pool. A pool that is silent, or answers
     something else, is named on stderr and left out.
     """
-    answers: dict[Path, LentSlots] = {}
+    answers: dict[Path, AcquiredSlots] = {}
 
     async def ask(path: Path) -> None:
         if not listens(path):
             return
         try:
             async with connect(path) as driver:
-                answers[path] = await driver.ask("slots", LentSlots, LONGEST_LIST)
+                answers[path] = await driver.ask("slots", AcquiredSlots, LONGEST_LIST)
         except (OSError, SlotClosed):
             return
         except ExecError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import one_line, printable, say, table
 from hermes_exec.cli.observe.answers import Processes, RunningProcess, ViewEvent
-from hermes_exec.cli.observe.client import Driver, connect, lent_slots
+from hermes_exec.cli.observe.client import Driver, acquired_slots, connect
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError, SlotClosed
 
@@ -46,7 +46,7 @@ async def _look_on(path: Path, slot: str) -> None:
 
 async def _find(slot: str) -> Path:
     lent: dict[str, Path] = {}
-    for path, facts in await lent_slots():
+    for path, facts in await acquired_slots():
         lent.setdefault(facts.id, path)  # another user's pool takes no name of root's
     if slot in lent:
         return lent[slot]

@@ -29,15 +29,15 @@ class Context:
     factory: PoolFactory
     facts: Facts
     directory: Path
-    lent: Slot | None = None
+    acquired: Slot | None = None
     mark: str = field(default_factory=lambda: f"conformance-{secrets.token_hex(8)}")
 
     @property
     def slot(self) -> Slot:
         """The slot of this check."""
-        if self.lent is None:
+        if self.acquired is None:
             raise RuntimeError("an own_pool check makes its slots itself")
-        return self.lent
+        return self.acquired
 
     async def argv(self, name: str, *words: object, slot: Slot | None = None) -> list[str]:
         """The argv of one of the applets (runner/cmd/applets), which every image can run."""
@@ -106,7 +106,7 @@ class Context:
             outside.end(alive)
             if alive:
                 raise AssertionError(f"{len(alive)} processes are left, seen from outside the sandbox")
-        elif self.lent is not None:
+        elif self.acquired is not None:
             left = [p.pid for p in await self.slot.processes() if any(self.mark in word for word in p.argv)]
             if left:
                 raise AssertionError(f"{len(left)} processes are left, seen inside the sandbox")

@@ -51,7 +51,7 @@ async def test_all_are_asked_at_once(place: Path) -> None:
         for name in ("a", "b", "c"):
             listener = await open_ones.enter_async_context(await anyio.create_unix_listener(place / f"{name}{SUFFIX}"))
             tasks.start_soon(listener.serve, answer)
-        found = await client.lent_slots()
+        found = await client.acquired_slots()
         tasks.cancel_scope.cancel()
     assert [path.name for path, _ in found] == [f"{name}{SUFFIX}" for name in ("a", "b", "c")]
 
@@ -69,7 +69,7 @@ async def test_one_that_takes_no_connection_is_left_out(place: Path, monkeypatch
                 waiting.setblocking(False)
                 waiting.connect(path)
         with anyio.fail_after(60):
-            assert await client.lent_slots() == []
+            assert await client.acquired_slots() == []
 
 
 HONEST = b'{"slots": [{"id": "a-s0", "sandbox": "a", "more": 1}], "more": 2}\n'
@@ -112,7 +112,7 @@ async def found_beside(place: Path, bad: bytes) -> list[str]:
         for name, answer in (("a", HONEST), ("b", bad), ("c", HONEST)):
             listener = await open_ones.enter_async_context(await anyio.create_unix_listener(place / f"{name}{SUFFIX}"))
             tasks.start_soon(listener.serve, answering(answer))
-        found = await client.lent_slots()
+        found = await client.acquired_slots()
         tasks.cancel_scope.cancel()
     return [path.stem for path, _ in found]
 

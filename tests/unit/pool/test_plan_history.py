@@ -120,11 +120,11 @@ class History(RuleBasedStateMachine):
     @invariant()
     def slots_add_up(self) -> None:
         for sandbox in self.world.state.sandboxes.values():
-            assert min(sandbox.free, sandbox.lent, sandbox.quarantined) >= 0
+            assert min(sandbox.free, sandbox.in_use, sandbox.quarantined) >= 0
             if sandbox.phase is Phase.READY:
-                assert sandbox.free + sandbox.lent + sandbox.quarantined == sandbox.size == len(sandbox.slots)
+                assert sandbox.free + sandbox.in_use + sandbox.quarantined == sandbox.size == len(sandbox.slots)
             held = sum(sandbox_id == sandbox.id for sandboxes in self.world.held.values() for sandbox_id in sandboxes)
-            assert held == sandbox.lent
+            assert held == sandbox.in_use
 
     def teardown(self) -> None:
         self.world.run_dry()

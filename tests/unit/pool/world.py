@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, TemplateSize, plan
+from hermes_exec.pool.plan import Close, Fail, Grant, Launch, PlanConfig, TemplateSize, plan
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState, Waiter
 
 DELAYS = (0.5, 30.0)
@@ -62,10 +62,10 @@ class World:
         match action:
             case Launch(template):
                 self.state.launching(template, self.config.templates[template].slots_per_sandbox, self.now)
-            case Lend(waiter, shares):
+            case Grant(waiter, shares):
                 for sandbox_id, count in shares.items():
                     sandbox = self.state.sandboxes[sandbox_id]
-                    assert sandbox.lendable
+                    assert sandbox.available
                     assert 0 < count <= sandbox.free
                     assert sandbox.template == waiter.template
                 del self.state.waiters[waiter.id]
@@ -79,7 +79,7 @@ class World:
                     self.held[waiter.id] = [sandbox_id for sandbox_id, count in shares.items() for _ in range(count)]
             case Close(sandbox_id, reason):
                 sandbox = self.state.sandboxes[sandbox_id]
-                assert sandbox.lent == 0
+                assert sandbox.in_use == 0
                 assert sandbox.phase is Phase.READY
                 sandbox.phase = Phase.CLOSING
                 self.closed.append((sandbox_id, reason))
