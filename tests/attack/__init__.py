@@ -1,1 +1,1 @@
-"""A tenant that attacks: one table of attacks, fired on every level, from which docs/isolation.md is generated."""
+"""Attacks of a tenant: one table, run on every level, from which docs/evidence/attacks.md is generated."""

@@ -1,7 +1,7 @@
-"""Fires all attacks on all levels and prints the tables: `python -m tests.attack [--write] [--level LEVEL]`.
+"""Run all attacks on all levels and print the tables: `python -m tests.attack [--write] [--level LEVEL]`.
 
-`--write` puts them into docs/isolation.md, which keeps the columns of other levels than those named and the rows that
-are not fired. All levels are there only as root, with Docker and with Apptainer.
+`--write` puts them into docs/evidence/attacks.md. The page keeps the columns of levels and the rows that are not run.
+All levels are available only as root, with Docker and with Apptainer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables in docs/isolation.md: written from what was seen, and read back by the tests."""
+"""The tables of docs/evidence/attacks.md: rendered from outcomes, and read back by the tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.attack.levels import LEVELS
 from tests.attack.model import Outcome, Row
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "isolation.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "attacks.md"
 BEGIN = "<!-- attacks: begin (python -m tests.attack --write) -->"
 END = "<!-- attacks: end -->"
 AREAS = {
@@ -34,7 +34,7 @@ def render(rows: Iterable[Row], seen: Seen, page: str = "") -> str:
     for area, title in AREAS.items():
         of_area = [row for row in rows if row.attack.area == area]
         if of_area:
-            parts += [f"### {title}", "", *_table(of_area, seen, kept), *_notes(of_area, seen, kept, page)]
+            parts += [f"## {title}", "", *_table(of_area, seen, kept), *_notes(of_area, seen, kept, page)]
     return "\n".join(parts).strip() + "\n"
 
 
@@ -54,20 +54,26 @@ def _table(rows: list[Row], seen: Seen, kept: Mapping[str, Mapping[str, str]]) -
 
 
 def _notes(rows: list[Row], seen: Seen, kept: Mapping[str, Mapping[str, str]], page: str) -> list[str]:
-    lines: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    figures: dict[tuple[str, str], str] = {}
     for row in rows:
-        name = row.attack.name
+        name = f"**{row.attack.name}**"
         if any(_text(row, level, seen, kept).startswith("**not given") for level in LEVELS):
-            lines[f"- Not given, **{name}**"] = f": {row.attack.why}"
-        head = f"- Measured, **{name}**"
-        figures = {level: seen[level][row.id].measured for level in LEVELS if row.id in seen.get(level, {})}
-        old = [line.removeprefix(f"{head}: ") for line in page.splitlines() if line.startswith(f"{head}: ")]
-        known = [part for text in old for part in text.split("; ")]
-        told = {part.partition(": ")[0]: part.partition(": ")[2] for part in known}
-        told |= {LEVELS[level].title: text for level, text in figures.items() if text}
-        if told:
-            lines[head] = ": " + "; ".join(f"{title}: {text}" for title, text in told.items())
-    return [head + rest for head, rest in lines.items()] + ([""] if lines else [])
+            reasons[name] = row.attack.why
+        for level in LEVELS.values():
+            outcome = seen.get(level.id, {}).get(row.id)
+            head = f"| {name} | {level.title} | "
+            before = [line.removeprefix(head).removesuffix(" |") for line in page.splitlines() if line.startswith(head)]
+            text = outcome.measured if outcome and outcome.measured else "".join(before[:1])
+            if text:
+                figures[name, level.title] = text
+    notes = _notes_table(["not given", "why"], reasons.items())
+    return notes + _notes_table(["measured", "level", "figures"], ((*key, text) for key, text in figures.items()))
+
+
+def _notes_table(head: list[str], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [_line(list(row)) for row in rows]
+    return [_line(head), _line(["---"] * len(head)), *lines, ""] if lines else []
 
 
 def _line(cells: list[str]) -> str:
@@ -93,8 +99,8 @@ def _cells(page: str) -> dict[str, dict[str, str]]:
     area, columns = "", list[str]()
     by_title = {title: name for name, title in AREAS.items()}
     for line in page.partition(BEGIN)[2].partition(END)[0].splitlines():
-        if line.startswith("### "):
-            area = by_title[line.removeprefix("### ")]
+        if line.startswith("## "):
+            area = by_title[line.removeprefix("## ")]
         if line.startswith("| attack | on | "):
             by_column = {level.title: level.id for level in LEVELS.values()}
             columns = [by_column[title] for title in line.removesuffix(" |").split(" | ")[2:]]

@@ -30,7 +30,7 @@ from tests.support.hostile import Backend, registered
 
 BEGIN = "<!-- sandboxes: begin (python -m tests.attack.sandboxes --write) -->"
 END = "<!-- sandboxes: end -->"
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "isolation.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "hostile-sandboxes.md"
 TIMEOUT_S = 1.0
 HANG_S = 60.0
 MOST_MIB = 64.0
@@ -167,48 +167,52 @@ def _long_header(number: int, at: int) -> bytes:
 
 STARTED = b'{"event":"started","pid":5}'
 ASSAULTS = (
-    Assault("garbage", "sends bytes that are no frames", at_once(lambda _: os.urandom(100_000) + b"\xff" * 32)),
-    Assault("a frame of 2 GiB", "says that so much follows", at_once(lambda n: HEADER.pack(1 << 31, 4, 0, 0, n))),
+    Assault("garbage", "sends bytes that are not frames", at_once(lambda _: os.urandom(100_000) + b"\xff" * 32)),
+    Assault("a frame of 2 GiB", "announces a frame of that size", at_once(lambda n: HEADER.pack(1 << 31, 4, 0, 0, n))),
     Assault(
         "output without credit",
-        "sends output without end, whatever it was allowed",
+        "sends output without end and ignores flow control",
         without_end(lambda n, at: encode_positioned(FrameType.DATA, n, 1, at * 50_000, bytes(50_000))),
     ),
     Assault(
-        "news without credit",
-        "tells of a start, without end",
+        "events without credit",
+        "sends start events without end",
         without_end(lambda n, at: encode_positioned(FrameType.EVENT, n, 0, at * len(STARTED), STARTED)),
     ),
     Assault(
         "an answer without end",
-        "sends parts of a result, and always says that more follows",
+        "sends parts of a result, each marked as not the last",
         without_end(lambda n, _: encode(FrameType.RESPONSE, n, bytes(65_000), flags=MORE)),
         lease_s=30.0,
     ),
     Assault(
         "an answer of 60,000 levels",
-        "sends JSON that is nested so deep",
+        "sends JSON with that many nested arrays",
         at_once(lambda n: _response(n, b'{"result":' + b"[" * 60_000)),
     ),
     Assault(
         "numbers of 4,000 digits",
-        "says that the command ended with such a code",
+        "reports such a number as the exit code",
         at_once(lambda n: _response(n, b'{"result": {"exit_code": ' + b"9" * 4000 + b"}}")),
     ),
     Assault(
-        "a wrong shape",
-        "answers with a result of another call",
+        "a wrong result type",
+        "answers with the result type of another method",
         at_once(lambda n: _response(n, b'{"result": {"entries": []}}')),
     ),
-    Assault("the future", "answers a call that was not made", at_once(lambda n: _response(n + 1, b'{"result": {}}'))),
+    Assault(
+        "an unknown request",
+        "answers a request that was never sent",
+        at_once(lambda n: _response(n + 1, b'{"result": {}}')),
+    ),
     Assault(
         "a replay",
         "sends the same output twice",
         at_once(lambda n: encode_positioned(FrameType.DATA, n, 1, 0, b"x") * 2),
     ),
     Assault(
-        "credit for nothing",
-        "says that it has read what was never sent",
+        "false credit",
+        "acknowledges bytes that were never sent",
         at_once(lambda n: encode_position(FrameType.CREDIT, n, 1 << 40)),
     ),
     Assault(
@@ -219,7 +223,7 @@ ASSAULTS = (
     Assault("silence", "keeps the stream alive and never answers", at_once(lambda _: b"")),
     Assault(
         "a byte at a time",
-        "answers at some hundred bytes a second",
+        "answers with a few hundred bytes per second",
         slowly(
             lambda n: b"".join(
                 (
@@ -231,19 +235,24 @@ ASSAULTS = (
         ),
         call=run_long,
     ),
-    Assault("a hang-up", "closes the stream, and takes no other", at_once(lambda _: b"")),
-    Assault("a broken handshake", "sends garbage before it is known", at_once(lambda _: os.urandom(5000)), "hello"),
-    Assault("a handshake without end", "keeps alive and says no more", at_once(lambda _: b""), "hello"),
+    Assault("a hang-up", "closes the stream and accepts no new one", at_once(lambda _: b"")),
+    Assault("a broken handshake", "sends garbage during the handshake", at_once(lambda _: os.urandom(5000)), "hello"),
     Assault(
-        "names that lead out",
-        "has `..`, absolute names, links and devices in a directory that is downloaded",
+        "a handshake without end",
+        "sends keepalives and nothing else during the handshake",
+        at_once(lambda _: b""),
+        "hello",
+    ),
+    Assault(
+        "names that lead outside",
+        "puts `..`, absolute names, links and devices into a downloaded directory",
         at_once(lambda n: _archive(n, _tree(LEADING_OUT), b'{"result": {"files": 7, "bytes": 0, "skipped": []}}')),
         "file.get_tree",
         download,
     ),
     Assault(
         "a name of a gigabyte",
-        "has such a one in a directory that is downloaded",
+        "puts a file name of that size into a downloaded directory",
         without_end(_long_header),
         "file.get_tree",
         download,

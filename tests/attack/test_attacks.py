@@ -1,4 +1,4 @@
-"""What every attack comes to on every level is what docs/isolation.md says."""
+"""The verdict of every attack on every level is the verdict in docs/evidence/attacks.md."""
 
 from __future__ import annotations
 

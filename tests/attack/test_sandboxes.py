@@ -1,4 +1,4 @@
-"""What a hostile sandbox can do to its driver is what docs/isolation.md says, and takes little of it."""
+"""A hostile sandbox does to its driver only the things in docs/evidence/hostile-sandboxes.md, at little cost."""
 
 from __future__ import annotations
 

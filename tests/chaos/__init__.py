@@ -1,3 +1,3 @@
 """What becomes of a rollout when the engine, a sandbox or the driver breaks: rows of a table in
-`docs/reliability.md`.
+`docs/evidence/failures.md`.
 """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tests.chaos import containers, drivers, killed, room
 from tests.chaos.seen import Seen
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "failures.md"
 BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
 HEAD = ("what happens", "the call under way", "in", "the next call on the slot", "the pool", "left")
 SHORT, LONG = 3, 50

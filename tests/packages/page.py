@@ -1,4 +1,4 @@
-"""The table in docs/reliability.md: written by `python -m tests.packages --write`, and read back by the tests."""
+"""The tables of docs/evidence/package-suites.md: `python -m tests.packages --write` writes them, tests read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.packages.places import PAIRS, Pair
 from tests.packages.report import Report
 from tests.packages.suites import SUITES, Suite
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "package-suites.md"
 BEGIN = "<!-- packages: begin (python -m tests.packages --write) -->"
 END = "<!-- packages: end -->"
 ROW = re.compile(r"\| (.+) \| (.+) \| (.+) \| (.+) \| (.+) \|")
@@ -38,6 +38,7 @@ class Line(NamedTuple):
         return f"| {' | '.join(self)} |"
 
 
+DIFFERENCES = ("| test | verdict | reason |", "|---|---|---|")
 HEAD = Line("package", "outside", "verdicts", "in a slot", "verdicts")
 
 
@@ -62,26 +63,26 @@ def told(counts: Counter[str]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict])
 
 
-def bullet(known: Named) -> str:
+def difference(known: Named) -> str:
     """One named difference."""
     titles = [pair.inside.title for pair in PAIRS if pair.name in known.pairs]
     where = f" ({', '.join(titles)})" if titles else ""
     kind = "varies" if known.varies else "differs"
-    return f"- {known.package}, `{known.test}` {kind}{where}: {known.why}."
+    return f"| {known.package}: `{known.test}` | {kind}{where} | {known.why} |"
 
 
 def written() -> tuple[list[Line], list[str]]:
     """What stands there: the rows, and the named differences."""
     lines = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0].splitlines()
     rows = [Line(*match.groups()) for text in lines if (match := re.fullmatch(ROW, text))]
-    return [row for row in rows if row != HEAD], [text for text in lines if text.startswith("- ")]
+    return [row for row in rows if row != HEAD], [text for text in lines if "::" in text]
 
 
 def rewrite(lines: list[Line]) -> None:
     """Put new rows and the named differences between the markers of the page; rows of other suites stay."""
     rows = {row.key: row for row in [*written()[0], *lines]}
     ordered = [str(rows[key]) for key in keys() if key in rows]
-    table = [str(HEAD), f"|{'---|' * len(HEAD)}", *ordered, "", *map(bullet, EXPLAINED)]
+    table = [str(HEAD), f"|{'---|' * len(HEAD)}", *ordered, "", *DIFFERENCES, *map(difference, EXPLAINED)]
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     text = "\n".join([before + BEGIN, "", *table, "", END + rest.partition(END)[2]])
     PAGE.write_text(text, "utf-8")

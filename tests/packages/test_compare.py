@@ -9,7 +9,7 @@ import pytest
 
 from tests.packages.compare import Named, Seen, counted, differing, gone, named, settled
 from tests.packages.explained import EXPLAINED
-from tests.packages.page import bullet, keys, told, written
+from tests.packages.page import difference, keys, told, written
 from tests.packages.places import PAIRS, NoReport, report_of
 from tests.packages.report import Case, Report, parsed
 from tests.packages.suites import SUITES
@@ -120,4 +120,4 @@ def test_the_table_is_whole_and_no_verdict_in_it_differs_without_a_name() -> Non
 
 
 def test_the_page_has_all_differences_that_are_explained() -> None:
-    assert written()[1] == [bullet(one) for one in EXPLAINED]
+    assert written()[1] == [difference(one) for one in EXPLAINED]

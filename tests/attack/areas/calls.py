@@ -150,7 +150,7 @@ CALLS = (
     Attack(
         "links in calls",
         "files",
-        "has the driver read, write, copy, move and search through links, and take and bring trees",
+        "plants links where the driver reads, writes, copies, moves, searches, uploads and downloads",
         "files.links",
         ("neighbour", "host"),
         by=follow_links,
@@ -159,7 +159,7 @@ CALLS = (
     Attack(
         "races in calls",
         "files",
-        "exchanges a directory and a link without end while the driver's calls and trees go through it",
+        "keeps swapping a directory and a link while calls of the driver go through it",
         "files.swap",
         ("neighbour", "host"),
         by=race,
@@ -168,7 +168,7 @@ CALLS = (
     Attack(
         "special files",
         "files",
-        "FIFOs, sockets, endless devices, a tebibyte without content: for a call of the driver to wait or swell",
+        "plants FIFOs, sockets, endless devices and a sparse file of 1 TiB to block or bloat calls of the driver",
         "files.special",
         ("driver",),
         by=special_files,
@@ -177,7 +177,7 @@ CALLS = (
     Attack(
         "names at a terminal",
         "files",
-        "calls processes what a terminal obeys, for a user who looks (`hermes-exec shell --slot`)",
+        "gives processes names with terminal escapes, for a user of `hermes-exec shell --slot`",
         against=("driver",),
         by=hostile_names,
         succeeds_alone=False,
@@ -185,7 +185,7 @@ CALLS = (
     Attack(
         "the runner's socket",
         "protocol",
-        "sends garbage, frames that are too large and others' ids, and holds 100 silent connections",
+        "sends garbage, oversized frames and foreign ids, and holds 100 silent connections",
         "protocol.runner_socket",
         ("runner",),
         succeeds_alone=False,

@@ -8,43 +8,55 @@ FILES = (
     Attack(
         "by path",
         "files",
-        "opens its files by every name that they have, in the slot and on the host",
+        "opens the victim's files by each of their paths, in the slot and on the host",
         "files.by_path",
         ("neighbour", "host"),
     ),
-    Attack("list", "files", "lists the directories that they are in", "files.by_listing", ("neighbour", "host")),
-    Attack("search", "files", "goes through everything that can be seen", "files.by_search", ("neighbour", "host")),
+    Attack(
+        "list", "files", "lists the directories that hold the victim's files", "files.by_listing", ("neighbour", "host")
+    ),
+    Attack("search", "files", "walks every visible directory", "files.by_search", ("neighbour", "host")),
     Attack(
         "change",
         "files",
-        "overwrites, truncates, renames, removes, and puts files beside them",
+        "overwrites, truncates, renames and removes files, and adds files beside them",
         "files.change",
         ("neighbour", "host"),
     ),
     Attack(
         "`/proc/*/root`",
         "files",
-        "goes through the root and the working directory of other processes",
+        "follows the root and working directory of other processes",
         "files.by_root",
         ("neighbour", "host"),
     ),
     Attack(
         "`/proc/*/fd`",
         "files",
-        "opens what other processes have open, a removed file among it",
+        "opens the open files of other processes, one of them removed",
         "files.by_descriptor",
         ("neighbour", "host", "runner"),
     ),
-    Attack("hard links", "files", "links to them and reads the link", "files.by_hard_link", ("neighbour", "host")),
+    Attack(
+        "hard links",
+        "files",
+        "creates hard links to the victim's files and reads the links",
+        "files.by_hard_link",
+        ("neighbour", "host"),
+    ),
     Attack(
         "bind mounts",
         "files",
-        "mounts their directories, also in mount and user namespaces of its own",
+        "mounts the victim's directories, also in new mount and user namespaces",
         "files.by_bind_mount",
         ("neighbour", "host"),
     ),
     Attack(
-        "uncovering", "files", "unmounts everything, to see what is below", "files.by_uncovering", ("neighbour", "host")
+        "uncovering",
+        "files",
+        "unmounts everything to uncover the files below",
+        "files.by_uncovering",
+        ("neighbour", "host"),
     ),
     Attack(
         "handles",
@@ -57,7 +69,7 @@ FILES = (
     Attack(
         "inherited descriptors",
         "files",
-        "looks for descriptors that were left open in it",
+        "looks for open descriptors inherited from the runner",
         "files.by_inherited_descriptor",
         ("runner",),
         succeeds_alone=False,
@@ -65,7 +77,7 @@ FILES = (
     Attack(
         "devices",
         "files",
-        "opens disks, memory and all other devices, by nodes that are there and by its own",
+        "opens disks, memory and all other devices, by existing nodes and by new ones",
         "files.devices",
         ("host",),
         succeeds_alone=False,
@@ -73,7 +85,7 @@ FILES = (
     Attack(
         "system programs",
         "files",
-        "writes to the programs, libraries and settings of the host or of the sandbox that others use",
+        "writes to programs, libraries and settings that others use",
         "files.system_files",
         ("host",),
         own_sandbox=True,
@@ -82,7 +94,7 @@ FILES = (
     Attack(
         "the runner's program",
         "files",
-        "opens it for writing by `/proc/*/exe`",
+        "opens the runner's executable for writing through `/proc/*/exe`",
         "files.runner_program",
         ("runner",),
         succeeds_alone=False,

@@ -6,33 +6,37 @@ from tests.attack.model import Attack
 
 IPC = (
     Attack(
-        "abstract sockets", "ipc", "connects to its abstract Unix socket", "ipc.abstract_socket", ("neighbour", "host")
+        "abstract sockets",
+        "ipc",
+        "connects to the victim's abstract Unix socket",
+        "ipc.abstract_socket",
+        ("neighbour", "host"),
     ),
     Attack(
         "abstract datagrams",
         "ipc",
-        "sends to its abstract datagram socket and takes the answer",
+        "sends to the victim's abstract datagram socket and reads the reply",
         "ipc.abstract_datagrams",
         ("neighbour", "host"),
     ),
     Attack(
         "path sockets",
         "ipc",
-        "connects to the socket in its temporary directory",
+        "connects to a socket in the victim's temporary directory",
         "ipc.path_socket",
         ("neighbour", "host"),
     ),
     Attack(
         "FIFOs",
         "ipc",
-        "reads the FIFO in its temporary directory, which everybody may read by its mode",
+        "reads a world-readable FIFO in the victim's temporary directory",
         "ipc.named_pipe",
         ("neighbour", "host"),
     ),
     Attack(
         "`/dev/shm`, `/tmp`, `/var/tmp`",
         "ipc",
-        "reads its world-readable files there",
+        "reads the victim's world-readable files there",
         "ipc.shared_directories",
         ("neighbour", "host"),
         why="at `uid` they are the sandbox's, and file modes decide. Programs that need it closed set an umask of 077, "
@@ -41,7 +45,7 @@ IPC = (
     Attack(
         "System V memory",
         "ipc",
-        "attaches its shared memory, which is open to all by its mode",
+        "attaches the victim's world-readable shared memory",
         "ipc.system_v_memory",
         ("neighbour", "host"),
         why="at `uid` slots share the sandbox's IPC namespace, and the modes of the objects decide.",
@@ -49,7 +53,7 @@ IPC = (
     Attack(
         "System V messages",
         "ipc",
-        "takes a message out of its queue, open to all by its mode",
+        "takes a message out of the victim's world-readable queue",
         "ipc.system_v_messages",
         ("neighbour", "host"),
         why="as System V memory.",
@@ -57,7 +61,7 @@ IPC = (
     Attack(
         "System V semaphores",
         "ipc",
-        "finds its semaphores",
+        "finds the victim's semaphores",
         "ipc.system_v_semaphores",
         ("neighbour", "host"),
         why="as System V memory.",
@@ -65,18 +69,18 @@ IPC = (
     Attack(
         "POSIX queues",
         "ipc",
-        "takes a message out of its queue, open to all by its mode",
+        "takes a message out of the victim's world-readable queue",
         "ipc.posix_queue",
         ("neighbour", "host"),
         why="as System V memory.",
     ),
     Attack(
-        "keyrings", "ipc", "reads keys of its session's and its user's keyring", "ipc.keyrings", ("neighbour", "host")
+        "keyrings", "ipc", "reads keys of the victim's session and user keyrings", "ipc.keyrings", ("neighbour", "host")
     ),
     Attack(
         "TIOCSTI",
         "ipc",
-        "types into terminals that are not its own",
+        "types into terminals of others",
         "ipc.type_into_terminals",
         ("neighbour",),
         succeeds_alone=False,

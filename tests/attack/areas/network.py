@@ -32,7 +32,7 @@ NETWORK = (
         Attack(
             f"the neighbour's sandbox{'' if network else ', network off'}",
             "network",
-            "connects to what the neighbour serves on the address of its sandbox"
+            "connects to the neighbour's server on the address of its sandbox"
             + ("" if network else ", where the slots have `network=False`"),
             "network.addresses",
             by=over_the_bridge,
@@ -49,7 +49,7 @@ NETWORK = (
     Attack(
         "ports",
         "network",
-        "connects to its TCP and UDP ports on loopback, IPv4 and IPv6",
+        "connects to the victim's TCP and UDP ports on loopback, IPv4 and IPv6",
         "network.ports",
         ("neighbour", "host"),
         why="slots with the network on share their sandbox's loopback, and on `local` and Apptainer the host's. "
@@ -58,7 +58,7 @@ NETWORK = (
     Attack(
         "ports, network off",
         "network",
-        "the same where the slot has `network=False`",
+        "the same from a slot with `network=False`",
         "network.ports",
         ("neighbour", "host"),
         network=False,
@@ -67,7 +67,7 @@ NETWORK = (
     Attack(
         "abstract sockets, network off",
         "network",
-        "connects to its abstract socket where the slot has `network=False`",
+        "connects to the victim's abstract socket from a slot with `network=False`",
         "ipc.abstract_socket",
         ("neighbour", "host"),
         network=False,
@@ -75,7 +75,7 @@ NETWORK = (
     Attack(
         "taking ports",
         "network",
-        "listens on the port that it listens on",
+        "listens on a port of the victim",
         "network.take_over_ports",
         ("neighbour", "host"),
         succeeds_alone=False,
@@ -83,7 +83,7 @@ NETWORK = (
     Attack(
         "raw sockets",
         "network",
-        "opens sockets that see and forge what passes by",
+        "opens sockets that read and forge packets",
         "network.listen_in",
         ("neighbour",),
         succeeds_alone=False,
@@ -93,7 +93,7 @@ NETWORK = (
     Attack(
         "interfaces",
         "network",
-        "gives the loopback interface another address",
+        "adds an address to the loopback interface",
         "network.reconfigure",
         ("neighbour",),
         succeeds_alone=False,
@@ -101,7 +101,7 @@ NETWORK = (
     Attack(
         "its network",
         "network",
-        "goes over into the network namespace of other processes",
+        "enters the network namespace of other processes",
         "network.other_namespace",
         ("neighbour", "host"),
         network=False,
@@ -110,7 +110,7 @@ NETWORK = (
     Attack(
         "nothing but `lo`",
         "network",
-        "looks for interfaces, routes and neighbours where the slot has `network=False`",
+        "looks for interfaces, routes and neighbours in a slot with `network=False`",
         "network.interfaces",
         ("host",),
         network=False,
@@ -119,7 +119,7 @@ NETWORK = (
     Attack(
         "other families",
         "network",
-        "opens sockets of families that no network namespace holds, where the slot has `network=False`",
+        "opens sockets of families outside of network namespaces, in a slot with `network=False`",
         "network.other_families",
         ("host",),
         network=False,

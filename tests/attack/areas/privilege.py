@@ -8,7 +8,7 @@ PRIVILEGE = (
     Attack(
         "set-user-id programs",
         "privilege",
-        "runs programs that belong to root and carry the bit or all capabilities",
+        "runs root's programs that have the bit or all capabilities",
         "privilege.setuid_program",
         ("own",),
         succeeds_alone=False,
@@ -16,7 +16,7 @@ PRIVILEGE = (
     Attack(
         "own set-user-id programs",
         "privilege",
-        "makes such programs itself",
+        "creates such programs",
         "privilege.own_setuid_program",
         ("own",),
         succeeds_alone=False,
@@ -39,11 +39,18 @@ PRIVILEGE = (
         own_sandbox=True,
         succeeds_alone=False,
     ),
-    Attack("the kernel's log", "privilege", "reads it", "privilege.kernel_log", ("host",), succeeds_alone=False),
+    Attack(
+        "the kernel's log",
+        "privilege",
+        "reads the kernel's log",
+        "privilege.kernel_log",
+        ("host",),
+        succeeds_alone=False,
+    ),
     Attack(
         "kernel settings",
         "privilege",
-        "opens for writing what changes the kernel, in `/proc`, `/sys` and `/dev`",
+        "opens kernel settings in `/proc`, `/sys` and `/dev` for writing",
         "privilege.kernel_settings",
         ("host",),
         succeeds_alone=False,
@@ -51,7 +58,7 @@ PRIVILEGE = (
     Attack(
         "control groups",
         "privilege",
-        "leaves its group or raises its limits",
+        "leaves its cgroup or raises the limits of it",
         "privilege.control_groups",
         ("own",),
         succeeds_alone=False,
@@ -59,7 +66,7 @@ PRIVILEGE = (
     Attack(
         "user namespaces",
         "privilege",
-        "becomes root in a user namespace of its own and tries what that gives outside of it",
+        "becomes root in a new user namespace and uses these rights outside of it",
         "privilege.namespaces",
         ("host",),
         succeeds_alone=False,

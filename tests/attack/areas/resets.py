@@ -141,7 +141,7 @@ RESETS = (
     Attack(
         "exchanged names",
         "files",
-        "exchanges directories of the neighbour and of a third slot without end while the third is reset",
+        "keeps swapping directories of the neighbour and of a third slot while the third is reset",
         "resets.exchange",
         by=exchanged,
         succeeds_alone=False,
@@ -151,7 +151,7 @@ SLOW_RESETS = (
     Attack(
         "open directories",
         "resources",
-        "makes very many where slots may write, and a third slot is reset",
+        "creates very many open directories while a third slot is reset",
         "resets.spread",
         by=beside_directories,
         succeeds_alone=False,

@@ -34,7 +34,7 @@ USED_UP = partial(Attack, area="resources", against=("neighbour",), by=exhaust, 
 RESOURCES = (
     USED_UP(
         "memory",
-        does="fills 768 MiB where 192 are allowed",
+        does="fills 768 MiB with a limit of 192 MiB",
         program="resources.memory",
         proof=("processes",),
         limit="memory_mb",
@@ -69,9 +69,9 @@ RESOURCES = (
         does="keeps 8 processes busy",
         program="resources.burn",
         limit="cpus",
-        why="slots have a share of the processors only where they have cgroups of their own; a `cpus` limit "
+        why="slots have a share of the processors only if they have their own cgroups; a `cpus` limit "
         "of the sandbox stops all "
-        "its slots when one has used it up.",
+        "its slots when one slot has used it up.",
     ),
     USED_UP("output", does="writes as fast as it can", program="resources.flood"),
     USED_UP(
@@ -81,10 +81,12 @@ RESOURCES = (
         read=False,
     ),
     *MUCH,
-    USED_UP("directories", does="makes one of 20,000 entries and one 3,000 deep", program="resources.many_entries"),
+    USED_UP(
+        "directories", does="creates one of 20,000 entries and one 3,000 levels deep", program="resources.many_entries"
+    ),
     USED_UP(
         "counts by user",
-        does="uses up what the kernel counts by user: descriptors in flight, inotify, queues, pipes",
+        does="uses up counters that the kernel keeps by user: descriptors in flight, inotify, queues, pipes",
         program="resources.kernel_limits",
         why="sandboxes whose user is root on one host, and slots of one ordinary user, share these counts: a "
         "neighbour's programs may be refused the passing of descriptors, beside a whole sandbox also inotify and "
@@ -95,23 +97,23 @@ RESOURCES = (
     Attack(
         "disk",
         "resources",
-        "fills the file system that the slots are on",
+        "fills the file system of the slots",
         "resources.disk",
         by=fill,
-        why="slots share the file system of their sandbox's directory, and no backend bounds it by slot; fired "
+        why="slots share the file system of their sandbox's directory, and no backend bounds it by slot; run "
         "on `local` as root only, "
-        "where a small one can be mounted. Who needs a bound gives `base_dir` or the sandbox a file system of its own.",
+        "where a small one can be mounted. For a bound, put `base_dir` or the sandbox on its own file system.",
         succeeds_alone=False,
     ),
     Attack(
         "inodes",
         "resources",
-        "uses up the inodes of the file system that the slots are on",
+        "uses up the inodes of the file system of the slots",
         "resources.inodes",
         by=fill,
-        why="slots share the file system of their sandbox's directory, and no backend bounds it by slot; fired "
+        why="slots share the file system of their sandbox's directory, and no backend bounds it by slot; run "
         "on `local` as root only, "
-        "where a small one can be mounted. Who needs a bound gives `base_dir` or the sandbox a file system of its own.",
+        "where a small one can be mounted. For a bound, put `base_dir` or the sandbox on its own file system.",
         succeeds_alone=False,
     ),
 )

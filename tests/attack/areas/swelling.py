@@ -92,7 +92,7 @@ SWELLING = (
     Attack(
         "a command line of 1 GiB",
         "resources",
-        "has the kernel show one (`PR_SET_MM_MAP`), and the driver lists its processes",
+        "sets one with `PR_SET_MM_MAP`, and the driver lists its processes",
         "forged.argv",
         ("runner",),
         by=command_line,
