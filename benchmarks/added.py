@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from benchmarks import ours
+from benchmarks import hermes
 from benchmarks.calls import DOCKER, LOCAL
 from benchmarks.contender import NOOP, ContenderMissing
 from benchmarks.measured import Discipline, Figure, Measured, Sample, progress
@@ -28,9 +28,9 @@ async def measure(options: Options) -> Measured:
     discipline = Discipline(PARTS, "times", {})
     measured.disciplines.append(discipline)
     async with AsyncExitStack() as stack:
-        slots = {LOCAL: (await stack.enter_async_context(ours.open_local())).slot}
+        slots = {LOCAL: (await stack.enter_async_context(hermes.open_local())).slot}
         try:
-            slots[DOCKER] = (await stack.enter_async_context(ours.open_docker())).slot
+            slots[DOCKER] = (await stack.enter_async_context(hermes.open_docker())).slot
         except ContenderMissing as error:
             measured.leave_out(f"{DOCKER}, {PARTS}", error)
         spent: dict[str, dict[str, float]] = {name: {} for name in slots}

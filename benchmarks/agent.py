@@ -2,7 +2,7 @@
 endpoint that is unkind for a long time.
 
 Each measurement is a driver of its own, `python -m benchmarks.agent NAME`, so that its processor time and its memory
-are of nothing else; the model is a server in another process, `tests.e2e.agent.unkind`.
+are of nothing else; the model is a server in another process, `tests.e2e.agent.flaky_endpoint`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from hermes_agent import AgentLoop, Completion, Episode, Message, OpenAIModel
 from hermes_agent.models.scripted import call
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.tools import Toolbox
-from tests.e2e.agent.unkind import Unkindness
+from tests.e2e.agent.flaky_endpoint import Faults
 
 ROOT = Path(__file__).resolve().parent.parent
 TURNS, EPISODES, ROUNDS, AT_ONCE = 20, 8, 5, 8
 MANY, MANY_TURNS, SLOTS_A_SANDBOX = 1000, 3, 64
-UNKIND = Unkindness(per_s=2, faults=0.05, away_after=450, away_s=60.0)
+FAULTS = Faults(per_s=2, faults=0.05, away_after=450, away_s=60.0)
 UNKIND_EPISODES, UNKIND_AT_ONCE = 300, 32
 CPU = "driver CPU of a tool call with its model request"
 NAIVE = f"{CPU}, a plain loop with chat.completions.create"
@@ -42,7 +42,7 @@ MEMORY = f"driver memory of one of {MANY:,} episodes at once"
 MANY_CPU = f"driver CPU of a tool call of {MANY:,} episodes at once"
 LOST = "episodes of 300 lost at 2 requests a second, 5 % faults, an absence of 60 s"
 REQUESTS = "requests there, of turns and faults"
-LONGEST_S = {"cpu": 300.0, "many": 300.0, "unkind": 1200.0}
+LONGEST_S = {"cpu": 300.0, "many": 300.0, "faults": 1200.0}
 
 Figures = dict[str, tuple[float, str]]
 
@@ -77,10 +77,10 @@ async def figures_of(module: str, name: str, longest_s: float) -> Figures:
 
 
 @asynccontextmanager
-async def served(how: Unkindness) -> AsyncIterator[tuple[str, dict[str, int]]]:
+async def served(how: Faults) -> AsyncIterator[tuple[str, dict[str, int]]]:
     """The URL of a server in a process of its own, and a dict that has its log once the block has ended."""
     log: dict[str, int] = {}
-    command = [sys.executable, "-m", "tests.e2e.agent.unkind", json.dumps(asdict(how))]
+    command = [sys.executable, "-m", "tests.e2e.agent.flaky_endpoint", json.dumps(asdict(how))]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
     assert process.stdin is not None
@@ -114,7 +114,7 @@ async def in_slots(slots: Sequence[Slot], count: int, run: Run) -> None:
 async def cpu() -> Figures:
     """Processor time of this process a tool call: ours and the plain loop in turn, the first round of each apart."""
     async with (
-        served(Unkindness(turns=TURNS + 1)) as (url, _),
+        served(Faults(turns=TURNS + 1)) as (url, _),
         SandboxPool("local", slots_per_sandbox=AT_ONCE) as pool,
         pool.slots(AT_ONCE) as slots,
         plain_loop(url) as plain,
@@ -220,10 +220,10 @@ class _Turns(NamedTuple):
     contents: tuple[str, ...]
 
 
-async def unkind() -> Figures:
+async def faults() -> Figures:
     """Episodes that did not end as on a kind endpoint, and requests for each turn and fault."""
-    kind, _ = await _episodes(Unkindness())
-    done, log = await _episodes(UNKIND)
+    kind, _ = await _episodes(Faults())
+    done, log = await _episodes(FAULTS)
     lost = sum(done[number] != turns for number, turns in kind.items())
     return {
         LOST: (lost, ""),
@@ -233,7 +233,7 @@ async def unkind() -> Figures:
     }
 
 
-async def _episodes(how: Unkindness) -> tuple[dict[int, _Turns], dict[str, Any]]:
+async def _episodes(how: Faults) -> tuple[dict[int, _Turns], dict[str, Any]]:
     done: dict[int, _Turns] = {}
     async with (
         served(how) as (url, log),
@@ -253,7 +253,7 @@ async def _episodes(how: Unkindness) -> tuple[dict[int, _Turns], dict[str, Any]]
     return done, {**log, "elapsed_s": elapsed_s}
 
 
-DRIVERS: dict[str, Callable[[], Awaitable[Figures]]] = {"cpu": cpu, "many": many, "unkind": unkind}
+DRIVERS: dict[str, Callable[[], Awaitable[Figures]]] = {"cpu": cpu, "many": many, "faults": faults}
 
 
 if __name__ == "__main__":

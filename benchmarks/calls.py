@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from benchmarks import bare, docker_exec, in_sandbox, naive, ours, swe_rex
+from benchmarks import bare, docker_exec, hermes, in_sandbox, naive, swe_rex
 from benchmarks.contender import (
     LARGE,
     SMALL,
@@ -28,13 +28,13 @@ ENTRIES = (
     Entry("subprocess.run with pipes, host", HOST, bare.open_capturing),
     Entry(HOST.many, HOST, bare.open_asyncio),
     Entry("naive worker, pipe on the host", HOST, naive.open_local),
-    Entry(LOCAL, HOST, ours.open_local),
+    Entry(LOCAL, HOST, hermes.open_local),
     Entry("fork+exec in Go, in the container", SANDBOX, in_sandbox.open_go),
     Entry(SANDBOX.one, SANDBOX, in_sandbox.open_subprocess),
     Entry(f"{SANDBOX.one}, rested", SANDBOX, in_sandbox.open_rested),
     Entry(SANDBOX.many, SANDBOX, in_sandbox.open_asyncio),
     Entry("naive worker, one docker exec", SANDBOX, naive.open_docker),
-    Entry(DOCKER, SANDBOX, ours.open_docker),
+    Entry(DOCKER, SANDBOX, hermes.open_docker),
     Entry("SWE-ReX, Docker", SANDBOX, swe_rex.open_swe_rex),
     Entry("docker exec, SDK", SANDBOX, docker_exec.open_sdk),
     Entry("docker exec, CLI", SANDBOX, docker_exec.open_cli),

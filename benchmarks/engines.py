@@ -19,7 +19,7 @@ import anyio
 import requests
 from anyio import to_thread
 
-from benchmarks import bare, ours
+from benchmarks import bare, hermes
 from benchmarks.calls import HOST, LOCAL
 from benchmarks.contender import SMALL
 from benchmarks.measured import Discipline, Measured, Sample, in_flight, progress
@@ -103,7 +103,7 @@ class Program:
         return [*self._argv, shlex.join(words)] if self._quoted else [*self._argv, *words]
 
 
-class Slot(ours.Ours):
+class Slot(hermes.Hermes):
     """A slot of this library."""
 
     async def up(self, path: Path) -> None:

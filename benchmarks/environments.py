@@ -49,7 +49,7 @@ async def measure(_: Options) -> Measured:
 @asynccontextmanager
 async def served(turns: int) -> AsyncIterator[tuple[Path, str]]:
     """A tokenizer, and the URL of an inference server in another process."""
-    from tests.e2e.atropos.lab import make_tokenizer
+    from tests.e2e.atropos.inference_server import make_tokenizer
 
     with tempfile.TemporaryDirectory(prefix="hermes-bench-") as directory:
         tokenizer = make_tokenizer(Path(directory) / "tokenizer")
@@ -68,7 +68,7 @@ async def served(turns: int) -> AsyncIterator[tuple[Path, str]]:
 async def cpu() -> Figures:
     """Processor time of this process a turn: ours and the plain environment in turn, the first round of each apart."""
     from tests.e2e.atropos.counting import CountingEnv
-    from tests.e2e.atropos.lab import make_env
+    from tests.e2e.atropos.inference_server import make_env
 
     spent: dict[str, list[float]] = {CPU: [], PLAIN: []}
     async with served(TURNS) as (tokenizer, url):
@@ -132,7 +132,7 @@ async def _plain(env: Any) -> float:  # noqa: ANN401
 async def many() -> Figures:
     """The most memory that this process held for rollouts that were all under way at once."""
     from tests.e2e.atropos.counting import CountingEnv
-    from tests.e2e.atropos.lab import make_env
+    from tests.e2e.atropos.inference_server import make_env
 
     async with served(MANY_TURNS) as (tokenizer, url):
         sandboxes = MANY // SLOTS_A_SANDBOX
@@ -164,7 +164,7 @@ async def ends() -> Figures:
 
 
 def _ends() -> Figures:
-    from tests.e2e.atropos.lab import PolicyServer, call, load, make_tokenizer, serving
+    from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_tokenizer, serving
     from tests.e2e.atropos.trainer import environment, flags, run_api
 
     seconds = f"{3600 + os.getpid() / 1e6:.6f}"

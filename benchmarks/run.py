@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from benchmarks import (
+    acquire,
     added,
     agent,
     browser,
@@ -22,7 +23,6 @@ from benchmarks import (
     curves,
     engines,
     environments,
-    lending,
     memory,
     parsers,
     sandboxes,
@@ -38,7 +38,7 @@ from benchmarks.report import write_report
 PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
     "start": start.measure,
     "sandboxes": sandboxes.measure,
-    "lending": lending.measure,
+    "acquire": acquire.measure,
     "memory": memory.measure,
     "calls": calls.measure,
     "added": added.measure,

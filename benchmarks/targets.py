@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import agent, browser, engines, environments, lending, memory, sandboxes, scale, start
+from benchmarks import acquire, agent, browser, engines, environments, memory, sandboxes, scale, start
 from benchmarks.calls import DOCKER, HOST, LOCAL, SANDBOX
 from benchmarks.measured import Measured, Sample
 from benchmarks.options import Options
@@ -65,9 +65,9 @@ def targets() -> Iterator[Target]:
     yield _slower(machines, 0.15, (many, sandboxes.MACHINES), (many, sandboxes.BARE))
     yield _slower(sandboxes.FIRST, 1.1, (sandboxes.FIRST, sandboxes.OURS), (sandboxes.FIRST, sandboxes.BARE))
     for name in (LOCAL, DOCKER):
-        yield _time(f"{lending.ACQUIRE}, {name}", 1, lending.ACQUIRE, name)
-        yield _time(f"{lending.RESET}, {name}", 20 if name == LOCAL else 25, lending.RESET, name)
-        yield _time(f"{lending.FIRST}, {name}", 12, lending.FIRST, name)
+        yield _time(f"{acquire.ACQUIRE}, {name}", 1, acquire.ACQUIRE, name)
+        yield _time(f"{acquire.RESET}, {name}", 20 if name == LOCAL else 25, acquire.RESET, name)
+        yield _time(f"{acquire.FIRST}, {name}", 12, acquire.FIRST, name)
     for name in (LOCAL, DOCKER):
         more = f"{name}: {scale.more_descriptors(Options.slots)}"
         yield Target(more, FEW_DESCRIPTORS, "", _figure(more))

@@ -14,7 +14,7 @@ from typing import IO
 
 from anyio import to_thread
 
-from benchmarks import ours
+from benchmarks import hermes
 from benchmarks.calls import DOCKER, LOCAL
 from benchmarks.container import Container, running
 from benchmarks.contender import ContenderMissing
@@ -92,7 +92,7 @@ class Slot:
 
     tar = False
 
-    def __init__(self, contender: ours.Ours) -> None:
+    def __init__(self, contender: hermes.Hermes) -> None:
         self._files = contender.slot.files
 
     async def up(self, local: Path) -> None:
@@ -120,11 +120,11 @@ def tar_pieces(local: Path) -> Iterator[bytes]:
 
 async def open_carriers(stack: AsyncExitStack, measured: Measured) -> dict[str, Carrier]:
     """Those that can take part here."""
-    carriers: dict[str, Carrier] = {LOCAL: Slot(await stack.enter_async_context(ours.open_local()))}
+    carriers: dict[str, Carrier] = {LOCAL: Slot(await stack.enter_async_context(hermes.open_local()))}
     try:
         container = await stack.enter_async_context(running())
         carriers |= {STREAM: RawStream(container), ARCHIVE: Archive(container)}
-        carriers[DOCKER] = Slot(await stack.enter_async_context(ours.open_docker()))
+        carriers[DOCKER] = Slot(await stack.enter_async_context(hermes.open_docker()))
     except ContenderMissing as error:
         measured.leave_out("large files on Docker", error)
     return carriers

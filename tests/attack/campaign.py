@@ -15,7 +15,7 @@ from tests.attack.model import Outcome, Row
 from tests.support.ordinary_user import ROOT, run_as_ordinary_user
 
 TIMEOUT_S = 3600.0
-MODULE = "tests.attack.here"
+MODULE = "tests.attack.in_process"
 
 
 def campaign(

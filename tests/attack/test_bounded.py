@@ -11,7 +11,7 @@ import pytest
 
 from hermes_exec import SandboxPool, Slot
 from tests.attack.arena import DIRECTORY, PROGRAMS
-from tests.attack.ours import our_programs, peak_mib, status
+from tests.attack.own_programs import our_programs, peak_mib, status
 
 pytestmark = [pytest.mark.anyio]
 MIB, GIB = 1 << 20, 1 << 30

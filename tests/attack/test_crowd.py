@@ -22,7 +22,7 @@ def no_image() -> str:
     raise AssertionError("local slots have none")
 
 
-async def test_a_slot_answers_beside_its_own_fork_bomb_and_is_lent_again() -> None:
+async def test_a_slot_answers_beside_its_own_fork_bomb_and_is_acquired_again() -> None:
     if os.geteuid() != 0:
         pytest.skip("an ordinary user's slots have no cgroups")
     events: list[object] = []

@@ -16,8 +16,8 @@ from docker.models.containers import Container
 
 from tests.chaos.daemon import Daemon, own_daemon
 from tests.chaos.flow import TEN, flow
+from tests.chaos.observations import Seen
 from tests.chaos.outside import left_in_docker
-from tests.chaos.seen import Seen
 from tests.faults.evidence import Directory, directory
 from tests.images.build import ensure
 

@@ -16,8 +16,8 @@ from anyio import to_thread
 
 from tests.chaos.containers import place
 from tests.chaos.flow import Flow
+from tests.chaos.observations import Seen
 from tests.chaos.outside import containers_of, left_in_docker
-from tests.chaos.seen import Seen
 from tests.support.outside import count_becomes, mark
 from tests.support.waiting import until
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from hermes_exec import SandboxPool
-from tests.chaos.seen import told
+from tests.chaos.observations import told
 
 SAME, REPLACED = "keeps the sandbox", "replaces the sandbox"
 TEN = "".join(f"{number}\n" for number in range(1, 11))

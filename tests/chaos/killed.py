@@ -24,8 +24,8 @@ from docker.errors import NotFound
 from hermes_exec import SandboxPool
 from hermes_exec.backends.base import SandboxInfo
 from tests.chaos.containers import place
+from tests.chaos.observations import Seen
 from tests.chaos.outside import NOTHING, containers_of
-from tests.chaos.seen import Seen
 from tests.e2e.backends.sandboxes import sandboxes_of
 from tests.engines import options_of
 from tests.support.outside import mark

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from hermes_exec import SandboxPool, Slot
 from tests.chaos.containers import place
 from tests.chaos.flow import REPLACED, SAME
+from tests.chaos.observations import Seen, Told, told, words
 from tests.chaos.outside import NOTHING, left_in_docker
-from tests.chaos.seen import Seen, Told, told, words
 
 HOG = "sh -c 'x=$(head -c 200000000 /dev/zero | tr \"\\0\" x); echo $x'"
 """Takes 200 MB in one process."""

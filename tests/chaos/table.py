@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos import containers, drivers, killed, room
-from tests.chaos.seen import Seen
+from tests.chaos.observations import Seen
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "failures.md"
 BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"

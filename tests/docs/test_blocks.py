@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require_engine
-from tests.e2e.atropos.lab import PolicyServer, call, load, make_tokenizer, serving
+from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_tokenizer, serving
 from tests.e2e.atropos.trainer import flags
 from tests.support.nomad_agent import Agent
 from tests.support.sshd import Server

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from tests.images.build import ensure
 from tests.packages.compare import Seen, counted, differing, gone, named, settled
-from tests.packages.explained import EXPLAINED
+from tests.packages.known_differences import EXPLAINED
+from tests.packages.locations import PAIRS, NoReport, Pair, Place, Work
 from tests.packages.page import HEAD, Line, rewrite, row_of, told
-from tests.packages.places import PAIRS, NoReport, Pair, Place, Work
 from tests.packages.report import Report
 from tests.packages.suites import SUITES, Suite, fetched
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.packages.compare import Named, counted
-from tests.packages.explained import EXPLAINED
-from tests.packages.places import PAIRS, Pair
+from tests.packages.known_differences import EXPLAINED
+from tests.packages.locations import PAIRS, Pair
 from tests.packages.report import Report
 from tests.packages.suites import SUITES, Suite
 

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from tests.packages.compare import Named, Seen, counted, differing, gone, named, settled
-from tests.packages.explained import EXPLAINED
+from tests.packages.known_differences import EXPLAINED
+from tests.packages.locations import PAIRS, NoReport, report_of
 from tests.packages.page import difference, keys, told, written
-from tests.packages.places import PAIRS, NoReport, report_of
 from tests.packages.report import Case, Report, parsed
 from tests.packages.suites import SUITES
 

@@ -13,7 +13,7 @@ import pytest
 from hermes_agent import Episode
 from hermes_agent.models.embedded.smollm2 import Examples
 from hermes_atropos import SandboxAgentEnv, ToolContext
-from tests.e2e.atropos.lab import PolicyServer, call, load, make_env, process, sequences, serving
+from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_env, process, sequences, serving
 from tests.unit.agent.tokens.families import PLAIN
 from tests.unit.agent.tokens.server import SHAPES, Answer, Logged
 

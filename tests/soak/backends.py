@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests.attack.here import image
+from tests.attack.in_process import image
 from tests.engines import options_of
 from tests.soak.gauges import LABEL
 from tests.support import nomad_agent

@@ -15,7 +15,7 @@ from tests.attack.areas.storms import MOST_RUNNER_MIB
 from tests.attack.arena import DIRECTORY, Arena
 from tests.attack.fire import mended, own_trouble
 from tests.attack.model import Against, Attack, Outcome
-from tests.attack.ours import our_programs, peak_mib
+from tests.attack.own_programs import our_programs, peak_mib
 
 MIB, GIB = 1 << 20, 1 << 30
 PROCESSES, COMMANDS, FLOOD = 6, 3, 64 * MIB

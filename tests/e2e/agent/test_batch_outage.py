@@ -16,8 +16,8 @@ from hermes_agent import Completion, EndpointAway, Message
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.models.scripted import call
 from hermes_batch import BatchConfig, BatchResult, read_records, resume_batch, run_batch
+from tests.e2e.agent.flaky_endpoint import Faults, flaky_endpoint
 from tests.e2e.agent.test_commands import command
-from tests.e2e.agent.unkind import Unkindness, unkind
 from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ def check_all_answered(result: BatchResult) -> None:
 @pytest.mark.parametrize("away_as", ["closed", "503"])
 async def test_long_outage_is_waited_out(tmp_path: Path, away_as: Literal["closed", "503"]) -> None:
     seen: list[EndpointStatus] = []
-    with unkind(Unkindness(away_after=20, away_s=5, away_as=away_as)) as server:
+    with flaky_endpoint(Faults(away_after=20, away_s=5, away_as=away_as)) as server:
         result = await run_batch(config(tmp_path, server.base_url), on_endpoint=seen.append)
         log = server.log
     check_all_answered(result)
@@ -54,7 +54,7 @@ async def test_long_outage_is_waited_out(tmp_path: Path, away_as: Literal["close
 
 
 async def test_long_outage_stops_the_run_with_the_rest_undone(tmp_path: Path) -> None:
-    with unkind(Unkindness(away_after=20, away_s=5)) as server:
+    with flaky_endpoint(Faults(away_after=20, away_s=5)) as server:
         stopped = await run_batch(config(tmp_path, server.base_url, on_outage="stop"))
         records = list(read_records(stopped.out))
         assert 0 < len(records) < PROMPTS
@@ -143,7 +143,7 @@ async def test_prompts_that_always_fail_end_and_hold_up_no_others(
 
 async def test_cancellation_ends_the_wait_at_once(tmp_path: Path) -> None:
     cancelled_at = 0.0
-    with unkind(Unkindness(away_after=20, away_s=600)) as server, anyio.fail_after(60):
+    with flaky_endpoint(Faults(away_after=20, away_s=600)) as server, anyio.fail_after(60):
         with anyio.CancelScope() as scope:
 
             def watch(status: EndpointStatus) -> None:

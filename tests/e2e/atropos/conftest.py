@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.atropos.lab import make_tokenizer
+from tests.e2e.atropos.inference_server import make_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import anyio
 
 from hermes_agent import Episode
 from hermes_atropos import SandboxAgentEnv, SandboxEnvConfig, ToolContext
-from tests.e2e.atropos.lab import PolicyServer, call, load, serving
+from tests.e2e.atropos.inference_server import PolicyServer, call, load, serving
 
 
 class CountingConfig(SandboxEnvConfig):

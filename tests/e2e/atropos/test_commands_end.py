@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.atropos.lab import PolicyServer, load, read_groups, serving, solve
+from tests.e2e.atropos.inference_server import PolicyServer, load, read_groups, serving, solve
 from tests.e2e.atropos.trainer import ROOT, environment, flags, refusing, run, run_api
 
 NOWHERE = "http://127.0.0.1:9/v1"

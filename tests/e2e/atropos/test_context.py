@@ -16,7 +16,7 @@ from hermes_atropos import SandboxSpec, ToolContext
 from hermes_atropos.cli.commands import ENVIRONMENTS, environment
 from hermes_atropos.envs.terminal_test import Task, TerminalTestEnv
 from hermes_exec import SandboxPool
-from tests.e2e.atropos.lab import PolicyServer, call, load, make_env, process, serving, solve
+from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_env, process, serving, solve
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 
 from hermes_atropos.datasets import SHIPPED, shipped
 from hermes_atropos.envs.terminalbench_2.tasks import load_tasks
-from tests.e2e.atropos.lab import PolicyServer, call, load, read_groups, serving
+from tests.e2e.atropos.inference_server import PolicyServer, call, load, read_groups, serving
 from tests.e2e.atropos.swe.agents import instances
 from tests.e2e.atropos.trainer import flags, run
 

@@ -13,7 +13,7 @@ from hermes_agent import Episode, Verdict
 from hermes_atropos import EnvironmentStopped, Evaluated, ExecTool, ToolContext
 from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
 from hermes_exec import ConfigError
-from tests.e2e.atropos.lab import PolicyServer, load, make_env, serving, solve
+from tests.e2e.atropos.inference_server import PolicyServer, load, make_env, serving, solve
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from hermes_agent import Episode, Verdict
 from hermes_atropos import EnvironmentStopped, ExecTool, SandboxSpec, ToolContext, loop_watch
 from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
 from hermes_exec.tools import tool
-from tests.e2e.atropos.lab import (
+from tests.e2e.atropos.inference_server import (
     PolicyServer,
     call,
     load,

@@ -12,7 +12,7 @@ from hermes_agent import Episode, Verdict
 from hermes_atropos import EnvironmentStopped, Evaluated, ToolContext
 from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
 from hermes_exec import ErrorCause, ExecError
-from tests.e2e.atropos.lab import PolicyServer, load, make_env, process, read_groups, serving, solve
+from tests.e2e.atropos.inference_server import PolicyServer, load, make_env, process, read_groups, serving, solve
 from tests.e2e.atropos.test_commands_end import program
 from tests.e2e.atropos.trainer import flags, run
 

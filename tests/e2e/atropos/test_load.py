@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from hermes_exec import Acquired, Died, Reset, SandboxPool
 from tests.e2e.atropos.counting import CountingEnv, count
-from tests.e2e.atropos.lab import PolicyServer, load, make_env, sampled, sequences, serving
+from tests.e2e.atropos.inference_server import PolicyServer, load, make_env, sampled, sequences, serving
 from tests.e2e.atropos.trainer import Api, run_api
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(500)]

@@ -12,7 +12,7 @@ import pytest
 from hermes_agent.parsers import get_parser
 from hermes_atropos.envs.terminal_test import TerminalTestEnv
 from hermes_exec.tools.catalog.schemas import schemas
-from tests.e2e.atropos.lab import END, PolicyServer, call, load, make_env, make_tokenizer, serving
+from tests.e2e.atropos.inference_server import END, PolicyServer, call, load, make_env, make_tokenizer, serving
 from tests.unit.agent.tokens.families import DROPS_THINKING, PLAIN
 
 pytestmark = pytest.mark.anyio

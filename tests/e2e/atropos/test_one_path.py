@@ -13,7 +13,7 @@ from hermes_agent import Message
 from hermes_agent.trajectories.sharegpt import sharegpt
 from hermes_atropos.envs.terminal_test import Task, TerminalTestEnv
 from hermes_batch import BatchConfig, read_records, run_batch
-from tests.e2e.atropos.lab import PolicyServer, call, load, make_env, process, serving
+from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_env, process, serving
 
 pytestmark = pytest.mark.anyio
 PROMPT = "Find out what is there."

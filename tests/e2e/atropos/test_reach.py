@@ -19,7 +19,7 @@ from hermes_atropos.errors import ServerReachable
 from hermes_atropos.reach import Reach, is_elsewhere, is_here, own_addresses
 from hermes_exec import SandboxPool
 from tests.conftest import require_engine
-from tests.e2e.atropos.lab import PolicyServer, call, load, sampled, sequences, serving, solve
+from tests.e2e.atropos.inference_server import PolicyServer, call, load, sampled, sequences, serving, solve
 from tests.e2e.atropos.trainer import environment, flags, run, run_api
 
 FORGED = {"tokens": [[7] * 9] * 2, "masks": [[7] * 9] * 2, "scores": [1.0, 0.0], "inference_logprobs": [[0.0] * 9] * 2}

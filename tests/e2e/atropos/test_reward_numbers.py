@@ -16,7 +16,7 @@ from hermes_atropos import EnvironmentStopped, ExecTool, ToolContext
 from hermes_atropos.envs.terminal_test import Task, TerminalTestEnv
 from hermes_atropos.groups import problem, to_json
 from hermes_exec import ErrorCause
-from tests.e2e.atropos.lab import PolicyServer, load, make_env, process, read_groups, serving, solve
+from tests.e2e.atropos.inference_server import PolicyServer, load, make_env, process, read_groups, serving, solve
 from tests.e2e.atropos.test_commands_end import program
 from tests.e2e.atropos.trainer import environment, flags, run, run_api
 

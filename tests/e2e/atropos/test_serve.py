@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.atropos.lab import (
+from tests.e2e.atropos.inference_server import (
     PolicyServer,
     call,
     load,

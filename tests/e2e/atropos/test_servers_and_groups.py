@@ -18,7 +18,7 @@ from hermes_agent import CheckFailed, Episode, Verdict
 from hermes_atropos import EnvironmentStopped, SandboxSpec, ToolContext
 from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
 from hermes_exec import Acquired, ConfigError
-from tests.e2e.atropos.lab import (
+from tests.e2e.atropos.inference_server import (
     PolicyServer,
     call,
     load,

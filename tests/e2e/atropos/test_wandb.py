@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.e2e.atropos.lab import PolicyServer, call, load, serving, solve
+from tests.e2e.atropos.inference_server import PolicyServer, call, load, serving, solve
 from tests.e2e.atropos.trainer import flags, run
 
 SECRET = "hunter2-of-the-pool"

@@ -237,7 +237,7 @@ async def test_who_waits_while_all_are_away_is_served_by_the_first_that_is_back(
 
 
 @pytest.mark.whole
-async def test_a_gang_for_the_larger_host_is_lent_once_that_is_back(fleet: Fleet) -> None:
+async def test_a_gang_for_the_larger_host_is_acquired_once_that_is_back(fleet: Fleet) -> None:
     fleet.servers[0].stop()
     options = fleet.options({"slots": 3}, {"slots": 1})
     async with SandboxPool("ssh", **options) as pool:

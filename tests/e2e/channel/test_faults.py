@@ -55,7 +55,7 @@ async def test_cancelling_is_bounded_when_the_runner_is_frozen() -> None:
         os.kill(runner_pid(slot.sandbox), signal.SIGCONT)
 
 
-async def test_a_frozen_sandbox_is_not_lent_and_not_destroyed() -> None:
+async def test_a_frozen_sandbox_is_not_acquired_and_not_destroyed() -> None:
     async with SandboxPool("local", slots_per_sandbox=2) as pool:
         async with pool.slot() as slot:
             pid = runner_pid(slot.sandbox)
@@ -131,7 +131,7 @@ async def test_release_does_not_wait_for_a_paused_container(docker_image: Callab
                 await to_thread.run_sync(client.containers.get, first)
 
 
-async def test_a_sandbox_that_dies_between_two_lends_is_replaced_before_the_next() -> None:
+async def test_a_sandbox_that_dies_between_two_acquires_is_replaced_before_the_next() -> None:
     async with SandboxPool("local") as pool:
         async with pool.slot() as slot:
             pid = runner_pid(slot.sandbox)

@@ -167,7 +167,7 @@ async def test_plain_with_inside_an_event_loop_names_async_with() -> None:
 
 @pytest.mark.parametrize("late", [True, False], ids=["after it was lent", "while it is waited for"])
 @pytest.mark.parametrize("way", ["slot", "acquire"])
-def test_an_interrupt_leaves_no_slot_lent(
+def test_an_interrupt_leaves_no_slot_acquired(
     pool: blocking.SandboxPool, monkeypatch: pytest.MonkeyPatch, way: str, *, late: bool
 ) -> None:
     with pool.slot():
@@ -246,7 +246,7 @@ def test_a_forked_child_with_a_pool_of_its_own_ends() -> None:
     assert done.stdout == "child on\n7 on\n"
 
 
-def test_a_slot_is_lent_by_a_block(pool: blocking.SandboxPool) -> None:
+def test_a_slot_is_acquired_by_a_block(pool: blocking.SandboxPool) -> None:
     with pytest.raises(AttributeError, match=r"with pool\.slot"):
         getattr(pool.slot(), "run")  # noqa: B009 - a type checker would refuse it
 

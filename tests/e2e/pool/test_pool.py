@@ -260,7 +260,7 @@ async def test_pools_of_one_run_have_slots_of_their_own() -> None:
         assert stats.launches == 1
 
 
-async def test_a_slot_is_lent_by_a_block() -> None:
+async def test_a_slot_is_acquired_by_a_block() -> None:
     async with SandboxPool("local") as pool:
         with pytest.raises(AttributeError, match=r"async with pool\.slot"):
             getattr(pool.slot(), "run")  # noqa: B009 - a type checker would refuse it

@@ -56,7 +56,7 @@ async def test_a_volume_of_the_image_is_not_handed_to_the_next_tenant(docker_ima
 
 
 @pytest.mark.docker
-async def test_setup_runs_once_a_sandbox_with_its_rights_and_slot_setup_at_each_lend(docker_image: Image) -> None:
+async def test_setup_runs_once_a_sandbox_with_its_rights_and_slot_setup_at_each_acquire(docker_image: Image) -> None:
     async with SandboxPool(
         "docker",
         image=docker_image("busybox"),

@@ -107,7 +107,7 @@ async def test_there_is_no_other_sandbox(docker_image: Image, monkeypatch: pytes
             await slot.run("true")
 
 
-async def test_system_v_objects_do_not_outlive_a_lend(docker_image: Image) -> None:
+async def test_system_v_objects_do_not_outlive_a_acquire(docker_image: Image) -> None:
     make = "ipcmk -M 4096 && ipcmk -Q && ipcmk -S 3"
     image = docker_image("debian")
     async with (

@@ -21,7 +21,7 @@ from hermes_exec.backends.ssh.hosts import Hosts
 pytestmark = pytest.mark.anyio
 
 
-class Lab:
+class FakeHosts:
     """Hosts of which some fail, by a clock that is set by hand."""
 
     def __init__(self, *hosts: Any) -> None:
@@ -53,71 +53,71 @@ def away(name: str) -> BackendUnavailable:
 
 
 async def test_the_host_with_the_most_free_weight_gets_the_sandbox() -> None:
-    lab = Lab({"host": "a", "weight": 2}, "b", "c")
-    assert await lab.place(4) == ["a", "b", "c", "a"]
-    lab.gone[1]()
-    lab.gone[1]()
-    assert await lab.place(2) == ["b", "a"]
+    hosts = FakeHosts({"host": "a", "weight": 2}, "b", "c")
+    assert await hosts.place(4) == ["a", "b", "c", "a"]
+    hosts.gone[1]()
+    hosts.gone[1]()
+    assert await hosts.place(2) == ["b", "a"]
 
 
 @pytest.mark.loops
 async def test_sandboxes_that_are_being_started_count() -> None:
-    lab = Lab("a", "b", "c")
+    hosts = FakeHosts("a", "b", "c")
     async with anyio.create_task_group() as tasks:
         for _ in range(6):
-            tasks.start_soon(lab.place)
-    assert Counter(lab.tried) == {"a": 2, "b": 2, "c": 2}
+            tasks.start_soon(hosts.place)
+    assert Counter(hosts.tried) == {"a": 2, "b": 2, "c": 2}
 
 
 async def test_the_next_host_is_tried_at_once_and_the_one_that_failed_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lab = Lab("a", "b")
-    lab.failing["a"] = away("a")
-    assert await lab.place(3) == ["b", "b", "b"]
-    assert lab.tried == ["a", "b", "b", "b"]
+    hosts = FakeHosts("a", "b")
+    hosts.failing["a"] = away("a")
+    assert await hosts.place(3) == ["b", "b", "b"]
+    assert hosts.tried == ["a", "b", "b", "b"]
     for pause_s in (1, 2, 4, 8, 16, 32, 60, 60):
-        before = len(lab.tried)
-        lab.now += pause_s - 0.001
-        await lab.place()
-        lab.now += 0.001
-        await lab.place()
-        assert lab.tried[before:] == ["b", "a", "b"], f"after {pause_s} s"
-    lab.failing.clear()
-    lab.now += 60
-    assert await lab.place() == ["a"]
+        before = len(hosts.tried)
+        hosts.now += pause_s - 0.001
+        await hosts.place()
+        hosts.now += 0.001
+        await hosts.place()
+        assert hosts.tried[before:] == ["b", "a", "b"], f"after {pause_s} s"
+    hosts.failing.clear()
+    hosts.now += 60
+    assert await hosts.place() == ["a"]
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert told == ["a is left out until it answers again: ssh a: it does not answer", "a is back"]
 
 
 async def test_launches_that_fail_together_count_once() -> None:
-    lab = Lab("a", "b")
-    lab.failing["a"] = away("a")
+    hosts = FakeHosts("a", "b")
+    hosts.failing["a"] = away("a")
     async with anyio.create_task_group() as tasks:
         for _ in range(4):
-            tasks.start_soon(lab.place)
-    lab.now += 1
-    await lab.place()
-    assert lab.tried[-2:] == ["a", "b"]
+            tasks.start_soon(hosts.place)
+    hosts.now += 1
+    await hosts.place()
+    assert hosts.tried[-2:] == ["a", "b"]
 
 
 async def test_of_those_who_find_a_pause_over_one_tries() -> None:
-    lab = Lab("a", "b")
-    lab.failing["a"] = away("a")
-    await lab.place()
-    lab.now += 1
+    hosts = FakeHosts("a", "b")
+    hosts.failing["a"] = away("a")
+    await hosts.place()
+    hosts.now += 1
     tries, go_on = anyio.Event(), anyio.Event()
 
     async def slow(host: Host, gone: Callable[[], None]) -> str:
         if host.name == "a":
             tries.set()
             await go_on.wait()
-        return await lab.start(host, gone)
+        return await hosts.start(host, gone)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lab.hosts.place, slow)
+        tasks.start_soon(hosts.hosts.place, slow)
         await tries.wait()
-        assert await lab.place(2) == ["b", "b"]
+        assert await hosts.place(2) == ["b", "b"]
         go_on.set()
 
 
@@ -130,63 +130,63 @@ async def test_of_those_who_find_a_pause_over_one_tries() -> None:
     ],
 )
 async def test_when_all_fail_each_is_named(errors: tuple[ExecError, ExecError], kind: type[ExecError]) -> None:
-    lab = Lab("a", "b")
-    lab.failing = dict(zip("ab", errors, strict=True))
+    hosts = FakeHosts("a", "b")
+    hosts.failing = dict(zip("ab", errors, strict=True))
     for tried in ("ab", "a", "b", "a"):
-        lab.tried, lab.now = [], lab.now + 0.01
+        hosts.tried, hosts.now = [], hosts.now + 0.01
         with pytest.raises(kind) as caught:
-            await lab.place()
+            await hosts.place()
         assert type(caught.value) is kind
         assert str(caught.value) == f"{errors[0]}; {errors[1]}"
         assert caught.value.retryable is (kind is not ConfigError)
-        assert "".join(lab.tried) == tried, "of those that are left out, the one that was longest"
-    lab.failing.clear()
-    assert await lab.place() == ["b"]
+        assert "".join(hosts.tried) == tried, "of those that are left out, the one that was longest"
+    hosts.failing.clear()
+    assert await hosts.place() == ["b"]
 
 
 @pytest.mark.loops
 async def test_a_launch_that_is_given_up_counts_against_nobody() -> None:
-    lab = Lab("a", "b")
+    hosts = FakeHosts("a", "b")
 
     async def forever(host: Host, gone: Callable[[], None]) -> None:
         await anyio.sleep_forever()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lab.hosts.place, forever)
+        tasks.start_soon(hosts.hosts.place, forever)
         await anyio.wait_all_tasks_blocked()
-        assert await lab.place() == ["b"]
+        assert await hosts.place() == ["b"]
         tasks.cancel_scope.cancel()
-    assert await lab.place() == ["a"]
+    assert await hosts.place() == ["a"]
 
 
 @pytest.mark.loops
 async def test_a_host_that_is_silent_holds_up_no_question() -> None:
-    lab = Lab("a", "b", "c")
-    lab.failing["b"] = away("b")
+    hosts = FakeHosts("a", "b", "c")
+    hosts.failing["b"] = away("b")
     go_on = threading.Event()
 
     def question(host: Host) -> str:
         if host.name == "c":
             go_on.wait()
-        return lab.answer(host)
+        return hosts.answer(host)
 
     try:
         with anyio.fail_after(10):
-            answers = await lab.hosts.ask(question, patience_s=0.1)
+            answers = await hosts.hosts.ask(question, patience_s=0.1)
     finally:
         go_on.set()
     assert list(answers.values()) == ["a"]
-    assert list((await lab.hosts.ask(lab.answer, 5)).values()) == ["a"]
-    lab.now += 1
-    del lab.failing["b"]
-    assert sorted((await lab.hosts.ask(lab.answer, 5)).values()) == ["a", "b", "c"]
+    assert list((await hosts.hosts.ask(hosts.answer, 5)).values()) == ["a"]
+    hosts.now += 1
+    del hosts.failing["b"]
+    assert sorted((await hosts.hosts.ask(hosts.answer, 5)).values()) == ["a", "b", "c"]
 
 
 async def test_a_question_that_nobody_answers() -> None:
-    lab = Lab("a", "b")
-    lab.failing = {"a": away("a"), "b": away("b")}
+    hosts = FakeHosts("a", "b")
+    hosts.failing = {"a": away("a"), "b": away("b")}
     with pytest.raises(BackendUnavailable, match=r"ssh a: it does not answer; ssh b: it does not answer") as caught:
-        await lab.hosts.ask(lab.answer, 5)
+        await hosts.hosts.ask(hosts.answer, 5)
     assert not caught.value.retryable
 
 
@@ -201,15 +201,15 @@ HOST = st.builds(
 def test_sizes_are_those_of_the_sandboxes_that_come_whatever_went_before(
     hosts: list[dict[str, Any]], sandboxes: int, data: st.DataObject
 ) -> None:
-    lab = Lab(*({"host": f"h{index}", **host} for index, host in enumerate(hosts)))
-    slots = {host.name: host.slots or 64 for host in lab.config.hosts}
+    hosts = FakeHosts(*({"host": f"h{index}", **host} for index, host in enumerate(hosts)))
+    slots = {host.name: host.slots or 64 for host in hosts.config.hosts}
 
     async def history() -> list[str]:
-        placed = await lab.place(sandboxes)
+        placed = await hosts.place(sandboxes)
         ended = data.draw(st.sets(st.integers(0, sandboxes - 1)))
         for index in ended:
-            lab.gone[index]()
-        return [name for index, name in enumerate(placed) if index not in ended] + await lab.place(len(ended))
+            hosts.gone[index]()
+        return [name for index, name in enumerate(placed) if index not in ended] + await hosts.place(len(ended))
 
     found: dict[int, int] = Counter(slots[name] for name in anyio.run(history))
-    assert found == lab.config.sizes(sandboxes, 64)
+    assert found == hosts.config.sizes(sandboxes, 64)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks import chart, lending, start, transfer
+from benchmarks import acquire, chart, start, transfer
 from benchmarks.calls import DOCKER, ENTRIES, LOCAL, WORK
 from benchmarks.measured import Curves, Discipline, Figure, Measured, Point
 from benchmarks.options import Options
@@ -43,7 +43,7 @@ def test_a_bound_itself_is_within_it(value: float, least: bool, reached: str) ->
 
 def test_calls_and_times_that_targets_are_about_are_among_those_that_are_measured() -> None:
     measured = Measured([Discipline(work.name, "calls", {}) for work in WORK])
-    for name in (lending.ACQUIRE, lending.RESET, *(f"{Options.megabytes} MiB {way}" for way in ("up", "down"))):
+    for name in (acquire.ACQUIRE, acquire.RESET, *(f"{Options.megabytes} MiB {way}" for way in ("up", "down"))):
         measured.disciplines.append(Discipline(name, "times", {}))
     contenders = [*(entry.name for entry in ENTRIES), transfer.STREAM, transfer.ARCHIVE]
     for discipline in measured.disciplines:

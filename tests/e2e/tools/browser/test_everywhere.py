@@ -33,7 +33,7 @@ async def test_other_backends(backend: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.docker
 @pytest.mark.parametrize("more", [{"user": "1000:1000"}, {"slot_root": "shared"}], ids=["user", "shared root"])
-async def test_other_boxes_of_docker(more: dict[str, Any], docker_image: Callable[[str], str]) -> None:
+async def test_other_sandboxes_of_docker(more: dict[str, Any], docker_image: Callable[[str], str]) -> None:
     require_engine("docker")
     await a_page_and_a_program("docker", {"image": docker_image("browser"), **more})
 

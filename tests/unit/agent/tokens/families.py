@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hermes_agent.tokens import ChatTemplate
-from tests.unit.agent.tokens.lab import LabTokenizer
+from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
 
 _CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hermes_agent.tokens import CompletionsSampler, SGLangSampler, TinkerSampler, VLLMSampler, VLLMTokensSampler
 from hermes_agent.tokens.samplers import HTTPSampler
-from tests.unit.agent.tokens.lab import LabTokenizer
+from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
 
 
 class Logged(NamedTuple):

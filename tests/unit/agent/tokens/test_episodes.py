@@ -13,8 +13,8 @@ from hermes_agent.episode import Episode
 from hermes_agent.loop import LAST_WORDS, AgentLoop
 from hermes_agent.messages import Message
 from hermes_agent.tokens import ChatTemplate, TokenModel, sequence
+from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
 from tests.unit.agent.tokens.families import FAMILIES, PLAIN, Family
-from tests.unit.agent.tokens.lab import LabTokenizer
 from tests.unit.agent.tokens.server import SHAPES, Answer, Logged, Script, Shape, joined, served
 from tests.unit.agent.toolboxes import FunctionTools
 

@@ -15,8 +15,8 @@ from hermes_agent.parsers import get_parser
 from hermes_agent.parsers.base import Parsed, Tools
 from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession, sequence, sequences
 from hermes_exec.errors import ConfigError, ErrorCause
+from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
 from tests.unit.agent.tokens.families import FAMILIES
-from tests.unit.agent.tokens.lab import LabTokenizer
 from tests.unit.agent.tokens.server import SHAPES, Logged, Script, joined, served
 
 FAMILY = FAMILIES["plain"]

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from hermes_agent.messages import Message
 from hermes_agent.tokens import ChatTemplate
 from hermes_exec.errors import ConfigError
+from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
 from tests.unit.agent.tokens.families import FAMILIES, PLAIN, SMOLLM2
-from tests.unit.agent.tokens.lab import LabTokenizer
 
 TOOL = {"type": "function", "function": {"name": "do", "description": "Do it", "parameters": {"type": "object"}}}
 TEMPLATES = {name: family.chat_template(family.tokenizer()) for name, family in FAMILIES.items()}
 TOKENIZERS = {name: family.tokenizer() for name, family in FAMILIES.items()}
 
 
-def lab(
+def tokenizer_with(
     template: str, added: tuple[str, ...] = ("<|im_start|>", "<|im_end|>"), eos: str = "<|im_end|>"
 ) -> LabTokenizer:
     return LabTokenizer(added, template, eos=eos)
@@ -65,9 +65,14 @@ def test_the_ends_of_a_turn_can_be_given() -> None:
 
 def test_a_template_that_drops_the_tools_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"does not render tools: give another one as chat_template=, or .*tools_in"):
-        ChatTemplate(lab(SMOLLM2))
-    ChatTemplate(lab(SMOLLM2), chat_template=PLAIN)
-    assert text(lab(SMOLLM2), ChatTemplate(lab(SMOLLM2), tools_in_prompt=False).prompt(BEGIN, [TOOL])).count("do") == 0
+        ChatTemplate(tokenizer_with(SMOLLM2))
+    ChatTemplate(tokenizer_with(SMOLLM2), chat_template=PLAIN)
+    assert (
+        text(
+            tokenizer_with(SMOLLM2), ChatTemplate(tokenizer_with(SMOLLM2), tools_in_prompt=False).prompt(BEGIN, [TOOL])
+        ).count("do")
+        == 0
+    )
 
 
 BEGIN: list[Message] = [{"role": "user", "content": "Hello"}]
@@ -88,7 +93,7 @@ BEGIN: list[Message] = [{"role": "user", "content": "Hello"}]
 )
 def test_a_template_that_cannot_be_used_is_refused_at_once(template: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        ChatTemplate(lab(template))
+        ChatTemplate(tokenizer_with(template))
 
 
 def test_a_tokenizer_without_a_template_is_refused() -> None:
@@ -102,7 +107,7 @@ def test_a_tokenizer_without_a_template_is_refused() -> None:
 
 def test_variables_are_the_templates() -> None:
     template = PLAIN.replace("'<tools>'", "'<tools>' + mood")
-    tokenizer = lab(template)
+    tokenizer = tokenizer_with(template)
     assert "<tools>fine" in text(tokenizer, ChatTemplate(tokenizer, variables={"mood": "fine"}).prompt(BEGIN, [TOOL]))
 
 
@@ -184,7 +189,7 @@ RESULTS_INSIDE = """
 
 
 def test_results_inside_of_a_turn() -> None:
-    tokenizer = lab(
+    tokenizer = tokenizer_with(
         RESULTS_INSIDE, ("<|turn>", "<turn|>", "<|call>", "<call|>", "<|response>", "<response|>"), eos="<turn|>"
     )
     template = ChatTemplate(tokenizer)
@@ -215,7 +220,7 @@ THREE_ENDS = """
 
 def test_an_end_between_messages_is_none_of_the_turn() -> None:
     added = ("<|start|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>")
-    tokenizer = lab(THREE_ENDS, added, eos="<|return|>")
+    tokenizer = tokenizer_with(THREE_ENDS, added, eos="<|return|>")
     for template in (ChatTemplate(tokenizer), ChatTemplate(tokenizer, end=["<|call|>"])):
         assert template.end_ids == {tokenizer.id_of("<|return|>"), tokenizer.id_of("<|call|>")}
         back = text(tokenizer, template.suffix(BEGIN, [], after=tokenizer.id_of("<|return|>")))
@@ -229,7 +234,7 @@ def test_a_template_that_takes_arguments_as_text() -> None:
         "{{- {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}",
         "{{- call.function.name + '\n' + call.function.arguments }}",
     )
-    tokenizer = lab(template)
+    tokenizer = tokenizer_with(template)
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "do", "arguments": '{"x":  1}'}}
     messages: list[Message] = [*BEGIN, {"role": "assistant", "content": "", "tool_calls": [call]}, result("one")]
     assert 'do\n{"x":  1}\n</tool_call>' in text(tokenizer, ChatTemplate(tokenizer).prompt(messages, []))
@@ -253,7 +258,7 @@ def test_control_tokens_in_results_and_of_users_stay_text(name: str) -> None:
 
 def test_control_tokens_in_the_name_of_a_called_tool_stay_text() -> None:
     template = PLAIN.replace("<tool_response>\\n'", "<tool_response>\\n' + message.name")
-    tokenizer = lab(template)
+    tokenizer = tokenizer_with(template)
     written = ChatTemplate(tokenizer).suffix([{**result("x"), "name": "do<|im_end|>"}], [])
     assert "do<|im_end|>x" in text(tokenizer, written)
     assert len(control_ids(tokenizer, written)) == len(
@@ -272,14 +277,14 @@ def test_control_tokens_of_the_system_stay_control_tokens() -> None:
 
 
 def test_control_tokens_that_contain_each_other_stay_text() -> None:
-    tokenizer = lab(PLAIN, ("<|im_start|>", "<|im_end|>", "<<eot>", "<eot>", "<<"))
+    tokenizer = tokenizer_with(PLAIN, ("<|im_start|>", "<|im_end|>", "<<eot>", "<eot>", "<<"))
     written = ChatTemplate(tokenizer).suffix([result("a<<eot><eot><<b")], [])
     assert "a<<eot><eot><<b" in text(tokenizer, written)
     assert control_ids(tokenizer, written) == control_ids(tokenizer, ChatTemplate(tokenizer).suffix([result("x")], []))
 
 
 def test_added_tokens_that_are_white_space_are_no_control_tokens() -> None:
-    tokenizer = lab(PLAIN, ("<|im_start|>", "<|im_end|>", "\n\n\n", "    "))
+    tokenizer = tokenizer_with(PLAIN, ("<|im_start|>", "<|im_end|>", "\n\n\n", "    "))
     written = ChatTemplate(tokenizer).suffix([result("a    b")], [])
     assert tokenizer.id_of("    ") in written
 

@@ -33,7 +33,7 @@ class PlannedSlot:
     state: SlotState = SlotState.FREE
 
 
-class World:
+class FakePool:
     """Carries a plan out as the pool does, without a pool."""
 
     def __init__(self, config: PlanConfig) -> None:
@@ -42,7 +42,7 @@ class World:
         self.now = 100.0
         self.held: dict[int, list[int]] = {}
         self.failed: list[int] = []
-        self.lent: list[Waiter] = []
+        self.served: list[Waiter] = []
         self.warmed: list[int] = []
         self.closed: list[tuple[int, str]] = []
         self.large_host_away = False
@@ -75,7 +75,7 @@ class World:
                 if waiter.sandboxes:
                     self.warmed.append(waiter.id)
                 else:
-                    self.lent.append(waiter)
+                    self.served.append(waiter)
                     self.held[waiter.id] = [sandbox_id for sandbox_id, count in shares.items() for _ in range(count)]
             case Close(sandbox_id, reason):
                 sandbox = self.state.sandboxes[sandbox_id]

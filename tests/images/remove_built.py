@@ -1,4 +1,4 @@
-"""Removes the images that tests had built of directories with a Dockerfile: `python -m tests.images.built`.
+"""Removes the images that tests had built of directories with a Dockerfile: `python -m tests.images.remove_built`.
 
 They are told by their label, which they have from the test image that their Dockerfile begins with: images that a user
 of this machine had built stay, and so do those that a container is made of.

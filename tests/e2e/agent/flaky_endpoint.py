@@ -29,7 +29,7 @@ ODDITIES = ("comments", "CRLF", "several lines", "no DONE", "drips")
 
 
 @dataclass(frozen=True)
-class Unkindness:
+class Faults:
     """`per_s` requests are let in within any second, a share of `faults` of them fails, and after `away_after` good
     answers the server is away for `away_s` seconds: it does not listen, or says 503. Without any of it, it is kind.
     """
@@ -61,10 +61,10 @@ class Log:
         self.faults_by_kind[kind] = self.faults_by_kind.get(kind, 0) + 1
 
 
-class UnkindServer:
+class FlakyServer:
     """Serves in the running event loop, from `start` to `stop`."""
 
-    def __init__(self, how: Unkindness) -> None:
+    def __init__(self, how: Faults) -> None:
         self.log = Log()
         self._how = how
         self._random = Random(how.seed)
@@ -243,9 +243,9 @@ def _completion(body: bytes, turns: int) -> bytes:
 
 
 @contextmanager
-def unkind(how: Unkindness) -> Iterator[UnkindServer]:
+def flaky_endpoint(how: Faults) -> Iterator[FlakyServer]:
     """A server in a thread of its own."""
-    server = UnkindServer(how)
+    server = FlakyServer(how)
     with start_blocking_portal("asyncio") as portal:
         portal.call(server.start)
         try:
@@ -254,9 +254,9 @@ def unkind(how: Unkindness) -> Iterator[UnkindServer]:
             portal.call(server.stop)
 
 
-async def _main(how: Unkindness) -> None:
+async def _main(how: Faults) -> None:
     """Serve until stdin ends: the URL on the first line, at the end the log as JSON."""
-    server = UnkindServer(how)
+    server = FlakyServer(how)
     await server.start()
     print(server.base_url, flush=True)
     await asyncio.to_thread(input_ended)
@@ -272,5 +272,5 @@ def input_ended() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("how", type=json.loads, help="the fields of Unkindness as JSON")
-    asyncio.run(_main(Unkindness(**parser.parse_args().how)))
+    parser.add_argument("how", type=json.loads, help="the fields of Faults as JSON")
+    asyncio.run(_main(Faults(**parser.parse_args().how)))

@@ -12,7 +12,7 @@ from hermes_agent import AgentLoop, Episode, OpenAIModel
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import Toolbox
-from tests.e2e.agent.unkind import Unkindness, unkind
+from tests.e2e.agent.flaky_endpoint import Faults, flaky_endpoint
 
 pytestmark = pytest.mark.anyio
 EPISODES, AT_ONCE, PER_S = 300, 32, 20
@@ -41,10 +41,10 @@ async def run(model: OpenAIModel, numbers: range) -> dict[int, Episode]:
 @pytest.mark.slow
 @pytest.mark.parametrize("away_as", ["closed", pytest.param("503", marks=pytest.mark.whole)])
 async def test_episodes_end_as_on_a_kind_endpoint(away_as: Literal["closed", "503"]) -> None:
-    with unkind(Unkindness()) as kind:
+    with flaky_endpoint(Faults()) as kind:
         expected = await run(OpenAIModel("m", base_url=kind.base_url), range(EPISODES))
-    how = Unkindness(per_s=PER_S, faults=0.05, away_after=450, away_s=4, away_as=away_as)
-    with unkind(how) as server:
+    how = Faults(per_s=PER_S, faults=0.05, away_after=450, away_s=4, away_as=away_as)
+    with flaky_endpoint(how) as server:
         done = await run(OpenAIModel("m", base_url=server.base_url), range(EPISODES))
         log = server.log
     assert {episode.finish for episode in expected.values()} == {"answered"}
@@ -56,7 +56,7 @@ async def test_episodes_end_as_on_a_kind_endpoint(away_as: Literal["closed", "50
 
 
 async def test_a_wrong_key_stops_all() -> None:
-    with unkind(Unkindness(key="right")) as server:
+    with flaky_endpoint(Faults(key="right")) as server:
         model = OpenAIModel("m", base_url=server.base_url, api_key="wrong")
         done = await run(model, range(AT_ONCE))
         assert server.log.requests <= AT_ONCE

@@ -15,7 +15,7 @@ from benchmarks.options import Options
 from hermes_exec import SandboxPool
 
 ACQUIRE, RELEASE, RESET = "warm acquire", "release of an unused slot", "release with reset of 1,000 files"
-FIRST = "first command after a lend"
+FIRST = "first command after an acquire"
 """It starts the slot's init: in a root of its own, and with it that root."""
 FILES = "for i in {1..1000}; do echo $i > file-$i; done"
 LENDS_A_ROUND, FIRST_A_ROUND = 20, 5
@@ -34,17 +34,19 @@ async def measure(options: Options) -> Measured:
             pool = SandboxPool("docker", image=name, network=False, slots_per_sandbox=SLOTS, max_sandboxes=1)
             pools[DOCKER] = await stack.enter_async_context(pool)
         except ContenderMissing as error:
-            measured.leave_out(f"{DOCKER}, lending", error)
+            measured.leave_out(f"{DOCKER}, acquire", error)
         for number in range(options.rounds + 1):
-            progress(f"lending: round {number} of {options.rounds}")
+            progress(f"acquire: round {number} of {options.rounds}")
             for name, pool in pools.items():
                 # The first round makes the sandbox and is not counted.
                 samples = [each.sample(name) if number else Sample() for each in disciplines]
-                await lend(pool, *samples)
+                await acquire_and_release(pool, *samples)
     return measured
 
 
-async def lend(pool: SandboxPool, acquire: Sample, release: Sample, reset: Sample, first: Sample) -> None:
+async def acquire_and_release(
+    pool: SandboxPool, acquire: Sample, release: Sample, reset: Sample, first: Sample
+) -> None:
     """Some loans without work, two that leave files, and some with one command."""
     for turn in range(LENDS_A_ROUND + 2):
         begin = time.perf_counter()

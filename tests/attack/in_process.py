@@ -1,4 +1,7 @@
-"""Fires attacks in this process, prints the outcomes as JSON: `python -m tests.attack.here [options] LEVEL [ROW…]`."""
+"""Fires attacks in this process and prints the outcomes as JSON.
+
+Usage: `python -m tests.attack.in_process [options] LEVEL [ROW…]`.
+"""
 
 from __future__ import annotations
 

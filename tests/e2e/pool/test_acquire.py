@@ -186,7 +186,7 @@ async def test_the_most_slots_are_those_of_the_kind_that_can_have_most() -> None
 
 
 @pytest.mark.parametrize("after", range(0, 40, 4))
-async def test_what_was_lent_and_came_back_balances(after: int) -> None:
+async def test_what_was_acquired_and_came_back_balances(after: int) -> None:
     events: list[PoolEvent] = []
     async with SandboxPool("local", slots_per_sandbox=4, on_event=events.append) as pool:
         assert pool.stats().slots_most == 4

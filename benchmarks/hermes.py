@@ -13,7 +13,7 @@ from hermes_exec import SandboxPool
 from hermes_exec.slot.slot import Slot
 
 
-class Ours:
+class Hermes:
     """One slot."""
 
     def __init__(self, slot: Slot) -> None:
@@ -39,14 +39,14 @@ class Ours:
 
 
 @asynccontextmanager
-async def open_local() -> AsyncIterator[Ours]:
+async def open_local() -> AsyncIterator[Hermes]:
     """Yield a slot on this host."""
     async with SandboxPool("local") as pool, pool.slot() as slot:
-        yield Ours(slot)
+        yield Hermes(slot)
 
 
 @asynccontextmanager
-async def open_docker() -> AsyncIterator[Ours]:
+async def open_docker() -> AsyncIterator[Hermes]:
     """Yield a slot that has a container of its own.
 
     Raises:
@@ -54,4 +54,4 @@ async def open_docker() -> AsyncIterator[Ours]:
     """
     name = await anyio.to_thread.run_sync(image)
     async with SandboxPool("docker", image=name, network=False) as pool, pool.slot() as slot:
-        yield Ours(slot)
+        yield Hermes(slot)
