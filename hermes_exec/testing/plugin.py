@@ -65,12 +65,12 @@ def test_conformance(
 ) -> None:
     """One behaviour of the backend."""
     outcome = conformance_outcomes[conformance_check]
-    known = conformance_known_failures.get(conformance_check)
+    known_failure = conformance_known_failures.get(conformance_check)
     if outcome.status == "skipped":
         pytest.skip(f"{conformance_check}: {outcome.reason}")  # named: pytest folds equal reasons into one line
     if outcome.status == "failed":
-        if known is not None:
-            pytest.xfail(known)
+        if known_failure is not None:
+            pytest.xfail(known_failure)
         pytest.fail(f"{outcome.meaning}\n\n{outcome.reason}", pytrace=False)
-    if known is not None:
-        pytest.fail(f"{conformance_check} passes, though it is known to fail ({known})", pytrace=False)
+    if known_failure is not None:
+        pytest.fail(f"{conformance_check} passes, though it is known to fail ({known_failure})", pytrace=False)

@@ -169,7 +169,7 @@ async def plant_in_slot(slot: Slot) -> Victim:
         env={"ATTACK_SECRET": hidden[0]},
     )
     places = await first_line(process.stdout)
-    host_pid = (await outside.seen(mark, 1))[0]
+    host_pid = (await outside.wait_for_processes(mark, 1))[0]
     victim = Victim(mark, hidden, places, [process.pid], host_pid, SlotTenant(slot, process))
     victim.state = await victim.look()
     return victim

@@ -22,7 +22,7 @@ async def unconfined(field: Arena, needs: tuple[str, ...]) -> str:
     mark = f"confined-{secrets.token_hex(6)}"
     process = await field.attacker.spawn(["python3", "-c", "import time; time.sleep(60)", mark])
     try:
-        pid = (await outside.seen(mark, 1))[0]
+        pid = (await outside.wait_for_processes(mark, 1))[0]
         for need in needs:
             if why := await CHECKS[need](field, pid):
                 return why

@@ -29,7 +29,7 @@ async def our_programs(slot: Slot) -> list[int]:
     """The slot's agent and its runner: the ancestors of what runs in the slot."""
     mark = secrets.token_hex(8)
     process = await slot.spawn(["sh", "-c", "read line", mark], stdin=True)
-    pid = (await outside.seen(mark, 1))[0]
+    pid = (await outside.wait_for_processes(mark, 1))[0]
     found = []
     while pid > 1:
         pid = int(status(pid)["PPid"])

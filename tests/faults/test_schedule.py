@@ -18,7 +18,7 @@ from anyio.abc import ByteStream
 
 from hermes_exec import AcquireTimeout, ConfigError, LocalConfig, SandboxDied, SandboxPool
 from hermes_exec.testing.faults import LAUNCH_FAULTS, SANDBOX_FAULTS, STREAM_FAULTS, Faults, backend, faulty, processes
-from hermes_exec.testing.faults.clock import jumped
+from hermes_exec.testing.faults.clock import clock_jump
 from hermes_exec.testing.faults.processes import SandboxProcesses
 from hermes_exec.testing.faults.schedule import Step
 from hermes_exec.testing.faults.stream import FaultyStream
@@ -279,7 +279,7 @@ async def test_time_limits_hold_while_the_wall_clock_jumps() -> None:
     before = time.time()
     for by_s in (-1e9, 1e9):
         async with SandboxPool("local", max_sandboxes=1, slots_per_sandbox=1) as pool, pool.slot() as slot:
-            with jumped(by_s):
+            with clock_jump(by_s):
                 assert abs(time.time() - before - by_s) < 1e6
                 assert abs(time.time_ns() / 1e9 - before - by_s) < 1e6
                 assert (await slot.run("echo on", timeout_s=60)).stdout == "on\n"
@@ -301,7 +301,7 @@ async def test_the_wall_clock_jumps_for_a_while(monkeypatch: pytest.MonkeyPatch)
 
     @contextmanager
     def noted(by_s: float) -> Iterator[None]:
-        with jumped(by_s):
+        with clock_jump(by_s):
             moved.append(time.time is not ours)
             yield
         moved.append(time.time is not ours)

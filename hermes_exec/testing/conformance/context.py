@@ -70,7 +70,7 @@ class Context:
             yield pool
 
     @asynccontextmanager
-    async def confined(self, what: str, limits: Limits) -> AsyncIterator[Slot]:
+    async def slot_with_limits(self, what: str, limits: Limits) -> AsyncIterator[Slot]:
         """A slot under limits, in a pool of its own: as the slot's limits, else as those of a sandbox that it has
         alone.
 
@@ -93,7 +93,7 @@ class Context:
                 return
         raise NotGiven(f"{what} is refused here: " + "; ".join(refusals))
 
-    async def gone(self, within_s: float = 10.0) -> None:
+    async def expect_none_left(self, within_s: float = 10.0) -> None:
         """Assert that no process with this check's mark lives any more, counted outside the sandbox where that can be
         seen.
 
@@ -101,7 +101,7 @@ class Context:
             AssertionError: some do.
         """
         if "outside-view" not in self.facts.missing:
-            left = await outside.gone(self.mark, within_s)
+            left = await outside.wait_until_gone(self.mark, within_s)
             alive = sorted(set(left) - set(outside.zombies_of(left)))
             outside.end(alive)
             if alive:
@@ -111,7 +111,7 @@ class Context:
             if left:
                 raise AssertionError(f"{len(left)} processes are left, seen inside the sandbox")
 
-    async def alive(self, count: int, within_s: float = 30.0) -> None:
+    async def expect_alive(self, count: int, within_s: float = 30.0) -> None:
         """Assert that so many processes with this check's mark live; counting none later proves nothing without it.
 
         Raises:
@@ -119,6 +119,6 @@ class Context:
         """
         if "outside-view" in self.facts.missing:
             return
-        found = await outside.seen(self.mark, count, within_s)
-        if len(found) < count:
-            raise AssertionError(f"{len(found)} marked processes were seen before the kill, expected {count}")
+        pids = await outside.wait_for_processes(self.mark, count, within_s)
+        if len(pids) < count:
+            raise AssertionError(f"{len(pids)} marked processes were seen before the kill, expected {count}")

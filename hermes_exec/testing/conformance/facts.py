@@ -106,8 +106,8 @@ async def _shells(slot: Slot, facts: Facts) -> None:
     await session.run("true")
     facts.keeps = tuple(session.keeps)
     for need, command in (("bash", "command -v bash"), ("python", "command -v python3")):
-        found = await slot.run(command)
-        if not found.ok:
+        lookup = await slot.run(command)
+        if not lookup.ok:
             facts.missing[need] = f"the image has no {command.split()[-1]}"
     facts.shell = "sh" if "bash" in facts.missing else "bash"
 
@@ -139,7 +139,7 @@ async def _helper(slot: Slot, facts: Facts) -> None:
         facts.missing["procfs"] = "the sandbox has no /proc"
     mark = f"conformance-view-{os.getpid()}-{id(facts)}"
     process = await slot.spawn([helper, "sleep", "60", mark])
-    if not await outside.seen(mark, 1, within_s=2):
+    if not await outside.wait_for_processes(mark, 1, within_s=2):
         facts.missing["outside-view"] = "processes of the sandbox are not visible on the driver's host"
     await process.kill()
 

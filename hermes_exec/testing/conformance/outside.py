@@ -23,7 +23,7 @@ def _command_lines() -> Iterator[tuple[int, bytes]]:
                 yield int(entry.name), line
 
 
-def marked(mark: str) -> list[int]:
+def pids_with_mark(mark: str) -> list[int]:
     """Pids, as this host counts them, of every process that carries the mark in its arguments (never this one)."""
     wanted = mark.encode()
     return [pid for pid, line in _command_lines() if wanted in line and pid != os.getpid()]
@@ -42,22 +42,22 @@ def zombies_of(pids: list[int]) -> list[int]:
     return dead
 
 
-async def gone(mark: str, within_s: float) -> list[int]:
+async def wait_until_gone(mark: str, within_s: float) -> list[int]:
     """Wait until no process carries the mark; what is left after that time."""
     with anyio.move_on_after(within_s):
-        while marked(mark):  # noqa: ASYNC110 - other processes set no events
+        while pids_with_mark(mark):  # noqa: ASYNC110 - other processes set no events
             await anyio.sleep(0.05)
-    return marked(mark)
+    return pids_with_mark(mark)
 
 
-async def seen(mark: str, count: int, within_s: float = 30.0) -> list[int]:
+async def wait_for_processes(mark: str, count: int, within_s: float = 30.0) -> list[int]:
     """Wait until that many processes carry the mark; those that do then."""
-    found = marked(mark)
+    pids = pids_with_mark(mark)
     with anyio.move_on_after(within_s):
-        while len(found) < count:
+        while len(pids) < count:
             await anyio.sleep(0.05)
-            found = marked(mark)
-    return found if len(found) >= count else marked(mark)
+            pids = pids_with_mark(mark)
+    return pids if len(pids) >= count else pids_with_mark(mark)
 
 
 def end(pids: list[int]) -> None:

@@ -30,15 +30,15 @@ def disk_here(pool: SandboxPool) -> bool:
 
 def open_sockets() -> set[tuple[int, str]]:
     """The sockets that this process has open, by descriptor and identity; none where /proc is not there."""
-    found = set()
+    sockets = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue
         if target.startswith("socket:"):
-            found.add((int(name), target))
-    return found
+            sockets.add((int(name), target))
+    return sockets
 
 
 def break_sockets(sockets: set[tuple[int, str]]) -> int:

@@ -38,7 +38,7 @@ async def run_conformance(
         ValueError: `select` names an unknown check.
     """
     started = time.monotonic()
-    chosen = _chosen(select)
+    chosen = _select(select)
     facts = await learn(pool_factory)
     report = Report(facts)
 
@@ -60,7 +60,7 @@ async def run_conformance(
         async with anyio.create_task_group() as tasks:
             for check in runnable:
                 if not check.alone:
-                    tasks.start_soon(_gated, gate, check, pool, pool_factory, facts, note)
+                    tasks.start_soon(_run_within_limit, gate, check, pool, pool_factory, facts, note)
         for check in runnable:
             if check.alone:
                 await note(await run_check(check, pool, pool_factory, facts))
@@ -68,7 +68,7 @@ async def run_conformance(
     return report
 
 
-def _chosen(select: Collection[str] | None) -> list[Check]:
+def _select(select: Collection[str] | None) -> list[Check]:
     checks = all_checks()
     if select is None:
         return checks
@@ -78,7 +78,7 @@ def _chosen(select: Collection[str] | None) -> list[Check]:
     return [check for check in checks if check.name in select]
 
 
-async def _gated(
+async def _run_within_limit(
     gate: anyio.CapacityLimiter,
     check: Check,
     pool: SandboxPool,

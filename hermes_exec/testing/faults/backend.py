@@ -16,7 +16,7 @@ from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
 from hermes_exec.backends.capabilities import Signalable
 from hermes_exec.config import BackendConfig
 from hermes_exec.errors import ConfigError, ExecError, LaunchError
-from hermes_exec.testing.faults.clock import jumped
+from hermes_exec.testing.faults.clock import clock_jump
 from hermes_exec.testing.faults.processes import SandboxProcesses
 from hermes_exec.testing.faults.schedule import STREAM_FAULTS, Faults
 from hermes_exec.testing.faults.stream import FaultyStream
@@ -58,10 +58,10 @@ class FaultyBackend:
             faults.note(0, 0, "refuse-launch", f"number {fate.number}")
             raise LaunchError(f"launch {fate.number} is one that was to fail")
         sandbox = await self._inner.launch(spec, labels)
-        made: list[FaultySandbox] = []
+        wrapped: list[FaultySandbox] = []
         with anyio.CancelScope(shield=True):
-            made.append(await to_thread.run_sync(FaultySandbox, sandbox, faults))
-        return made[0]
+            wrapped.append(await to_thread.run_sync(FaultySandbox, sandbox, faults))
+        return wrapped[0]
 
 
 class FaultySandbox:
@@ -108,7 +108,7 @@ class FaultySandbox:
                 self._inner.destroy_now()
             elif kind == "jump-clock":
                 self._note(kind, f"by {self._fate.jump_s:.0f} s for {lasts_s:.3f} s")
-                with jumped(self._fate.jump_s):
+                with clock_jump(self._fate.jump_s):
                     self._over.wait(lasts_s)
             elif kind in {"kill-runner", "freeze"} and isinstance(self._inner, Signalable):
                 self._note(kind, f"{lasts_s:.3f} s" if kind == "freeze" else "")

@@ -22,7 +22,7 @@ class WallClock:
         """Set the clock forward by so many seconds from now on."""
         with self._lock:
             self._jumps.append(by_s)
-            time.time, time.time_ns = self._moved, self._moved_ns
+            time.time, time.time_ns = self._time_after_jumps, self._time_ns_after_jumps
 
     def jump_back(self, by_s: float) -> None:
         """Undo one jump; after the last one `time` has its own functions again."""
@@ -31,10 +31,10 @@ class WallClock:
             if not self._jumps:
                 time.time, time.time_ns = self._time, self._time_ns
 
-    def _moved(self) -> float:
+    def _time_after_jumps(self) -> float:
         return self._time() + sum(self._jumps)
 
-    def _moved_ns(self) -> int:
+    def _time_ns_after_jumps(self) -> int:
         return self._time_ns() + int(sum(self._jumps) * NS)
 
 
@@ -42,7 +42,7 @@ WALL_CLOCK = WallClock()
 
 
 @contextmanager
-def jumped(by_s: float) -> Iterator[None]:
+def clock_jump(by_s: float) -> Iterator[None]:
     """The clock of this process is wrong by so many seconds within the block."""
     WALL_CLOCK.jump(by_s)
     try:

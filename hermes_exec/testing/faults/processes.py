@@ -101,10 +101,10 @@ def _fill(path: Path) -> int:
 def _directory_of(pid: int, base: str) -> tuple[int, int] | None:
     """What the directory is that a process calls so: the same for all that see it, under whatever name."""
     try:
-        found = os.stat(f"/proc/{pid}/root/{base.lstrip('/')}")
+        status = os.stat(f"/proc/{pid}/root/{base.lstrip('/')}")
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _base_of(pid: int, role: str) -> str:

@@ -13,9 +13,9 @@ async def outlive(field: Arena, attack: Attack, against: Against) -> Outcome:
     """Leave processes behind and release the slot; the host counts what is left."""
     mark = secrets.token_hex(6)
     await field.run("processes.outlive", {"mark": mark})
-    started = await outside.seen(mark, 4)
+    started = await outside.wait_for_processes(mark, 4)
     await field.attacker.reset()
-    left = await outside.gone(mark, 10)
+    left = await outside.wait_until_gone(mark, 10)
     if left or len(started) < 4:
         return Outcome("not given", f"{len(left)} of {len(started)} processes are left")
     return Outcome("prevented", f"{len(started)} processes were ended")

@@ -208,7 +208,7 @@ async def reuse(field: Arena, attack: Attack, against: Against) -> Outcome:
     mark = secrets.token_hex(6)
     slot = field.slot if field.level.level == "uid" else field.attacker
     looked_at = await slot.spawn(["sh", "-c", "sleep 600; :", mark])
-    pid = (await outside.seen(mark, 1))[0]
+    pid = (await outside.wait_for_processes(mark, 1))[0]
     if why := limit_numbers(pid):
         return Outcome("not tried", why)
     try:

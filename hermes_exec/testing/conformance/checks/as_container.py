@@ -14,19 +14,19 @@ from hermes_exec.testing.conformance.registry import NotGiven, check
 def parts() -> dict[str, tuple[str, str]]:
     """The parts of as_container.sh by name: what each means, and its shell script."""
     text = files("hermes_exec.testing.conformance").joinpath("as_container.sh").read_text("utf-8")
-    found = re.findall(r"^## (\w+): (.*)\n((?:(?!## ).*\n)*)", text, re.MULTILINE)
-    return {name: (meaning, script.strip()) for name, meaning, script in found}
+    sections = re.findall(r"^## (\w+): (.*)\n((?:(?!## ).*\n)*)", text, re.MULTILINE)
+    return {name: (meaning, script.strip()) for name, meaning, script in sections}
 
 
 SHARED_MEMORY_KIB = 256 * 1024
 """What a root of its own has where the engine bounds nothing."""
 
 
-def _unbounded(name: str, told: str) -> bool:
+def _engine_sets_no_bound(name: str, output: str) -> bool:
     """Whether the engine leaves a container what a root of its own does not have."""
     if name == "shared_memory":
-        return int(told.split(maxsplit=1)[0]) > SHARED_MEMORY_KIB
-    return name == "namespaces" and "Seccomp:\t0" in told
+        return int(output.split(maxsplit=1)[0]) > SHARED_MEMORY_KIB
+    return name == "namespaces" and "Seccomp:\t0" in output
 
 
 def _compare(name: str, meaning: str, script: str) -> Callable[[Context], Awaitable[None]]:
@@ -34,7 +34,7 @@ def _compare(name: str, meaning: str, script: str) -> Callable[[Context], Awaita
         async with ctx.pool(slots_per_sandbox=1, slot_root=None) as pool, pool.slot() as container:
             expected = await container.run(["/bin/sh", "-c", script], timeout_s=30)
         got = await ctx.slot.run(["/bin/sh", "-c", script], timeout_s=30)
-        if _unbounded(name, expected.stdout):
+        if _engine_sets_no_bound(name, expected.stdout):
             raise NotGiven("this engine sets no such bound for a container; a root of its own has one")
         equal((got.exit_code, got.stdout), (expected.exit_code, expected.stdout), "exit code and output")
 

@@ -18,9 +18,9 @@ async def _variables(ctx: Context) -> dict[str, str]:
 @check("environment", "helper")
 async def check_variables_of_a_call(ctx: Context) -> None:
     """Variables of the call arrive as they are: spaces, quotes, line ends, `=`, empty, not ASCII."""
-    given = {"A": "chonko zamboodle", "B": "'\"$A`id`\\", "C": "two\nlines", "D": "a=b", "E": "", "F": "ü"}
-    for name, value in given.items():
-        equal((await ctx.applet("env", name, env=given)).stdout, f"{value}\n", name)
+    variables = {"A": "chonko zamboodle", "B": "'\"$A`id`\\", "C": "two\nlines", "D": "a=b", "E": "", "F": "ü"}
+    for name, value in variables.items():
+        equal((await ctx.applet("env", name, env=variables)).stdout, f"{value}\n", name)
 
 
 @check("environment", "shell")

@@ -48,7 +48,7 @@ async def check_killed_sandbox_is_told(ctx: Context) -> None:
             started = time.monotonic()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run)
-                await ctx.alive(1)
+                await ctx.expect_alive(1)
                 started = time.monotonic()
                 await to_thread.run_sync(sandbox.signal_now, signal.SIGKILL)
             that(time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s to be told")
@@ -57,7 +57,7 @@ async def check_killed_sandbox_is_told(ctx: Context) -> None:
                 await slot.files.read_bytes("x")
             post_mortem = getattr(later.error, "post_mortem")  # noqa: B009 - typed as BaseException
             that(post_mortem.suspect != "tenant", f"the tenant is suspected: {post_mortem}")
-        await ctx.gone()
+        await ctx.expect_none_left()
         async with pool.slot(timeout_s=60) as slot:
             equal((await ctx.applet("echo", "replaced", slot=slot)).stdout, "replaced\n", "the next slot")
 
@@ -67,7 +67,7 @@ async def check_memory_limit(ctx: Context) -> None:
     """A command over the memory limit is a result that says oom_killed, and the slot or its replacement works on."""
     from hermes_exec.config import Limits
 
-    async with ctx.confined("a memory limit", Limits(memory_mb=160)) as slot:
+    async with ctx.slot_with_limits("a memory limit", Limits(memory_mb=160)) as slot:
         how = slot.isolation.limits.get("memory_mb", "") or slot.isolation.limits.get("memory", "")
         try:
             result = await ctx.applet("grow", 400, 1, slot=slot, timeout_s=40)
@@ -92,7 +92,7 @@ async def check_full_disk(ctx: Context) -> None:
     from hermes_exec.config import Limits
 
     try:
-        async with ctx.confined("a disk limit", Limits(disk_mb=48)) as slot:
+        async with ctx.slot_with_limits("a disk limit", Limits(disk_mb=48)) as slot:
             await _fill(ctx, slot, slot.workspace)
             return
     except NotGiven as refused:
@@ -132,8 +132,8 @@ async def _fill(ctx: Context, slot: Slot, directory: str) -> None:
 @check("faults", "helper", "picklable-factory", "outside-view", own_pool=True, timeout_s=150)
 async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
     """When the driver is killed with SIGKILL, everything in its sandboxes ends by itself within the lease."""
-    told = ctx.directory / "stderr"
-    with told.open("wb") as stderr:
+    stderr_path = ctx.directory / "stderr"
+    with stderr_path.open("wb") as stderr:
         driver = await anyio.open_process([sys.executable, "-c", DRIVER], stderr=stderr)
     try:
         if driver.stdin is None:
@@ -141,12 +141,12 @@ async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
         await driver.stdin.send(pickle.dumps((ctx.factory, ctx.mark)))
         await driver.stdin.aclose()
         try:
-            await ctx.alive(9, within_s=80)
+            await ctx.expect_alive(9, within_s=80)
         except AssertionError as error:
-            raise AssertionError(f"{error}; the second driver said {told.read_text()[-1000:]!r}") from None
+            raise AssertionError(f"{error}; the second driver said {stderr_path.read_text()[-1000:]!r}") from None
         driver.send_signal(signal.SIGKILL)
         await driver.wait()
-        await ctx.gone(30)
+        await ctx.expect_none_left(30)
     finally:
         if driver.returncode is None:
             driver.kill()

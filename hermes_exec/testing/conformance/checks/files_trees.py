@@ -180,21 +180,21 @@ async def check_search_content(ctx: Context) -> None:
     counts all.
     """
     await _source_tree(ctx)
-    found = await ctx.slot.files.search(r"need\w+", path="tree")
+    result = await ctx.slot.files.search(r"need\w+", path="tree")
     equal(
-        [(m.path.rpartition("tree/")[2], m.line) for m in found.matches],
+        [(m.path.rpartition("tree/")[2], m.line) for m in result.matches],
         [("c.txt", 1), ("src/a.py", 1), ("src/lib/b.ts", 2)],
         "matches",
     )
-    equal((found.total, found.total_files, found.binary_skipped, found.truncated), (3, 3, 1, False), "totals")
+    equal((result.total, result.total_files, result.binary_skipped, result.truncated), (3, 3, 1, False), "totals")
 
 
 @check("search")
 async def check_search_totals_are_true(ctx: Context) -> None:
     """With a limit the totals still count everything, and truncated says so."""
     await ctx.slot.files.write_text("tree/f", "hit\n" * 1000)
-    found = await ctx.slot.files.search("hit", path="tree", limit=10)
-    equal((len(found.matches), found.total, found.truncated), (10, 1000, True), "kept, total, truncated")
+    result = await ctx.slot.files.search("hit", path="tree", limit=10)
+    equal((len(result.matches), result.total, result.truncated), (10, 1000, True), "kept, total, truncated")
 
 
 @check("search")
@@ -226,8 +226,8 @@ async def check_cancelled_search_ends_its_work(ctx: Context) -> None:
 async def check_search_by_glob(ctx: Context) -> None:
     """A glob filter with directories is kept whole."""
     await _source_tree(ctx)
-    found = await ctx.slot.files.search("needle", path="tree", glob="src/**/*.ts")
-    equal([m.path.rpartition("/")[2] for m in found.matches], ["b.ts"], "files")
+    result = await ctx.slot.files.search("needle", path="tree", glob="src/**/*.ts")
+    equal([m.path.rpartition("/")[2] for m in result.matches], ["b.ts"], "files")
 
 
 @check("search")

@@ -91,7 +91,7 @@ async def check_no_view_of_a_neighbours_processes(ctx: Context) -> None:
     """In a process namespace of its own a slot does not see a neighbour's command lines."""
     async with _two(ctx, "namespaces") as (thief, victim):
         await ctx.background("sleep", 60, ctx.mark, slot=victim)
-        await ctx.alive(1)
+        await ctx.expect_alive(1)
         that(ctx.mark not in (await ctx.applet("ps", slot=thief)).stdout, "the neighbour's process is visible")
 
 
@@ -100,7 +100,7 @@ async def check_no_killing_of_a_neighbours_processes(ctx: Context) -> None:
     """A slot can neither signal nor trace a neighbour's process, nor open its memory."""
     async with _two(ctx) as (thief, victim):
         process = await ctx.background("sleep", 60, ctx.mark, slot=victim)
-        await ctx.alive(1)
+        await ctx.expect_alive(1)
         if thief.isolation.level == "uid":
             for answer in (
                 await ctx.applet("kill", process.pid, 0, slot=thief),
@@ -112,7 +112,7 @@ async def check_no_killing_of_a_neighbours_processes(ctx: Context) -> None:
         await thief.kill_all()
         with raises(TimeoutError):
             await process.wait(0.3)
-        await ctx.alive(1, within_s=1)
+        await ctx.expect_alive(1, within_s=1)
 
 
 @check("isolation", "helper", "shared-sandbox", own_pool=True)

@@ -71,8 +71,8 @@ async def check_closing_a_pool_ends_everything(ctx: Context) -> None:
     async with ctx.pool() as pool:
         slot = await pool.acquire()
         await ctx.background("tree", 300, ctx.mark, slot=slot)
-        await ctx.alive(9)
-    await ctx.gone(10)
+        await ctx.expect_alive(9)
+    await ctx.expect_none_left(10)
 
 
 @check("pool", "helper", own_pool=True)
@@ -85,9 +85,9 @@ async def check_cancelled_pool_ends_everything(ctx: Context) -> None:
                 await slot.run(await ctx.argv("tree", 300, ctx.mark, slot=slot))
 
         tasks.start_soon(work)
-        await ctx.alive(9, within_s=30)
+        await ctx.expect_alive(9, within_s=30)
         tasks.cancel_scope.cancel()
-    await ctx.gone(10)
+    await ctx.expect_none_left(10)
 
 
 @check("pool", own_pool=True)

@@ -112,17 +112,17 @@ async def check_background_kill_takes_the_tree(ctx: Context) -> None:
     """Killing a background process ends everything that it started, runaways too."""
     process = await ctx.background("tree", 120, ctx.mark)
     await _until(process.stdout, b"ready")
-    await ctx.alive(9)
+    await ctx.expect_alive(9)
     receipt = await process.kill()
     equal(receipt.left, 0, "left")
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("background", "helper", "procfs")
 async def check_processes_are_listed(ctx: Context) -> None:
     """processes() tells pid, arguments, start and memory of what lives in the slot, and of nothing else."""
     process = await ctx.background("sleep", 60, ctx.mark)
-    await ctx.alive(1)
+    await ctx.expect_alive(1)
     with anyio.move_on_after(10):
         while True:
             mine = [p for p in await ctx.slot.processes() if ctx.mark in p.argv]
@@ -142,7 +142,7 @@ async def check_twenty_background_processes(ctx: Context) -> None:
     equal(len({p.id for p in started}), 20, "ids")
     receipt = await ctx.slot.kill_all()
     that(receipt.found >= 20 and receipt.left == 0, f"receipt {receipt}")
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("background", "helper")
@@ -212,7 +212,7 @@ def _keeps(ctx: Context, what: str) -> None:
         )
 
 
-async def _said(session: object, command: str) -> str:
+async def _output_of(session: object, command: str) -> str:
     result = await session.run(command)  # type: ignore[attr-defined]
     return str(result.stdout).strip()
 
@@ -222,7 +222,7 @@ async def check_session_keeps_the_directory(ctx: Context) -> None:
     """Cd lasts from one command of a session to the next."""
     session = ctx.slot.session()
     await session.run("mkdir -p 'a b' && cd 'a b'")
-    equal(await _said(session, "pwd"), f"{ctx.slot.workspace}/a b", "directory")
+    equal(await _output_of(session, "pwd"), f"{ctx.slot.workspace}/a b", "directory")
 
 
 @check("sessions", "shell")
@@ -232,7 +232,7 @@ async def check_session_keeps_variables(ctx: Context) -> None:
     await session.run("plain='it'\"'\"'s $x'; export OUT='two\nlines'; export GONE=1")
     await session.run("unset GONE")
     equal(
-        await _said(session, 'echo "$plain|$OUT|$GONE|"; sh -c \'echo "$plain|$OUT"\''),
+        await _output_of(session, 'echo "$plain|$OUT|$GONE|"; sh -c \'echo "$plain|$OUT"\''),
         "it's $x|two\nlines||\n|two\nlines",
         "variables",
     )
@@ -245,7 +245,7 @@ async def check_session_keeps_functions(ctx: Context) -> None:
     session = ctx.slot.session()
     await session.run('greet() { echo "hello $1"; }')
     await session.run("true")
-    equal(await _said(session, "greet you"), "hello you", "output")
+    equal(await _output_of(session, "greet you"), "hello you", "output")
 
 
 @check("sessions", "shell")
@@ -255,7 +255,7 @@ async def check_session_keeps_aliases(ctx: Context) -> None:
     session = ctx.slot.session()
     await session.run("alias hi='echo aliased'")
     await session.run("true")
-    equal(await _said(session, "hi there"), "aliased there", "output")
+    equal(await _output_of(session, "hi there"), "aliased there", "output")
 
 
 @check("sessions", "shell")
@@ -264,7 +264,7 @@ async def check_session_keeps_umask_and_options(ctx: Context) -> None:
     _keeps(ctx, "umask")
     session = ctx.slot.session()
     await session.run("umask 027; set -f")
-    equal(await _said(session, "umask; echo *"), "0027\n*", "umask, noglob")
+    equal(await _output_of(session, "umask; echo *"), "0027\n*", "umask, noglob")
 
 
 @check("sessions", "shell")
@@ -276,8 +276,8 @@ async def check_session_processes_start_from_its_state(ctx: Context) -> None:
         for filler in ("", f": {'y' * 100_000}; "):
             process = await session.spawn(f'{filler}echo "$x $E $PWD"; umask', pty=pty)
             await process.wait(30)
-            said = (await process.output(0))[0].decode().split()
-            equal(said, ["1", "2", "/", "0077"], f"the state with pty={pty} and {len(filler)} characters more")
+            lines = (await process.output(0))[0].decode().split()
+            equal(lines, ["1", "2", "/", "0077"], f"the state with pty={pty} and {len(filler)} characters more")
 
 
 @check("sessions", "shell")
@@ -285,7 +285,7 @@ async def check_session_survives_exit(ctx: Context) -> None:
     """`exit` ends the command with its code, keeps the state before it, and not the session."""
     session = ctx.slot.session()
     equal((await session.run("x=1; cd /; exit 3")).exit_code, 3, "exit code")
-    equal(await _said(session, 'echo "$x $PWD"'), "1 /", "state")
+    equal(await _output_of(session, 'echo "$x $PWD"'), "1 /", "state")
 
 
 @check("sessions", "shell")
@@ -298,10 +298,10 @@ async def check_session_survives_exec(ctx: Context) -> None:
     result = await session.run("x=2; exec echo replaced")
     equal(result.stdout, "replaced\n", "stdout")
     that(result.state_lost is not None and "exec" in result.state_lost, f"state_lost is {result.state_lost!r}")
-    equal(await _said(session, 'echo "$x"'), "1", "state")
+    equal(await _output_of(session, 'echo "$x"'), "1", "state")
     result = await session.run("x=3; exec >&- 2>&- 3>&- 4>&- 5>&-; ulimit -n 20; ulimit -f 0; cd /")
     equal(result.state_lost, None, "state_lost")
-    equal(await _said(session, 'echo "$x $PWD"'), "3 /", "state without descriptors")
+    equal(await _output_of(session, 'echo "$x $PWD"'), "3 /", "state without descriptors")
 
 
 @check("sessions", "shell")
@@ -310,7 +310,7 @@ async def check_session_survives_set_e(ctx: Context) -> None:
     session = ctx.slot.session()
     result = await session.run("set -e; y=kept; false; echo never")
     that(result.exit_code != 0 and "never" not in result.stdout, f"exit code {result.exit_code}, {result.stdout!r}")
-    equal(await _said(session, 'set +e; echo "$y"'), "kept", "state")
+    equal(await _output_of(session, 'set +e; echo "$y"'), "kept", "state")
 
 
 @check("sessions", "shell")
@@ -319,7 +319,7 @@ async def check_session_survives_a_timeout(ctx: Context) -> None:
     session = ctx.slot.session()
     await session.run("z=1; y=kept")
     that((await session.run("z=2; sleep 60", timeout_s=0.5)).timed_out, "it did not time out")
-    that(await _said(session, 'echo "$z $y"') in {"1 kept", "2 kept"}, "the state is gone")
+    that(await _output_of(session, 'echo "$z $y"') in {"1 kept", "2 kept"}, "the state is gone")
 
 
 @check("sessions", "shell")
@@ -330,7 +330,7 @@ async def check_session_survives_syntax_errors(ctx: Context) -> None:
     that((await session.run("if then (")).exit_code != 0, "exit code 0 for a syntax error")
     result = await session.run("echo '__EXIT__ 0 __CWD__ /'; echo $?; false")
     equal((result.exit_code, result.stdout), (1, "__EXIT__ 0 __CWD__ /\n0\n"), "result")
-    equal(await _said(session, 'echo "$w"'), "1", "state")
+    equal(await _output_of(session, 'echo "$w"'), "1", "state")
 
 
 @check("sessions", "shell")
@@ -341,7 +341,7 @@ async def check_session_commands_run_in_order(ctx: Context) -> None:
     async with anyio.create_task_group() as tasks:
         for i in range(6):
             tasks.start_soon(session.run, f'n="${{n}}{i}"; sleep 0.0{6 - i}')
-    equal(await _said(session, 'echo "$n"'), "012345", "order")
+    equal(await _output_of(session, 'echo "$n"'), "012345", "order")
 
 
 @check("sessions", "shell")
@@ -352,7 +352,7 @@ async def check_sessions_are_apart(ctx: Context) -> None:
         tasks.start_soon(first.run, "who=first; cd /; sleep 0.1")
         tasks.start_soon(second.run, "who=second; sleep 0.1")
     equal(
-        [await _said(s, 'echo "$who $PWD"') for s in (first, second)],
+        [await _output_of(s, 'echo "$who $PWD"') for s in (first, second)],
         ["first /", f"second {ctx.slot.workspace}"],
         "states",
     )
@@ -366,11 +366,11 @@ async def check_session_background_job_lives_on(ctx: Context) -> None:
     started = time.monotonic()
     await session.run(f"{argv} & echo started")
     that(time.monotonic() - started < 10, "it waited for the job")
-    await ctx.alive(1)
+    await ctx.expect_alive(1)
     await ctx.slot.reset()
     with raises(SlotClosed):
         await session.run("true")
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("sessions")

@@ -42,9 +42,9 @@ async def check_reset_ends_every_process(ctx: Context) -> None:
     """Reset ends everything that the slot started, runaways too, counted from outside."""
     await ctx.applet("tree", 120, ctx.mark, "end")
     await ctx.background("stubborn", 120, ctx.mark)
-    await ctx.alive(9)
+    await ctx.expect_alive(9)
     await ctx.slot.reset()
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("reset", "helper")
@@ -61,8 +61,8 @@ async def check_reset_closes_handles(ctx: Context) -> None:
 @check("reset", "shell", "confined")
 async def check_reset_forgets_shared_memory(ctx: Context) -> None:
     """What a tenant left in /tmp and /dev/shm under its own name is gone after a reset."""
-    made = await ctx.slot.run(f"for d in /tmp /dev/shm; do [ -w $d ] && echo x > $d/{ctx.mark}; done; true")
-    that(made.ok, made.stderr)
+    created = await ctx.slot.run(f"for d in /tmp /dev/shm; do [ -w $d ] && echo x > $d/{ctx.mark}; done; true")
+    that(created.ok, created.stderr)
     await ctx.slot.reset()
     left = await ctx.slot.run(f"ls /tmp/{ctx.mark} /dev/shm/{ctx.mark} 2>/dev/null")
     equal(left.stdout, "", "what is left")
@@ -76,8 +76,8 @@ async def check_next_tenant_finds_nothing(ctx: Context) -> None:
             for directory in _directories(ctx, slot):
                 await slot.files.write_text(f"{directory}/{ctx.mark}", "secret")
             await ctx.background("tree", 120, ctx.mark, slot=slot)
-            await ctx.alive(9)
-        await ctx.gone()
+            await ctx.expect_alive(9)
+        await ctx.expect_none_left()
         async with pool.slot() as slot:
             for directory in _directories(ctx, slot):
                 that(not await slot.files.exists(f"{directory}/{ctx.mark}"), f"a file is left in {directory}")

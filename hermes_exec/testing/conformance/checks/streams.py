@@ -194,9 +194,9 @@ async def check_child_that_keeps_stdout_open(ctx: Context) -> None:
     result = await ctx.applet("leave", 120, ctx.mark)
     that(time.monotonic() - started < 10, "it waited for the child")
     that(result.stdout.strip().isdigit(), f"stdout {result.stdout!r}")
-    await ctx.alive(1)
+    await ctx.expect_alive(1)
     await ctx.slot.kill_all()
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("output", "shell")

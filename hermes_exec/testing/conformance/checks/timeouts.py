@@ -42,14 +42,14 @@ async def check_timeout_kills_the_process(ctx: Context) -> None:
     """Nothing of a command is left after its timeout."""
     argv = await ctx.argv("sleep", 60, ctx.mark)
 
-    async def counted() -> None:
-        await ctx.alive(1)
+    async def expect_processes() -> None:
+        await ctx.expect_alive(1)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(counted)
+        tasks.start_soon(expect_processes)
         result = await ctx.slot.run(argv, timeout_s=5)
     that(result.timed_out, "it did not time out")
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("timeouts", "helper")
@@ -77,14 +77,14 @@ async def check_timeout_kills_children_of_a_shell(ctx: Context) -> None:
     """A shell's background and foreground children end with its timeout."""
     argv = " ".join(f"'{word}'" for word in await ctx.argv("sleep", 60, ctx.mark))
 
-    async def counted() -> None:
-        await ctx.alive(2)
+    async def expect_processes() -> None:
+        await ctx.expect_alive(2)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(counted)
+        tasks.start_soon(expect_processes)
         result = await ctx.slot.run(f"{argv} & {argv}; :", timeout_s=5)
     that(result.timed_out, "it did not time out")
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("timeouts", "helper")
@@ -94,15 +94,15 @@ async def check_timeout_kills_every_kind_of_runaway(ctx: Context) -> None:
     """
     argv = await ctx.argv("tree", 120, ctx.mark)
 
-    async def counted() -> None:
-        await ctx.alive(RUNAWAYS + 1)
+    async def expect_processes() -> None:
+        await ctx.expect_alive(RUNAWAYS + 1)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(counted)
+        tasks.start_soon(expect_processes)
         result = await ctx.slot.run(argv, timeout_s=5)
     that(result.timed_out, "it did not time out")
     that(result.killed is not None and result.killed.left == 0, f"receipt {result.killed}")
-    await ctx.gone()
+    await ctx.expect_none_left()
     equal((await ctx.applet("echo", "usable")).stdout, "usable\n", "the slot afterwards")
 
 
@@ -113,7 +113,7 @@ async def check_timeout_with_a_child_that_holds_stdout(ctx: Context) -> None:
     started = time.monotonic()
     result = await ctx.slot.run(argv, timeout_s=1, merge_stderr=True)
     that(result.timed_out and time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s")
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("timeouts", "helper")
@@ -146,11 +146,11 @@ async def check_cancel_ends_the_tree(ctx: Context) -> None:
     started = time.monotonic()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: ctx.slot.run(argv))
-        await ctx.alive(RUNAWAYS + 1)
+        await ctx.expect_alive(RUNAWAYS + 1)
         started = time.monotonic()
         tasks.cancel_scope.cancel()
     that(time.monotonic() - started < 30, f"cancelling took {time.monotonic() - started:.1f} s")
-    await ctx.gone()
+    await ctx.expect_none_left()
     equal((await ctx.applet("echo", "usable")).stdout, "usable\n", "the slot afterwards")
 
 
@@ -162,18 +162,18 @@ async def check_cancel_at_any_moment(ctx: Context) -> None:
         with anyio.move_on_after(step * 0.002):
             await ctx.slot.run(argv, stdin=b"x" * 100_000)
     equal((await ctx.applet("echo", "usable")).stdout, "usable\n", "the slot afterwards")
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("kill", "helper")
 async def check_kill_all_ends_what_commands_left(ctx: Context) -> None:
     """kill_all ends what ended commands left behind, runaways included, and tells how many."""
     await ctx.applet("tree", 120, ctx.mark, "end")
-    await ctx.alive(RUNAWAYS)
+    await ctx.expect_alive(RUNAWAYS)
     receipt = await ctx.slot.kill_all()
     equal(receipt.left, 0, "left")
     that(receipt.found >= RUNAWAYS, f"the receipt found {receipt.found}")
-    await ctx.gone()
+    await ctx.expect_none_left()
 
 
 @check("kill", "helper", "procfs")
@@ -197,19 +197,19 @@ async def check_fork_bomb_is_ended(ctx: Context) -> None:
     """
     from hermes_exec.config import Limits
 
-    async with ctx.confined("a limit of processes", Limits(pids=80)) as slot:
+    async with ctx.slot_with_limits("a limit of processes", Limits(pids=80)) as slot:
         how = slot.isolation.limits.get("pids", "not enforced")
         proof = await ctx.applet("many", 120, 0.2, ctx.mark, slot=slot)
         if not proof.stdout.endswith("EAGAIN\n"):
             raise NotGiven(f"not fired: 120 processes were allowed under a limit of 80 ({how})")
         await slot.kill_all()
         bomb = await ctx.background("bomb", ctx.mark, slot=slot)
-        await ctx.alive(8)  # each has threads of its own, which count for the limit too
+        await ctx.expect_alive(8)  # each has threads of its own, which count for the limit too
         started = time.monotonic()
         receipt = await bomb.kill()
         that(time.monotonic() - started < 30, f"ending it took {time.monotonic() - started:.1f} s")
         equal(receipt.left, 0, "left")
-        await ctx.gone()
+        await ctx.expect_none_left()
         equal((await ctx.applet("echo", "usable", slot=slot)).stdout, "usable\n", "the slot afterwards")
 
 
