@@ -1,4 +1,4 @@
-"""What proves that a backend does as it should, and what breaks it: for tests of this library and of others."""
+"""Test tools for backends, also of other packages: the conformance suite, and pools with injected faults."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ DIRECTORY = Path(__file__).parent / "_applets"
 
 
 def find_applets(os_name: str | None = None, arch: str | None = None) -> Path:
-    """The file for a platform, in Go's or in uname's words; None is this host's.
+    """Return the file for a platform, named as Go or uname names it. None means this host.
 
     Raises:
-        BackendUnavailable: this installation carries none, or its bytes are not those that were built.
+        BackendUnavailable: If this installation has no file for the platform, or the file was changed.
     """
     return find_program(DIRECTORY, "applets", os_name, arch).path

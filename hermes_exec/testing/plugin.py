@@ -1,6 +1,6 @@
-"""A pytest plugin that runs the conformance suite against a backend, one test a behaviour.
+"""A pytest plugin that runs the conformance suite against a backend, with one test for each behaviour.
 
-Use it by `pytest_plugins = ["hermes_exec.testing.plugin"]` in the top conftest.py, and a test module with
+Use it with `pytest_plugins = ["hermes_exec.testing.plugin"]` in the top conftest.py, and a test module with
 
     from hermes_exec.testing.plugin import test_conformance
 
@@ -8,8 +8,8 @@ Use it by `pytest_plugins = ["hermes_exec.testing.plugin"]` in the top conftest.
     def conformance_pool_factory():
         return functools.partial(SandboxPool, "my-backend", image="…")
 
-Behaviours that the backend or image cannot give are skipped tests with the reason. `conformance_known_failures`, a
-mapping of name → reason, turns failures that are known into expected ones; a known failure that passes is a failure.
+Behaviours that the backend or image cannot provide are skipped with the reason. `conformance_known_failures` maps
+names of checks to reasons and turns their failures into expected ones. A known failure that passes is a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["conformance_known_failures", "conformance_outcomes", "conformance_po
 
 @pytest.fixture(scope="module")
 def conformance_pool_factory() -> PoolFactory:
-    """What makes pools of the backend under test; a test module overrides it."""
+    """The factory for pools of the backend under test. A test module overrides this fixture."""
     raise pytest.UsageError(
         "define a fixture conformance_pool_factory that returns a function **overrides -> SandboxPool"
     )
@@ -35,13 +35,13 @@ def conformance_pool_factory() -> PoolFactory:
 
 @pytest.fixture(scope="module")
 def conformance_known_failures() -> Mapping[str, str]:
-    """Checks that are known to fail here, by name, with the reason."""
+    """Checks that are known to fail, as a mapping of names to reasons."""
     return {}
 
 
 @pytest.fixture(scope="module")
 def conformance_outcomes(request: pytest.FixtureRequest, conformance_pool_factory: PoolFactory) -> dict[str, Outcome]:
-    """Run the checks of this module that were selected, side by side, and keep their outcomes."""
+    """Run the selected checks of this module side by side, and keep their outcomes."""
     here = {
         str(item.callspec.params["conformance_check"])
         for item in request.session.items
@@ -54,7 +54,7 @@ def conformance_outcomes(request: pytest.FixtureRequest, conformance_pool_factor
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known, also where pytest-timeout is not installed."""
+    """Register the marker, also without pytest-timeout."""
     config.addinivalue_line("markers", "timeout(seconds): the time limit of a test (pytest-timeout)")
 
 
@@ -63,11 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def test_conformance(
     conformance_check: str, conformance_outcomes: dict[str, Outcome], conformance_known_failures: Mapping[str, str]
 ) -> None:
-    """One behaviour of the backend."""
+    """Check one behaviour of the backend."""
     outcome = conformance_outcomes[conformance_check]
     known_failure = conformance_known_failures.get(conformance_check)
     if outcome.status == "skipped":
-        pytest.skip(f"{conformance_check}: {outcome.reason}")  # named: pytest folds equal reasons into one line
+        pytest.skip(f"{conformance_check}: {outcome.reason}")  # with the name: pytest folds equal reasons into one line
     if outcome.status == "failed":
         if known_failure is not None:
             pytest.xfail(known_failure)

@@ -1,4 +1,4 @@
-"""The conformance suite: what every backend must do, as public checks that third parties run against theirs."""
+"""The conformance suite: published checks of the behaviours that every backend must have, also for other packages."""
 
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.facts import Facts

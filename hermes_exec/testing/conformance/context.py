@@ -1,4 +1,4 @@
-"""What a check gets: a slot of its own, the facts, programs that every image can run, and a way to make more pools."""
+"""The context of a check: its own slot, facts of the backend, programs for every image, and a factory for pools."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Context:
-    """`slot` is lent to this check alone (absent for `own_pool` checks); `directory` is a fresh directory of the
-    driver.
+    """The context of one check.
+
+    `slot` belongs to this check alone and is absent for `own_pool` checks. `directory` is a new directory
+    of the driver.
     """
 
     factory: PoolFactory
@@ -40,7 +42,7 @@ class Context:
         return self.acquired
 
     async def argv(self, name: str, *words: object, slot: Slot | None = None) -> list[str]:
-        """The argv of one of the applets (runner/cmd/applets), which every image can run."""
+        """Return the argv of an applet (runner/cmd/applets). Every image can run applets."""
         slot = slot or self.slot
         if self.facts.platform is None:
             raise NotGiven(self.facts.missing["helper"])
@@ -50,32 +52,33 @@ class Context:
         return [path, name, *map(str, words)]
 
     async def applet(self, name: str, *words: object, slot: Slot | None = None, **run: Any) -> RunResult:
-        """Run an applet to its end; keywords are those of `slot.run`."""
+        """Run an applet to its end. Keywords are passed to `slot.run`."""
         slot = slot or self.slot
         return await slot.run(await self.argv(name, *words, slot=slot), **run)
 
     async def background(self, name: str, *words: object, slot: Slot | None = None, **spawn: Any) -> Process:
-        """Start an applet in the background; keywords are those of `slot.spawn`."""
+        """Start an applet in the background. Keywords are passed to `slot.spawn`."""
         slot = slot or self.slot
         return await slot.spawn(await self.argv(name, *words, slot=slot), **spawn)
 
     @asynccontextmanager
     async def pool(self, **overrides: Any) -> AsyncIterator[SandboxPool]:
-        """A pool of its own, of at most one sandbox unless told otherwise.
+        """Open a pool for this check, of at most one sandbox by default.
 
         Raises:
-            NotGiven: this backend cannot give what the overrides ask for.
+            NotGiven: If this backend cannot provide the overrides.
         """
         async with self.factory(**{"max_sandboxes": 1, **overrides}) as pool:
             yield pool
 
     @asynccontextmanager
     async def slot_with_limits(self, what: str, limits: Limits) -> AsyncIterator[Slot]:
-        """A slot under limits, in a pool of its own: as the slot's limits, else as those of a sandbox that it has
-        alone.
+        """Acquire a slot under limits, in a pool of its own.
+
+        The limits are set on the slot, or on its sandbox where the backend refuses limits of slots.
 
         Raises:
-            NotGiven: this backend refuses both.
+            NotGiven: If this backend refuses both.
         """
         refusals = []
         for keyword in ("slot_limits", "limits"):
@@ -94,11 +97,12 @@ class Context:
         raise NotGiven(f"{what} is refused here: " + "; ".join(refusals))
 
     async def expect_none_left(self, within_s: float = 10.0) -> None:
-        """Assert that no process with this check's mark lives any more, counted outside the sandbox where that can be
-        seen.
+        """Assert that no process with this check's mark is alive.
+
+        Processes are counted outside the sandbox where the host can see them.
 
         Raises:
-            AssertionError: some do.
+            AssertionError: If a process is alive.
         """
         if "outside-view" not in self.facts.missing:
             left = await outside.wait_until_gone(self.mark, within_s)
@@ -112,10 +116,12 @@ class Context:
                 raise AssertionError(f"{len(left)} processes are left, seen inside the sandbox")
 
     async def expect_alive(self, count: int, within_s: float = 30.0) -> None:
-        """Assert that so many processes with this check's mark live; counting none later proves nothing without it.
+        """Assert that `count` processes with this check's mark are alive.
+
+        Without this, counting no processes later would prove nothing.
 
         Raises:
-            AssertionError: there are fewer.
+            AssertionError: If there are fewer.
         """
         if "outside-view" in self.facts.missing:
             return

@@ -1,4 +1,4 @@
-"""The second driver of a check: it starts processes in a slot and waits to be killed."""
+"""A second driver for a check: it starts processes in a slot and waits until it is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hermes_exec.testing.conformance.registry import PoolFactory
 def main() -> None:
     """Read a pickled (factory, mark) from stdin, start the tree of that mark in a slot of its pool, and wait.
 
-    What is read comes from the suite that started this process.
+    Unpickling is safe here: the input comes from the suite that started this process.
     """
     factory, mark = pickle.load(sys.stdin.buffer)
     anyio.run(_work, factory, mark)

@@ -1,4 +1,4 @@
-"""Assertions that hold in optimised runs too and say what was seen."""
+"""Assertions that also work under `python -O` and report the actual value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Caught:
-    """What `raises` caught; `error` is set after the block."""
+    """The exception that `raises` caught. `error` is set after the block."""
 
     error: BaseException | None = None
 
@@ -24,7 +24,7 @@ def that(condition: object, message: str) -> None:
 
 
 def brief(value: object, limit: int = 300) -> str:
-    """A value for a message, its middle left out when it is long."""
+    """Return the repr of a value for a message. A long one has its middle left out."""
     text = repr(value[: limit * 2]) if isinstance(value, (str, bytes)) else repr(value)
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
 
@@ -37,7 +37,7 @@ def equal(actual: object, wanted: object, what: str = "value") -> None:
 
 @contextmanager
 def raises(*kinds: type[BaseException], about: str = "") -> Iterator[Caught]:
-    """The block must raise one of these, and the message must hold `about`."""
+    """Assert that the block raises one of these errors with `about` in its message."""
     caught = Caught()
     names = " or ".join(kind.__name__ for kind in kinds)
     try:
@@ -49,4 +49,4 @@ def raises(*kinds: type[BaseException], about: str = "") -> Iterator[Caught]:
     else:
         raise AssertionError(f"expected {names}, nothing was raised")
     if about and about not in caught.text:
-        raise AssertionError(f"the message of {type(caught.error).__name__} does not tell {about!r}: {caught.text!r}")
+        raise AssertionError(f"{type(caught.error).__name__} does not mention {about!r}: {caught.text!r}")

@@ -1,4 +1,4 @@
-"""What a backend and an image can give, asked once of a real slot before the checks run."""
+"""Facts of a backend and an image, probed once in a real slot before the checks run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLATFORMS = (("linux", "amd64"), ("linux", "arm64"), ("darwin", "arm64"))
 
 @dataclass(slots=True)
 class Facts:
-    """`missing` tells for each need that is not met why; a need that is met is not in it."""
+    """The facts of one backend and image. `missing` maps each unmet need to the reason."""
 
     backend: str = ""
     disk_here: bool = False
@@ -53,7 +53,7 @@ class Facts:
 
     @property
     def own_pids(self) -> bool:
-        """Whether a slot is proven to have processes of its own: what kills all that it sees harms nobody else."""
+        """Whether a slot is proven to have its own process namespace, so that killing all processes is safe."""
         mine = ""
         if sys.platform == "linux":
             mine = os.readlink("/proc/self/ns/pid")
@@ -62,7 +62,7 @@ class Facts:
 
 
 async def put_helper(slot: Slot, platform: tuple[str, str]) -> str:
-    """Bring the applets into the slot as a program of the tenant; its absolute path there."""
+    """Copy the applets into the slot and return the absolute path of the program there."""
     data = await anyio.Path(find_applets(*platform)).read_bytes()
     path = f"{slot.workspace}/{HELPER}"
     await slot.files.write_bytes(path, data, mode=0o755)
@@ -70,10 +70,10 @@ async def put_helper(slot: Slot, platform: tuple[str, str]) -> str:
 
 
 async def learn(factory: PoolFactory) -> Facts:
-    """Ask a slot of a pool of its own.
+    """Probe the facts in a slot of a new pool.
 
     Raises:
-        ExecError: no slot can be had at all.
+        ExecError: If no slot can be acquired.
     """
     facts = Facts()
     async with factory() as pool, pool.slot() as slot:
@@ -169,5 +169,5 @@ async def _sharing(factory: PoolFactory, facts: Facts) -> None:
 
 
 def why_not(facts: Facts, needs: tuple[str, ...]) -> str | None:
-    """The first reason for which a check with these needs cannot run here; None when it can."""
+    """Return the first unmet need's reason, or None if a check with these needs can run."""
     return next((facts.missing[need] for need in needs if need in facts.missing), None)

@@ -1,4 +1,4 @@
-"""Counting processes from outside the sandbox: nothing that a tenant does can hide a process from its host."""
+"""Counting of processes from outside the sandbox: a slot cannot hide a process from its host."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _command_lines() -> Iterator[tuple[int, bytes]]:
 
 
 def pids_with_mark(mark: str) -> list[int]:
-    """Pids, as this host counts them, of every process that carries the mark in its arguments (never this one)."""
+    """Return the host's pids of all processes with the mark in their arguments, except this process."""
     wanted = mark.encode()
     return [pid for pid, line in _command_lines() if wanted in line and pid != os.getpid()]
 
 
 def zombies_of(pids: list[int]) -> list[int]:
-    """Those of the pids that have ended and were not reaped."""
+    """Return the pids of processes that have ended and were not reaped."""
     dead = []
     for pid in pids:
         try:
@@ -43,7 +43,7 @@ def zombies_of(pids: list[int]) -> list[int]:
 
 
 async def wait_until_gone(mark: str, within_s: float) -> list[int]:
-    """Wait until no process carries the mark; what is left after that time."""
+    """Wait until no process has the mark. Return the pids that are left after `within_s`."""
     with anyio.move_on_after(within_s):
         while pids_with_mark(mark):  # noqa: ASYNC110 - other processes set no events
             await anyio.sleep(0.05)
@@ -51,7 +51,7 @@ async def wait_until_gone(mark: str, within_s: float) -> list[int]:
 
 
 async def wait_for_processes(mark: str, count: int, within_s: float = 30.0) -> list[int]:
-    """Wait until that many processes carry the mark; those that do then."""
+    """Wait until `count` processes have the mark. Return their pids."""
     pids = pids_with_mark(mark)
     with anyio.move_on_after(within_s):
         while len(pids) < count:
@@ -61,7 +61,7 @@ async def wait_for_processes(mark: str, count: int, within_s: float = 30.0) -> l
 
 
 def end(pids: list[int]) -> None:
-    """End marked processes that a failing backend left on this host."""
+    """Kill marked processes that a failing backend left on this host."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The checks: public async functions, each with a name, a group, a meaning and what it needs."""
+"""The registry of checks: public async functions, each with a name, a group, a meaning and needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from hermes_exec import SandboxPool
 
 PoolFactory = Callable[..., "SandboxPool"]
-"""Called with keywords of SandboxPool; they must win over what the factory would choose."""
+"""Called with keywords of `SandboxPool`, which override the factory's own."""
 CheckFunction = Callable[[Any], Awaitable[None]]
-"""Takes a `Context`, which is made of what stands here and is therefore not named here."""
+"""Takes a `Context`. That class imports this module, so this type cannot name it."""
 
 Need = Literal[
     "shell",  # a POSIX shell in the image
@@ -23,13 +23,13 @@ Need = Literal[
     "python",  # python3 in the image
     "helper",  # the applets can be executed in the slot
     "procfs",  # /proc in the sandbox
-    "ordinary-user",  # the tenant is not uid 0
+    "ordinary-user",  # the slot's user is not uid 0
     "root",  # run(user="root") is allowed
     "image-users",  # the image has a passwd file with more than root, and run(user=…) may switch
     "outside-view",  # processes of the sandbox are visible to the driver's host
     "shared-sandbox",  # two slots in one sandbox with at least the level `uid` between them
-    "confined",  # something keeps the slot from the machine: any level above `none`
-    "kill-sandbox",  # somebody outside can kill the sandbox
+    "confined",  # the slot is kept from the machine: any level above `none`
+    "kill-sandbox",  # the sandbox can be killed from outside
     "own-root",  # the slot has a root of its own over an image
     "picklable-factory",  # the pool factory can be handed to a second driver process
 ]
@@ -37,12 +37,12 @@ NEEDS: tuple[str, ...] = get_args(Need)
 
 
 class NotGiven(Exception):
-    """Raised inside a check when this backend or image cannot give the behaviour; the text is the reason shown."""
+    """Raised inside a check when the backend or image cannot provide the behaviour. The text is the reason shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One behaviour; `own_pool` checks lend no slot of the shared pool, `alone` ones run by themselves."""
+    """One behaviour. `own_pool` checks use no slot of the shared pool; `alone` checks run by themselves."""
 
     name: str
     group: str
@@ -60,10 +60,10 @@ _CHECKS: dict[str, Check] = {}
 def check(
     group: str, *needs: Need, own_pool: bool = False, alone: bool = False, timeout_s: float = 60.0
 ) -> Callable[[CheckFunction], CheckFunction]:
-    """Register an async function `check_<name>(ctx)`; the first sentence of its docstring is its meaning.
+    """Register an async function `check_<name>(ctx)`. The first sentence of its docstring is its meaning.
 
     Raises:
-        ValueError: the name is taken, does not start with `check_`, or there is no docstring.
+        ValueError: If the name is taken or does not start with `check_`, or if there is no docstring.
     """
 
     def register(function: CheckFunction) -> CheckFunction:
@@ -79,7 +79,7 @@ def check(
 
 
 def all_checks() -> list[Check]:
-    """Every check, grouped, in a stable order."""
+    """Return all checks, grouped, in a stable order."""
     from hermes_exec.testing.conformance import checks
 
     for module in sorted(pkgutil.iter_modules(checks.__path__), key=lambda m: m.name):

@@ -1,4 +1,4 @@
-"""What a run of the suite found."""
+"""The report of a run of the suite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Status = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One check's outcome; `skipped` means that this backend or image cannot give the behaviour, for `reason`."""
+    """The outcome of one check. `skipped`: the backend or image cannot provide the behaviour, for `reason`."""
 
     name: str
     group: str
@@ -24,31 +24,31 @@ class Outcome:
 
 @dataclass(slots=True)
 class Report:
-    """All outcomes in the order in which they came, and the facts they rest on."""
+    """All outcomes in order of arrival, and the facts behind them."""
 
     facts: Facts
     outcomes: list[Outcome] = field(default_factory=list)
     duration_s: float = 0.0
 
     def having(self, status: Status) -> list[Outcome]:
-        """The outcomes with one status, by group and name."""
+        """Return the outcomes with one status, sorted by group and name."""
         return sorted((o for o in self.outcomes if o.status == status), key=lambda o: (o.group, o.name))
 
     @property
     def passed(self) -> int:
-        """How many checks passed."""
+        """The number of checks that passed."""
         return len(self.having("passed"))
 
     @property
     def failed(self) -> int:
-        """How many checks failed."""
+        """The number of checks that failed."""
         return len(self.having("failed"))
 
     @property
     def skipped(self) -> int:
-        """How many behaviours are not given here."""
+        """The number of behaviours that this backend or image cannot provide."""
         return len(self.having("skipped"))
 
     def summary(self) -> str:
-        """The last line: `N passed, N failed, N skipped`."""
+        """Return the last line: `N passed, N failed, N skipped`."""
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"

@@ -1,4 +1,4 @@
-"""What happens to a sandbox from outside: its end, and streams that break, as an engine or a network would do it."""
+"""Faults from outside a sandbox: its end and broken streams, as an engine or a network would cause them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def signalable(pool: SandboxPool, slot: Slot) -> Signalable | None:
-    """The sandbox of this slot, if signals can be sent to it from outside."""
+    """Return the sandbox of this slot if signals can be sent to it from outside."""
     assert pool._running is not None  # a slot of it is held
     for sandbox in pool._running.fleet.sandboxes.values():
         if sandbox.id == slot.sandbox and isinstance(sandbox.handle, Signalable):
@@ -23,13 +23,13 @@ def signalable(pool: SandboxPool, slot: Slot) -> Signalable | None:
 
 
 def disk_here(pool: SandboxPool) -> bool:
-    """Whether the option `base_dir` says where on this host sandboxes have their files."""
+    """Return whether sandboxes keep their files on this host, in the directory of the option `base_dir`."""
     assert pool._running is not None  # it is open
     return any(isinstance(sandbox.template.backend, OnThisHost) for sandbox in pool._running.fleet.sandboxes.values())
 
 
 def open_sockets() -> set[tuple[int, str]]:
-    """The sockets that this process has open, by descriptor and identity; none where /proc is not there."""
+    """Return the open sockets of this process by descriptor and identity. Without /proc there are none."""
     sockets = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         try:
@@ -42,7 +42,7 @@ def open_sockets() -> set[tuple[int, str]]:
 
 
 def break_sockets(sockets: set[tuple[int, str]]) -> int:
-    """Shut the connections among these sockets down both ways, as a lost network would; how many there were."""
+    """Shut down both directions of these connections, as a lost network would. Return their number."""
     broken = 0
     for descriptor, _ in sockets:
         # It may not be connected, or another thread has closed it meanwhile.

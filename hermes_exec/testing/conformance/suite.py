@@ -1,4 +1,4 @@
-"""Running the checks against a backend: independent ones side by side, each in a slot of its own."""
+"""The run of the checks against a backend: independent checks run side by side, each in its own slot."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ async def run_conformance(
     select: Collection[str] | None = None,
     concurrency: int = 4,
 ) -> Report:
-    """Run the checks and report all of them; a check that fails never stops the others.
+    """Run the checks and report all of them. A failed check never stops the others.
 
-    `pool_factory(**overrides)` makes a new SandboxPool of the backend under test; the overrides are SandboxPool's
-    keywords and win. `select` holds names of checks (default: all). `on_result` is called as outcomes come.
+    `pool_factory(**overrides)` returns a new `SandboxPool` of the backend under test; `overrides` are keywords of
+    `SandboxPool` and take precedence. `select` holds names of checks (default: all). `on_result` is called with each
+    outcome.
 
     Raises:
-        ExecError: no slot can be had from the factory at all.
-        ValueError: `select` names an unknown check.
+        ExecError: If the factory's pool provides no slot.
+        ValueError: If `select` names an unknown check.
     """
     started = time.monotonic()
     chosen = _select(select)
@@ -111,14 +112,14 @@ async def run_check(check: Check, pool: SandboxPool, factory: PoolFactory, facts
 
 
 def leaf(error: Exception) -> Exception:
-    """The first failure in a group of them."""
+    """Return the first exception in nested groups."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def describe(error: Exception) -> str:
-    """One line for a failure, with the place in the check."""
+    """Return one line for a failure, with its position in the check."""
     text = f"{error}" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
     frame = error.__traceback__
     while (

@@ -1,4 +1,4 @@
-"""A backend around another one, whose launches, sandboxes and streams break as a schedule says."""
+"""A wrapper around a backend whose launches, sandboxes and streams break by a schedule."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 def faulty(config: C, faults: Faults) -> C:
-    """The same configuration, for a pool whose sandboxes break as `faults` says.
+    """Return the configuration for a pool whose sandboxes break by the schedule `faults`.
 
     Raises:
-        ConfigError: `config` is not a backend's configuration, or `faults` not a `Faults`.
+        ConfigError: If `config` is not a backend's configuration, or `faults` is not a `Faults`.
     """
     if not isinstance(config, BackendConfig):
         raise ConfigError(f"config must be a backend's configuration such as LocalConfig(), not {config!r}")
@@ -39,7 +39,7 @@ def faulty(config: C, faults: Faults) -> C:
 
 
 class FaultyBackend:
-    """Adds faults to another backend. Everything else is passed through."""
+    """A backend with faults. Everything else is passed to the wrapped backend."""
 
     def __init__(self, inner: Backend, faults: Faults) -> None:
         self._inner = inner
@@ -56,7 +56,7 @@ class FaultyBackend:
             await anyio.sleep(fate.slow_s)
         if fate.refuse:
             faults.note(0, 0, "refuse-launch", f"number {fate.number}")
-            raise LaunchError(f"launch {fate.number} is one that was to fail")
+            raise LaunchError(f"launch {fate.number} failed by the schedule of faults")
         sandbox = await self._inner.launch(spec, labels)
         wrapped: list[FaultySandbox] = []
         with anyio.CancelScope(shield=True):
@@ -65,7 +65,7 @@ class FaultyBackend:
 
 
 class FaultySandbox:
-    """Adds faults to another sandbox."""
+    """A sandbox with faults."""
 
     def __init__(self, inner: Sandbox, faults: Faults) -> None:
         self._inner = inner
@@ -98,7 +98,7 @@ class FaultySandbox:
         self._inner.destroy_now()
 
     def _happen(self) -> None:
-        """Carry out the one fault of this sandbox, in a thread of its own."""
+        """Carry out the one fault of this sandbox, in its own thread."""
         kind, lasts_s = self._fate.kind, self._fate.lasts_s
         try:
             if self._over.wait(None if kind is None else self._fate.after_s):

@@ -1,4 +1,4 @@
-"""The processes of a sandbox as this host sees them, where it does."""
+"""The processes of a sandbox, where this host can see them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SandboxProcesses:
         return self._runner is not None
 
     def kill_attached(self) -> int:
-        """Kill the processes that carry streams; how many there were."""
+        """Kill the processes that carry streams. Return their number."""
         killed = 0
         served = _directory_of(self._pid, self._base)
         for entry in Path("/proc").iterdir():
@@ -60,8 +60,9 @@ class SandboxProcesses:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[int]:
-        """Fill the file system with the sandbox's slots within the block; yields how many bytes that took, 0 where it
-        is too large to fill or not visible from here.
+        """Fill the file system of the sandbox's slots within the block.
+
+        Yields the number of bytes written, or 0 if the file system is too large to fill or not visible from this host.
         """
         if self._runner is None:
             yield 0
@@ -88,7 +89,7 @@ class SandboxProcesses:
 
 
 def _fill(path: Path) -> int:
-    """Write a file until nothing more goes in; its size."""
+    """Write a file until the disk is full. Return its size in bytes."""
     size = 0
     with path.open("wb", buffering=0) as file:
         for piece in (bytes(1 << 20), bytes(1 << 12), bytes(1)):
@@ -99,7 +100,7 @@ def _fill(path: Path) -> int:
 
 
 def _directory_of(pid: int, base: str) -> tuple[int, int] | None:
-    """What the directory is that a process calls so: the same for all that see it, under whatever name."""
+    """Return the identity (device and inode) of a directory that a process sees under this path."""
     try:
         status = os.stat(f"/proc/{pid}/root/{base.lstrip('/')}")
     except OSError:
@@ -108,7 +109,7 @@ def _directory_of(pid: int, base: str) -> tuple[int, int] | None:
 
 
 def _base_of(pid: int, role: str) -> str:
-    """The base directory of a process of the runner that has this role; "" for any other process."""
+    """Return the base directory of a runner process with this role, or "" for any other process."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     if len(words) < 4 or words[1] != role.encode() or b"--base" not in words:
         return ""

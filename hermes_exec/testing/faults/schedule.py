@@ -1,4 +1,4 @@
-"""Which fault comes when: drawn from the seed and the number of the sandbox and the stream, not from the clock."""
+"""The schedule of faults: drawn from the seed and the numbers of sandbox and stream, not from the clock."""
 
 from __future__ import annotations
 
@@ -13,28 +13,25 @@ from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
 STREAM_FAULTS = ("cut", "half-close", "lose", "stall", "delay", "split", "bytewise")
-"""What can happen on a stream: it ends; one of its directions ends; data in one direction is lost silently from then
-on; nothing passes for a while, one way or both; every read or write waits; data comes in small pieces; it comes byte by
-byte.
+"""Faults of a stream: it ends; one direction ends; one direction loses all further data silently; one or both
+directions stall; each read or write is delayed; data arrives in small pieces, or byte by byte.
 """
 SANDBOX_FAULTS = ("kill-attach", "freeze", "kill-runner", "kill-sandbox", "fill-disk", "jump-clock")
-"""What can happen to a sandbox: the process that carries the stream is killed; the runner is stopped and continued; the
+"""Faults of a sandbox: the process that carries the stream is killed; the runner is stopped and continued; the
 runner is killed; the sandbox is removed; its disk is full for a while (only one of at most a gigabyte is filled); the
 wall clock of this process jumps and jumps back.
 """
 LAUNCH_FAULTS = ("refuse-launch", "slow-launch")
-"""What can happen to a launch: it fails; it takes longer."""
+"""Faults of a launch: it fails, or it takes longer."""
 
 WEIGHTS = {"cut": 3.0, "half-close": 1.0, "lose": 0.5, "stall": 1.0, "delay": 2.0, "split": 2.0, "bytewise": 2.0}
 MEAN_BYTES = 30_000.0
 GROWTH = 1.6
-"""Each reopened stream works longer than the one before by this factor, so a schedule never stops all progress."""
+"""The factor by which each reopened stream works longer than the previous one, so that work always progresses."""
 
 
 class Injected(NamedTuple):
-    """A fault that happened: seconds since the schedule was made, numbers of the sandbox and its stream, what,
-    details.
-    """
+    """A fault that happened: seconds since the schedule was created, numbers of sandbox and stream, kind, details."""
 
     at_s: float
     sandbox: int
@@ -50,7 +47,7 @@ class Injected(NamedTuple):
 class Faults:
     """A schedule of faults, and the log of those that happened.
 
-    `SandboxPool(faulty(LocalConfig(), Faults(seed=7)))` is a pool that has them; `log` tells them afterwards.
+    `SandboxPool(faulty(LocalConfig(), Faults(seed=7)))` is a pool with faults. `log` lists them.
 
     Args:
         seed: The same seed gives the same faults for the same order of launches and streams.
@@ -58,7 +55,7 @@ class Faults:
         sandbox_mean_s: Mean time in seconds until something happens to a sandbox; each sandbox has one such fault.
 
     Raises:
-        ConfigError: there is no such kind, or the mean is no number of seconds above 0.
+        ConfigError: If a kind is unknown, or the mean is not a number of seconds above 0.
     """
 
     def __init__(self, seed: int, kinds: Iterable[str] | None = None, *, sandbox_mean_s: float = 3.0) -> None:
@@ -81,15 +78,15 @@ class Faults:
         return f"Faults(seed={self.seed}, kinds={self.kinds!r}, sandbox_mean_s={self.sandbox_mean_s:g})"
 
     def note(self, sandbox: int, stream: int, what: str, detail: str = "") -> None:
-        """Write a fault into the log; from any thread."""
+        """Add a fault to the log. Safe from any thread."""
         self.log.append(Injected(time.monotonic() - self._began, sandbox, stream, what, detail))
 
     def of(self, group: Iterable[str]) -> list[str]:
-        """The kinds of a group that this schedule has."""
+        """Return the kinds of a group that this schedule includes."""
         return [kind for kind in group if kind in self.kinds]
 
     def launch(self) -> LaunchFate:
-        """What happens to the next launch."""
+        """Draw the fate of the next launch."""
         number = next(self._launches)
         draw = random.Random(f"{self.seed}/launch/{number}")
         kinds = self.of(LAUNCH_FAULTS)
@@ -98,7 +95,7 @@ class Faults:
         return LaunchFate(number, refuse, draw.uniform(0.05, 1.0) if slow else 0.0)
 
     def sandbox(self) -> SandboxFate:
-        """What happens to the sandbox that was just launched."""
+        """Draw the fate of the newest sandbox."""
         number = next(self._sandboxes)
         draw = random.Random(f"{self.seed}/box/{number}")
         kinds = self.of(SANDBOX_FAULTS)
@@ -107,12 +104,12 @@ class Faults:
         return SandboxFate(number, kind, after_s, lasts_s, draw.choice((-1, 1)) * 10 ** draw.uniform(0, 9))
 
     def stream(self, sandbox: int, stream: int) -> StreamFate:
-        """What happens on a stream of a sandbox."""
+        """Draw the fate of a sandbox's next stream."""
         return StreamFate(self, sandbox, stream)
 
 
 class LaunchFate(NamedTuple):
-    """What happens to a launch: whether it fails, and how many seconds longer it takes."""
+    """The fate of a launch: whether it fails, and by how many seconds it is delayed."""
 
     number: int
     refuse: bool
@@ -120,7 +117,7 @@ class LaunchFate(NamedTuple):
 
 
 class SandboxFate(NamedTuple):
-    """What happens to a sandbox, after how many seconds, how long a passing fault lasts, and how far a clock jumps."""
+    """The fate of a sandbox: the fault, its time and duration in seconds, and the size of a clock jump."""
 
     number: int
     kind: str | None
@@ -130,7 +127,7 @@ class SandboxFate(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How many bytes pass next, or what happens: this direction or both wait for some seconds, or end."""
+    """A step of a schedule: bytes that pass, or a pause or an end of this direction or of both."""
 
     size: int
     wait_s: float = 0.0
@@ -140,7 +137,7 @@ class Step(NamedTuple):
 
 
 class StreamFate:
-    """What happens on one stream. Each direction has its own schedule, counted in its bytes."""
+    """The fate of one stream. Each direction has its own schedule, counted in its bytes."""
 
     def __init__(self, faults: Faults, sandbox: int, number: int) -> None:
         self.receiving = Direction(faults, sandbox, number, "receive")
@@ -165,7 +162,7 @@ class Direction:
         return self._draw.expovariate(1 / self._mean) if self._kinds else float("inf")
 
     def step(self, available: int) -> Step:
-        """How much of so many bytes passes next; none where only something happens."""
+        """Return how many of `available` bytes pass next, or 0 if a fault comes first."""
         if self.lost:
             return Step(available)
         if self._small > 0:
@@ -189,7 +186,7 @@ class Direction:
             case "lose":
                 self.lost, step = True, Step(0)
             case "stall":
-                # Some are longer than the silence that the driver tolerates.
+                # Some pauses are longer than the silence that the driver tolerates.
                 longest_s = 2.0 if self._draw.random() < 0.8 else 8.0
                 step = Step(0, self._draw.uniform(0.2, longest_s), both=self._draw.random() < 0.5)
             case "delay":

@@ -1,4 +1,4 @@
-"""A byte stream on which a schedule of faults is carried out."""
+"""A byte stream with faults of a schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_exec.testing.faults.schedule import Direction, StreamFate
 
 
 class FaultyStream(ByteStream):
-    """Passes on what another stream carries, as its schedule of faults allows."""
+    """A wrapper around a stream that passes data as its schedule of faults allows."""
 
     def __init__(self, inner: ByteStream, fate: StreamFate) -> None:
         self._inner = inner
@@ -20,12 +20,12 @@ class FaultyStream(ByteStream):
         self._come = b""
         self._broken = False
         self._over = False
-        """Nothing comes any more."""
+        """Whether the stream has ended."""
         self._eof_sent = False
         self._stalled_until = -math.inf
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """As anyio's ByteStream; BrokenResourceError after a cut."""
+        """Receive as anyio's `ByteStream` does. Raises BrokenResourceError after a cut."""
         direction = self._fate.receiving
         while True:
             self._check()
@@ -39,7 +39,7 @@ class FaultyStream(ByteStream):
                 return piece
 
     async def send(self, item: bytes) -> None:
-        """As anyio's ByteStream; BrokenResourceError after a cut, and after the end of this direction."""
+        """Send as anyio's `ByteStream` does. Raises BrokenResourceError after a cut or the end of this direction."""
         view = memoryview(item)
         self._check()
         while view:
@@ -78,12 +78,12 @@ class FaultyStream(ByteStream):
             raise anyio.BrokenResourceError
 
     async def send_eof(self) -> None:
-        """As anyio's ByteStream."""
+        """End this direction as anyio's `ByteStream` does."""
         if not self._eof_sent:
             self._eof_sent = True
             await self._inner.send_eof()
 
     async def aclose(self) -> None:
-        """Close the stream below."""
+        """Close the wrapped stream."""
         self._broken = True
         await self._inner.aclose()
