@@ -167,7 +167,7 @@ class FlakyServer:
                 await _send(writer, 200, _completion(body, self._how.turns), cut=True)
                 raise ConnectionError
             case "stream cut" | "error in stream" | "garbage in stream":
-                chunks = chunks_of(json.loads(_completion(body, self._how.turns)))[:3]
+                chunks = chunks_of(json.loads(_completion(body, self._how.turns)))[:2]  # before the reason to finish
                 more = {
                     "error in stream": events([{"error": {"message": "oh no"}}]),
                     "garbage in stream": b"data: <\n\n",
