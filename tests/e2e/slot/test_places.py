@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def documented(case: str) -> list[str]:
     """The cells of a column with paths in the table: workspace, home, tmp."""
-    section = PAGE.read_text("utf-8").partition("## Where a slot's directories are")[2].partition("\n## ")[0]
+    section = PAGE.read_text("utf-8").partition("## Directories of a slot")[2].partition("\n## ")[0]
     head, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
     )
