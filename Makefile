@@ -58,7 +58,7 @@ test-packages: setup ## test suites of other packages, inside of slots and outsi
 soak: setup ## half an hour of mixed work on 128 slots, local and Docker; nothing may grow (BACKEND="ssh singularity nomad-docker nomad-singularity": there; HOSTILE=8: beside so many tenants that use up what they can)
 	@.ci/engine $(if $(BACKEND),; .ci/sshd; .ci/apptainer; .ci/nomad;,&&) $(PY) -m tests.soak --html soak.html $(addprefix --backend ,$(BACKEND)) $(addprefix --hostile ,$(HOSTILE))
 
-conformance: setup ## what each backend gives and costs, into docs/backends.md (15 minutes, on a quiet machine)
+conformance: setup ## compare all backends, into docs/evidence/backends.md (15 minutes, on a quiet machine)
 	@.ci/engine && .ci/sshd && .ci/apptainer && .ci/nomad && $(PY) -m tests.images.directories && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m benchmarks.backends
 
 check: setup ## style, types, import direction, Go checks, docs

@@ -1,4 +1,4 @@
-"""One table of all backends, in docs/backends.md: what each of them gives, and what it costs, measured in one run.
+"""Compare all backends in docs/evidence/backends.md: supported behaviours and costs, measured in one run.
 
 `python -m benchmarks.backends [NAME]…` (`make conformance`); with names only these columns are made, and printed.
 """
@@ -23,7 +23,7 @@ from hermes_exec.testing.conformance import Outcome, Report, run_conformance
 from tests.engines import BACKENDS, options_of
 from tests.structure.test_adapter_shape import adapter_lines
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "backends.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "evidence" / "backends.md"
 BEGIN, END = "<!-- The table: make conformance writes it. -->", "<!-- The end of the table. -->"
 HEADS = {"modal": "modal: client and loopback server"}
 
@@ -41,8 +41,9 @@ async def prove(name: str) -> Report:
 
 
 MEDIANS = (
-    "Medians of one run, all of them taking turns; in parentheses the engine's own way (asyncio's subprocess, "
-    "`docker exec`, `ssh` over one\nconnection, `apptainer exec`, exec of Nomad's and of Modal's client):\n"
+    "Medians of one run, in which all backends took turns. In parentheses: the engine's own way to run a command "
+    "(asyncio's\nsubprocess, `docker exec`, `ssh` over one connection, `apptainer exec`, exec of Nomad's and of Modal's "
+    "client).\n"
 )
 
 
@@ -54,7 +55,7 @@ def rendered(reports: dict[str, Report], measured: Measured) -> str:
     parts = [table(head, sides, [*_behaviours(reports), *_facts(reports)])]
     rows = [(label, *(_cell(measured, name, label) for name in names)) for label in engines.LABELS]
     parts += [MEDIANS, table(head, sides, rows)]
-    parts += ["What is not given, and why:\n", *map(_gaps, reports.items())]
+    parts += ["## Skipped behaviours\n", *map(_gaps, reports.items())]
     return "\n".join(parts)
 
 
@@ -74,7 +75,7 @@ def _behaviours(reports: dict[str, Report]) -> list[tuple[str, ...]]:
 
 def _facts(reports: dict[str, Report]) -> list[tuple[str, ...]]:
     return [
-        ("isolation of a slot", *(report.facts.isolation.level for report in reports.values())),
+        ("isolation level of a slot", *(report.facts.isolation.level for report in reports.values())),
         ("lines of the adapter", *(f"{adapter_lines(name):,}" for name in reports)),
     ]
 
@@ -111,21 +112,22 @@ def _gaps(named: tuple[str, Report]) -> str:
     for outcome in report.having("skipped"):
         by_reason.setdefault(outcome.reason, []).append(outcome)
     in_group = Counter(outcome.group for outcome in report.outcomes)
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for reason, outcomes in by_reason.items():
         found = Counter(outcome.group for outcome in outcomes)
         whole = [group for group, count in found.items() if count == in_group[group]]
         told = [f"all of *{group}*" for group in whole]
         told += [f"`{outcome.name}`" for outcome in outcomes if outcome.group not in whole]
-        lines.append(f"- {reason}: {', '.join(told)}")
-    return "\n".join([f"**{name}**\n", *(lines or ["- nothing is missing"]), ""])
+        lines.append((", ".join(told), reason.replace("|", "\\|")))
+    text = table(("skipped behaviours", "reason"), "ll", lines) if lines else "No behaviour is skipped.\n"
+    return f"### {name}\n\n{text}"
 
 
 def write(text: str) -> None:
     """Put the table into its place on the page, or at the end of one that has none yet."""
     before, found, rest = PAGE.read_text("utf-8").partition(BEGIN)
     after = rest.partition(END)[2] if found else "\n"
-    head = before if found else f"{before.rstrip()}\n\n## Side by side\n\n"
+    head = before if found else f"{before.rstrip()}\n\n"
     PAGE.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{after}", "utf-8")
 
 
@@ -139,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     quiet = watch("backends")
     measured = asyncio.run(engines.measure(Options()))
     reports = {name: asyncio.run(prove(name)) for name in names or BACKENDS}
-    text = f"On {machine()}. {note([quiet])}\n\n{rendered(reports, measured)}"
+    text = f"Machine: {machine()}.\n{note([quiet])}\n\n{rendered(reports, measured)}"
     if names:
         print(text)
     else:

@@ -17,7 +17,7 @@ from benchmarks.options import Options
 from hermes_exec import SandboxPool
 
 SLOTS = 64
-RUNNER, INIT = f"runner with {SLOTS} idle slots", "init of an idle slot (median)"
+RUNNER, INIT = f"runner with {SLOTS} idle slots", "agent of an idle slot (median)"
 IDLE_S = 6.0
 KINDS = {"Rss": "resident", "Pss": "its share (PSS)"}
 

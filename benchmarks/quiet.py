@@ -33,11 +33,11 @@ def watch(part: str) -> Watch:
 def note(watches: list[Watch]) -> str:
     """A sentence on the whole run."""
     seen = ", ".join(str(each) for each in watches)
-    text = f"Load average and processor time that others took, in the second before each part: {seen}."
+    text = f"Load average, and processor time of other programs, in the second before each part: {seen}."
     most = max(each.others for each in watches)
     if most <= BUSY:
         return text
-    return f"**The machine was busy with other work (up to {most:.0%}): the figures are not to be trusted.** {text}"
+    return f"**The machine was busy with other work (up to {most:.0%}): do not trust the figures.** {text}"
 
 
 def _ticks() -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import textwrap
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -17,17 +18,20 @@ from benchmarks.targets import targets
 LATENCY, THROUGHPUT = "no-op, 1 at once", "no-op, 64 at once"
 HEAD = """# Results
 
-Written by `make bench`. All contenders took turns in one run of {elapsed:.1f} minutes, so that each of them had the
-same machine: {machine}.
+`make bench` writes this page. All contenders took turns in one run of {elapsed:.1f} minutes, so each of them had the same
+machine: {machine}.
 {quiet}
 
-A no-op is `bash -c true`. p50 and p95 are over all calls; a ratio is to the floor of the same place, which is what
-Python itself takes there: with one call at a time a bare `subprocess.run(["bash", "-c", "true"])` that captures
-nothing, with more asyncio's subprocesses. Inside of the container these run in a program there that times itself,
-so that no channel into it can beat them; a loop of fork and exec in Go is the stricter form. All have the locale
-of a slot (`LANG=C.UTF-8`). A loop keeps the processors awake and their caches warm; rested, it pauses for half a
-millisecond between two calls, as a sandbox does that is called from outside. A naive worker is a Python program behind
-one stream, with a line of JSON for each request and 64 threads that call `subprocess.run`.
+- A no-op is `bash -c true`. p50 and p95 are over all calls.
+- "× floor" is the ratio to the cost of Python itself at the same place (host or container). With one call at a time, this
+  is a bare `subprocess.run(["bash", "-c", "true"])` without captured output. With more calls, it is asyncio's subprocesses.
+- Inside of the container, a program measures its own subprocesses, so no channel into the container can be faster. A loop
+  of fork and exec in Go is the stricter floor.
+- All contenders have the locale of a slot (`LANG=C.UTF-8`).
+- A loop keeps the processors awake and their caches warm. "Rested" pauses for half a millisecond between two calls, as in
+  a sandbox with calls from outside.
+- A naive worker is a Python program behind one stream, with a line of JSON for each request and 64 threads that call
+  `subprocess.run`.
 """
 
 
@@ -35,9 +39,9 @@ def write_report(directory: Path, measured: Measured, watches: list[Watch], elap
     """Write all files and return the table of targets for the terminal."""
     directory.mkdir(parents=True, exist_ok=True)
     summary = table(
-        ("target", "wanted", "measured", "how", "reached"), "lrrll", (target.row(measured) for target in targets())
+        ("target", "bound", "measured", "compared", "reached"), "lrrll", (target.row(measured) for target in targets())
     )
-    parts = [HEAD.format(machine=machine(), elapsed=elapsed_s / 60, quiet=note(watches)), "## Targets\n", summary]
+    parts = [HEAD.format(machine=machine(), elapsed=elapsed_s / 60, quiet=textwrap.fill(note(watches), 118)), "## Targets\n", summary]
     if measured.left_out:
         parts += ["Left out:\n", *(f"- {line}" for line in measured.left_out), ""]
     panels = [panel for discipline in measured.disciplines if (panel := _panel(discipline))]
@@ -123,7 +127,7 @@ def _points(curves: Curves) -> str:
             found = next((point for point in line if point.x == number), None)
             row.append(f"{found.p50_ms:,.2f} / {found.p95_ms:,.2f} / {found.per_second:,.0f}" if found else "–")
         rows.append(tuple(row))
-    text = "p50 ms / p95 ms / calls a second:\n\n"
+    text = "p50 ms / p95 ms / calls per second:\n\n"
     return text + table((curves.x_label, *curves.lines), "r" * (len(curves.lines) + 1), rows)
 
 
@@ -132,4 +136,4 @@ def _figures(figures: dict[str, Figure]) -> str:
         (name, f"{value:,.2f}".removesuffix(".00") + (f" {unit}" if unit else ""))
         for name, (value, unit) in figures.items()
     ]
-    return table(("what", "measured"), "lr", rows)
+    return table(("figure", "measured"), "lr", rows)
