@@ -42,8 +42,8 @@ async def prove(name: str) -> Report:
 
 MEDIANS = (
     "Medians of one run, in which all backends took turns. In parentheses: the engine's own way to run a command "
-    "(asyncio's\nsubprocess, `docker exec`, `ssh` over one connection, `apptainer exec`, exec of Nomad's and of Modal's "
-    "client).\n"
+    "(asyncio's\nsubprocess, `docker exec`, `ssh` over one connection, `apptainer exec`, exec of Nomad's and of "
+    "Modal's client).\n"
 )
 
 

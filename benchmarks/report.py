@@ -18,18 +18,19 @@ from benchmarks.targets import targets
 LATENCY, THROUGHPUT = "no-op, 1 at once", "no-op, 64 at once"
 HEAD = """# Results
 
-`make bench` writes this page. All contenders took turns in one run of {elapsed:.1f} minutes, so each of them had the same
-machine: {machine}.
+`make bench` writes this page. All contenders took turns in one run of {elapsed:.1f} minutes, so each of them had the
+same machine: {machine}.
 {quiet}
 
 - A no-op is `bash -c true`. p50 and p95 are over all calls.
-- "× floor" is the ratio to the cost of Python itself at the same place (host or container). With one call at a time, this
-  is a bare `subprocess.run(["bash", "-c", "true"])` without captured output. With more calls, it is asyncio's subprocesses.
-- Inside of the container, a program measures its own subprocesses, so no channel into the container can be faster. A loop
-  of fork and exec in Go is the stricter floor.
+- "× floor" is the ratio to the cost of Python itself at the same place (host or container). With one call at a time,
+  this is a bare `subprocess.run(["bash", "-c", "true"])` without captured output. With more calls, it is asyncio's
+  subprocesses.
+- Inside of the container, a program measures its own subprocesses, so no channel into the container can be faster.
+  A loop of fork and exec in Go is the stricter floor.
 - All contenders have the locale of a slot (`LANG=C.UTF-8`).
-- A loop keeps the processors awake and their caches warm. "Rested" pauses for half a millisecond between two calls, as in
-  a sandbox with calls from outside.
+- A loop keeps the processors awake and their caches warm. "Rested" pauses for half a millisecond between two calls, as
+  in a sandbox with calls from outside.
 - A naive worker is a Python program behind one stream, with a line of JSON for each request and 64 threads that call
   `subprocess.run`.
 """
@@ -41,7 +42,8 @@ def write_report(directory: Path, measured: Measured, watches: list[Watch], elap
     summary = table(
         ("target", "bound", "measured", "compared", "reached"), "lrrll", (target.row(measured) for target in targets())
     )
-    parts = [HEAD.format(machine=machine(), elapsed=elapsed_s / 60, quiet=textwrap.fill(note(watches), 118)), "## Targets\n", summary]
+    quiet = textwrap.fill(note(watches), 118)
+    parts = [HEAD.format(machine=machine(), elapsed=elapsed_s / 60, quiet=quiet), "## Targets\n", summary]
     if measured.left_out:
         parts += ["Left out:\n", *(f"- {line}" for line in measured.left_out), ""]
     panels = [panel for discipline in measured.disciplines if (panel := _panel(discipline))]
