@@ -95,7 +95,7 @@ async def cpu() -> Figures:
                         await work()
                         spent[name].append((time.process_time() - begin) / AT_ONCE / TURNS * 1000)
 
-            await env.rolling.run(rounds, 1)
+            await env.scheduler.run(rounds, 1)
     found = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
     return {**{name: (ms, "ms") for name, ms in found.items()}, f"{CPU}, {RATIO}": (found[CPU] / found[PLAIN], "×")}
 
@@ -150,7 +150,7 @@ async def many() -> Figures:
                 group, _ = await env.collect_trajectories(0)
                 assert group["scores"] == [1.0] * MANY
 
-            await env.rolling.run(one, 1)
+            await env.scheduler.run(one, 1)
         spent_s = time.process_time() - begin
     return {
         MEMORY: (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB"),

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from examples.demo.leftovers import ProcessWatch, sandboxes_of
-from examples.demo.scripted import SolutionsModel
+from examples.demo.solutions_model import SolutionsModel
 from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_batch.display import RunDisplay, show_results
@@ -49,7 +49,7 @@ class Demo:
     tasks: Path
     out: Path
     model: Any
-    told: str
+    description: str
     workers: int
     toolsets: tuple[str, ...]
     loop: Mapping[str, Any]
@@ -60,9 +60,9 @@ class Demo:
 
 def terminal_demo() -> Demo:
     """Terminal tasks over a source tree."""
-    told = "SmolLM2-135M in this process; the first take longest"
+    description = "SmolLM2-135M in this process; the first take longest"
     bounds = {"max_turns": 4, "temperature": 0.0, "max_tokens": 80}
-    return Demo(Path("examples/tasks.jsonl"), Path("runs/demo"), EMBEDDED, told, 8, ("terminal",), bounds)
+    return Demo(Path("examples/tasks.jsonl"), Path("runs/demo"), EMBEDDED, description, 8, ("terminal",), bounds)
 
 
 def browser_demo() -> Demo:
@@ -71,77 +71,79 @@ def browser_demo() -> Demo:
     tasks = directory / "tasks.jsonl"
     model = SolutionsModel.of(tasks, directory / "solutions.json")
     tools = ("terminal", "file", "browser", "code_execution")
-    told = "none, a script knows the solutions"
+    description = "none, a script knows the solutions"
     bounds, pool = {"max_turns": 30}, {"network": False}
-    return Demo(tasks, Path("runs/browser"), model, told, 3, tools, bounds, pool, all_solved=True)
+    return Demo(tasks, Path("runs/browser"), model, description, 3, tools, bounds, pool, all_solved=True)
 
 
 DEMOS = {"terminal": terminal_demo, "browser": browser_demo}
 
 
-async def demo(asked: Demo, backend: str, options: dict[str, Any]) -> int:
+async def run_demo(settings: Demo, backend: str, options: dict[str, Any]) -> int:
     """Run it; returns the exit code: 0 when every prompt has its record (and is solved, where that is known to be
     possible) and nothing was left behind.
     """
-    out, workers = asked.out, asked.workers
-    backend, options, why = await _usable(backend, options, workers)
-    _say(f"{workers} prompts at a time, {why}; model: {asked.told}")
+    out, workers = settings.out, settings.workers
+    backend, options, why = await _choose_backend(backend, options, workers)
+    _print(f"{workers} prompts at a time, {why}; model: {settings.description}")
     run_id = f"demo-{secrets.token_hex(4)}"
     config = BatchConfig(
-        dataset=asked.tasks,
+        dataset=settings.tasks,
         out=out,
-        model=asked.model,
+        model=settings.model,
         backend=backend,
         image=options.pop("image", None),
-        backend_options={**options, **asked.pool, "run_id": run_id},
+        backend_options={**options, **settings.pool, "run_id": run_id},
         slots_per_sandbox=workers,
         max_sandboxes=1,
         workers=workers,
-        toolsets=asked.toolsets,
+        toolsets=settings.toolsets,
         overwrite=True,
-        **asked.loop,
+        **settings.loop,
     )
     watch = ProcessWatch()
 
     def done(result: BatchResult, record: Record) -> None:
         watch.look()
-        display.done(result, record)
+        display.show_record(result, record)
 
     with RunDisplay(_CONSOLE) as display:
-        result = await run_batch(config, on_start=display.started, on_record=done)
+        result = await run_batch(config, on_start=display.show_start, on_record=done)
     rows, _ = read_rows(out)
     _CONSOLE.print()
     show_results(_CONSOLE, rows, result.seconds, result.total)
-    _say(f"{out / TRAJECTORIES}\n{out / REPORT}")
-    clean = await _nothing_left(make_backend(backend, options), run_id, watch)
-    worked = result.complete and (not asked.all_solved or result.solved == result.total)
+    _print(f"{out / TRAJECTORIES}\n{out / REPORT}")
+    clean = await _check_nothing_left(make_backend(backend, options), run_id, watch)
+    worked = result.complete and (not settings.all_solved or result.solved == result.total)
     return exits.OK if clean and worked else exits.FAILED
 
 
-async def _usable(backend: str, options: dict[str, Any], workers: int) -> tuple[str, dict[str, Any], str]:
+async def _choose_backend(backend: str, options: dict[str, Any], workers: int) -> tuple[str, dict[str, Any], str]:
     try:
         async with SandboxPool(backend, slots_per_sandbox=workers, **options) as pool, pool.slot() as slot:
-            told = f"a slot each, in one sandbox of {backend}: {slot.isolation.level}, {slot.isolation.filesystem}"
+            description = (
+                f"a slot each, in one sandbox of {backend}: {slot.isolation.level}, {slot.isolation.filesystem}"
+            )
     except BackendUnavailable as error:
         return "local", {}, f"slots on this host, without {backend} ({error})"
-    return backend, options, told
+    return backend, options, description
 
 
-async def _nothing_left(backend: Backend, run_id: str, watch: ProcessWatch) -> bool:
-    sandboxes, processes = await sandboxes_of(backend, run_id), watch.left()
+async def _check_nothing_left(backend: Backend, run_id: str, watch: ProcessWatch) -> bool:
+    sandboxes, processes = await sandboxes_of(backend, run_id), watch.list_left()
     with anyio.move_on_after(PLAYWRIGHT_S):  # its driver is kept for the next browser
         while processes:
             await anyio.sleep(0.2)
-            processes = watch.left()
+            processes = watch.list_left()
     if not sandboxes and not processes:
         gone = f" ({len(watch.seen)} of its processes were seen on this host; all are gone)" if watch.seen else ""
-        _say(f"left behind: no sandbox, no process{gone}")
+        _print(f"left behind: no sandbox, no process{gone}")
         return True
-    _say(f"left behind: {[sandbox.sandbox for sandbox in sandboxes]} {[process.pid for process in processes]}")
+    _print(f"left behind: {[sandbox.sandbox for sandbox in sandboxes]} {[process.pid for process in processes]}")
     return False
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     _CONSOLE.print(escape(text), soft_wrap=True)
 
 
@@ -152,7 +154,7 @@ def main() -> None:
         sys.exit(f"there are the demonstrations {' and '.join(DEMOS)}, not {name!r}")
     options = json.loads(os.environ.get("HERMES_DEMO_OPTIONS") or "{}")
     try:
-        code = run_async(lambda: demo(DEMOS[name](), os.environ.get("HERMES_DEMO_BACKEND") or "local", options))
+        code = run_async(lambda: run_demo(DEMOS[name](), os.environ.get("HERMES_DEMO_BACKEND") or "local", options))
     except ExecError as error:
         Console(stderr=True).print(escape(f"{type(error).__name__}: {error}"), soft_wrap=True)
         code = exits.code_of(error)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hermes_exec.backends.base import Backend, SandboxInfo
 
 
-class Process(NamedTuple):
+class LocalProcess(NamedTuple):
     """A process, told apart from a later one with the same pid by its start."""
 
     pid: int
@@ -20,20 +20,20 @@ class ProcessWatch:
     """Remembers the descendants of this process that it was shown, also when they have left their parent since."""
 
     def __init__(self) -> None:
-        self.seen: set[Process] = set()
+        self.seen: set[LocalProcess] = set()
 
     def look(self) -> None:
         """Remember the descendants that live now. Without /proc: nothing."""
         living = _processes()
-        known = {os.getpid()}
+        pids = {os.getpid()}
         grew = True
         while grew:
-            children = {process.pid for process, parent in living.items() if parent in known} - known
-            known |= children
+            children = {process.pid for process, parent in living.items() if parent in pids} - pids
+            pids |= children
             grew = bool(children)
-        self.seen |= {process for process in living if process.pid in known and process.pid != os.getpid()}
+        self.seen |= {process for process in living if process.pid in pids and process.pid != os.getpid()}
 
-    def left(self) -> list[Process]:
+    def list_left(self) -> list[LocalProcess]:
         """Those that live still, zombies aside."""
         self.look()
         return sorted(self.seen & _processes().keys())
@@ -47,9 +47,9 @@ async def sandboxes_of(backend: Backend, run_id: str) -> list[SandboxInfo]:
         await backend.aclose()
 
 
-def _processes() -> dict[Process, int]:
+def _processes() -> dict[LocalProcess, int]:
     """Every process but zombies, with its parent."""
-    found: dict[Process, int] = {}
+    processes: dict[LocalProcess, int] = {}
     for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else ():
         if not entry.name.isdecimal():
             continue
@@ -58,5 +58,5 @@ def _processes() -> dict[Process, int]:
         except (OSError, ValueError):
             continue
         if state not in {b"Z", b"X"}:
-            found[Process(int(entry.name), int(rest[17]))] = int(parent)
-    return found
+            processes[LocalProcess(int(entry.name), int(rest[17]))] = int(parent)
+    return processes

@@ -31,11 +31,11 @@ def make_tokenizer(directory: Path) -> Path:
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={char: number for number, char in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE(vocab={char: number for number, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     fast: Any = PreTrainedTokenizerFast  # untyped
-    whole = fast(tokenizer_object=made, eos_token=END)
+    whole = fast(tokenizer_object=tokenizer, eos_token=END)
     whole.chat_template = TEMPLATE
     whole.save_pretrained(str(directory))
     return directory
@@ -82,7 +82,7 @@ class PolicyServer:
         return {"logprobs": [steps], "finish_reasons": ["length"]}
 
     @contextmanager
-    def serving(self) -> Iterator[str]:
+    def serve(self) -> Iterator[str]:
         """Serve on loopback, and give the URL."""
         generate = self.generate
 
@@ -91,12 +91,12 @@ class PolicyServer:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                said = json.dumps(generate(body)).encode()
+                answer = json.dumps(generate(body)).encode()
                 self.send_response(200)
                 self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(said)))
+                self.send_header("content-length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(answer)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass

@@ -30,7 +30,7 @@ GROUP, BATCH = 8, 32
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Step(NamedTuple):
+class TrainingStep(NamedTuple):
     """What a batch was: its mean reward, and how far the log-probabilities of training are from those of sampling, in
     their place and shifted by one.
     """
@@ -43,16 +43,16 @@ class Step(NamedTuple):
 
 def run(
     *, steps: int = 40, learning_rate: float = 1e-2, writes: bool = True, seed: int = 0, backend: str = "local"
-) -> list[Step]:
+) -> list[TrainingStep]:
     """Train, and tell each step. Raises RuntimeError when no batch comes for two minutes."""
     policy = Policy(seed)
     server = PolicyServer(policy)
     optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
-    told: list[Step] = []
+    results: list[TrainingStep] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         api = stack.enter_context(_api())
-        url = stack.enter_context(server.serving())
+        url = stack.enter_context(server.serve())
         _ask(api, "/register", {
             "wandb_group": "g", "wandb_project": "p", "batch_size": BATCH, "max_token_len": 4096, "checkpoint_dir": "",
             "save_checkpoint_interval": 0, "starting_step": 0, "num_steps": steps,
@@ -64,9 +64,9 @@ def run(
             reward = sum(sum(group["scores"]) for group in batch) / BATCH
             with server.lock:
                 difference, shifted = _learn(policy, optimizer, batch)
-            told.append(Step(number, reward, difference, shifted))
+            results.append(TrainingStep(number, reward, difference, shifted))
             print(f"step {number}: reward {reward:.3f}, difference {difference:.1e}", file=sys.stderr)
-    return told
+    return results
 
 
 def _learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[dict[str, Any]]) -> tuple[float, float]:
@@ -147,8 +147,8 @@ def _ask(url: str, path: str, body: object = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url + path, data, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
-        given: dict[str, Any] = json.loads(answer.read())
-        return given
+        content: dict[str, Any] = json.loads(answer.read())
+        return content
 
 
 def main() -> None:
@@ -159,14 +159,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default="local")
     parser.add_argument("--no-writes", action="store_true", help="the calls write nothing: there is nothing to learn")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    told = run(
-        steps=given.steps, learning_rate=given.learning_rate, writes=not given.no_writes, seed=given.seed,
-        backend=given.backend,
+    steps = run(
+        steps=args.steps, learning_rate=args.learning_rate, writes=not args.no_writes, seed=args.seed,
+        backend=args.backend,
     )  # fmt: skip
     table = Table("step", "reward", "log-probability: training − sampling", "shifted by one")
-    for step in told:
+    for step in steps:
         if step.number == 1 or step.number % 5 == 0:
             table.add_row(str(step.number), f"{step.reward:.3f}", f"{step.difference:.1e}", f"{step.shifted:.2f}")
     Console().print(table)

@@ -47,11 +47,11 @@ def state():
     return json.loads(STATE.read_text("utf-8"))
 
 
-def change(what):
+def change(update):
     """Let a function change the state."""
     with LOCK:
         data = state()
-        what(data)
+        update(data)
         STATE.with_suffix(".new").write_text(json.dumps(data), "utf-8")
         os.replace(STATE.with_suffix(".new"), STATE)
 
@@ -65,19 +65,19 @@ def page(title, body):
 
 
 def catalogue(query):
-    found = [one for one in PRODUCTS if query.get("q", "").lower() in one["name"].lower()]
+    products = [one for one in PRODUCTS if query.get("q", "").lower() in one["name"].lower()]
     order = query.get("sort", "id")
-    found.sort(key=lambda one: one[order] if order in ("price", "name") else one["id"])
+    products.sort(key=lambda one: one[order] if order in ("price", "name") else one["id"])
     at = int(query.get("page", 1))
     rows = "".join(
         f"<tr><td><a href=/product/{one['id']}>{one['name']}</a><td>{one['kind']}<td>{one['price']} EUR</tr>"
-        for one in found[(at - 1) * PER_PAGE : at * PER_PAGE]
+        for one in products[(at - 1) * PER_PAGE : at * PER_PAGE]
     )
     kept = f"q={html.escape(query.get('q', ''))}&sort={html.escape(order)}"
-    more = f"<a href='/catalogue?{kept}&page={at + 1}'>Next page</a>" if at * PER_PAGE < len(found) else ""
+    more = f"<a href='/catalogue?{kept}&page={at + 1}'>Next page</a>" if at * PER_PAGE < len(products) else ""
     form = f"<form><label>Search <input name=q value='{html.escape(query.get('q', ''))}'></label><button>Find</button></form>"
     sorts = "<a href='/catalogue?sort=price'>Sort by price</a> <a href='/catalogue?sort=name'>Sort by name</a>"
-    return page("Catalogue", f"{form}{sorts}<table>{rows}</table><p>{len(found)} products, page {at}</p>{more}")
+    return page("Catalogue", f"{form}{sorts}<table>{rows}</table><p>{len(products)} products, page {at}</p>{more}")
 
 
 def product(number):
@@ -362,7 +362,7 @@ if __name__ == "__main__":
     started = subprocess.Popen(
         [sys.executable, __file__, "here"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    said = started.stdout.readline().decode().rstrip()
-    if not said:
+    line = started.stdout.readline().decode().rstrip()
+    if not line:
         sys.exit(f"it did not start: is port {PORT} taken?")
-    print(said)
+    print(line)

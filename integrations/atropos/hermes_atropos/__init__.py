@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from hermes_atropos.context import ExecTool, ToolContext, ToolOutcome
     from hermes_atropos.env import SandboxAgentEnv
     from hermes_atropos.errors import EnvironmentStopped
-    from hermes_atropos.evaluation import Evaluated
+    from hermes_atropos.evaluation import EvaluatedItem
     from hermes_atropos.spec import SandboxSpec
 
 __all__ = [
     "EnvironmentStopped",
-    "Evaluated",
+    "EvaluatedItem",
     "ExecTool",
     "SandboxAgentEnv",
     "SandboxEnvConfig",

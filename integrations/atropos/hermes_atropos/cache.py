@@ -32,7 +32,7 @@ def file_name(text: str) -> str:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of that path against other threads and processes; the system gives it back when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(path.name + ".lock").open("a") as file:
@@ -40,14 +40,14 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def made(target: Path, make: Callable[[Path], None]) -> Path:
+def make_once(target: Path, make: Callable[[Path], None]) -> Path:
     """`target`; where it is missing, `make(path)` makes it aside, and it is renamed into its place when it is whole.
 
     What a process that died had begun is removed by the next one.
     """
     if target.exists():
         return target
-    with locked(target):
+    with hold_lock(target):
         if not target.exists():
             for dead in target.parent.glob(f".{target.name}.*.new"):
                 shutil.rmtree(dead, ignore_errors=True)

@@ -21,7 +21,7 @@ from hermes_exec.config.older_names import FIELDS, import_names
 from hermes_exec.tools import ToolOptions, draw_toolsets, select
 
 InferenceServer = Literal["auto", "openai", "vllm", "sglang", "tinker"]
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _LISTS = ("enabled_toolsets", "disabled_toolsets")
 
 
@@ -106,7 +106,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
 
     @model_validator(mode="before")
     @classmethod
-    def _older_names(cls, values: object) -> object:
+    def _accept_older_names(cls, values: object) -> object:
         if not isinstance(values, Mapping):
             return values
         joined = {
@@ -119,18 +119,18 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         for name in _LISTS:
             if joined.get(name) is None:
                 joined.pop(name, None)
-        return cls._translated(joined) if FIELDS & joined.keys() else joined
+        return cls._translate_older_names(joined) if FIELDS & joined.keys() else joined
 
     @classmethod
-    def _translated(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _translate_older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
         """The settings with those of older names in the place of what they became; each is told in the log."""
-        found = import_names({name: values.pop(name) for name in FIELDS & values.keys()}, values.get("backend"))
-        for name, option in found.became.items():
+        translation = import_names({name: values.pop(name) for name in FIELDS & values.keys()}, values.get("backend"))
+        for name, option in translation.became.items():
             last = option.rpartition(".")[2]
-            _LOG.warning("%s is now %s%s", name, last, "" if last in cls.model_fields else ", in backend_options")
-        for told in found.left_out:
-            _LOG.warning("%s", told)
-        options = found.options
+            logger.warning("%s is now %s%s", name, last, "" if last in cls.model_fields else ", in backend_options")
+        for note in translation.left_out:
+            logger.warning("%s", note)
+        options = translation.options
         options |= {**options.pop("environment", {}), **options.pop("limits", {})}
         own = {name: options.pop(name) for name in cls.model_fields.keys() & options.keys()}
         if options:
@@ -139,23 +139,23 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
 
     @field_validator("sampling", "backend_options")
     @classmethod
-    def _object(cls, text: str) -> str:
+    def _check_object(cls, text: str) -> str:
         try:
-            given = json.loads(text or "{}")
+            value = json.loads(text or "{}")
         except ValueError as error:
             raise ValueError(f"is no JSON: {error}") from error
-        if not isinstance(given, dict):
+        if not isinstance(value, dict):
             raise ValueError("is no JSON object")
         return text
 
     @field_validator("parallel_calls", mode="before")
     @classmethod
-    def _of_calls(cls, given: object) -> ParallelCalls:
-        return parse_parallel_calls(given)
+    def _parse_calls(cls, value: object) -> ParallelCalls:
+        return parse_parallel_calls(value)
 
     @field_validator("sampling")
     @classmethod
-    def _of_sampling(cls, text: str) -> str:
+    def _check_sampling(cls, text: str) -> str:
         own = {"n", "model", "messages", "prompt", "input_ids", "max_tokens", "tools", "stream"}
         taken = sorted(own & json.loads(text or "{}").keys())
         if taken:
@@ -163,7 +163,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         return text
 
     @field_serializer("backend_options")
-    def _without_secrets(self, text: str) -> str:
+    def _mask_secrets(self, text: str) -> str:
         """What is told to wandb and written beside results."""
         options: dict[str, Any] = json.loads(text or "{}")
         # Those of any backend: `pool_config` may be about another one than `backend`.
@@ -171,7 +171,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         return json.dumps(masked_settings(options, fields)) if options else text
 
     @model_validator(mode="after")
-    def _known_names(self) -> SandboxEnvConfig:
+    def _check_names(self) -> SandboxEnvConfig:
         """Raise ValueError for a parser, a toolset or a distribution that there is not."""
         get_parser(self.tool_call_parser)
         if not select(self.toolsets(0), strict=self.strict_toolsets).tools:
@@ -188,18 +188,18 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     @property
     def template_text(self) -> str | None:
         """The chat template, read from its file where it is one. Raises ConfigError."""
-        given = self.chat_template
-        if given is None or "{" in given:
-            return given
+        template = self.chat_template
+        if template is None or "{" in template:
+            return template
         try:
-            return Path(given).expanduser().read_text("utf-8")
+            return Path(template).expanduser().read_text("utf-8")
         except (OSError, ValueError) as error:
             raise ConfigError(f"chat_template is no Jinja text, and cannot be read as a file: {error}") from error
 
     @property
     def backend_type(self) -> str:
         """The type of the pool's backend, also where `backend` is a name in the file of `pool_config`."""
-        entry = self._named_in_file().get(self.backend)
+        entry = self._file_backends().get(self.backend)
         return str(entry.get("type", self.backend)) if isinstance(entry, Mapping) else self.backend
 
     @property
@@ -211,17 +211,17 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     @property
     def slots_network(self) -> bool:
         """Whether slots have a network."""
-        said = self._option("network") if self.network is None else self.network
-        return bool(said) if said is not None else self.needs_network or not self.shares_host_network
+        network = self._option("network") if self.network is None else self.network
+        return bool(network) if network is not None else self.needs_network or not self.shares_host_network
 
     def _option(self, name: str) -> object:
         """An option of the pool or its backend: of `backend_options`, else of the file of `pool_config`."""
         file = {} if self.pool_config is None else read_config(self.pool_config)
-        entry = self._named_in_file().get(self.backend)
-        places = [json.loads(self.backend_options or "{}"), entry, file, file.get("backend_options")]
-        return next((place[name] for place in places if isinstance(place, Mapping) and name in place), None)
+        entry = self._file_backends().get(self.backend)
+        sources = [json.loads(self.backend_options or "{}"), entry, file, file.get("backend_options")]
+        return next((source[name] for source in sources if isinstance(source, Mapping) and name in source), None)
 
-    def _named_in_file(self) -> dict[str, Any]:
+    def _file_backends(self) -> dict[str, Any]:
         return {} if self.pool_config is None else named_backends(read_config(self.pool_config))
 
     @property
@@ -241,8 +241,8 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     @property
     def further_sampling(self) -> dict[str, Any]:
         """Sampling parameters beside the temperature."""
-        given: dict[str, Any] = json.loads(self.sampling or "{}")
-        return given
+        sampling: dict[str, Any] = json.loads(self.sampling or "{}")
+        return sampling
 
     @property
     def sampling_parameters(self) -> dict[str, Any]:
@@ -252,19 +252,19 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     def make_pool(self) -> SandboxPool:
         """The pool. Raises ConfigError for what cannot be."""
         options: dict[str, Any] = json.loads(self.backend_options or "{}")
-        given = {
+        settings = {
             "slots_per_sandbox": self.slots_per_sandbox,
             "max_sandboxes": self.max_sandboxes,
             "idle_timeout_s": self.idle_timeout_s,
             "max_lifetime_s": self.max_lifetime_s,
         }
-        options |= {name: value for name, value in given.items() if value is not None}
+        options |= {name: value for name, value in settings.items() if value is not None}
         options["network"] = self.slots_network
         if self.pool_config is not None:
             if self.pool_image is not None:
                 options["image"] = self.pool_image
-            named = self.backend if self.backend in self._named_in_file() else None
-            return SandboxPool.from_config(self.pool_config, backend=named, **options)
+            name = self.backend if self.backend in self._file_backends() else None
+            return SandboxPool.from_config(self.pool_config, backend=name, **options)
         if self.cpus is not None or self.memory_mb is not None:
             options["limits"] = Limits(cpus=self.cpus, memory_mb=self.memory_mb)
         return SandboxPool(

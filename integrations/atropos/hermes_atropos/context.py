@@ -99,12 +99,12 @@ class ToolContext:
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call any tool; a tool that is not there gives `{"error": …}`. Raises ExecError when the slot is lost."""
-        return (await self._called(name, arguments)).data
+        return (await self._call(name, arguments)).data
 
     async def exec_tool(self, tool: str | NamedCall, arguments: Mapping[str, Any] | None = None) -> ToolOutcome:
         """See `ExecTool`."""
-        name, given = (tool, arguments or {}) if isinstance(tool, str) else (tool.name, tool.arguments)
-        result = await self._called(name, given)
+        name, tool_arguments = (tool, arguments or {}) if isinstance(tool, str) else (tool.name, tool.arguments)
+        result = await self._call(name, tool_arguments)
         data = result.data
         code = data.get("exit_code")
         return ToolOutcome(
@@ -119,5 +119,5 @@ class ToolContext:
         """End every process of the slot."""
         return await self.slot.kill_all()
 
-    async def _called(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
+    async def _call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
         return await self._toolbox.call(name, arguments)

@@ -18,11 +18,11 @@ SHIPPED = "shipped"
 T = TypeVar("T")
 _SUFFIXES = (".jsonl", ".json", ".parquet")
 _SPLITS = ("train", "test", "validation", "valid", "dev", "eval")
-_REACH_S = 5.0
+_HUB_TIMEOUT_S = 5.0
 _DATA = Path(__file__).resolve().parent / "data"
 
 
-def shipped(environment: str) -> Path:
+def data_directory(environment: str) -> Path:
     """The directory with the tasks that come with an environment."""
     return _DATA / environment
 
@@ -40,13 +40,13 @@ def load_dataset_rows(name_or_path: str, split: str = "train") -> list[dict[str,
     """
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        rows = [row for file in _of_split(path, split) for row in _rows_of_file(file)]
+        rows = [row for file in _split_files(path, split) for row in _read_file(file)]
     elif path.is_file():
-        rows = _rows_of_file(path)
+        rows = _read_file(path)
     elif path.suffix in _SUFFIXES or name_or_path.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"the dataset {name_or_path!r}: there is no such file or directory")
     else:
-        rows = _rows_of_hub(name_or_path, split)
+        rows = _load_from_hub(name_or_path, split)
     if not rows:
         raise ConfigError(f"the dataset {name_or_path!r} (split {split!r}) has no rows")
     return rows
@@ -54,11 +54,11 @@ def load_dataset_rows(name_or_path: str, split: str = "train") -> list[dict[str,
 
 def load_items(name: str | None, environment: str, split: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
     """The rows of a dataset, each with these fields; those that come with the environment for no name, or `shipped`."""
-    chosen = str(shipped(environment)) if name in (None, "", SHIPPED) else str(name)
-    rows = load_dataset_rows(chosen, split)
+    source = str(data_directory(environment)) if name in (None, "", SHIPPED) else str(name)
+    rows = load_dataset_rows(source, split)
     for number, row in enumerate(rows, 1):
-        for wanted, kind in fields.items():
-            field(row, wanted, kind, f"row {number} of {name or SHIPPED!r}")
+        for field_name, field_type in fields.items():
+            read_field(row, field_name, field_type, f"row {number} of {name or SHIPPED!r}")
     return rows
 
 
@@ -70,46 +70,48 @@ def fetch_dataset_directory(name: str) -> Path:
 
         return snapshot_download(name, repo_type="dataset")
 
-    return Path(_from_hub(name, fetch))
+    return Path(_fetch_from_hub(name, fetch))
 
 
-def field(row: Mapping[str, Any], name: str, kind: type[T], where: str, default: T | None = None) -> T:
+def read_field(row: Mapping[str, Any], name: str, field_type: type[T], where: str, default: T | None = None) -> T:
     """A field of a row. Raises ConfigError that names row, field and what was expected; a field that is missing or
     null is `default` where that is given.
     """
     value = row.get(name)
     if value is None and default is not None:
         return default
-    if isinstance(value, kind) and not (isinstance(value, bool) and kind is int):
+    if isinstance(value, field_type) and not (isinstance(value, bool) and field_type is int):
         return value
     if name not in row:
         has = ", ".join(sorted(map(str, row))) or "nothing"
-        raise ConfigError(f"{where}: the field {name!r} ({kind.__name__}) is missing; the row has {has}")
-    raise ConfigError(f"{where}: the field {name!r} must be {kind.__name__}, not {type(value).__name__} {value!r:.60}")
+        raise ConfigError(f"{where}: the field {name!r} ({field_type.__name__}) is missing; the row has {has}")
+    raise ConfigError(
+        f"{where}: the field {name!r} must be {field_type.__name__}, not {type(value).__name__} {value!r:.60}"
+    )
 
 
-def _of_split(directory: Path, split: str) -> Sequence[Path]:
+def _split_files(directory: Path, split: str) -> Sequence[Path]:
     files = [path for path in sorted(directory.rglob("*")) if path.suffix in _SUFFIXES and path.is_file()]
     if not files:
         raise ConfigError(f"the dataset directory {str(directory)!r} has no {', '.join(_SUFFIXES)} file")
-    named = [path for path in files if _split_of(path)]
-    if not named:
+    with_split = [path for path in files if _split_name(path)]
+    if not with_split:
         return files
-    chosen = [path for path in named if _split_of(path) == split]
-    if not chosen:
-        there = ", ".join(sorted({_split_of(path) for path in named}))
-        raise ConfigError(f"the dataset directory {str(directory)!r} has no split {split!r}; it has {there}")
-    return chosen
+    matching = [path for path in with_split if _split_name(path) == split]
+    if not matching:
+        splits = ", ".join(sorted({_split_name(path) for path in with_split}))
+        raise ConfigError(f"the dataset directory {str(directory)!r} has no split {split!r}; it has {splits}")
+    return matching
 
 
-def _split_of(path: Path) -> str:
+def _split_name(path: Path) -> str:
     name = path.stem.partition("-")[0]
     return name if name in _SPLITS else ""
 
 
-def _rows_of_file(path: Path) -> list[dict[str, Any]]:
+def _read_file(path: Path) -> list[dict[str, Any]]:
     try:
-        rows = _rows_of_parquet(path) if path.suffix == ".parquet" else _rows_of_json(path)
+        rows = _read_parquet(path) if path.suffix == ".parquet" else _read_json(path)
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -120,7 +122,7 @@ def _rows_of_file(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _rows_of_json(path: Path) -> list[Any]:
+def _read_json(path: Path) -> list[Any]:
     text = path.read_text("utf-8")
     if path.suffix == ".json":
         try:
@@ -139,7 +141,7 @@ def _rows_of_json(path: Path) -> list[Any]:
     return rows
 
 
-def _rows_of_parquet(path: Path) -> list[Any]:
+def _read_parquet(path: Path) -> list[Any]:
     try:
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError as error:
@@ -148,7 +150,7 @@ def _rows_of_parquet(path: Path) -> list[Any]:
     return rows
 
 
-def _rows_of_hub(name: str, split: str) -> list[dict[str, Any]]:
+def _load_from_hub(name: str, split: str) -> list[dict[str, Any]]:
     dataset, _, config = name.partition(":")
 
     def load() -> list[dict[str, Any]]:
@@ -156,10 +158,10 @@ def _rows_of_hub(name: str, split: str) -> list[dict[str, Any]]:
 
         return [dict(row) for row in load_dataset(dataset, config or None, split=split)]
 
-    return _from_hub(name, load)
+    return _fetch_from_hub(name, load)
 
 
-def _from_hub(name: str, fetch: Callable[[], T]) -> T:
+def _fetch_from_hub(name: str, fetch: Callable[[], T]) -> T:
     advice = "name a local file or directory of the same format instead"
     try:
         from huggingface_hub import constants
@@ -169,21 +171,21 @@ def _from_hub(name: str, fetch: Callable[[], T]) -> T:
             f"pip install 'hermes-exec[atropos]', or {advice}"
         ) from error
     if not constants.HF_HUB_OFFLINE:
-        _reach(constants.ENDPOINT, name, advice)
+        _check_hub(constants.ENDPOINT, name, advice)
     try:
         return fetch()
     except Exception as error:
         reason = str(error).strip().splitlines()[:1] or [""]
-        told = f"the dataset {name!r} cannot be had: {type(error).__name__}: {reason[0]}; {advice}"
-        raise ConfigError(told) from error
+        message = f"the dataset {name!r} cannot be had: {type(error).__name__}: {reason[0]}; {advice}"
+        raise ConfigError(message) from error
 
 
-def _reach(endpoint: str, name: str, advice: str) -> None:
+def _check_hub(endpoint: str, name: str, advice: str) -> None:
     """Find out in a short time whether the hub is there: its own client tries for most of a minute."""
     try:
         # The address is that of the hub's client, and proxies are honoured as that does.
         request = urllib.request.Request(endpoint, method="HEAD")
-        with urllib.request.urlopen(request, timeout=_REACH_S):
+        with urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S):
             pass
     except urllib.error.HTTPError:
         pass  # it answers

@@ -26,18 +26,18 @@ from hermes_atropos import run_files
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.errors import EnvironmentStopped
-from hermes_atropos.evaluation import Evaluated, Samples, rates, table
-from hermes_atropos.hooks import check_hooks, guard
-from hermes_atropos.metrics import readable
-from hermes_atropos.reach import Reach
-from hermes_atropos.rolling import Rolling
-from hermes_atropos.servers import LOGPROBS, ServerKind, checked_servers, close, innermost
+from hermes_atropos.evaluation import EvaluatedItem, SampleFile, pass_rates, results_table
+from hermes_atropos.hooks import check_hooks, guard_hooks
+from hermes_atropos.metrics import format_conversation
+from hermes_atropos.reachability import ReachabilityCheck
+from hermes_atropos.rollout_scheduler import RolloutScheduler
+from hermes_atropos.servers import LOGPROBS, ServerKind, close_servers, innermost_error, validate_servers
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError, SandboxPool
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _DISCONNECT_S = 2.0
-_SHOWN_CHARS = 500
+_ERROR_CHARS = 500
 
 ItemT = TypeVar("ItemT")
 
@@ -69,13 +69,13 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
     ) -> None:
         check_hooks(type(self), SandboxAgentEnv)
         config = config.model_copy(update={"wandb_name": config.wandb_name or self.name or type(self).__name__})
-        configs = checked_servers(server_configs, config)
-        kind: ServerKind = "tinker" if config.inference_server == "tinker" else configs[0].server_type
-        named = config.tokenizer_name
-        if named.startswith((".", "/", "~")) and not Path(named).expanduser().is_dir():
-            raise ConfigError(f"tokenizer_name: there is no directory {named}")
-        if not Path(named).is_dir() and try_to_load_from_cache(named, "tokenizer_config.json") is None:
-            self._print(f"fetching the tokenizer {named} from the Hugging Face Hub")
+        configs = validate_servers(server_configs, config)
+        server_kind: ServerKind = "tinker" if config.inference_server == "tinker" else configs[0].server_type
+        tokenizer = config.tokenizer_name
+        if tokenizer.startswith((".", "/", "~")) and not Path(tokenizer).expanduser().is_dir():
+            raise ConfigError(f"tokenizer_name: there is no directory {tokenizer}")
+        if not Path(tokenizer).is_dir() and try_to_load_from_cache(tokenizer, "tokenizer_config.json") is None:
+            self._print(f"fetching the tokenizer {tokenizer} from the Hugging Face Hub")
         run_files.make_directories(config)
         try:
             super().__init__(config, configs, slurm, testing)
@@ -83,14 +83,14 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             raise ConfigError(f"the tokenizer {config.tokenizer_name!r} cannot be loaded: {error}") from error
         run_files.keep_groups_private(self.config)
         self._resumes = False
-        self.reach = Reach(None, tuple(server.base_url for server in configs if server.base_url))
+        self.reachability = ReachabilityCheck(None, tuple(server.base_url for server in configs if server.base_url))
         try:
             if self.server.proxy_url or self.server.use_proxy:
                 raise ConfigError(
                     "ATROPOS_PROXY_URL is set: atroposlib would send requests through its proxy, whose answers lose "
                     "tool calls and log-probabilities. Unset it"
                 )
-            self.rolling = Rolling(self, kind)
+            self.scheduler = RolloutScheduler(self, server_kind)
         except ConfigError:
             run_files.close_groups(self.jsonl_writer, self.config)
             raise
@@ -172,7 +172,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
     async def env_manager(self) -> None:
         """`serve`: fill groups for a trainer."""
         self._check_exactness()
-        if self.rolling.kind == "openai" and not self.config.send_without_logprobs:
+        if self.scheduler.kind == "openai" and not self.config.send_without_logprobs:
             raise ConfigError(
                 "a chat server gives neither token ids nor log-probabilities, which trainers need: use a vllm or an "
                 "sglang server, or say --env.send_without_logprobs true"
@@ -183,48 +183,48 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 "--env.ensure_scores_are_not_same false"
             )
         samplers = tuple(server.config.base_url for server in self.server.servers if server.config.base_url)
-        self.reach = Reach(self.config.rollout_server_url, samplers)
-        given = self.get_next_item
+        self.reachability = ReachabilityCheck(self.config.rollout_server_url, samplers)
+        get_item = self.get_next_item
 
         async def next_item() -> ItemT | None:
-            item = await given()
+            item = await get_item()
             if item is None:
-                self.rolling.no_more_items()
+                self.scheduler.finish_if_idle()
             return item
 
         self.get_next_item = next_item  # type: ignore[method-assign]
-        await self._in_pool(super().env_manager)
-        self.rolling.check_sent()
+        await self._run_in_pool(super().env_manager)
+        self.scheduler.check_sent()
 
     async def process_manager(self) -> None:
         """`process`: write groups to a file."""
         self.max_token_len = self.config.max_token_length
         try:
             self._check_exactness()
-            await self._in_pool(super().process_manager)
-            self.rolling.check_written(self.n_groups_to_process)
+            await self._run_in_pool(super().process_manager)
+            self.scheduler.check_written(self.n_groups_to_process)
         finally:
             run_files.close_groups(self.jsonl_writer, self.config)
 
     async def _run_evaluate(self) -> None:
         """`evaluate`: the evaluation alone, which goes on where one before it in the same directory has ended."""
         self._resumes = True
-        await self._in_pool(super()._run_evaluate, in_groups=False)
+        await self._run_in_pool(super()._run_evaluate, in_groups=False)
 
     def _check_exactness(self) -> None:
-        if self.rolling.kind == "openai":
+        if self.scheduler.kind == "openai":
             return
-        mode = self.config.logprobs or LOGPROBS[self.rolling.kind]
+        mode = self.config.logprobs or LOGPROBS[self.scheduler.kind]
         if not exact_at(mode, self.config.sampling_parameters):
-            asked = self.config.sampling_parameters
+            sampling = self.config.sampling_parameters
             raise ConfigError(
-                f"log-probabilities of a {self.rolling.kind} server are {mode}, and with {asked} not those of what is "
-                "sampled, so that every ratio of a trainer would be wrong: sample with temperature 1 "
-                "and without top_p and the like, or start the server with processed log-probabilities and say "
+                f"log-probabilities of a {self.scheduler.kind} server are {mode}, and with {sampling} not those "
+                "of what is sampled, so that every ratio of a trainer would be wrong: sample with temperature 1 and "
+                "without top_p and the like, or start the server with processed log-probabilities and say "
                 "--env.logprobs processed"
             )
 
-    async def _in_pool(self, work: Callable[[], Awaitable[None]], *, in_groups: bool = True) -> None:
+    async def _run_in_pool(self, work: Callable[[], Awaitable[None]], *, in_groups: bool = True) -> None:
         """Work with the pool open. When it ends, however that is, the workers end, then every slot goes back, and then
         the server of atropos is told.
         """
@@ -232,11 +232,11 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             async with self.config.make_pool() as self.pool:
                 if self.config.uses_pool_image:
                     async with self.pool.slot() as slot:
-                        await self.reach.check(slot, None)
-                guard(self, self.rolling)
-                await self.rolling.run(work, self._groups_at_once() if in_groups else 1)
+                        await self.reachability.check(slot, None)
+                guard_hooks(self, self.scheduler)
+                await self.scheduler.run(work, self._set_group_limit() if in_groups else 1)
         except RetryError as error:
-            cause = innermost(error)
+            cause = innermost_error(error)
             raise EnvironmentStopped(
                 f"the server of atropos ({self.config.rollout_server_url}): {type(cause).__name__}: {cause}"
             ) from error
@@ -248,9 +248,9 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             run_files.close_groups(self.jsonl_writer, self.config)
             with anyio.CancelScope(shield=True):
                 await self._disconnect()
-                await close(self.server)
+                await close_servers(self.server)
 
-    def _groups_at_once(self) -> int:
+    def _set_group_limit(self) -> int:
         """As many as the pool has slots for. Raises ConfigError where that is none, or less than was asked for."""
         slots, size, wanted = self.pool.stats().slots_most, self.config.group_size, self.config.max_num_workers
         groups = slots // size
@@ -276,7 +276,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             async with aiohttp.ClientSession(timeout=timeout) as session, session.post(url, json={"env_id": env_id}):
                 pass
         except (aiohttp.ClientError, TimeoutError) as error:
-            _LOG.warning("%s could not be told that this environment ends: %s", url, error)
+            logger.warning("%s could not be told that this environment ends: %s", url, error)
 
     async def get_server_info(self) -> None:
         """What the trainer says of its batches. Raises ConfigError for batches that no groups fill."""
@@ -295,7 +295,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         try:
             await self._ask_api(super().get_status)
         except RetryError as error:
-            if getattr(innermost(error), "status", None) != HTTPStatus.INTERNAL_SERVER_ERROR:
+            if getattr(innermost_error(error), "status", None) != HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
             raise EnvironmentStopped(
                 f"the server of atropos ({self.config.rollout_server_url}) no longer knows this environment: it was "
@@ -307,36 +307,36 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         try:
             await self._ask_api(lambda: super(SandboxAgentEnv, self)._send_scored_data_to_api(scored_data))
         except RetryError as error:
-            self.rolling.refuse(count, str(innermost(error)))
+            self.scheduler.count_refused(count, str(innermost_error(error)))
         else:
-            self.rolling.deliver(count)
+            self.scheduler.count_delivered(count)
 
     @asynccontextmanager
     async def _post_json_with_compression(self, *args: Any, **kwargs: Any) -> AsyncIterator[aiohttp.ClientResponse]:
         """Post to the server of atropos. Raises ClientError for what it refuses, which atroposlib would only log."""
         async with super()._post_json_with_compression(*args, **kwargs) as response:
             if response.status >= HTTPStatus.BAD_REQUEST:
-                raise aiohttp.ClientError(f"HTTP {response.status}: {(await response.text())[:_SHOWN_CHARS]}")
+                raise aiohttp.ClientError(f"HTTP {response.status}: {(await response.text())[:_ERROR_CHARS]}")
             yield response
 
     async def _ask_api(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Ask the server of atropos, which is waited for up to `server_wait_s` seconds where it cannot be reached."""
-        end, told = time.monotonic() + self.config.server_wait_s, False
+        end, warned = time.monotonic() + self.config.server_wait_s, False
         while True:
             try:
                 return await ask()
             except RetryError as error:
-                cause = innermost(error)
+                cause = innermost_error(error)
                 if not isinstance(cause, aiohttp.ClientConnectionError | TimeoutError) or time.monotonic() > end:
                     raise
-                if not told:
-                    _LOG.warning("waiting for the server of atropos (%s): %s", self.config.rollout_server_url, cause)
-                told = True
+                if not warned:
+                    logger.warning("waiting for the server of atropos (%s): %s", self.config.rollout_server_url, cause)
+                warned = True
                 await anyio.sleep(1)
 
     async def collect_trajectories(self, item: ItemT) -> tuple[ScoredDataGroup | None, list[ItemT]]:
         """A whole group of rollouts; None where it could not be filled."""
-        return await self.rolling.group(item), []
+        return await self.scheduler.fill_group(item), []
 
     async def handle_send_to_api(
         self,
@@ -350,12 +350,12 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         """
         groups = scored_data if isinstance(scored_data, list) else [scored_data]
         limit = max(0, self.max_token_len) if abort_on_any_max_length_exceeded else 0
-        if any(self.rolling.unusable(group, limit) for group in groups):
+        if any(self.scheduler.drop_unusable(group, limit) for group in groups):
             return
-        kept = sum(self.rolling.watch_scores(group["scores"]) for group in groups)
+        kept = sum(self.scheduler.watch_scores(group["scores"]) for group in groups)
         await super().handle_send_to_api(scored_data, item, do_send_to_api, abort_on_any_max_length_exceeded)
         if kept and not do_send_to_api:
-            self.rolling.deliver(kept)
+            self.scheduler.count_delivered(kept)
 
     async def evaluate_items(
         self,
@@ -363,7 +363,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         *,
         key: Callable[[ItemT], str],
         category: Callable[[ItemT], str | None] | None = None,
-    ) -> list[Evaluated]:
+    ) -> list[EvaluatedItem]:
         """Work on each item once, `max_eval_workers` at a time; the results are in the order in which they came.
 
         No more than the pool has slots are worked on at once. With `data_dir_to_save_evals` a line of `samples.jsonl`
@@ -375,51 +375,51 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         by_key = dict(keys)
         if len(by_key) < len(keys):
             raise ConfigError(f"{len(keys)} items have only {len(by_key)} different keys")
-        started, samples = time.time(), self._samples()
-        done = [] if samples is None else [one for one in samples.earlier if one.key in by_key]
-        known = {one.key for one in done}
-        left = [(name, item) for name, item in keys if name not in known]
-        total = len(done) + len(left)
+        started, samples = time.time(), self._open_samples()
+        done = [] if samples is None else [result for result in samples.earlier if result.key in by_key]
+        finished = {result.key for result in done}
+        remaining = [(name, item) for name, item in keys if name not in finished]
+        total = len(done) + len(remaining)
         if samples is not None and done:
             self._print(f"{len(done)} of {total} items are taken from {samples.path}")
         workers = anyio.CapacityLimiter(min(self.config.max_eval_workers, self.pool.stats().slots_most))
 
-        async def one(name: str, item: ItemT) -> None:
+        async def evaluate_item(name: str, item: ItemT) -> None:
             async with workers:
-                result = await self.rolling.once(item)
-            done.append(Evaluated.of(name, None if category is None else category(item), result))
+                result = await self.scheduler.run_item(item)
+            done.append(EvaluatedItem.of(name, None if category is None else category(item), result))
             if samples is not None:
                 messages = [] if result.episode is None else result.episode.messages
                 samples.write(self.pool.masked({**asdict(done[-1]), "messages": messages}))
-            if self.rolling.on_item is not None:
-                self.rolling.on_item(done[-1], len(done), total)
+            if self.scheduler.on_item is not None:
+                self.scheduler.on_item(done[-1], len(done), total)
 
         try:
             async with anyio.create_task_group() as tasks:
-                for name, item in left:
-                    tasks.start_soon(one, name, item)
+                for name, item in remaining:
+                    tasks.start_soon(evaluate_item, name, item)
         finally:
             if samples is not None:
                 samples.close()
-        await self._tell_evaluation(done, started)
-        if self._resumes and done and all(one.solved is None for one in done):
+        await self._report_evaluation(done, started)
+        if self._resumes and done and all(result.solved is None for result in done):
             raise EnvironmentStopped(f"nothing can be said of any of the {total} items; the last: {done[-1].error}")
         return done
 
-    def _print(self, what: object) -> None:
-        Console(stderr=True).print(what, highlight=False, soft_wrap=True)
+    def _print(self, text: object) -> None:
+        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
-    def _samples(self) -> Samples | None:
+    def _open_samples(self) -> SampleFile | None:
         directory = self.config.data_dir_to_save_evals
         if directory is None:
             return None
         name = "samples.jsonl" if self._resumes else f"samples_step_{self.curr_step}.jsonl"
-        return Samples(Path(directory) / name, resume=self._resumes)
+        return SampleFile(Path(directory) / name, resume=self._resumes)
 
-    async def _tell_evaluation(self, done: Sequence[Evaluated], started: float) -> None:
-        metrics = rates(done)
+    async def _report_evaluation(self, done: Sequence[EvaluatedItem], started: float) -> None:
+        metrics = pass_rates(done)
         if self._resumes:
-            self._print(table(str(self.name), done))
+            self._print(results_table(str(self.name), done))
         if self.config.data_dir_to_save_evals is not None:
             await self.evaluate_log(metrics, start_time=started, end_time=time.time(), verbose=False)
             run_files.keep_metrics_private(self.config)
@@ -433,7 +433,10 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
     async def add_rollouts_for_wandb(self, scored_data: ScoredDataGroup, item: ItemT | None = None) -> None:
         """Keep conversations for the table of rollouts. Messages that the trainer is not to have go here."""
         keep = self.config.num_rollouts_per_group_for_logging
-        texts = [readable(messages) for messages in (scored_data.get("messages") or [])[: keep if keep >= 0 else None]]
+        texts = [
+            format_conversation(messages)
+            for messages in (scored_data.get("messages") or [])[: keep if keep >= 0 else None]
+        ]
         self.rollouts_for_wandb.append(list(zip(texts, scored_data["scores"], strict=False)))
         del self.rollouts_for_wandb[: -self.config.num_rollouts_to_keep]
         if not self.config.include_messages:
@@ -441,5 +444,5 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log the metrics of atroposlib, and those of `Tally`."""
-        own = self.pool.masked(self.rolling.tally.read(self.pool.stats()))
+        own = self.pool.masked(self.scheduler.tally.read(self.pool.stats()))
         await super().wandb_log({**own, **(wandb_metrics or {})})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hermes_agent.parsers import Parser
     from hermes_atropos.config import SandboxEnvConfig
     from hermes_atropos.context import ExecTool, ToolContext
-    from hermes_atropos.reach import Reach
+    from hermes_atropos.reachability import ReachabilityCheck
     from hermes_atropos.spec import SandboxSpec
     from hermes_exec import SandboxPool
 
@@ -24,7 +24,7 @@ class Environment(Protocol[ItemT_contra]):
 
     config: SandboxEnvConfig
     pool: SandboxPool
-    reach: Reach
+    reachability: ReachabilityCheck
     server: Any
     tokenizer: Any
     curr_step: int

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated:
+class EvaluatedItem:
     """One item: whether it was solved, and its reward. Both are None where that says nothing of the model (`cause` and
     `error` tell why); an episode that took longer than its deadline is not solved.
     """
@@ -36,7 +36,7 @@ class Evaluated:
     check_output: str
 
     @classmethod
-    def of(cls, key: str, category: str | None, result: RolloutResult) -> Evaluated:
+    def of(cls, key: str, category: str | None, result: RolloutResult) -> EvaluatedItem:
         """What a rollout came to."""
         late = result.finish == "deadline"
         verdict, episode = result.verdict, result.episode
@@ -55,10 +55,10 @@ class Evaluated:
         )
 
 
-_FIELDS = tuple(field.name for field in fields(Evaluated))
+_FIELDS = tuple(field.name for field in fields(EvaluatedItem))
 
 
-class Samples:
+class SampleFile:
     """The file of an evaluation: a JSON object a line, each on the disk before the next item is begun in its place.
 
     With `resume` those that a run before this one has written count, but for items of which nothing could be said.
@@ -72,8 +72,10 @@ class Samples:
         if not lock_file(self._lock):
             self._lock.close()
             raise ConfigError(f"another evaluation writes to {path}: name another directory")
-        kept = {one.key: (one, line) for one, line in (_read(path) if resume else ()) if one.solved is not None}
-        self.earlier = [one for one, _ in kept.values()]
+        kept = {
+            item.key: (item, line) for item, line in (_read_items(path) if resume else ()) if item.solved is not None
+        }
+        self.earlier = [item for item, _ in kept.values()]
         aside = path.with_name(f"{path.name}.new")
         with open(aside, "w", encoding="utf-8", opener=private) as file:
             file.writelines(f"{line}\n" for _, line in kept.values())
@@ -81,7 +83,7 @@ class Samples:
         self._file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115 - a field
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Add an item: an `Evaluated` as a dict, with its `messages`."""
+        """Add an item: an `EvaluatedItem` as a dict, with its `messages`."""
         line = json.dumps(row, ensure_ascii=False)
         self._file.write(line.encode("utf-8", "replace").decode() + "\n")
         self._file.flush()
@@ -93,40 +95,40 @@ class Samples:
         self._lock.close()
 
 
-def rates(done: Iterable[Evaluated], name: str = "eval") -> dict[str, float]:
+def pass_rates(done: Iterable[EvaluatedItem], name: str = "eval") -> dict[str, float]:
     """The share that was solved, in all and by category, of the items of which something could be said."""
-    known = [one for one in done if one.solved is not None]
-    metrics = {f"{name}/items": float(len(known))}
-    if known:
-        metrics[f"{name}/pass_rate"] = sum(bool(one.solved) for one in known) / len(known)
-        metrics[f"{name}/reward_mean"] = sum(one.reward or 0.0 for one in known) / len(known)
-    for category in sorted({one.category for one in known if one.category is not None}):
-        of_it = [one for one in known if one.category == category]
-        metrics[f"{name}/pass_rate_{category}"] = sum(bool(one.solved) for one in of_it) / len(of_it)
+    scored = [item for item in done if item.solved is not None]
+    metrics = {f"{name}/items": float(len(scored))}
+    if scored:
+        metrics[f"{name}/pass_rate"] = sum(bool(item.solved) for item in scored) / len(scored)
+        metrics[f"{name}/reward_mean"] = sum(item.reward or 0.0 for item in scored) / len(scored)
+    for category in sorted({item.category for item in scored if item.category is not None}):
+        in_category = [item for item in scored if item.category == category]
+        metrics[f"{name}/pass_rate_{category}"] = sum(bool(item.solved) for item in in_category) / len(in_category)
     return metrics
 
 
-def table(title: str, done: Iterable[Evaluated]) -> Table:
+def results_table(title: str, done: Iterable[EvaluatedItem]) -> Table:
     """The share that was solved, by category; `unknown` are items of which nothing could be said."""
     from rich.table import Table
 
-    made = Table(title=title)
+    results = Table(title=title)
     for column in ("category", "items", "solved", "pass rate", "unknown"):
-        made.add_column(column, justify="left" if column == "category" else "right")
+        results.add_column(column, justify="left" if column == "category" else "right")
     by_category: dict[str, list[bool | None]] = {}
-    for one in done:
-        by_category.setdefault(one.category or "-", []).append(one.solved)
+    for item in done:
+        by_category.setdefault(item.category or "-", []).append(item.solved)
     rows = sorted(by_category.items())
     if len(rows) != 1:
         rows.append(("all", [solved for _, each in rows for solved in each]))
     for name, outcomes in rows:
-        known = [solved for solved in outcomes if solved is not None]
-        rate = f"{sum(known) / len(known):.1%}" if known else "-"
-        made.add_row(name, str(len(outcomes)), str(sum(known)), rate, str(len(outcomes) - len(known)))
-    return made
+        scored = [solved for solved in outcomes if solved is not None]
+        rate = f"{sum(scored) / len(scored):.1%}" if scored else "-"
+        results.add_row(name, str(len(outcomes)), str(sum(scored)), rate, str(len(outcomes) - len(scored)))
+    return results
 
 
-def _read(path: Path) -> Iterator[tuple[Evaluated, str]]:
+def _read_items(path: Path) -> Iterator[tuple[EvaluatedItem, str]]:
     """The items of a file, each with its line."""
     for data in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
@@ -136,4 +138,4 @@ def _read(path: Path) -> Iterator[tuple[Evaluated, str]]:
             continue  # the last line of a run that was killed, or whose disk was full
         if not isinstance(row, dict) or not set(_FIELDS) <= row.keys():
             raise ConfigError(f"{path} is no file of an evaluation; name another directory, or remove it")
-        yield Evaluated(**{name: row[name] for name in _FIELDS}), line
+        yield EvaluatedItem(**{name: row[name] for name in _FIELDS}), line

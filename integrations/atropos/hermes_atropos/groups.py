@@ -15,10 +15,10 @@ from hermes_agent.rewards import show_value
 from hermes_agent.tokens import TokenSequence, sequence
 from hermes_exec import ConfigError
 
-_MOST_KEPT = 64
+_MAX_KEPT = 64
 
 
-class Finished(NamedTuple):
+class FinishedRollout(NamedTuple):
     """A rollout with its reward, and its token ids as one sequence."""
 
     result: RolloutResult
@@ -33,7 +33,7 @@ class Group:
     number: int
     toolsets: tuple[str, ...]
     step: int
-    done: list[Finished] = field(default_factory=list)
+    done: list[FinishedRollout] = field(default_factory=list)
     rerolls: int = 0
 
 
@@ -50,16 +50,16 @@ class KeptGroups:
         """Keep a group, if anything of it is finished."""
         if group.done:
             self._kept.append((item, group))
-            del self._kept[:-_MOST_KEPT]
+            del self._kept[:-_MAX_KEPT]
 
     def take(self, item: object, step: int) -> Group | None:
         """A group of an item, which is not kept any longer; None where there is none, or they are too old."""
         self._kept = [each for each in self._kept if step - each[1].step <= self._max_steps]
-        number = next((number for number, (of, _) in enumerate(self._kept) if of is item), None)
+        number = next((number for number, (owner, _) in enumerate(self._kept) if owner is item), None)
         return None if number is None else self._kept.pop(number)[1]
 
 
-def finished(result: RolloutResult) -> Finished | None:
+def finish_rollout(result: RolloutResult) -> FinishedRollout | None:
     """A rollout that can be trained on; None where it cannot be, also where its ids are not one sequence because an
     answer was cut at text that others than the model write.
 
@@ -73,26 +73,28 @@ def finished(result: RolloutResult) -> Finished | None:
     if cut and any(turn.restarts for turn in result.episode.tokens[1:]):
         return None
     try:
-        return Finished(result, sequence(result.episode.tokens), result.reward)
+        return FinishedRollout(result, sequence(result.episode.tokens), result.reward)
     except ValueError as error:
         raise ConfigError(f"an episode is not one sequence of ids, and a trainer takes one of each: {error}") from error
 
 
-def scored(done: Sequence[Finished], generation_params: Mapping[str, Any], *, phase: int) -> ScoredDataGroup:
+def make_scored_data(
+    done: Sequence[FinishedRollout], generation_params: Mapping[str, Any], *, phase: int
+) -> ScoredDataGroup:
     """The group as trainers read it: parallel lists, with natural logarithms in `inference_logprobs`, 1.0 at the places
     of ids that were not sampled; None of a chat server, whose groups say `{"phase": 1}` in `group_overrides`.
 
     Source of the format: `ScoredData` of `atroposlib/api/server.py` (0.4.0), and `example_trainer/data.py` of
     NousResearch/atropos, which reads `generation_params["temperature"]`.
     """
-    logprobs = [one.tokens.logprobs for one in done]
+    logprobs = [rollout.tokens.logprobs for rollout in done]
     return {
-        "tokens": [one.tokens.ids for one in done],
-        "masks": [one.tokens.mask for one in done],
-        "scores": [one.reward for one in done],
+        "tokens": [rollout.tokens.ids for rollout in done],
+        "masks": [rollout.tokens.mask for rollout in done],
+        "scores": [rollout.reward for rollout in done],
         "advantages": None,
         "ref_logprobs": None,
-        "messages": [_messages(one.result) for one in done],
+        "messages": [_messages(rollout.result) for rollout in done],
         "generation_params": dict(generation_params),
         "inference_logprobs": [each for each in logprobs if each is not None] if phase == 2 else None,
         # Not None: atroposlib asks it for `group_size`.
@@ -158,7 +160,7 @@ def find_odd_value(data: object, place: str = "") -> str | None:
     return f"{place} is {show_value(data)}, which JSON does not have"
 
 
-def problem(group: Mapping[str, Any], group_size: int) -> str | None:
+def find_problem(group: Mapping[str, Any], group_size: int) -> str | None:
     """What is wrong with a group that is to be sent, also after `postprocess_histories`; None where nothing is. The
     server takes lists of any length, and one odd group blocks every batch after it.
     """
@@ -180,10 +182,10 @@ def problem(group: Mapping[str, Any], group_size: int) -> str | None:
         logprobs = (group.get("inference_logprobs") or [ids] * group_size)[number]
         if not len(ids) == len(masks[number]) == len(logprobs):
             return f"sequence {number} has {len(ids)} ids, a mask of {len(masks[number])}, {len(logprobs)} logprobs"
-    return _wrong_kind(group)
+    return _find_wrong_type(group)
 
 
-def _wrong_kind(group: Mapping[str, Any]) -> str | None:
+def _find_wrong_type(group: Mapping[str, Any]) -> str | None:
     """What of a group is not of the types that the server of atropos takes; it answers 422, and the group is lost."""
     if not set(map(type, group["scores"])) <= _NUMBERS | {bool}:
         return f"its scores are {show_value(group['scores'])}, not numbers"

@@ -14,13 +14,13 @@ from hermes_atropos.errors import EnvironmentMistake
 from hermes_exec import ConfigError, ErrorCause
 from hermes_exec.aio.loop import raise_stray_cancellation
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _MISTAKES = (EnvironmentMistake, NameError, ImportError)
 """What code raises that is wrong whatever the model wrote: another rollout fails as this one did."""
 _ATROPOS_CALLS = ("setup", "get_next_item", "postprocess_histories", "evaluate")
 
 
-class Run(Protocol):
+class RunControl(Protocol):
     """What is told when a hook fails."""
 
     def stop(self, why: str, cause: ErrorCause | None) -> None:
@@ -42,7 +42,7 @@ def check_hooks(kind: type[Any], base: type[Any]) -> None:
 
 
 @contextmanager
-def code_of(env: object, method: str) -> Iterator[None]:
+def translate_hook_errors(env: object, method: str) -> Iterator[None]:
     """Raise EnvironmentMistake, which names the method, where the code of an environment is wrong or would end the
     process (SystemExit and the like). A CancelledError while nobody cancels this task becomes a RuntimeError.
     """
@@ -51,31 +51,31 @@ def code_of(env: object, method: str) -> Iterator[None]:
         with raise_stray_cancellation(author):
             yield
     except _MISTAKES as error:
-        told = str(error)
+        message = str(error)
         if not isinstance(error, EnvironmentMistake):
-            _LOG.error("%s is wrong", author, exc_info=error)
-            told = f"{type(error).__name__}: {error}"
-        raise EnvironmentMistake(f"{author}: {told}") from error
+            logger.error("%s is wrong", author, exc_info=error)
+            message = f"{type(error).__name__}: {error}"
+        raise EnvironmentMistake(f"{author}: {message}") from error
     except (Exception, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
         raise EnvironmentMistake(f"{author}: it raised {error!r}, which ends programs") from error
 
 
-def guard(env: object, run: Run) -> None:
-    """Put `code_of` around the hooks that atroposlib calls: a mistake in one ends the run, also where atroposlib would
-    only log it.
+def guard_hooks(env: object, run: RunControl) -> None:
+    """Put `translate_hook_errors` around the hooks that atroposlib calls: a mistake in one ends the run, also where
+    atroposlib would only log it.
     """
 
-    def guarded(method: str, hook: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def wrap(method: str, hook: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         @wraps(hook)
         async def call(*args: object, **kwargs: object) -> object:
             try:
-                with code_of(env, method):
-                    given = await hook(*args, **kwargs)
+                with translate_hook_errors(env, method):
+                    result = await hook(*args, **kwargs)
                     if method == "postprocess_histories":
-                        _check_groups(given)
-                    return given
+                        _check_groups(result)
+                    return result
             except EnvironmentMistake as error:
                 run.stop(str(error), error.cause)
                 raise
@@ -87,10 +87,10 @@ def guard(env: object, run: Run) -> None:
         return call
 
     for method in _ATROPOS_CALLS:
-        setattr(env, method, guarded(method, getattr(env, method)))
+        setattr(env, method, wrap(method, getattr(env, method)))
 
 
-def _check_groups(given: object) -> None:
-    groups = given if isinstance(given, list) and given else [given]
+def _check_groups(result: object) -> None:
+    groups = result if isinstance(result, list) and result else [result]
     if not all(isinstance(group, MutableMapping) for group in groups):
-        raise EnvironmentMistake(f"it returns a group, or a list of groups, not {show_value(given)}")
+        raise EnvironmentMistake(f"it returns a group, or a list of groups, not {show_value(result)}")

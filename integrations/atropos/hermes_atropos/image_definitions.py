@@ -17,14 +17,16 @@ from hermes_exec import ConfigError
 
 DOCKERFILE, DEFINITION = "Dockerfile", "container.def"
 _HOME = "/home/user"
-_SILENT = frozenset({"LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER", "VOLUME"})
+_IGNORED_INSTRUCTIONS = frozenset(
+    {"LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER", "VOLUME"}
+)
 """Instructions that say nothing of what commands in a slot find."""
-_SILENT_SECTIONS = frozenset({"labels", "help", "runscript", "startscript", "test"})
+_IGNORED_SECTIONS = frozenset({"labels", "help", "runscript", "startscript", "test"})
 _STAGING = "/.hermes-exec-files"
 _VARIABLE = re.compile(r"(?<!\\)\$")
 
 
-class Step(NamedTuple):
+class BuildStep(NamedTuple):
     """`run`: shell text; `copy`: a path of the directory and one of the image; `env`: a name and a value."""
 
     kind: Literal["run", "copy", "env"]
@@ -37,7 +39,7 @@ class Definition:
     """What an image is made of, in order. `local_base` says that the base is a file of another machine."""
 
     base: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[BuildStep, ...] = ()
     workdir: str | None = None
     local_base: bool = False
 
@@ -50,7 +52,7 @@ class Definition:
         """The same on another base."""
         return Definition(base, self.steps, self.workdir)
 
-    def dockerfile(self) -> str:
+    def to_dockerfile(self) -> str:
         """It as a Dockerfile."""
         lines = [f"FROM {self.base}"]
         for step in self.steps:
@@ -59,12 +61,12 @@ class Definition:
             elif step.kind == "copy":
                 lines.append(f"COPY {json.dumps([step.first, step.second])}")
             else:
-                lines.append(f"ENV {step.first}={_quoted(step.second)}")
+                lines.append(f"ENV {step.first}={_quote(step.second)}")
         if self.workdir:
             lines.append(f"WORKDIR {self.workdir}")
         return "\n".join(lines) + "\n"
 
-    def singularity(self) -> str:
+    def to_singularity(self) -> str:
         """It as a Singularity definition. Files are staged, so that they come in the order of the steps."""
         bootstrap = "localimage" if self.base.startswith("/") else "docker"
         post, files, environment = ["set -e"], [], []
@@ -73,7 +75,7 @@ class Definition:
                 files.append(f"    {step.first} {_STAGING}/{number}")
                 post += _copy(f"{_STAGING}/{number}", step)
             elif step.kind == "env":
-                export = f"export {step.first}={_quoted(step.second)}"
+                export = f"export {step.first}={_quote(step.second)}"
                 post.append(export)
                 environment.append(f"    {export}")
             else:
@@ -92,58 +94,60 @@ def read_definition(directory: Path, prefer: str = DOCKERFILE) -> Definition:
     """The definition in a directory: the file that is preferred, else the other. Raises ConfigError for what it cannot
     express, and when there is none.
     """
-    read: Mapping[str, Callable[[Path], Definition]] = {DOCKERFILE: of_dockerfile, DEFINITION: of_singularity}
+    read: Mapping[str, Callable[[Path], Definition]] = {DOCKERFILE: parse_dockerfile, DEFINITION: parse_singularity}
     for name in (prefer, *(other for other in read if other != prefer)):
         if (directory / name).is_file():
             return read[name](directory / name)
     raise ConfigError(f"{directory}: there is neither a {DOCKERFILE} nor a {DEFINITION}")
 
 
-def of_dockerfile(path: Path) -> Definition:
+def parse_dockerfile(path: Path) -> Definition:
     """A Dockerfile of one stage."""
     base, workdir, steps = "", None, []
     arguments: dict[str, str] = {}
     for word, rest in _instructions(path):
         where = f"{path}: {word} {rest:.60}"
         if word == "ARG":
-            name, given, value = rest.partition("=")
-            arguments[name.strip()] = value.strip().strip("\"'") if given else ""
+            name, equals, value = rest.partition("=")
+            arguments[name.strip()] = value.strip().strip("\"'") if equals else ""
         elif word == "FROM":
             if base:
                 raise ConfigError(f"{where}: more than one stage cannot be converted")
-            base = _with_arguments(rest, arguments, where)
+            base = _substitute_arguments(rest, arguments, where)
         elif word == "RUN":
             exports = "".join(f"{name}={shlex.quote(value)}; " for name, value in arguments.items() if value)
             inside = f"cd {shlex.quote(workdir)}; " if workdir else ""
-            steps.append(Step("run", exports + inside + _shell(rest, where)))
+            steps.append(BuildStep("run", exports + inside + _shell(rest, where)))
         elif word in ("COPY", "ADD"):
             steps += _copies(rest, workdir, where)
         elif word == "ENV":
-            steps += [Step("env", *pair) for pair in _pairs(rest, where)]
+            steps += [BuildStep("env", *pair) for pair in _pairs(rest, where)]
         elif word == "WORKDIR":
-            plain = _plain(rest.strip().strip("\"'"), where)
+            plain = _require_plain(rest.strip().strip("\"'"), where)
             workdir = plain if plain.startswith("/") else f"{(workdir or '').rstrip('/')}/{plain}"
             if steps:
-                steps.append(Step("run", f"mkdir -p {shlex.quote(workdir)}"))
+                steps.append(BuildStep("run", f"mkdir -p {shlex.quote(workdir)}"))
         elif word == "USER":
             if rest.split(":")[0] not in ("root", "0"):
                 raise ConfigError(f"{where}: only root can be converted")
-        elif word not in _SILENT:
+        elif word not in _IGNORED_INSTRUCTIONS:
             raise ConfigError(f"{where}: this instruction cannot be converted")
     if not base:
         raise ConfigError(f"{path}: it has no FROM")
     return Definition(base, tuple(steps), workdir)
 
 
-def of_singularity(path: Path) -> Definition:
+def parse_singularity(path: Path) -> Definition:
     """A Singularity definition."""
     header, sections = _sections(path)
-    kind = header.get("bootstrap", "").lower()
+    bootstrap = header.get("bootstrap", "").lower()
     base = header.get("from", "")
-    if not base or kind not in ("docker", "localimage"):
-        raise ConfigError(f"{path} needs `Bootstrap: docker` (or localimage) and `From:`; it has {kind!r}, {base!r}")
-    steps: list[Step] = []
-    post: list[Step] = []
+    if not base or bootstrap not in ("docker", "localimage"):
+        raise ConfigError(
+            f"{path} needs `Bootstrap: docker` (or localimage) and `From:`; it has {bootstrap!r}, {base!r}"
+        )
+    steps: list[BuildStep] = []
+    post: list[BuildStep] = []
     for name, options, body in sections:
         where = f"{path}: %{name}"
         if "{{" in body:
@@ -153,19 +157,19 @@ def of_singularity(path: Path) -> Definition:
         elif name == "environment":
             steps += _exports(body, where)
         elif name == "post":
-            post.append(Step("run", _post(options, body, where)))
-        elif name not in _SILENT_SECTIONS:
+            post.append(BuildStep("run", _post(options, body, where)))
+        elif name not in _IGNORED_SECTIONS:
             raise ConfigError(f"{where}: this section cannot be converted")
     # The directory that commands of this data set start in, which a definition cannot name.
     workdir = _HOME if any(_HOME in step.first for step in post) else None
     copies = [step for step in steps if step.kind == "copy"]
     variables = [step for step in steps if step.kind == "env"]
-    return Definition(base, (*copies, *post, *variables), workdir, local_base=kind == "localimage")
+    return Definition(base, (*copies, *post, *variables), workdir, local_base=bootstrap == "localimage")
 
 
-def based_on(dockerfile: str, base: str) -> str:
+def replace_base(dockerfile: str, base: str) -> str:
     """The text of a Dockerfile with another base, whatever else it says. ConfigError for one of several stages."""
-    replaced, count = re.subn(r"(?im)^(\s*FROM\s+)(?:--\S+\s+)*\S+", lambda found: found.group(1) + base, dockerfile)
+    replaced, count = re.subn(r"(?im)^(\s*FROM\s+)(?:--\S+\s+)*\S+", lambda match: match.group(1) + base, dockerfile)
     if count != 1:
         raise ConfigError(f"a Dockerfile with {count} FROM cannot be given another base")
     return replaced
@@ -187,9 +191,9 @@ def _instructions(path: Path) -> Iterator[tuple[str, str]]:
         yield word.upper(), rest.strip()
 
 
-def _with_arguments(text: str, arguments: Mapping[str, str], where: str) -> str:
+def _substitute_arguments(text: str, arguments: Mapping[str, str], where: str) -> str:
     name = re.sub(
-        r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda found: arguments.get(found.group(1)) or found.group(2) or "", text
+        r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda match: arguments.get(match.group(1)) or match.group(2) or "", text
     )
     words = name.split()
     if len(words) != 1:
@@ -213,21 +217,21 @@ def _list(rest: str, where: str) -> list[str]:
     return [str(word) for word in words]
 
 
-def _copies(rest: str, workdir: str | None, where: str) -> list[Step]:
+def _copies(rest: str, workdir: str | None, where: str) -> list[BuildStep]:
     words = _list(rest, where) if rest.startswith("[") else shlex.split(rest)
     if len(words) < 2 or any(word.startswith(("--", "http:", "https:", "git@")) for word in words):
         raise ConfigError(f"{where}: only `COPY source target` can be converted")
-    *sources, target = (_plain(word, where) for word in words)
+    *sources, target = (_require_plain(word, where) for word in words)
     if any(source.endswith((".tar", ".gz", ".tgz", ".xz", ".bz2")) for source in sources) and "ADD" in where:
         raise ConfigError(f"{where}: an archive that is unpacked cannot be converted")
     if not target.startswith("/"):
         if workdir is None:
             raise ConfigError(f"{where}: a target that is no absolute path needs a WORKDIR")
         target = f"{workdir.rstrip('/')}/{target.removeprefix('./')}"
-    return [Step("copy", source.removeprefix("/") or ".", target) for source in sources]
+    return [BuildStep("copy", source.removeprefix("/") or ".", target) for source in sources]
 
 
-def _plain(word: str, where: str) -> str:
+def _require_plain(word: str, where: str) -> str:
     if _VARIABLE.search(word) or any(character in word for character in "*?[ "):
         raise ConfigError(f"{where}: variables and patterns cannot be converted")
     return word
@@ -262,28 +266,28 @@ def _sections(path: Path) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
     return header, sections
 
 
-def _files(body: str, where: str) -> list[Step]:
+def _files(body: str, where: str) -> list[BuildStep]:
     steps = []
     for line in body.splitlines():
         words = shlex.split(line, comments=True)
         if words:
             if len(words) > 2 or not words[-1].startswith("/"):
                 raise ConfigError(f"{where}: {line.strip():.60}: a line is `source /target`")
-            steps.append(Step("copy", _plain(words[0], where).removeprefix("./"), words[-1]))
+            steps.append(BuildStep("copy", _require_plain(words[0], where).removeprefix("./"), words[-1]))
     return steps
 
 
-def _exports(body: str, where: str) -> list[Step]:
+def _exports(body: str, where: str) -> list[BuildStep]:
     steps = []
     for line in body.splitlines():
         words = shlex.split(line, comments=True)
         if not words:
             continue
-        name, given, value = words[-1].partition("=")
+        name, equals, value = words[-1].partition("=")
         command = "$(" in value or "`" in value
-        if len(words) > 2 or (len(words) == 2 and words[0] != "export") or not given or command:
+        if len(words) > 2 or (len(words) == 2 and words[0] != "export") or not equals or command:
             raise ConfigError(f"{where}: {line.strip():.60}: only `export NAME=value` can be converted")
-        steps.append(Step("env", name, value))
+        steps.append(BuildStep("env", name, value))
     return steps
 
 
@@ -295,7 +299,7 @@ def _post(options: str, body: str, where: str) -> str:
     return f"exec {words[1]} -ec {shlex.quote(text)}" if words else f"set -e\n{text}"
 
 
-def _copy(staged: str, step: Step) -> list[str]:
+def _copy(staged: str, step: BuildStep) -> list[str]:
     """Shell lines that do what COPY does: of a directory its content, and into a directory where there is one, or the
     target ends in `/`.
     """
@@ -310,7 +314,7 @@ def _copy(staged: str, step: Step) -> list[str]:
     ]
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     """In double quotes, with `$NAME` left to be replaced, which both formats do."""
     escaped = re.sub(r'([\\"`])', r"\\\1", value)
     return f'"{escaped}"'

@@ -10,19 +10,19 @@ import traceback
 
 import anyio
 
-_LOG = logging.getLogger(__name__)
-HELD_UP_S = 5.0
-_TURN_S = 0.5
-_SHOWN_FRAMES = 4
+logger = logging.getLogger(__name__)
+STALL_S = 5.0
+_PERIOD_S = 0.5
+_FRAMES = 4
 
 
 class LoopWatch:
     """Looks at the event loop of its `run` from a thread, and warns once each time that it has not turned for
-    `HELD_UP_S` seconds, with the place in the code where it stands.
+    `STALL_S` seconds, with the place in the code where it stands.
     """
 
     def __init__(self) -> None:
-        self._turned_at, self._late = time.monotonic(), 0
+        self._turned_at, self._late_checks = time.monotonic(), 0
 
     async def run(self) -> None:
         """Watch until it is cancelled."""
@@ -31,25 +31,25 @@ class LoopWatch:
         threading.Thread(target=self._watch, args=watched, name="loop-watch", daemon=True).start()
         try:
             while True:
-                self._turned_at, self._late = time.monotonic(), 0
-                await anyio.sleep(_TURN_S)
+                self._turned_at, self._late_checks = time.monotonic(), 0
+                await anyio.sleep(_PERIOD_S)
         finally:
             ended.set()
 
     def _watch(self, thread: int, ended: threading.Event) -> None:
-        while not ended.wait(_TURN_S):
-            stood_s = time.monotonic() - self._turned_at
-            if stood_s < HELD_UP_S:
+        while not ended.wait(_PERIOD_S):
+            stalled_s = time.monotonic() - self._turned_at
+            if stalled_s < STALL_S:
                 continue
-            self._late += 1
-            if self._late == 2:  # at the first, the whole process may have been stopped
-                _warn(stood_s, traceback.format_stack(sys._current_frames().get(thread))[-_SHOWN_FRAMES:])
+            self._late_checks += 1
+            if self._late_checks == 2:  # at the first, the whole process may have been stopped
+                _warn(stalled_s, traceback.format_stack(sys._current_frames().get(thread))[-_FRAMES:])
 
 
-def _warn(stood_s: float, stack: list[str]) -> None:
-    _LOG.warning(
+def _warn(stalled_s: float, stack: list[str]) -> None:
+    logger.warning(
         "the event loop has stood still for %.0f s, and all rollouts with it. What takes so long belongs in a thread: "
         "await anyio.to_thread.run_sync(…). It is here:\n%s",
-        stood_s,
+        stalled_s,
         "".join(stack),
     )

@@ -13,11 +13,11 @@ from hermes_exec import ErrorCause
 from hermes_exec.results import PoolStats
 
 _INFRA = (ErrorCause.INFRA, ErrorCause.PROVIDER)
-_SHOWN_ERRORS = 20
-_SHOWN_CHARS = 4000
+_MAX_ERRORS = 20
+_MAX_CHARS = 4000
 
 
-class Tally:
+class RolloutTally:
     """Counts what became of rollouts and groups since it was last read."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Tally:
         if self._turns:
             metrics["train/turns_mean"] = fmean(self._turns)
         if self._errors:
-            metrics["train/tool_error_details"] = "\n".join(self._errors[:_SHOWN_ERRORS])
+            metrics["train/tool_error_details"] = "\n".join(self._errors[:_MAX_ERRORS])
         self._clear()
         return metrics
 
@@ -98,23 +98,23 @@ def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
     return {f"{name}_p50": cuts[9], f"{name}_p95": cuts[18]}
 
 
-def readable(messages: Sequence[Message]) -> str:
+def format_conversation(messages: Sequence[Message]) -> str:
     """A conversation for people: who said what, long texts with their beginning and end."""
     parts = []
     for message in messages:
-        calls = [f"→ {_function(call)}" for call in message.get("tool_calls") or ()]
-        said = "\n".join(filter(None, (message.get("reasoning_content"), message_text(message), *calls)))
-        parts.append(f"[{message.get('role')}]\n{_shortened(said)}")
+        calls = [f"→ {_format_call(call)}" for call in message.get("tool_calls") or ()]
+        text = "\n".join(filter(None, (message.get("reasoning_content"), message_text(message), *calls)))
+        parts.append(f"[{message.get('role')}]\n{_shorten(text)}")
     return "\n\n".join(parts)
 
 
-def _function(call: Mapping[str, Any]) -> str:
+def _format_call(call: Mapping[str, Any]) -> str:
     function = call["function"]
     return f"{function['name']}({function['arguments']})"
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _SHOWN_CHARS:
+def _shorten(text: str) -> str:
+    if len(text) <= _MAX_CHARS:
         return text
-    half = _SHOWN_CHARS // 2
+    half = _MAX_CHARS // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"

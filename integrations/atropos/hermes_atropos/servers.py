@@ -26,7 +26,7 @@ from hermes_agent.tokens.samplers import LogprobsMode, with_one_stop
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_exec import ConfigError, ErrorCause
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ServerKind = Literal["openai", "vllm", "sglang", "tinker"]
@@ -34,10 +34,10 @@ ServerKind = Literal["openai", "vllm", "sglang", "tinker"]
 LOGPROBS: Mapping[ServerKind, LogprobsMode] = {"vllm": "raw", "sglang": "temperature", "tinker": "raw"}
 """Of which distribution each server gives log-probabilities as it starts by itself."""
 
-_AWAY = frozenset({429, 502, 503, 504, 529})
+_AWAY_STATUSES = frozenset({429, 502, 503, 504, 529})
 _LONGEST_PAUSE_S = 10.0
-_TELL_EVERY_S = 60.0
-_OPENAI = frozenset(
+_LOG_INTERVAL_S = 60.0
+_OPENAI_PARAMETERS = frozenset(
     {
         *("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias"),
         *("tool_choice", "parallel_tool_calls", "reasoning_effort", "response_format", "extra_body"),
@@ -52,7 +52,7 @@ class Servers:
 
     def __init__(self, manager: ServerManager, wait_s: float) -> None:
         self.manager, self._wait_s = manager, wait_s
-        self._told_at = -math.inf
+        self._logged_at = -math.inf
         self._away_since: float | None = None
 
     async def ask(self, request: Callable[[], Awaitable[T]]) -> T:
@@ -75,14 +75,14 @@ class Servers:
                 with anyio.fail_after(self._longest_s):
                     answer = await request()
             except Exception as error:
-                cause = innermost(error)
+                cause = innermost_error(error)
                 now = time.monotonic()
                 if not _is_away(cause):
-                    raise self._told(cause) from error
+                    raise self._make_error(cause) from error
                 self._away_since = now if self._away_since is None else self._away_since
                 if now - self._away_since + pause_s > self._wait_s:
-                    raise self._told(cause) from error
-                self._tell_wait(cause, now)
+                    raise self._make_error(cause) from error
+                self._log_wait(cause, now)
                 if deadline is not None:
                     deadline.hold()
             else:
@@ -91,29 +91,29 @@ class Servers:
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _tell_wait(self, cause: BaseException, now: float) -> None:
+    def _log_wait(self, cause: BaseException, now: float) -> None:
         """Once a minute, however many requests wait."""
-        if now - self._told_at > _TELL_EVERY_S:
-            self._told_at = now
-            _LOG.warning("waiting up to %g s for %s", self._wait_s, self._told(cause))
+        if now - self._logged_at > _LOG_INTERVAL_S:
+            self._logged_at = now
+            logger.warning("waiting up to %g s for %s", self._wait_s, self._make_error(cause))
 
     @property
     def _longest_s(self) -> float:
         """Also a server that says it is not healthy is not waited for without end."""
         return self._wait_s + 3 * max(float(server.config.timeout) for server in self.manager.servers)
 
-    def _told(self, cause: BaseException) -> ModelError:
+    def _make_error(self, cause: BaseException) -> ModelError:
         urls = ", ".join(str(server.config.base_url) for server in self.manager.servers)
         status = getattr(cause, "status", None) or getattr(cause, "status_code", None)
-        said = str(cause) or f"no answer within {self._longest_s:g} s"
-        why = f"the inference server ({urls}): {type(cause).__name__}: {said}"
+        message = str(cause) or f"no answer within {self._longest_s:g} s"
+        why = f"the inference server ({urls}): {type(cause).__name__}: {message}"
         if status in (401, 403):
             return AccessRefused(why, status=status)
         final = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
         return ModelError(why, cause=ErrorCause.CONFIG if final else ErrorCause.PROVIDER, status=status)
 
 
-def innermost(error: BaseException) -> BaseException:
+def innermost_error(error: BaseException) -> BaseException:
     """What was wrong, below the errors of the tries."""
     while hasattr(error, "last_attempt"):
         inner = error.last_attempt.exception()
@@ -125,14 +125,14 @@ def innermost(error: BaseException) -> BaseException:
 
 def _is_away(cause: BaseException) -> bool:
     if isinstance(cause, aiohttp.ClientResponseError):
-        return cause.status in _AWAY
+        return cause.status in _AWAY_STATUSES
     if isinstance(cause, openai.APIStatusError):
-        return cause.status_code in _AWAY
+        return cause.status_code in _AWAY_STATUSES
     connection = (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, ConnectionError)
     return isinstance(cause, connection) or type(cause) is openai.APIConnectionError
 
 
-async def close(manager: ServerManager) -> None:
+async def close_servers(manager: ServerManager) -> None:
     """Close the connections of servers, and end their probes of health."""
     for server in manager.servers:
         if server.check_task is not None:
@@ -156,11 +156,11 @@ class ServerSampler:
         if self._kind == "tinker":
             wanted = with_one_stop(wanted)
         manager = self._servers.manager
-        given = await self._servers.ask(
+        response = await self._servers.ask(
             lambda: manager.tokens_and_logprobs_completion(input_ids=list(ids), max_tokens=max_tokens, n=1, **wanted)
         )
         try:
-            prompt, (answer,), (logprobs,), (reason,) = given
+            prompt, (answer,), (logprobs,), (reason,) = response
             finish = reason["type"] if isinstance(reason, dict) else reason
         except (TypeError, ValueError, KeyError) as error:
             raise ModelError(f"the inference server's answer cannot be used: {error}") from error
@@ -201,7 +201,7 @@ class _ChatSession:
         self._messages: Sequence[Message] = ()
         self._wanted: dict[str, Any] = {}
         self._answer = Completion("")
-        self._session = TokenSession(self, template, tools, parser=self._parsed, context_tokens=context_tokens)
+        self._session = TokenSession(self, template, tools, parser=self._parse_answer, context_tokens=context_tokens)
 
     async def complete(self, messages: Sequence[Message], **sampling: Any) -> Completion:
         """See `ModelSession.complete`."""
@@ -219,33 +219,33 @@ class _ChatSession:
         sampling.pop("stop_token_ids", None)
         limit = min(self._wanted["max_tokens"] or max_tokens, max_tokens)
         wanted = {**sampling, "tool_choice": self._wanted["tool_choice"] if self._tools else None}
-        known = {name: value for name, value in wanted.items() if value is not None}
-        more = {name: known.pop(name) for name in list(known) if name not in _OPENAI}
+        parameters = {name: value for name, value in wanted.items() if value is not None}
+        more = {name: parameters.pop(name) for name in list(parameters) if name not in _OPENAI_PARAMETERS}
         if more:
-            known["extra_body"] = {**known.get("extra_body", {}), **more}
+            parameters["extra_body"] = {**parameters.get("extra_body", {}), **more}
         if self._tools:
-            known["tools"] = list(self._tools)
+            parameters["tools"] = list(self._tools)
         manager = self._servers.manager
-        given = await self._servers.ask(
-            lambda: manager.chat_completion(messages=list(self._messages), max_tokens=limit, n=1, **known)
+        response = await self._servers.ask(
+            lambda: manager.chat_completion(messages=list(self._messages), max_tokens=limit, n=1, **parameters)
         )
         try:
-            answer = read_answer(given.model_dump(), lambda text: self._parse(text, self._tools))
+            answer = read_answer(response.model_dump(), lambda text: self._parse(text, self._tools))
         except BadAnswer as error:
             raise ModelError(f"the inference server's answer cannot be used: {error}") from error
-        encoded = self._template.answer(self._text(answer))
+        encoded = self._template.answer(self._answer_text(answer))
         if len(encoded) > max_tokens:
             raise ContextExceeded(f"the answer has {len(encoded)} tokens; there is room for {max_tokens}")
         self._answer = answer
         return Sampled(tuple(encoded), None, "length" if answer.finish_reason == "length" else "stop")
 
-    def _text(self, answer: Completion) -> str:
+    def _answer_text(self, answer: Completion) -> str:
         """What a model on tokens would have written."""
         thought = f"<think>\n{answer.reasoning}\n</think>\n\n" if answer.reasoning else ""
         calls = written(answer.tool_calls, self._render) if answer.tool_calls else ""
         return thought + "\n".join(filter(None, (answer.content or "", calls)))
 
-    def _parsed(self, _text: str, _tools: Tools) -> Parsed:
+    def _parse_answer(self, _text: str, _tools: Tools) -> Parsed:
         """The server's answer, in the place of what could be read in its encoded text."""
         answer = self._answer
         return Parsed(answer.content, answer.reasoning, answer.tool_calls, problems=answer.problems)
@@ -263,16 +263,16 @@ def make_model(
     return TokenModel(sampler, template, parser=parser, context_tokens=context_tokens, model=name)
 
 
-def checked_servers(given: object, config: SandboxEnvConfig) -> list[APIServerConfig]:
+def validate_servers(servers: object, config: SandboxEnvConfig) -> list[APIServerConfig]:
     """The servers, with the tokenizer of the environment where they name none."""
-    if not isinstance(given, list) or not given:
+    if not isinstance(servers, list) or not servers:
         raise ConfigError(
             "server_configs must be a list of APIServerConfig: of a single one atroposlib ignores the base_url, and "
             "asks localhost:9004 to 9007"
         )
     checked = []
-    for server in given:
-        if server.server_type != given[0].server_type:
+    for server in servers:
+        if server.server_type != servers[0].server_type:
             raise ConfigError("all servers of an environment are of one server_type")
         if server.server_type == "trl":
             raise ConfigError("atroposlib gives no token ids of a trl server: use vllm or sglang")

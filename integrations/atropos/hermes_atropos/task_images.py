@@ -13,23 +13,23 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import anyio.to_thread
 from pydantic import Field
 
-from hermes_atropos.cache import default_cache_dir, made
+from hermes_atropos.cache import default_cache_dir, make_once
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.image_definitions import (
     DEFINITION,
     DOCKERFILE,
     Definition,
-    based_on,
     read_definition,
+    replace_base,
 )
 from hermes_exec import ConfigError, ExecError, ImageError, LaunchTimeout, SandboxPool
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 WITHOUT_IMAGES = frozenset({"local", "ssh"})
-_BUILT_BY_DOCKER = "dockerfile:"
+_DOCKERFILE_PREFIX = "dockerfile:"
 
 
-class Named(Protocol):
+class HasName(Protocol):
     """A task."""
 
     @property
@@ -37,7 +37,7 @@ class Named(Protocol):
         """What it is called."""
 
 
-TaskT = TypeVar("TaskT", bound=Named)
+TaskT = TypeVar("TaskT", bound=HasName)
 
 
 class TaskImagesConfig(SandboxEnvConfig):
@@ -59,18 +59,18 @@ class TaskImagesConfig(SandboxEnvConfig):
         return TaskImages(self.backend_type, base=self.base_image or None, default_base=self.default_docker_image)
 
 
-class TaskImage(NamedTuple):
+class SlotRequest(NamedTuple):
     """What a slot of a task is asked for with; None: what the pool has."""
 
     image: str | None
     workdir: str | None
 
 
-class PlacedTask(NamedTuple, Generic[TaskT]):
+class RunnableTask(NamedTuple, Generic[TaskT]):
     """A task, and what its slot is asked for with."""
 
     task: TaskT
-    at: TaskImage
+    request: SlotRequest
 
 
 def check_own_ports(config: SandboxEnvConfig) -> None:
@@ -100,75 +100,77 @@ class TaskImages:
         self._cache = cache or default_cache_dir("definitions")
         self._left_out: set[str] = set()
 
-    async def of(self, directory: Path) -> TaskImage:
+    async def resolve(self, directory: Path) -> SlotRequest:
         """The image of the definition in a directory (a Dockerfile or a container.def). Nothing is built yet.
 
         Raises ConfigError where the backend cannot have it.
         """
-        return await anyio.to_thread.run_sync(self._of, directory)
+        return await anyio.to_thread.run_sync(self._resolve, directory)
 
-    async def placed(
-        self, pool: SandboxPool, tasks: Sequence[TaskT], place: Callable[[TaskT], Awaitable[TaskImage]]
-    ) -> list[PlacedTask[TaskT]]:
+    async def resolve_tasks(
+        self, pool: SandboxPool, tasks: Sequence[TaskT], find_image: Callable[[TaskT], Awaitable[SlotRequest]]
+    ) -> list[RunnableTask[TaskT]]:
         """The tasks with their images, which are built where they are not there, several at once. A task whose image
         cannot be had is left out, and why is told once.
         """
-        found = []
+        runnable = []
         for task in tasks:
             if task.name not in self._left_out:
                 try:
-                    found.append(PlacedTask(task, await place(task)))
+                    runnable.append(RunnableTask(task, await find_image(task)))
                 except ConfigError as error:
                     self._leave_out(task, error)
-        images = [one.at.image for one in found if one.at.image is not None and _is_built(one.at.image)]
+        images = [
+            item.request.image for item in runnable if item.request.image is not None and _is_built(item.request.image)
+        ]
         errors = await pool.prefetch(images) if images else {}
-        for one in found:
-            failure = errors.get(one.at.image or "")
+        for item in runnable:
+            failure = errors.get(item.request.image or "")
             if isinstance(failure, ConfigError | ImageError | LaunchTimeout):
-                self._leave_out(one.task, failure)
+                self._leave_out(item.task, failure)
             elif failure is not None:
                 raise failure
-        return [one for one in found if one.task.name not in self._left_out]
+        return [item for item in runnable if item.task.name not in self._left_out]
 
-    def _leave_out(self, task: Named, error: ExecError) -> None:
+    def _leave_out(self, task: HasName, error: ExecError) -> None:
         self._left_out.add(task.name)
-        _LOG.warning("the task %s is left out: %s", task.name, error)
+        logger.warning("the task %s is left out: %s", task.name, error)
 
     def refusal(self, directory: Path) -> str:
         """Why the backend cannot have the image, without building it; empty where it can; blocking."""
         try:
             if self._backend != "docker":
-                self._usable(directory, self._read(directory, DEFINITION))
+                self._check_usable(directory, self._read(directory, DEFINITION))
             elif not (directory / DOCKERFILE).is_file():
                 self._read(directory, DEFINITION)
         except ConfigError as error:
             return str(error)
         return ""
 
-    def _usable(self, directory: Path, definition: Definition) -> None:
+    def _check_usable(self, directory: Path, definition: Definition) -> None:
         if self._backend != "singularity" and not definition.plain:
             raise ConfigError(
                 f"the task of {directory} needs an image of its own, which the backend {self._backend!r} cannot have: "
                 "use docker or singularity, or leave the task out"
             )
 
-    def _of(self, directory: Path) -> TaskImage:
+    def _resolve(self, directory: Path) -> SlotRequest:
         if self._backend == "docker":
-            return self._for_docker(directory)
+            return self._docker_request(directory)
         definition = self._read(directory, DEFINITION)
         if self._backend == "singularity":
-            return self._for_singularity(directory, definition)
-        self._usable(directory, definition)
-        return TaskImage(None if self._backend in WITHOUT_IMAGES else definition.base, None)
+            return self._singularity_request(directory, definition)
+        self._check_usable(directory, definition)
+        return SlotRequest(None if self._backend in WITHOUT_IMAGES else definition.base, None)
 
     def _read(self, directory: Path, prefer: str) -> Definition:
         definition = read_definition(directory, prefer)
         base = self._base or (self._default_base if definition.local_base else None)
         return definition.with_base(base) if base else definition
 
-    def _for_docker(self, directory: Path) -> TaskImage:
-        as_it_is = (directory / DOCKERFILE).read_text("utf-8") if (directory / DOCKERFILE).is_file() else ""
-        text = based_on(as_it_is, self._base) if as_it_is and self._base else as_it_is
+    def _docker_request(self, directory: Path) -> SlotRequest:
+        original = (directory / DOCKERFILE).read_text("utf-8") if (directory / DOCKERFILE).is_file() else ""
+        text = replace_base(original, self._base) if original and self._base else original
         try:
             definition = self._read(directory, DOCKERFILE)
         except ConfigError:  # Docker can do more
@@ -176,37 +178,37 @@ class TaskImages:
                 raise
         else:
             if definition.plain:
-                return TaskImage(definition.base, definition.workdir)
-            text = text or definition.dockerfile()
-        place = directory if text == as_it_is else self._kept(directory, DOCKERFILE, text)
-        return TaskImage(f"{_BUILT_BY_DOCKER}{place}", "image")
+                return SlotRequest(definition.base, definition.workdir)
+            text = text or definition.to_dockerfile()
+        target = directory if text == original else self._keep_definition(directory, DOCKERFILE, text)
+        return SlotRequest(f"{_DOCKERFILE_PREFIX}{target}", "image")
 
-    def _for_singularity(self, directory: Path, definition: Definition) -> TaskImage:
+    def _singularity_request(self, directory: Path, definition: Definition) -> SlotRequest:
         if definition.plain:
-            return TaskImage(definition.base, definition.workdir)
+            return SlotRequest(definition.base, definition.workdir)
         copies = any(step.kind == "copy" for step in definition.steps)
         if (directory / DEFINITION).is_file() and definition == read_definition(directory, DEFINITION) and not copies:
-            return TaskImage(str(directory / DEFINITION), definition.workdir)
-        place = self._kept(directory, DEFINITION, definition.singularity())
-        return TaskImage(str(place / DEFINITION), definition.workdir)
+            return SlotRequest(str(directory / DEFINITION), definition.workdir)
+        target = self._keep_definition(directory, DEFINITION, definition.to_singularity())
+        return SlotRequest(str(target / DEFINITION), definition.workdir)
 
-    def _kept(self, directory: Path, name: str, text: str) -> Path:
+    def _keep_definition(self, directory: Path, name: str, text: str) -> Path:
         """A copy of the directory with another definition."""
-        content = archived(directory)
-        place = self._cache / hashlib.sha256(text.encode() + content).hexdigest()[:16]
+        content = archive_directory(directory)
+        target = self._cache / hashlib.sha256(text.encode() + content).hexdigest()[:16]
 
         def make(path: Path) -> None:
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                 archive.extractall(path, filter="data")
             (path / name).unlink(missing_ok=True)
             # Singularity looks for the files where it is started, not where the definition is.
-            (path / name).write_text(_with_absolute_files(text, place) if name == DEFINITION else text, "utf-8")
+            (path / name).write_text(_with_absolute_files(text, target) if name == DEFINITION else text, "utf-8")
 
-        return made(place, make)
+        return make_once(target, make)
 
 
 def _is_built(image: str) -> bool:
-    return image.startswith(_BUILT_BY_DOCKER) or image.endswith(".def")
+    return image.startswith(_DOCKERFILE_PREFIX) or image.endswith(".def")
 
 
 def _with_absolute_files(text: str, place: Path) -> str:
@@ -217,7 +219,7 @@ def _with_absolute_files(text: str, place: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def archived(directory: Path) -> bytes:
+def archive_directory(directory: Path) -> bytes:
     """The directory as a tar archive that is the same for the same content; blocking."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:

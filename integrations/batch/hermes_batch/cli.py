@@ -81,9 +81,9 @@ def run(
     dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="File of prompts: JSON lines, or a JSON array.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for trajectories.jsonl, report.html and run.json.")],
     model: ModelName,
-    reached: _ModelOptions,
+    endpoint: _ModelOptions,
     loop: LoopOptions,
-    own: _RunOptions,
+    run_options: _RunOptions,
     toolset: Toolsets = None,
     tool_option: ToolOption = None,
     backend: Backend = None,
@@ -108,9 +108,9 @@ def run(
         "dataset": dataset,
         "out": out,
         "model": model,
-        **reached.settings(),
+        **endpoint.settings(),
         **loop.settings(),
-        **vars(own),
+        **vars(run_options),
         **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
         "toolsets": tuple(toolset or ("terminal", "file")),
         "tool_options": parse_options(tool_option),
@@ -139,8 +139,8 @@ def resume(
 
     from hermes_batch.run import resume_batch
 
-    given: dict[str, Any] = {"base_url": base_url, "parser": parser, "workers": workers}
-    changes = {name: value for name, value in given.items() if value is not None}
+    overrides: dict[str, Any] = {"base_url": base_url, "parser": parser, "workers": workers}
+    changes = {name: value for name, value in overrides.items() if value is not None}
     changes |= _pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
     raise typer.Exit(run_async(lambda: _run(work, as_json), notice=_notice(out)))
@@ -151,11 +151,11 @@ def report(out: _Out, as_json: AsJson = False) -> None:
     """Write report.html anew from the trajectories of a run."""
     from hermes_batch.report.report import write_report
 
-    written = write_report(out)
+    path = write_report(out)
     if as_json:
-        emit_json({"report": written})
+        emit_json({"report": path})
     else:
-        say(str(written))
+        say(str(path))
 
 
 @app.command("show", epilog="Example: hermes-exec batch show runs/a")
@@ -198,7 +198,9 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
     from hermes_batch.trajectories import TRAJECTORIES, read_rows
 
     with RunDisplay(Console(stderr=True, highlight=False, emoji=False)) as display:
-        result = await work(on_start=display.started, on_record=display.done, on_endpoint=display.endpoint)
+        result = await work(
+            on_start=display.show_start, on_record=display.show_record, on_endpoint=display.show_endpoint
+        )
     if as_json:
         emit_json(
             {

@@ -43,18 +43,22 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
     if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved")):
         return row
     turns = [turn for turn in row["conversations"] if isinstance(turn, dict)]
-    known = [Turn({"from": str(turn.get("from", "")), "value": str(turn.get("value", ""))}) for turn in turns]
+    conversation = [Turn({"from": str(turn.get("from", "")), "value": str(turn.get("value", ""))}) for turn in turns]
     old: dict[str, Any] = {"attempts": 1}
     if "messages" not in row:
-        old |= {"messages": read_sharegpt(known), "exportable": False, "export_problem": "written without its messages"}
-    new = {**old, **row, "solved": _word(row), "check": _check(row.get("check"))}
+        old |= {
+            "messages": read_sharegpt(conversation),
+            "exportable": False,
+            "export_problem": "written without its messages",
+        }
+    new = {**old, **row, "solved": _verdict_word(row), "check": _check(row.get("check"))}
     for name, empty in _EMPTY.items():
         value = new.get(name, empty)
         new[name] = value if isinstance(value, str) else dump(empty if value is None else value)
     return new
 
 
-def _word(row: Mapping[str, Any]) -> str:
+def _verdict_word(row: Mapping[str, Any]) -> str:
     """The verdict as a word; earlier versions wrote true, false or null."""
     solved = row.get("solved")
     if isinstance(solved, str):

@@ -92,12 +92,12 @@ class BatchConfig(ConfigModel):
 
     @field_validator("parallel_calls", mode="before")
     @classmethod
-    def _of_calls(cls, value: object) -> ParallelCalls:
+    def _parse_calls(cls, value: object) -> ParallelCalls:
         return parse_parallel_calls(value)
 
     @field_validator("tool_options")
     @classmethod
-    def _of_tools(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _check_tools(cls, values: dict[str, Any]) -> dict[str, Any]:
         ToolOptions.of(values)
         return values
 
@@ -135,7 +135,7 @@ class BatchConfig(ConfigModel):
             return self.toolsets
         return self._draw(self.distribution, task).toolsets
 
-    def left_out(self, tasks: Sequence[Task]) -> tuple[str, ...]:
+    def unavailable_tools(self, tasks: Sequence[Task]) -> tuple[str, ...]:
         """What the run does without: toolsets that were drawn and have no tool here, or such tools of `toolsets`."""
         if self.distribution is None:
             return select(self.toolsets).unavailable
@@ -145,7 +145,7 @@ class BatchConfig(ConfigModel):
     def _draw(self, distribution: str, task: Task) -> Draw:
         return draw_toolsets(distribution, self.seed or 0, task.index, strict=self.strict)
 
-    def rollout(self, task: Task) -> Rollout:
+    def make_rollout(self, task: Task) -> Rollout:
         """What is to be done for a prompt."""
         messages = task.beginning
         if self.system_prompt is not None and messages[0]["role"] != "system":
@@ -182,8 +182,10 @@ class BatchConfig(ConfigModel):
             options["slots_per_sandbox"] = self.slots_per_sandbox
         backend = self.backend
         if not isinstance(backend, BackendConfig):
-            kind = config_type(backend)
-            backend = kind.of({name: value for name, value in options.items() if name in kind.model_fields})
+            config_class = config_type(backend)
+            backend = config_class.of(
+                {name: value for name, value in options.items() if name in config_class.model_fields}
+            )
         slots = options.get("slots_per_sandbox") or backend.default_slots
         sandboxes = self.max_sandboxes or options.pop("max_sandboxes", None)
         if sandboxes is None and isinstance(slots, int):

@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from hermes_agent import Message
 from hermes_agent.scoring import ScoreIn, check_inside
-from hermes_batch.beginning import check_messages
+from hermes_batch.prompt_messages import check_messages
 from hermes_batch.rows import Row, parse_rows
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
@@ -30,8 +30,8 @@ from hermes_exec.errors import ConfigError
 Extra = Literal["refuse", "metadata"]
 """What becomes of an unknown entry of a prompt: it is an error, or part of its `metadata`."""
 
-_REPORTED = 10
-_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
+_MAX_REPORTED = 10
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 Paths = TypeVar("Paths", dict[str, str], list[str] | None)
 
 
@@ -82,7 +82,7 @@ class Task(BaseModel):
 
     @field_validator("prompt", "check")
     @classmethod
-    def _text(cls, text: str | None) -> str | None:
+    def _check_text(cls, text: str | None) -> str | None:
         if text is not None and not text.strip():
             raise ValueError("is blank")
         if text is not None and "\0" in text:
@@ -97,21 +97,21 @@ class Task(BaseModel):
 
     @field_validator("files", "check_files")
     @classmethod
-    def _writable(cls, files: dict[str, str]) -> dict[str, str]:
+    def _check_characters(cls, files: dict[str, str]) -> dict[str, str]:
         for path, text in files.items():
-            if _HALF_PAIR.search(path + text):
+            if _SURROGATE.search(path + text):
                 raise ValueError(f"{path!r} has half of a surrogate pair, which is no character")
         return files
 
     @field_validator("files", "check_files", "keep")
     @classmethod
-    def _inside(cls, paths: Paths) -> Paths:
+    def _check_paths(cls, paths: Paths) -> Paths:
         for path in paths or ():
             check_inside(path)
         return paths
 
     @model_validator(mode="after")
-    def _together(self) -> Task:
+    def _check_combination(self) -> Task:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("prompt and messages: one of them, and not both")
         if self.image and self.docker_image and self.image != self.docker_image:
@@ -128,7 +128,7 @@ class Task(BaseModel):
         return self.image or self.docker_image
 
 
-_PROMPT = Task.model_fields.keys() - {"index", "line", "digest"}
+_PROMPT_FIELDS = Task.model_fields.keys() - {"index", "line", "digest"}
 """The entries of a prompt."""
 
 
@@ -148,49 +148,49 @@ def read_dataset(path: Path, limit: int | None = None, extra: Extra = "refuse") 
         try:
             if why:
                 raise ValueError(why)
-            tasks.append(_task(row, line, len(tasks), path.parent, extra))
+            tasks.append(_parse_task(row, line, len(tasks), path.parent, extra))
         except ValueError as error:
             wrong.append(f"line {line}: {error}")
     if wrong:
-        more = f"\n… and {len(wrong) - _REPORTED} more" if len(wrong) > _REPORTED else ""
-        raise ConfigError(f"the dataset {path} is wrong:\n" + "\n".join(wrong[:_REPORTED]) + more)
+        more = f"\n… and {len(wrong) - _MAX_REPORTED} more" if len(wrong) > _MAX_REPORTED else ""
+        raise ConfigError(f"the dataset {path} is wrong:\n" + "\n".join(wrong[:_MAX_REPORTED]) + more)
     if not tasks:
         raise ConfigError(f"the dataset {path} has no prompt")
     return tasks[:limit]
 
 
-def _task(row: Row, line: int, index: int, beside: Path, extra: Extra) -> Task:
-    unknown = row.keys() - _PROMPT
+def _parse_task(row: Row, line: int, index: int, beside: Path, extra: Extra) -> Task:
+    unknown = row.keys() - _PROMPT_FIELDS
     if unknown and extra == "refuse":
         name = min(unknown, key=[*row].index)
-        raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _PROMPT)} (--extra metadata keeps it)")
-    entries = {name: value for name, value in row.items() if name in _PROMPT and value is not None}
+        raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _PROMPT_FIELDS)} (--extra metadata keeps it)")
+    entries = {name: value for name, value in row.items() if name in _PROMPT_FIELDS and value is not None}
     if unknown:
-        entries["metadata"] = _with_unknown(entries.get("metadata", {}), {name: row[name] for name in unknown})
+        entries["metadata"] = _merge_unknown(entries.get("metadata", {}), {name: row[name] for name in unknown})
     if not entries.keys() & {"prompt", "messages"}:
         raise ValueError(f"has no entry prompt or messages (it has {', '.join(sorted(row)) or 'none'})")
     try:
         task = Task.model_validate({**entries, "index": index, "line": line, "digest": _digest(row)})
     except ValidationError as error:
-        raise ValueError("; ".join(_told(detail) for detail in error.errors())) from error
-    return task if task.tree is None else task.model_copy(update={"tree": _tree(beside, task.tree)})
+        raise ValueError("; ".join(_describe_error(detail) for detail in error.errors())) from error
+    return task if task.tree is None else task.model_copy(update={"tree": _resolve_tree(beside, task.tree)})
 
 
-def _with_unknown(metadata: object, unknown: Row) -> object:
+def _merge_unknown(metadata: object, unknown: Row) -> object:
     if not isinstance(metadata, dict):
         return metadata
-    if doubled := metadata.keys() & unknown.keys():
-        raise ValueError(f"has the entry {min(doubled)!r} beside metadata and in it")
+    if duplicates := metadata.keys() & unknown.keys():
+        raise ValueError(f"has the entry {min(duplicates)!r} beside metadata and in it")
     return {**metadata, **unknown}
 
 
 def _digest(row: Row) -> str:
     """The digest of what is asked, whatever the order of the entries; of a tree only the name counts."""
-    asked = {name: value for name, value in row.items() if name in _PROMPT and name != "metadata"}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+    entries = {name: value for name, value in row.items() if name in _PROMPT_FIELDS and name != "metadata"}
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _tree(beside: Path, tree: Path) -> Path:
+def _resolve_tree(beside: Path, tree: Path) -> Path:
     """The path of a tree, which must lie beside the file: a foreign dataset must not read other files here."""
     here, there = beside.resolve(), (beside / tree).resolve()
     if not there.is_relative_to(here) or there == here:
@@ -200,7 +200,7 @@ def _tree(beside: Path, tree: Path) -> Path:
     return there
 
 
-def _told(detail: ErrorDetails) -> str:
+def _describe_error(detail: ErrorDetails) -> str:
     where = ".".join(str(part) for part in detail["loc"])
     message = str(detail["msg"]).removeprefix("Value error, ")
     return f"{where}: {message}" if where else message

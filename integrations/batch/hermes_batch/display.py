@@ -13,16 +13,16 @@ from rich.text import Text
 
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.record import Record
-from hermes_batch.report.html import visible
+from hermes_batch.report.html import make_visible
 from hermes_batch.run import BatchResult
 from hermes_batch.tally import Reason, Tally, outcome, reason
 
-_REASON = 160
+_REASON_WIDTH = 160
 _COLORS = {"solved": "green", "unsolved": "red", "unscored": "yellow"}
 
 
 class RunDisplay:
-    """Shows the progress of one run; a context manager whose `started` and `done` go to `run_batch`."""
+    """Shows the progress of one run; a context manager whose `show_start` and `show_record` go to `run_batch`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -44,7 +44,7 @@ class RunDisplay:
         if self._progress is not None:
             self._progress.stop()
 
-    def started(self, result: BatchResult) -> None:
+    def show_start(self, result: BatchResult) -> None:
         """The backend has answered."""
         if result.left_out:
             self._console.print(Text(f"left out, not part of this package: {', '.join(result.left_out)}"))
@@ -53,28 +53,28 @@ class RunDisplay:
             self._bar = self._progress.add_task("", total=result.total, completed=result.records)
             self._describe()
 
-    def endpoint(self, status: EndpointStatus) -> None:
+    def show_endpoint(self, status: EndpointStatus) -> None:
         """Show on the bar how the model's endpoint does; an outage is logged besides, by the model."""
         pace = "" if status.rate is None else f"{status.rate:.1f} requests/s, "
         self._endpoint = f"{pace}{status.waiting} wait"
         if status.away_s is not None:
-            reason = _plain(status.reason, _REASON)
+            reason = _one_line(status.reason, _REASON_WIDTH)
             away = f"{reason} (for {status.away_s:.0f} s)"
             self._endpoint = f"waiting for the endpoint, which completes no request: {away}"
         self._describe()
 
     def _describe(self, **more: Any) -> None:
         if self._progress is not None and self._bar is not None:
-            told = f"{self._solved} solved" + (f", {self._endpoint}" if self._endpoint else "")
-            self._progress.update(self._bar, description=told, **more)
+            text = f"{self._solved} solved" + (f", {self._endpoint}" if self._endpoint else "")
+            self._progress.update(self._bar, description=text, **more)
 
-    def done(self, result: BatchResult, record: Record) -> None:
+    def show_record(self, result: BatchResult, record: Record) -> None:
         """A prompt has its record."""
-        word = _plain(outcome(record), 32)
+        word = _one_line(outcome(record), 32)
         calls = f"{record['tool_calls']} call{'' if record['tool_calls'] == 1 else 's'}"
-        line = f"{word:9} {_plain(record['id'], 24):24} {calls:8} {record['seconds']:6.1f} s"
+        line = f"{word:9} {_one_line(record['id'], 24):24} {calls:8} {record['seconds']:6.1f} s"
         if why := str(reason(record)):
-            line += f"  {_plain(why, _REASON)}"
+            line += f"  {_one_line(why, _REASON_WIDTH)}"
         if self._progress is not None:
             self._progress.console.print(Text(line, _COLORS.get(word, "blue")), highlight=False)
             self._solved = result.solved
@@ -94,7 +94,7 @@ def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds
     reasons = _table("prompt", "not scored because")
     for record in records:
         tally.add(record)
-        word = _plain(outcome(record), 32)
+        word = _one_line(outcome(record), 32)
         table.add_row(
             _cell(record.get("id", "")),
             Text(word, _COLORS.get(word, "blue")),
@@ -103,7 +103,7 @@ def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds
             _cell(record.get("isolation") or "-"),
         )
         if word == "unscored":
-            reasons.add_row(_cell(record.get("id", "")), _cell(reason(record), _REASON))
+            reasons.add_row(_cell(record.get("id", "")), _cell(reason(record), _REASON_WIDTH))
     console.print(table)
     if reasons.rows:
         console.print(reasons)
@@ -126,7 +126,7 @@ def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
     parts.append(f"{tally.tool_calls} tool calls")
     if seconds is not None:
         parts.append(f"{seconds:.1f} s")
-    parts.append(f"isolation {_plain(' '.join(sorted(tally.levels)), _REASON) or 'none reached'}")
+    parts.append(f"isolation {_one_line(' '.join(sorted(tally.levels)), _REASON_WIDTH) or 'none reached'}")
     if tally.records < total:
         parts.append(f"{total - tally.records} of {total} prompts not done")
     return ", ".join(parts)
@@ -136,16 +136,16 @@ def _reasons(tally: Tally) -> str:
     """The errors of a run by their kind, each with what the first of them said."""
     reasons = []
     for kind, count in tally.errors.most_common():
-        why = _plain(str(Reason(kind, tally.examples[kind])), _REASON)
+        why = _one_line(str(Reason(kind, tally.examples[kind])), _REASON_WIDTH)
         reasons.append(why if len(tally.errors) == 1 else f"{count} {why}")
     return "; ".join(reasons)
 
 
 def _cell(value: object, width: int = 32) -> Text:
-    return Text(_plain(str(value), width))
+    return Text(_one_line(str(value), width))
 
 
-def _plain(text: str, width: int) -> str:
+def _one_line(text: str, width: int) -> str:
     """One line of text without control characters, cut to the width."""
-    line = visible(text).replace("\n", " ").replace("\t", " ")
+    line = make_visible(text).replace("\n", " ").replace("\t", " ")
     return line if len(line) <= width else line[: width - 1] + "…"

@@ -13,7 +13,7 @@ from hermes_agent.messages import Message
 
 SCREENSHOTS = "screenshots"
 IMAGE_NAME = re.compile(r"\d+-\d+\.[a-z0-9]+")
-"""The names that `take_images` gives."""
+"""The names that `extract_images` gives."""
 _DATA_URL = re.compile(r"data:image/([a-z0-9]+)(?:\+[a-z]+)?;base64,(.*)", re.DOTALL | re.IGNORECASE)
 
 
@@ -26,7 +26,7 @@ class Screenshot(TypedDict):
     path: str
 
 
-class TakenImages(NamedTuple):
+class ExtractedImages(NamedTuple):
     """The messages with paths instead of images, the images in the order of the conversation, and the bytes of each
     path.
     """
@@ -36,19 +36,19 @@ class TakenImages(NamedTuple):
     files: dict[str, bytes]
 
 
-def take_images(index: int, messages: Sequence[Message], calls: Iterable[CallRecord]) -> TakenImages:
+def extract_images(index: int, messages: Sequence[Message], calls: Iterable[CallRecord]) -> ExtractedImages:
     """Take the images out of the messages of prompt `index`, and out of the results of its calls, which have images
     that the model was not shown too.
     """
-    taken = TakenImages([], [], {})
+    extracted = ExtractedImages([], [], {})
     paths: dict[tuple[str, bytes], str] = {}
 
     def path_of(call_id: str, image: bytes, kind: str) -> str:
         if (call_id, image) not in paths:
             path = f"{SCREENSHOTS}/{index}-{len(paths) + 1}.{kind}"
             paths[call_id, image] = path
-            taken.files[path] = image
-            taken.screenshots.append({"tool_call_id": call_id, "path": path})
+            extracted.files[path] = image
+            extracted.screenshots.append({"tool_call_id": call_id, "path": path})
         return paths[call_id, image]
 
     for call in calls:
@@ -57,17 +57,17 @@ def take_images(index: int, messages: Sequence[Message], calls: Iterable[CallRec
     for message in messages:
         content = message.get("content")
         if not isinstance(content, list):
-            taken.messages.append(message)
+            extracted.messages.append(message)
             continue
         call_id, parts = str(message.get("tool_call_id") or ""), []
         for part in content:
-            found = _image_of(part)
-            parts.append(part if found is None else _with_path(part, path_of(call_id, found[1], found[0])))
-        taken.messages.append({**message, "content": parts})
-    return taken
+            decoded = _decode_image(part)
+            parts.append(part if decoded is None else _with_path(part, path_of(call_id, decoded[1], decoded[0])))
+        extracted.messages.append({**message, "content": parts})
+    return extracted
 
 
-def _image_of(part: object) -> tuple[str, bytes] | None:
+def _decode_image(part: object) -> tuple[str, bytes] | None:
     """The kind and the bytes of a part that is an image and no address of one."""
     if not isinstance(part, dict) or part.get("type") != "image_url":
         return None

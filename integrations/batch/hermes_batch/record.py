@@ -13,7 +13,7 @@ from hermes_agent.trajectories.rereading import export_problem
 from hermes_agent.trajectories.sharegpt import Turn, sharegpt, tool_stats
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.dataset import Task
-from hermes_batch.images import take_images
+from hermes_batch.images import extract_images
 
 Solved = Literal["solved", "unsolved", "unscored", "unchecked"]
 
@@ -48,7 +48,7 @@ class CallFacts(TypedDict):
     duration_s: float
 
 
-class Failure(TypedDict):
+class ErrorFacts(TypedDict):
     """Something that went wrong in an episode."""
 
     turn: int
@@ -109,7 +109,7 @@ class Record(TypedDict):
     task_metadata: str
 
 
-class MadeRecord(NamedTuple):
+class RecordWithImages(NamedTuple):
     """A record, and the images that it names: path beside the trajectories to bytes."""
 
     record: Record
@@ -127,7 +127,7 @@ def make_record(
     image: str,
     attempts: int = 1,
     mask: Callable[[Any], Any] = lambda data: data,
-) -> MadeRecord:
+) -> RecordWithImages:
     """Return the record of a prompt, with everything that `mask` masks masked.
 
     What kept the prompt from an episode or a score makes it not trainable and `unscored`; without an episode the record
@@ -135,7 +135,7 @@ def make_record(
     """
     episode, verdict, error = result.episode, result.verdict, result.error
     calls = [] if episode is None else [(call.name, call.ok) for call in episode.tool_calls if call.name]
-    taken = take_images(
+    extracted = extract_images(
         task.index,
         messages if episode is None else episode.messages,
         () if episode is None else episode.tool_calls,
@@ -146,7 +146,7 @@ def make_record(
     errors = [*(() if episode is None else episode.errors), *(() if error is None else (error,))]
     usage = TokenUsage() if episode is None else episode.usage
     # Before anything is written as JSON: a secret that is escaped twice would not be found.
-    sent, tools = mask(taken.messages), mask(tools)
+    sent, tools = mask(extracted.messages), mask(tools)
     conversations = sharegpt(sent, tools)
     problem = export_problem(sent, conversations)
     record: dict[str, Any] = {
@@ -167,7 +167,7 @@ def make_record(
         "finish": result.finish,
         "cause": result.cause.value,
         "trainable": result.trainable,
-        "solved": _solved(result),
+        "solved": _verdict_word(result),
         "check": {
             "exit_code": -1 if verdict is None or verdict.exit_code is None else verdict.exit_code,
             "timed_out": isinstance(result.exception, CheckFailed),
@@ -175,10 +175,10 @@ def make_record(
         },
         "turns": 0 if episode is None else episode.turns,
         "tool_calls": 0 if episode is None else len(episode.tool_calls),
-        "calls": [] if episode is None else [_facts(call) for call in episode.tool_calls],
+        "calls": [] if episode is None else [_call_facts(call) for call in episode.tool_calls],
         "unknown_tools": sorted({name for name, _ in calls} - stats.keys()),
-        "errors": [_failure(one) for one in errors],
-        "screenshots": taken.screenshots,
+        "errors": [_error_facts(each) for each in errors],
+        "screenshots": extracted.screenshots,
         "prompt_tokens": int(usage.prompt_tokens),
         "completion_tokens": int(usage.completion_tokens),
         "seconds": round(result.seconds, 3),
@@ -192,7 +192,7 @@ def make_record(
     }
     masked = mask(record)
     texts = {name: dump(masked[name]) for name in JSON_COLUMNS}
-    return MadeRecord(cast("Record", {**masked, **texts}), taken.files)
+    return RecordWithImages(cast("Record", {**masked, **texts}), extracted.files)
 
 
 def _mask_names(data: object, mask: Callable[[str], str]) -> object:
@@ -202,7 +202,7 @@ def _mask_names(data: object, mask: Callable[[str], str]) -> object:
     return [_mask_names(value, mask) for value in data] if isinstance(data, list) else data
 
 
-def _solved(result: RolloutResult) -> Solved:
+def _verdict_word(result: RolloutResult) -> Solved:
     if not result.trainable:
         return "unscored"
     if result.solved is None:
@@ -210,7 +210,7 @@ def _solved(result: RolloutResult) -> Solved:
     return "solved" if result.solved else "unsolved"
 
 
-def _facts(call: CallRecord) -> CallFacts:
+def _call_facts(call: CallRecord) -> CallFacts:
     return {
         "turn": call.turn,
         "tool_call_id": call.call_id,
@@ -222,5 +222,5 @@ def _facts(call: CallRecord) -> CallFacts:
     }
 
 
-def _failure(error: EpisodeError) -> Failure:
+def _error_facts(error: EpisodeError) -> ErrorFacts:
     return {"turn": error.turn, "where": error.where, "kind": error.kind, "message": error.message}

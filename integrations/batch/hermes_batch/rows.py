@@ -35,7 +35,7 @@ def parse_rows(data: bytes) -> Iterator[ParsedRow]:
         if not line.strip():
             continue
         try:
-            yield _make_row(number, _DECODER.decode(_text(line)))
+            yield _make_row(number, _DECODER.decode(_decode(line)))
         except ValueError as error:
             yield ParsedRow(number, {}, _explain(error))
         except RecursionError:
@@ -45,18 +45,18 @@ def parse_rows(data: bytes) -> Iterator[ParsedRow]:
 def _rows_of_array(data: bytes) -> Iterator[ParsedRow]:
     text, at, line, counted = "", 0, 1, 0
     try:
-        text = _text(data)
-        at = _skip(text, text.index("[") + 1)
+        text = _decode(data)
+        at = _skip_space(text, text.index("[") + 1)
         while text[at : at + 1] != "]":
             line, counted = line + text.count("\n", counted, at), at
             value, end = _DECODER.raw_decode(text, at)
             yield _make_row(line, value)
-            at = _skip(text, end)
+            at = _skip_space(text, end)
             if text[at : at + 1] == ",":
-                at = _skip(text, at + 1)
+                at = _skip_space(text, at + 1)
             elif text[at : at + 1] != "]":
                 raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
-        at = _skip(text, at + 1)
+        at = _skip_space(text, at + 1)
         if at < len(text):
             raise json.JSONDecodeError("Extra data after the array", text, at)
     except json.JSONDecodeError as error:
@@ -73,11 +73,11 @@ def _make_row(line: int, value: object) -> ParsedRow:
     return ParsedRow(line, value) if isinstance(value, dict) else ParsedRow(line, {}, "is not a JSON object")
 
 
-def _text(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     return data.decode("utf-8")
 
 
-def _skip(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     """The position of the next character that is no white space of JSON."""
     return space.end() if (space := _SPACE.match(text, at)) else at
 
@@ -90,7 +90,7 @@ def _explain(error: ValueError) -> str:
     return str(error)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> Row:
+def _reject_duplicates(pairs: list[tuple[str, object]]) -> Row:
     """Raise ValueError for a name that is there twice: it is not clear which value is meant."""
     row: Row = {}
     for name, value in pairs:
@@ -100,7 +100,7 @@ def _unique(pairs: list[tuple[str, object]]) -> Row:
     return row
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Raise ValueError for a number that JSON cannot hold, or no float: NaN, Infinity, 1e999."""
     number = float(text)
     if not math.isfinite(number):
@@ -108,4 +108,6 @@ def _number(text: str) -> float:
     return number
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_number, parse_float=_number)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_reject_duplicates, parse_constant=_parse_number, parse_float=_parse_number
+)

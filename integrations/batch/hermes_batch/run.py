@@ -28,10 +28,10 @@ from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
-from hermes_batch.endings import find_outage, find_refusal, is_infrastructure
-from hermes_batch.record import MadeRecord, Record, make_record
+from hermes_batch.failures import find_outage, find_refusal, is_infrastructure_failure
+from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import REPORT, write_report
-from hermes_batch.settings import SETTINGS, read_settings, recorded_config, write_settings
+from hermes_batch.settings import SETTINGS, read_config, read_settings, write_settings
 from hermes_batch.tally import Tally
 from hermes_batch.trajectories import TRAJECTORIES, Trajectories
 from hermes_exec import ConfigError
@@ -84,13 +84,13 @@ class BatchResult:
 OnStart = Callable[[BatchResult], None]
 OnRecord = Callable[[BatchResult, Record], None]
 OnEndpoint = Callable[[EndpointStatus], None]
-_LOOK_S = 1.0
+_STATUS_INTERVAL_S = 1.0
 _FIRST_ANSWERS = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Callbacks(NamedTuple):
+class RunCallbacks(NamedTuple):
     """Functions that a run calls as it goes on."""
 
     on_start: OnStart | None = None
@@ -121,8 +121,8 @@ async def run_batch(
     of all where there are fewer, and refused each, or when the first eight answers, or all, have calls that no parser
     has read), BackendUnavailable, ImageError, and ExecError when `out` cannot be written (a full disk).
     """
-    tasks = _checked(config)
-    _refuse_results(config)
+    tasks = _read_tasks(config)
+    _check_no_results(config)
 
     def create() -> Trajectories:
         lines = Trajectories.create(config.out, overwrite=config.overwrite)
@@ -130,8 +130,8 @@ async def run_batch(
             (config.out / stale).unlink(missing_ok=True)
         return lines
 
-    callbacks = Callbacks(on_start, on_record, on_endpoint)
-    return await _Run(config, tasks, BatchResult(config.out, len(tasks)), callbacks).carry_out(create)
+    callbacks = RunCallbacks(on_start, on_record, on_endpoint)
+    return await _Invocation(config, tasks, BatchResult(config.out, len(tasks)), callbacks).run(create)
 
 
 async def resume_batch(
@@ -152,9 +152,9 @@ async def resume_batch(
     Raises ConfigError (no run in `out`, another process works on it, the dataset is not what it was) and what
     `run_batch` raises.
     """
-    config = recorded_config(Path(out), **changes)
-    tasks = _checked(config)
-    earlier = _Earlier(config, tasks)
+    config = read_config(Path(out), **changes)
+    tasks = _read_tasks(config)
+    earlier = _EarlierRecords(config, tasks)
     with Trajectories.reopen(config.out, earlier.keep) as lines:
         result = BatchResult(config.out, len(tasks), earlier.tally, earlier.tally.records)
         result.seconds = float(read_settings(config.out).get("seconds") or 0.0)
@@ -163,11 +163,11 @@ async def resume_batch(
             return result
         left = [task for task in tasks if task.index not in earlier.done]
         left.sort(key=lambda task: task.index in earlier.again)  # what may be refused again keeps nothing waiting
-        callbacks = Callbacks(on_start, on_record, on_endpoint)
-        return await _Run(config, left, result, callbacks).carry_out(lambda: lines)
+        callbacks = RunCallbacks(on_start, on_record, on_endpoint)
+        return await _Invocation(config, left, result, callbacks).run(lambda: lines)
 
 
-class _Earlier:
+class _EarlierRecords:
     """Decides which records of earlier invocations are kept: one trainable record for each of these prompts."""
 
     def __init__(self, config: BatchConfig, tasks: list[Task]) -> None:
@@ -193,20 +193,20 @@ class _Earlier:
         return True
 
 
-class _Run:
+class _Invocation:
     """One invocation: works on these prompts and counts their results."""
 
-    def __init__(self, config: BatchConfig, tasks: list[Task], result: BatchResult, callbacks: Callbacks) -> None:
+    def __init__(self, config: BatchConfig, tasks: list[Task], result: BatchResult, callbacks: RunCallbacks) -> None:
         self._config, self._result = config, result
-        result.left_out = config.left_out(tasks)
+        result.left_out = config.unavailable_tools(tasks)
         self._model = config.make_model()
         self._pool = config.make_pool([task.container_image for task in tasks])
         self._workers = min(config.workers, len(tasks))
-        self._left = deque(tasks)
+        self._queue = deque(tasks)
         self._callbacks = callbacks
-        self._heard = False
+        self._has_answered = False
         """Whether the model has given an answer."""
-        self._back: anyio.Event | None = None
+        self._recovery: anyio.Event | None = None
         """Set when the endpoint, which is away now, gives something again; None while it is not away."""
         self._first_answers: list[str | None] = []
         """Of each of the first answers, the calls in it that no parser has read."""
@@ -214,10 +214,10 @@ class _Run:
         """How often each prompt returned to the queue because a request of its own failed."""
         self._refusals: list[str] = []
         """Why the endpoint refused a request of a prompt, not all with this key."""
-        self._asking = False
+        self._is_probing = False
         """Whether a worker finds out, with its prompt, if the endpoint is back."""
 
-    async def carry_out(self, open_trajectories: Callable[[], Trajectories]) -> BatchResult:
+    async def run(self, open_trajectories: Callable[[], Trajectories]) -> BatchResult:
         """Start what is needed, do the work, write the report."""
         started = time.monotonic() - self._result.seconds
         try:
@@ -234,7 +234,7 @@ class _Run:
                         write_report(self._config.out)
         finally:
             if isinstance(self._config.model, str):
-                await _close(self._model)
+                await _close_model(self._model)
         self._result.seconds = time.monotonic() - started
         return self._result
 
@@ -251,54 +251,54 @@ class _Run:
                 whole.cancel_scope.cancel()
         except ExceptionGroup as errors:
             # A full disk, or what the caller's on_record raised: all workers met the same trouble.
-            raise _first(errors) from None
+            raise _first_error(errors) from None
 
     async def _watch_endpoint(self) -> None:
         while self._callbacks.on_endpoint is not None and isinstance(self._model, OpenAIModel):
             self._callbacks.on_endpoint(self._model.status)
-            await anyio.sleep(_LOOK_S)
+            await anyio.sleep(_STATUS_INTERVAL_S)
 
     async def _worker(self, lines: Trajectories) -> None:
-        while self._left and self._result.stopped is None:
-            if self._back is None:
+        while self._queue and self._result.stopped is None:
+            if self._recovery is None:
                 await self._work_on_next(lines)
-            elif self._asking:
-                await self._back.wait()
+            elif self._is_probing:
+                await self._recovery.wait()
             else:
-                await self._ask_for_all(lines)
+                await self._probe_endpoint(lines)
 
-    async def _ask_for_all(self, lines: Trajectories) -> None:
+    async def _probe_endpoint(self, lines: Trajectories) -> None:
         """Work on one prompt after another, with pauses, until the endpoint is back, while the other workers wait."""
-        self._asking = True
+        self._is_probing = True
         pause_s = _FIRST_PAUSE_S
         try:
-            while self._back is not None and self._left:
+            while self._recovery is not None and self._queue:
                 with anyio.move_on_after(pause_s):
-                    await self._back.wait()
+                    await self._recovery.wait()
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                if self._left:  # others may have taken the last prompt: the endpoint is back then
+                if self._queue:  # others may have taken the last prompt: the endpoint is back then
                     await self._work_on_next(lines)
         finally:
-            self._asking = False
+            self._is_probing = False
             self._end_outage()
 
     async def _work_on_next(self, lines: Trajectories) -> None:
         """Work on a prompt and write its record. It returns to the end of the queue where the endpoint was away for too
         long, but a prompt whose own requests fail each time does so a few times only.
         """
-        task = self._left.popleft()
-        rollout = self._config.rollout(task)
-        result, attempts = await self._try(rollout)
+        task = self._queue.popleft()
+        rollout = self._config.make_rollout(task)
+        result, attempts = await self._attempt(rollout)
         if (outage := find_outage(result)) is not None:
             self._begin_outage(outage.message)
             failing = outage.kind == EndpointFailing.__name__
             if not failing or self._returns[task.index] < self._config.retries:
                 self._returns[task.index] += failing
-                self._left.append(task)
+                self._queue.append(task)
                 return
         elif result.finish == "model_error":
             self._end_outage()
-        record, images = self._record(task, rollout, result, attempts + self._returns[task.index])
+        record, images = self._make_record(task, rollout, result, attempts + self._returns[task.index])
         with anyio.CancelScope(shield=True):
             await lines.append(record, images)
         self._result.tally.add(record)
@@ -308,11 +308,11 @@ class _Run:
             self._check_first_answers()
         self._check_refusals(_FIRST_ANSWERS)
 
-    async def _try(self, rollout: Rollout) -> tuple[RolloutResult, int]:
+    async def _attempt(self, rollout: Rollout) -> tuple[RolloutResult, int]:
         """Work on a prompt, again on another sandbox where infrastructure failed. Return what came of the last attempt
         and the number of attempts. Raises ConfigError when the endpoint refuses every request, not this one alone.
         """
-        hooks = Hooks(before_call=self._hear, on_turn=self._hear_turn)
+        hooks = Hooks(before_call=self._note_answer, on_turn=self._note_turn)
         rollout = replace(rollout, loop={**rollout.loop, "hooks": hooks})
         attempts = 1
         while True:
@@ -322,17 +322,17 @@ class _Run:
             if refusal is not None:
                 self._refusals.append(refusal.message)
                 return result, attempts
-            if attempts > self._config.retries or not is_infrastructure(result):
+            if attempts > self._config.retries or not is_infrastructure_failure(result):
                 return result, attempts
             attempts += 1
-            _LOG.info("a prompt is tried again: %s", result.exception or result.cause)
+            logger.info("a prompt is tried again: %s", result.exception or result.cause)
 
-    def _hear(self, _: object) -> None:
-        self._heard = True
+    def _note_answer(self, _: object) -> None:
+        self._has_answered = True
         self._end_outage()
 
-    def _hear_turn(self, turn: Turn) -> None:
-        self._hear(turn)
+    def _note_turn(self, turn: Turn) -> None:
+        self._note_answer(turn)
         if len(self._first_answers) < _FIRST_ANSWERS:
             unread = (problem.message for problem in turn.completion.problems if problem.kind == UNREAD_CALLS)
             self._first_answers.append(next(unread, None))
@@ -349,24 +349,24 @@ class _Run:
     def _check_refusals(self, first: int) -> None:
         """Raise ConfigError when the endpoint has answered nothing, and refused as many prompts as that."""
         refusals = self._refusals
-        if refusals and len(refusals) >= first and not (self._heard or self._result.kept):
+        if refusals and len(refusals) >= first and not (self._has_answered or self._result.kept):
             raise ConfigError(
                 f"the run was stopped, for the model cannot be used: prompts refused: {len(refusals)}, answered: none; "
                 f"the last refusal: {refusals[-1]}; go on with it: hermes-exec batch resume {self._config.out}"
             )
 
     def _begin_outage(self, why: str) -> None:
-        if self._config.on_outage == "stop" or not self._heard:
+        if self._config.on_outage == "stop" or not self._has_answered:
             self._result.stopped = why
-        if self._back is None:
-            self._back = anyio.Event()
+        if self._recovery is None:
+            self._recovery = anyio.Event()
 
     def _end_outage(self) -> None:
-        if self._back is not None:
-            self._back.set()
-            self._back = None
+        if self._recovery is not None:
+            self._recovery.set()
+            self._recovery = None
 
-    def _record(self, task: Task, rollout: Rollout, result: RolloutResult, attempts: int) -> MadeRecord:
+    def _make_record(self, task: Task, rollout: Rollout, result: RolloutResult, attempts: int) -> RecordWithImages:
         """Return the record of a prompt and its images."""
         config = self._config
         return make_record(
@@ -386,7 +386,7 @@ class _Run:
         write_settings(self._config, prompts=result.total, records=result.records, seconds=result.seconds)
 
 
-def _checked(config: BatchConfig) -> list[Task]:
+def _read_tasks(config: BatchConfig) -> list[Task]:
     tasks = read_dataset(config.dataset, config.limit, config.extra)
     without = [task.name for task in tasks if not select(config.toolsets_of(task)).tools]
     if without and config.distribution is None:
@@ -399,7 +399,7 @@ def _checked(config: BatchConfig) -> list[Task]:
     return tasks
 
 
-def _refuse_results(config: BatchConfig) -> None:
+def _check_no_results(config: BatchConfig) -> None:
     if config.out.exists() and not config.out.is_dir():
         raise ConfigError(f"out: {config.out} is not a directory")
     if (config.out / TRAJECTORIES).exists() and not config.overwrite:
@@ -409,14 +409,14 @@ def _refuse_results(config: BatchConfig) -> None:
         )
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-async def _close(model: Model | SessionModel) -> None:
+async def _close_model(model: Model | SessionModel) -> None:
     """Close a model that this run made."""
     with anyio.move_on_after(5, shield=True):
         for name in ("aclose", "close"):

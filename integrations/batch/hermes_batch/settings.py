@@ -15,7 +15,7 @@ from hermes_exec.config import secret_fields
 from hermes_exec.private_files import private
 
 SETTINGS = "run.json"
-_APART = frozenset({"out", "overwrite", "api_key", "dataset", "backend_options"})
+_SEPARATE_FIELDS = frozenset({"out", "overwrite", "api_key", "dataset", "backend_options"})
 
 
 def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: float) -> None:
@@ -24,7 +24,7 @@ def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: 
     Neither the key of the endpoint nor the pool's secrets are in it. What cannot be written down (a model object, a
     secret) is named under `again`: who goes on with the run has to give it again.
     """
-    recorded, again = _recorded(config)
+    values, again = _serialize(config)
     facts = {
         "model": config.model_name,
         "backend": str(getattr(config.backend, "name", config.backend)),
@@ -33,7 +33,7 @@ def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: 
         "prompts": prompts,
         "records": records,
         "seconds": round(seconds, 3),
-        "config": recorded,
+        "config": values,
         "again": again,
     }
     aside = config.out / f".{SETTINGS}.new"
@@ -50,8 +50,10 @@ def explain_write_errors(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         resumable = (out / SETTINGS).exists()
-        way = f"go on with the run: hermes-exec batch resume {out}" if resumable else "run it again, with --overwrite"
-        raise ExecError(f"cannot write to {out}: {error.strerror or error}; mend that and {way}") from error
+        advice = (
+            f"go on with the run: hermes-exec batch resume {out}" if resumable else "run it again, with --overwrite"
+        )
+        raise ExecError(f"cannot write to {out}: {error.strerror or error}; mend that and {advice}") from error
 
 
 def read_settings(out: Path) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def read_settings(out: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def recorded_config(out: Path, **changes: Any) -> BatchConfig:
+def read_config(out: Path, **changes: Any) -> BatchConfig:
     """The settings of the run in `out`, with changes; `backend_options` among them are added to those of the run.
 
     Raises ConfigError when there is no run, or when something has to be given again and is not.
@@ -79,35 +81,35 @@ def recorded_config(out: Path, **changes: Any) -> BatchConfig:
     return BatchConfig.of(values)
 
 
-def _recorded(config: BatchConfig) -> tuple[dict[str, Any], list[str]]:
+def _serialize(config: BatchConfig) -> tuple[dict[str, Any], list[str]]:
     """The settings as JSON has them, and the names of those that it cannot have."""
-    recorded: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     again: list[str] = []
     options: dict[str, Any] = {}
-    for name in BatchConfig.model_fields.keys() - _APART:
-        _record(name, getattr(config, name), frozenset(), recorded, again)
+    for name in BatchConfig.model_fields.keys() - _SEPARATE_FIELDS:
+        _record_value(name, getattr(config, name), frozenset(), values, again)
     secrets = secret_fields(PoolConfig)
     if isinstance(config.backend, str):
         secrets |= secret_fields(config_type(config.backend))
     for name, value in config.backend_options.items():
-        _record(name, value, secrets, options, again)
-    recorded |= {"dataset": str(config.dataset.resolve()), "backend_options": options}
-    return recorded, sorted(again)
+        _record_value(name, value, secrets, options, again)
+    values |= {"dataset": str(config.dataset.resolve()), "backend_options": options}
+    return values, sorted(again)
 
 
-def _record(name: str, value: object, secrets: frozenset[str], recorded: dict[str, Any], again: list[str]) -> None:
+def _record_value(name: str, value: object, secrets: frozenset[str], values: dict[str, Any], again: list[str]) -> None:
     plain = [*value] if isinstance(value, tuple) else value
     try:
         same = json.loads(json.dumps(plain)) == plain
     except (TypeError, ValueError):
         same = False
-    if same and not _secret(name, plain, secrets):
-        recorded[name] = plain
+    if same and not _is_secret(name, plain, secrets):
+        values[name] = plain
     else:
         again.append(name)
 
 
-def _secret(name: str, value: object, fields: frozenset[str]) -> bool:
+def _is_secret(name: str, value: object, fields: frozenset[str]) -> bool:
     """Also those of a profile, and of a backend."""
     inner = value.items() if isinstance(value, dict) else ()
-    return name in fields or any(_secret(key, part, fields) for key, part in inner)
+    return name in fields or any(_is_secret(key, part, fields) for key, part in inner)

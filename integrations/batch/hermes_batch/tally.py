@@ -72,13 +72,13 @@ def reason(record: Mapping[str, Any]) -> Reason:
     if record.get("trainable", True):
         return Reason("", "")
     errors = [error for error in decode_list(record, "errors") if isinstance(error, dict)]
-    ending = ending_error(str(record.get("finish", "")), map(_episode_error, errors))
+    ending = ending_error(str(record.get("finish", "")), map(_to_episode_error, errors))
     if ending is None:
         finish, cause = str(record.get("finish", "")), str(record.get("cause", ""))
         return Reason(finish, "" if cause == finish else cause)
     return Reason(ending.kind, ending.message)
 
 
-def _episode_error(error: Mapping[str, Any]) -> EpisodeError:
+def _to_episode_error(error: Mapping[str, Any]) -> EpisodeError:
     where, kind, message = (str(error.get(name, "")) for name in ("where", "kind", "message"))
     return EpisodeError(0, where, kind, message)  # type: ignore[arg-type]  # what a file says

@@ -21,7 +21,7 @@ from hermes_exec.file_lock import lock_file
 from hermes_exec.private_files import make_directory, private
 
 TRAJECTORIES = "trajectories.jsonl"
-_LARGE = frozenset({"conversations", "messages", "tools"})
+_LARGE_COLUMNS = frozenset({"conversations", "messages", "tools"})
 Row = dict[str, Any]
 """A record as it was read, in the columns of today: what another version or program wrote has perhaps not all fields of
 a `Record`.
@@ -39,7 +39,7 @@ class Trajectories:
         """A new file in `out`. Raises ConfigError when there is one already and `overwrite` is not given, when another
         process writes it, or when it cannot be written.
         """
-        with _as_config_error(f"out: cannot write to {out}"):
+        with _raise_config_error(f"out: cannot write to {out}"):
             make_directory(out)
             file = open(out / TRAJECTORIES, "ab" if overwrite else "xb", opener=private)  # noqa: SIM115 - a field
             _lock(file, out)
@@ -57,14 +57,14 @@ class Trajectories:
         `keep` sees each record once; when it raises, the file is as it was. Raises ConfigError as `create` does.
         """
         path, aside = out / TRAJECTORIES, out / f".{TRAJECTORIES}.new"
-        with _as_config_error(f"out: cannot write to {out}"), open(path, "ab", opener=private) as earlier:
+        with _raise_config_error(f"out: cannot write to {out}"), open(path, "ab", opener=private) as earlier:
             _lock(earlier, out)
             file = open(aside, "wb", opener=private)  # noqa: SIM115 - a field
             try:
                 _lock(file, out)
-                for _, record in records_at(out):
+                for _, record in iterate_records(out):
                     if record is not None and keep(record):
-                        file.write(_line(record))
+                        file.write(_encode_line(record))
                 file.flush()
                 os.fsync(file.fileno())
                 aside.replace(path)
@@ -81,7 +81,7 @@ class Trajectories:
         with explain_write_errors(self._out):
             for name, image in images.items():
                 _write_image(self._out / name, image)
-            self._file.write(_line(record))
+            self._file.write(_encode_line(record))
             self._file.flush()
             await anyio.to_thread.run_sync(os.fsync, self._file.fileno())
 
@@ -101,15 +101,15 @@ def _write_image(path: Path, image: bytes) -> None:
         file.write(image)
 
 
-def records_at(out: Path) -> Iterator[tuple[int, Row | None]]:
+def iterate_records(out: Path) -> Iterator[tuple[int, Row | None]]:
     """The records of a run in the order of the file, each with the offset of its line; None for a line that is none.
 
     Raises ConfigError when there are no trajectories.
     """
-    with _as_config_error(f"{out} has no {TRAJECTORIES}"), (out / TRAJECTORIES).open("rb") as file:
+    with _raise_config_error(f"{out} has no {TRAJECTORIES}"), (out / TRAJECTORIES).open("rb") as file:
         offset = 0
         for line in file:
-            yield offset, _record(line)
+            yield offset, _parse_record(line)
             offset += len(line)
 
 
@@ -118,36 +118,36 @@ def read_records(out: Path) -> Iterator[Row]:
 
     Raises ConfigError when there are no trajectories.
     """
-    return (record for _, record in records_at(out) if record is not None)
+    return (record for _, record in iterate_records(out) if record is not None)
 
 
 def read_rows(out: Path) -> tuple[list[Row], int]:
     """The records by prompt, without their conversations and messages, and the number of lines that are none."""
     rows, broken = [], 0
-    for _, record in records_at(out):
+    for _, record in iterate_records(out):
         if record is None:
             broken += 1
         else:
-            rows.append({name: value for name, value in record.items() if name not in _LARGE})
+            rows.append({name: value for name, value in record.items() if name not in _LARGE_COLUMNS})
     return sorted(rows, key=lambda row: int(row["prompt_index"])), broken
 
 
-def record_at(lines: BinaryIO, offset: int) -> Row:
-    """The record whose line begins there, as `records_at` said."""
+def read_record_at(lines: BinaryIO, offset: int) -> Row:
+    """The record whose line begins there, as `iterate_records` said."""
     lines.seek(offset)
-    return _record(lines.readline()) or {"conversations": []}
+    return _parse_record(lines.readline()) or {"conversations": []}
 
 
-def _record(line: bytes) -> Row | None:
+def _parse_record(line: bytes) -> Row | None:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except ValueError:
         return None
-    whole = isinstance(found, dict) and isinstance(found.get("conversations"), list)
-    return upgrade_row(found) if whole and isinstance(found.get("prompt_index"), int) else None
+    whole = isinstance(row, dict) and isinstance(row.get("conversations"), list)
+    return upgrade_row(row) if whole and isinstance(row.get("prompt_index"), int) else None
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
+def _encode_line(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
@@ -163,7 +163,7 @@ def _lock(file: BinaryIO, out: Path) -> None:
 
 
 @contextmanager
-def _as_config_error(why: str) -> Iterator[None]:
+def _raise_config_error(why: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

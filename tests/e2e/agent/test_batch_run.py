@@ -246,7 +246,7 @@ async def test_cancelled_run_keeps_what_it_has_and_ends_its_sandboxes(tmp_path: 
     assert [record["prompt_index"] for record in lines(tmp_path)] == [0]
     assert "before 2 of its prompts were done" in (tmp_path / "out" / "report.html").read_text("utf-8")
     assert await sandboxes_of(make_backend(backend.backend), run_id) == []
-    assert watch.left() == []
+    assert watch.list_left() == []
 
 
 async def test_earlier_results_are_not_overwritten(tmp_path: Path) -> None:

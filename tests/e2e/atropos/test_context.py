@@ -13,8 +13,8 @@ import pytest
 
 from hermes_agent import Episode
 from hermes_atropos import SandboxSpec, ToolContext
-from hermes_atropos.cli.commands import ENVIRONMENTS, environment
-from hermes_atropos.envs.terminal_test import Task, TerminalTestEnv
+from hermes_atropos.cli.commands import ENVIRONMENTS, load_environment
+from hermes_atropos.envs.terminal_test import FileTask, TerminalTestEnv
 from hermes_exec import SandboxPool
 from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_env, process, serving, solve
 
@@ -97,9 +97,9 @@ async def test_a_completion_has_what_is_left_of_the_context_and_not_the_whole(to
         async with env.config.make_pool() as env.pool:
 
             async def work() -> None:
-                await env.collect_trajectories(Task("greeting", "greeting.txt", ""))
+                await env.collect_trajectories(FileTask("greeting", "greeting.txt", ""))
 
-            await env.rolling.run(work, 1)
+            await env.scheduler.run(work, 1)
     assert {body["max_tokens"] for body in server.bodies} == {500}
 
 
@@ -120,10 +120,10 @@ async def test_calls_of_a_turn_run_side_by_side_and_a_broken_one_is_told(tokeniz
     episodes: list[Episode] = []
 
     class Watches(TerminalTestEnv):
-        def sandbox_spec(self, item: Task) -> SandboxSpec:
+        def sandbox_spec(self, item: FileTask) -> SandboxSpec:
             return SandboxSpec(loop={"max_turns": 4})
 
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> float:  # type: ignore[override]
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> float:  # type: ignore[override]
             episodes.append(result)
             return 1.0
 
@@ -138,7 +138,7 @@ async def test_calls_of_a_turn_run_side_by_side_and_a_broken_one_is_told(tokeniz
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_environment_can_be_imported_and_made(name: str, tokenizer: Path) -> None:
     """E17: an environment imported a module that was not there."""
-    kind: type[Any] = environment(name)
+    kind: type[Any] = load_environment(name)
     env = make_env(kind, tokenizer, "http://127.0.0.1:9/v1")
     assert env.config.wandb_name == name
 
@@ -146,7 +146,7 @@ def test_every_environment_can_be_imported_and_made(name: str, tokenizer: Path) 
 async def test_endless_terminals_evaluates_and_fills_groups(tokenizer: Path, tmp_path: Path) -> None:
     """E18: its evaluation failed, and it gave a group where an item was expected."""
     with serving(PolicyServer(load(tokenizer), lambda _: "I do nothing.")) as server:
-        kind = environment("endless_terminals")
+        kind = load_environment("endless_terminals")
         path = str(tmp_path / "groups.jsonl")
         settings: dict[str, Any] = {
             "use_dataset": False,
@@ -174,7 +174,7 @@ async def test_the_others_fill_groups(name: str, settings: dict[str, Any], token
         PolicyServer(load(tokenizer), lambda p: "no" if "<|im_start|>tool" in p else call("terminal", command="ls"))
     ) as server:
         path = str(tmp_path / "groups.jsonl")
-        env = make_env(environment(name), tokenizer, server.url, data_path_to_save_groups=path, **settings)
+        env = make_env(load_environment(name), tokenizer, server.url, data_path_to_save_groups=path, **settings)
         env.config.max_token_length = 20_000
         (group,) = await process(env, 1)
     assert group["scores"] == [0.0, 0.0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_atropos.datasets import SHIPPED, shipped
+from hermes_atropos.datasets import SHIPPED, data_directory
 from hermes_atropos.envs.terminalbench_2.tasks import load_tasks
 from tests.e2e.atropos.inference_server import PolicyServer, call, load, read_groups, serving
 from tests.e2e.atropos.swe.agents import instances
@@ -31,7 +31,7 @@ def oracle(solutions: Mapping[str, str], idle: str = "\0") -> Callable[[str], st
 
 def of_directories(environment: str) -> dict[str, str]:
     """The solutions of the shipped tasks, by their instructions."""
-    directories = [path.parent for path in shipped(environment).glob("*/instruction.md")]
+    directories = [path.parent for path in data_directory(environment).glob("*/instruction.md")]
     return {
         (directory / "instruction.md").read_text().strip(): (directory / "solution" / "solve.sh").read_text()
         for directory in directories

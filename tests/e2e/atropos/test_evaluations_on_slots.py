@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from hermes_agent import Episode, Verdict
-from hermes_atropos import EnvironmentStopped, Evaluated, ExecTool, ToolContext
-from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
+from hermes_atropos import EnvironmentStopped, EvaluatedItem, ExecTool, ToolContext
+from hermes_atropos.envs.terminal_test import TRAIN, FileTask, TerminalTestEnv
 from hermes_exec import ConfigError
 from tests.e2e.atropos.inference_server import PolicyServer, load, make_env, serving, solve
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_an_evaluation_is_written_as_it_goes_and_goes_on_where_it_ended(tokenizer: Path, tmp_path: Path) -> None:
-    items = [Task(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(4)]
+    items = [FileTask(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(4)]
     broken = {"greeting 2"}
 
     class Evaluates(TerminalTestEnv):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             if item.prompt in broken:
                 raise RuntimeError("the verifier broke")
             return await super().compute_reward(item, result, ctx)
@@ -31,12 +31,12 @@ async def test_an_evaluation_is_written_as_it_goes_and_goes_on_where_it_ended(to
         async def evaluate(self, *args: Any, **kwargs: Any) -> None:
             self.done = await self.evaluate_items(items, key=lambda item: item.prompt, category=lambda _: "files")
 
-    async def evaluate(server: PolicyServer) -> list[Evaluated]:
+    async def evaluate(server: PolicyServer) -> list[EvaluatedItem]:
         env = make_env(
             Evaluates, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path), max_rerolls=1, max_eval_workers=2
         )
         await env._run_evaluate()
-        done: list[Evaluated] = env.done
+        done: list[EvaluatedItem] = env.done
         return done
 
     with serving(PolicyServer(load(tokenizer), solve)) as server:
@@ -59,10 +59,10 @@ async def test_an_evaluation_waits_for_no_slot(tokenizer: Path) -> None:
 
     class Evaluates(TerminalTestEnv):
         async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-            items = [Task(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(6)]
+            items = [FileTask(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(6)]
             self.done = await self.evaluate_items(items, key=lambda item: item.prompt)
 
-        async def setup_trajectory_workspace(self, item: Task, *, trajectory_id: str, exec_tool: ExecTool) -> None:
+        async def setup_trajectory_workspace(self, item: FileTask, *, trajectory_id: str, exec_tool: ExecTool) -> None:
             await anyio.sleep(0.5)
             waiting.append(self.pool.stats().waiting)
 
@@ -80,7 +80,7 @@ async def test_two_evaluations_in_one_directory(tokenizer: Path, tmp_path: Path)
             await self.evaluate_items(TRAIN[:1], key=lambda item: item.path)
 
     class First(Second):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             with pytest.raises(ConfigError, match="another evaluation writes to"):
                 await make_env(Second, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path))._run_evaluate()
             return await super().compute_reward(item, result, ctx)

@@ -15,7 +15,7 @@ import pytest
 
 from hermes_agent import Episode, Verdict
 from hermes_atropos import EnvironmentStopped, ExecTool, SandboxSpec, ToolContext, loop_watch
-from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
+from hermes_atropos.envs.terminal_test import TRAIN, FileTask, TerminalTestEnv
 from hermes_exec.tools import tool
 from tests.e2e.atropos.inference_server import (
     PolicyServer,
@@ -94,7 +94,7 @@ async def test_rollouts_that_fail_are_rolled_again(tokenizer: Path, tmp_path: Pa
     count = itertools.count(1)
 
     class Crashes(TerminalTestEnv):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             if next(count) % 5 == 0:
                 raise RuntimeError("the verifier broke")
             return await super().compute_reward(item, result, ctx)
@@ -113,10 +113,10 @@ async def test_rollouts_that_fail_are_rolled_again(tokenizer: Path, tmp_path: Pa
 async def test_a_hook_that_holds_up_the_event_loop_is_named(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop_watch, "HELD_UP_S", 0.2)
+    monkeypatch.setattr(loop_watch, "STALL_S", 0.2)
 
     class Blocks(TerminalTestEnv):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             end = time.monotonic() + 30
             while "in compute_reward" not in caplog.text and time.monotonic() < end:
                 time.sleep(0.05)  # noqa: ASYNC251 - as an author would
@@ -155,15 +155,15 @@ async def test_calls_of_a_turn_run_in_their_order(command: str, tokenizer: Path,
     reads: list[str] = []
 
     class Ordered(TerminalTestEnv):
-        def sandbox_spec(self, item: Task) -> SandboxSpec:
+        def sandbox_spec(self, item: FileTask) -> SandboxSpec:
             return SandboxSpec(files={"f": "old\n", "g": "old\n"})
 
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             reads.extend(one.content for one in result.tool_calls if one.name == "read_file")
             return Verdict(1.0, solved=True)
 
         async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-            items = [Task(str(number), "f", "new") for number in range(16)]
+            items = [FileTask(str(number), "f", "new") for number in range(16)]
             await self.evaluate_items(items, key=lambda item: item.prompt)
 
     def policy(prompt: str) -> str:
@@ -183,14 +183,14 @@ async def test_groups_in_flight_have_their_own_toolsets(tokenizer: Path) -> None
     drawn: dict[str, set[str]] = {}
 
     class Draws(TerminalTestEnv):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             names = ",".join(sorted(one["function"]["name"] for one in result.tools))
             drawn.setdefault(item.prompt, set()).add(names)
             return Verdict(1.0, solved=True)
 
     with serving(PolicyServer(load(tokenizer), lambda _: "done")) as server:
         env = make_env(Draws, tokenizer, server.url, distribution="mixed_tasks", toolset_seed=5)
-        items = [Task(f"task {number}", "x", "y") for number in range(8)]
+        items = [FileTask(f"task {number}", "x", "y") for number in range(8)]
 
         async def work() -> None:
             async with anyio.create_task_group() as tasks:
@@ -198,7 +198,7 @@ async def test_groups_in_flight_have_their_own_toolsets(tokenizer: Path) -> None
                     tasks.start_soon(env.collect_trajectories, item)
 
         async with env.config.make_pool() as env.pool:
-            await env.rolling.run(work, 8)
+            await env.scheduler.run(work, 8)
     assert {len(names) for names in drawn.values()} == {1}
     assert len({names for found in drawn.values() for names in found}) > 1
     expected = [env.config.toolsets(number) for number in range(8)]
@@ -228,14 +228,14 @@ async def test_a_group_that_was_called_off_keeps_what_is_finished(tokenizer: Pat
                         await env.collect_trajectories(item)
 
                     tasks.start_soon(called_off)
-                    await until(lambda: env.rolling.tally._rewards == [1.0])
+                    await until(lambda: env.scheduler.tally._rewards == [1.0])
                     tasks.cancel_scope.cancel()
             await until(lambda: env.pool.stats().slots_in_use == 0)
             slow.set()
             told.append(await env.collect_trajectories(item))
 
         async with env.config.make_pool() as env.pool:
-            await env.rolling.run(work, 8)
+            await env.scheduler.run(work, 8)
             stats = env.pool.stats()
     ((group, backlog),) = told
     assert (group["scores"], backlog) == ([1.0, 1.0], [])
@@ -247,17 +247,17 @@ async def test_hooks_of_older_environments(tokenizer: Path, tmp_path: Path) -> N
 
     class Older(TerminalTestEnv):
         async def setup_trajectory_workspace(
-            self, item: Task, *, trajectory_id: str, exec_tool: ExecTool
+            self, item: FileTask, *, trajectory_id: str, exec_tool: ExecTool
         ) -> dict[str, Any]:
             made = await exec_tool("terminal", {"command": "echo secret > given.txt; cat given.txt"})
             return {"id": trajectory_id, "said": made.output.strip()}
 
-        def sandbox_spec(self, item: Task) -> SandboxSpec:
+        def sandbox_spec(self, item: FileTask) -> SandboxSpec:
             return SandboxSpec(files={"more.txt": "more"})
 
         async def verify_and_score_trajectory(
             self,
-            item: Task,
+            item: FileTask,
             result: Episode,
             *,
             trajectory_id: str,
@@ -287,10 +287,10 @@ async def test_tools_of_the_host_and_the_limits_of_an_item(tokenizer: Path, tmp_
         return f"the oracle knows {question}"
 
     class WithOracle(TerminalTestEnv):
-        def sandbox_spec(self, item: Task) -> SandboxSpec:
+        def sandbox_spec(self, item: FileTask) -> SandboxSpec:
             return SandboxSpec(tools=[ask_oracle], toolsets=["terminal"], loop={"max_turns": 2})
 
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> float:  # type: ignore[override]
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> float:  # type: ignore[override]
             (only,) = [one for one in result.tool_calls if one.name == "ask_oracle"][:1]
             return float("the oracle knows what" in only.content and result.finish == "max_turns")
 
@@ -314,7 +314,7 @@ async def test_halves_of_surrogate_pairs_are_replaced_in_what_is_written(tokeniz
     odd = '<tool_call>\n{"name": "terminal\\ud83d", "arguments": {"command": "true"}}\n</tool_call>'
 
     class Odd(TerminalTestEnv):
-        def format_prompt(self, item: Task) -> str:
+        def format_prompt(self, item: FileTask) -> str:
             return f"\ud83d {item.prompt}"
 
     with serving(PolicyServer(load(tokenizer), lambda p: "done" if "<tool_response>" in p else odd)) as server:

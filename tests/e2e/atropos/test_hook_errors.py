@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hermes_agent import Episode, Verdict
-from hermes_atropos import EnvironmentStopped, Evaluated, ToolContext
-from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
+from hermes_atropos import EnvironmentStopped, EvaluatedItem, ToolContext
+from hermes_atropos.envs.terminal_test import TRAIN, FileTask, TerminalTestEnv
 from hermes_exec import ErrorCause, ExecError
 from tests.e2e.atropos.inference_server import PolicyServer, load, make_env, process, read_groups, serving, solve
 from tests.e2e.atropos.test_commands_end import program
@@ -50,9 +50,9 @@ class CancelledOnce(TerminalTestEnv):
     """The second reward awaits what was cancelled."""
 
     count = 0
-    done: list[Evaluated]
+    done: list[EvaluatedItem]
 
-    async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+    async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
         self.count += 1
         if self.count == 2:
             await await_what_was_cancelled()

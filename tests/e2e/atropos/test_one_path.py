@@ -11,7 +11,7 @@ import pytest
 
 from hermes_agent import Message
 from hermes_agent.trajectories.sharegpt import sharegpt
-from hermes_atropos.envs.terminal_test import Task, TerminalTestEnv
+from hermes_atropos.envs.terminal_test import FileTask, TerminalTestEnv
 from hermes_batch import BatchConfig, read_records, run_batch
 from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_env, process, serving
 
@@ -35,8 +35,8 @@ def policy(prompt: str) -> str:
 
 
 class OneTask(TerminalTestEnv):
-    async def get_next_item(self) -> Task:
-        return Task(PROMPT, "a/c", "1")  # the tools of files follow the terminal
+    async def get_next_item(self) -> FileTask:
+        return FileTask(PROMPT, "a/c", "1")  # the tools of files follow the terminal
 
 
 async def test_the_same_model_gives_the_same_conversation(tokenizer: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from hermes_atropos.errors import ServerReachable
-from hermes_atropos.reach import Reach, is_elsewhere, is_here, own_addresses
+from hermes_atropos.reachability import ReachabilityCheck, is_local_address, is_remote_public, own_addresses
 from hermes_exec import SandboxPool
 from tests.conftest import require_engine
 from tests.e2e.atropos.inference_server import PolicyServer, call, load, sampled, sequences, serving, solve
@@ -50,7 +50,7 @@ async def reached(options: dict[str, object], url: str) -> str:
     """What an environment says that starts with such slots and this server of the trainer."""
     async with SandboxPool(**options) as pool, pool.slot() as slot:  # type: ignore[arg-type]
         try:
-            await Reach(url, ()).check(slot, None)
+            await ReachabilityCheck(url, ()).check(slot, None)
         except ServerReachable as error:
             return str(error)
     return ""
@@ -123,7 +123,7 @@ async def test_container_reaches_a_server_that_listens_on_all_interfaces(docker_
 async def test_provider_that_only_a_proxy_reaches_is_not_tried() -> None:
     """A connection that fails would be waited for in each episode."""
     async with SandboxPool("local", network=False) as pool, pool.slot() as slot:
-        reach = Reach(None, ["https://1.1.1.1:9"])
+        reach = ReachabilityCheck(None, ["https://1.1.1.1:9"])
         await reach.check(slot, None)
         assert reach._safe
 
@@ -134,13 +134,15 @@ def test_address_of_a_family_that_the_kernel_lacks_is_elsewhere(monkeypatch: pyt
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
         return socket.socket(family)
 
-    monkeypatch.setattr("hermes_atropos.reach.socket", SimpleNamespace(**{**vars(socket), "socket": without_ipv6}))
-    assert [is_here(ip_address(host)) for host in ("127.0.0.1", "::1")] == [True, False]
+    monkeypatch.setattr(
+        "hermes_atropos.reachability.socket", SimpleNamespace(**{**vars(socket), "socket": without_ipv6})
+    )
+    assert [is_local_address(ip_address(host)) for host in ("127.0.0.1", "::1")] == [True, False]
 
 
 def test_address_of_a_shared_network_is_not_that_of_a_provider() -> None:
     hosts = ("1.1.1.1", "2606:4700::1111", "100.64.0.1", "100.127.0.1", "10.0.0.1", "fd00::1", "127.0.0.1")
-    assert [is_elsewhere(ip_address(host)) for host in hosts] == [True, True, *[False] * 5]
+    assert [is_remote_public(ip_address(host)) for host in hosts] == [True, True, *[False] * 5]
 
 
 @pytest.mark.anyio
@@ -148,10 +150,10 @@ async def test_a_server_that_comes_later_is_tried_again() -> None:
     async with SandboxPool("local", network=False) as pool, pool.slot() as slot:
         with listener("127.0.0.1") as port:
             pass
-        reach = Reach(f"http://127.0.0.1:{port}", ())
+        reach = ReachabilityCheck(f"http://127.0.0.1:{port}", ())
         await reach.check(slot, None)
         assert not reach._safe
         with listener("127.0.0.1") as port:
-            reach = Reach(f"http://127.0.0.1:{port}", ())
+            reach = ReachabilityCheck(f"http://127.0.0.1:{port}", ())
             await reach.check(slot, None)
             assert reach._safe

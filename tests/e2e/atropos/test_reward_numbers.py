@@ -13,8 +13,8 @@ import pytest
 
 from hermes_agent import Episode, Verdict
 from hermes_atropos import EnvironmentStopped, ExecTool, ToolContext
-from hermes_atropos.envs.terminal_test import Task, TerminalTestEnv
-from hermes_atropos.groups import problem, to_json
+from hermes_atropos.envs.terminal_test import FileTask, TerminalTestEnv
+from hermes_atropos.groups import find_problem, to_json
 from hermes_exec import ErrorCause
 from tests.e2e.atropos.inference_server import PolicyServer, load, make_env, process, read_groups, serving, solve
 from tests.e2e.atropos.test_commands_end import program
@@ -56,7 +56,7 @@ def test_server_of_atropos_takes_nan_and_then_gives_no_batch() -> None:
         api.register(batch_size=4)
         api.ask("/register-env", {"max_token_length": 9, "desired_name": "n", "weight": 1.0, "group_size": 2})
         group = {**GROUP, "scores": [0.0, float("nan")]}
-        assert problem(group, 2) == "scores[1] is nan, which is not a finite number"
+        assert find_problem(group, 2) == "scores[1] is nan, which is not a finite number"
         for sent in (GROUP, group):
             assert api.ask("/scored_data", {**sent, "env_id": 0})["status"] == "received"
         with pytest.raises(urllib.error.HTTPError, match="500"):
@@ -126,7 +126,7 @@ async def test_mistake_in_a_reward_ends_the_run_without_another_rollout(
     count = itertools.count()
 
     class Wrong(TerminalTestEnv):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             if next(count) < 2:
                 return await super().compute_reward(item, result, ctx)
             if isinstance(given, Exception):
@@ -148,7 +148,7 @@ async def test_mistake_in_a_reward_ends_the_run_without_another_rollout(
 
 async def test_mistake_in_the_set_up_ends_the_run_at_once(tokenizer: Path, tmp_path: Path) -> None:
     class Wrong(TerminalTestEnv):
-        async def setup_trajectory_workspace(self, item: Task, *, trajectory_id: str, exec_tool: ExecTool) -> None:
+        async def setup_trajectory_workspace(self, item: FileTask, *, trajectory_id: str, exec_tool: ExecTool) -> None:
             raise NameError("the author's")
 
     env = make_env(Wrong, tokenizer, "http://127.0.0.1:9/v1", data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
@@ -171,7 +171,7 @@ async def test_reward_of_an_older_environment_is_checked(given: Any, tokenizer: 
 @pytest.mark.parametrize("reward", [np.float32(0.5), np.array(0.5), 0.5])
 async def test_reward_of_numpy_is_a_number(reward: Any, tokenizer: Path, tmp_path: Path) -> None:  # noqa: ANN401
     class WithNumpy(TerminalTestEnv):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             return reward  # type: ignore[no-any-return]
 
     with serving(PolicyServer(load(tokenizer), solve)) as server:
@@ -205,7 +205,7 @@ async def test_reward_of_numpy_is_a_number(reward: Any, tokenizer: Path, tmp_pat
 )
 def test_place_of_what_is_no_finite_number_is_named(change: dict[str, Any], place: str | None) -> None:
     group = {name: to_json(value) for name, value in {**GROUP, **change}.items()}
-    found = problem(group, 2)
+    found = find_problem(group, 2)
     assert (found or "").startswith(place or "")
     assert (found is None) == (place is None)
     if found is None:

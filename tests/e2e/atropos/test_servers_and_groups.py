@@ -16,7 +16,7 @@ from tenacity import Future, RetryError
 
 from hermes_agent import CheckFailed, Episode, Verdict
 from hermes_atropos import EnvironmentStopped, SandboxSpec, ToolContext
-from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
+from hermes_atropos.envs.terminal_test import TRAIN, FileTask, TerminalTestEnv
 from hermes_exec import Acquired, ConfigError
 from tests.e2e.atropos.inference_server import (
     PolicyServer,
@@ -48,7 +48,7 @@ async def test_groups_that_cannot_be_filled_end_the_run(
     fault: Exception, groups: int, told: str, tokenizer: Path, tmp_path: Path
 ) -> None:
     class Fails(TerminalTestEnv):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
             raise fault
 
     with serving(PolicyServer(load(tokenizer), solve)) as server:
@@ -105,7 +105,7 @@ async def test_cause_of_a_loss_is_the_error_that_came_first(command: str, tokeni
 
 async def test_an_author_who_asks_for_what_cannot_be_is_told(tokenizer: Path, tmp_path: Path) -> None:
     class Wrong(TerminalTestEnv):
-        def sandbox_spec(self, item: Task) -> SandboxSpec:
+        def sandbox_spec(self, item: FileTask) -> SandboxSpec:
             return SandboxSpec(loop={"max_turn": 3})
 
     with serving(PolicyServer(load(tokenizer), solve)) as server:

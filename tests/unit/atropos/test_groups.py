@@ -8,15 +8,15 @@ import pytest
 
 from hermes_agent import AgentLoop, RolloutResult, Verdict
 from hermes_agent.tokens import TokenModel, TokenSequence
-from hermes_atropos.groups import Finished, Group, KeptGroups, finished, problem
-from hermes_atropos.metrics import Tally, readable
+from hermes_atropos.groups import FinishedRollout, Group, KeptGroups, find_problem, finish_rollout
+from hermes_atropos.metrics import RolloutTally, format_conversation
 from hermes_exec import ErrorCause
 from hermes_exec.results import PoolStats
 from tests.unit.agent.tokens.families import FAMILIES
 from tests.unit.agent.tokens.test_session import TOKENIZER, Told
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
-DONE = Finished(RolloutResult(None), TokenSequence([1], [1], [-1.0]), 1.0)
+DONE = FinishedRollout(RolloutResult(None), TokenSequence([1], [1], [-1.0]), 1.0)
 STATS = PoolStats(
     sandboxes={}, slots_most=4, slots_total=4, slots_in_use=1, slots_free=3, slots_quarantined=0, waiting=0, launches=1,
     failures=0, calls=0, acquired=2, released=1, acquire_p50_s=0.1, acquire_p95_s=0.2,
@@ -77,13 +77,13 @@ def group(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_what_a_trainer_could_not_read_is_told(changes: dict[str, Any], told: str | None) -> None:
-    found = problem(group(**changes), 2)
+    found = find_problem(group(**changes), 2)
     assert (found is None) == (told is None)
     assert told is None or (found is not None and told in found)
 
 
 def test_a_tally_counts_and_begins_anew() -> None:
-    tally = Tally()
+    tally = RolloutTally()
     tally.add(RolloutResult(None, cause=ErrorCause.INFRA))
     tally.add(RolloutResult(None, cause=ErrorCause.POLICY))
     tally.drop("infra")
@@ -95,7 +95,7 @@ def test_a_tally_counts_and_begins_anew() -> None:
 
 def test_a_conversation_for_people() -> None:
     called = {"function": {"name": "terminal", "arguments": '{"command": "ls"}'}}
-    text = readable(
+    text = format_conversation(
         [{"role": "user", "content": "x" * 9000}, {"role": "assistant", "content": "", "tool_calls": [called]}]
     )
     assert "… 5000 characters …" in text
@@ -112,4 +112,4 @@ async def test_episode_that_restarts_after_an_invented_answer_is_not_trained_on(
     episode = await AgentLoop(model, FunctionTools(echo)).run("go")
     result = RolloutResult(episode, Verdict(1.0, True))
     assert (episode.trainable, [error.kind for error in episode.errors]) == (True, ["invented_answer"])
-    assert (finished(result) is not None) == whole
+    assert (finish_rollout(result) is not None) == whole

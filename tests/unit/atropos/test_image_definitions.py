@@ -8,31 +8,31 @@ from textwrap import dedent
 import pytest
 
 from hermes_atropos.image_definitions import (
+    BuildStep,
     Definition,
-    Step,
-    based_on,
-    of_dockerfile,
-    of_singularity,
+    parse_dockerfile,
+    parse_singularity,
     read_definition,
+    replace_base,
 )
-from hermes_atropos.task_images import TaskImage, TaskImages
+from hermes_atropos.task_images import SlotRequest, TaskImages
 from hermes_exec import ConfigError
 
 pytestmark = pytest.mark.anyio
 
 
-def dockerfile(directory: Path, text: str) -> Definition:
+def read_dockerfile(directory: Path, text: str) -> Definition:
     (directory / "Dockerfile").write_text(dedent(text).lstrip("\n"))
-    return of_dockerfile(directory / "Dockerfile")
+    return parse_dockerfile(directory / "Dockerfile")
 
 
 def definition(directory: Path, text: str) -> Definition:
     (directory / "container.def").write_text(dedent(text).lstrip("\n"))
-    return of_singularity(directory / "container.def")
+    return parse_singularity(directory / "container.def")
 
 
 def test_a_dockerfile_becomes_a_definition(tmp_path: Path) -> None:
-    made = dockerfile(
+    made = read_dockerfile(
         tmp_path,
         """
         # syntax is none
@@ -52,7 +52,7 @@ def test_a_dockerfile_becomes_a_definition(tmp_path: Path) -> None:
     )
     assert (made.base, made.workdir, made.plain) == ("ubuntu:22.04", "/app", False)
     assert [step.kind for step in made.steps] == ["env", "env", "run", "copy", "copy", "run", "run"]
-    text = made.singularity()
+    text = made.to_singularity()
     assert text.startswith("Bootstrap: docker\nFrom: ubuntu:22.04\n")
     assert '    export A="x y"\n    export B="$HOME/b"\n' in text
     assert "    a.txt /.hermes-exec-files/3\n" in text
@@ -81,8 +81,8 @@ def test_a_definition_becomes_a_dockerfile(tmp_path: Path) -> None:
             Author nobody
         """,
     )
-    assert made.steps[0] == Step("copy", "a.txt", "/opt/a.txt")
-    lines = made.dockerfile().splitlines()
+    assert made.steps[0] == BuildStep("copy", "a.txt", "/opt/a.txt")
+    lines = made.to_dockerfile().splitlines()
     assert lines[:2] == ["FROM ubuntu:22.04", 'COPY ["a.txt", "/opt/a.txt"]']
     assert lines[2].startswith('RUN ["/bin/sh", "-c", "set -e\\n# two lines\\nmkdir -p /home/user\\necho')
     assert lines[3:] == ['ENV LC_ALL="C.UTF-8"', 'ENV PATH="/opt/bin:$PATH"', "WORKDIR /home/user"]
@@ -106,7 +106,7 @@ def test_a_definition_becomes_a_dockerfile(tmp_path: Path) -> None:
 )
 def test_what_a_dockerfile_says_and_a_definition_cannot_is_refused(line: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why):
-        dockerfile(tmp_path, f"FROM x\n{line}\n")
+        read_dockerfile(tmp_path, f"FROM x\n{line}\n")
 
 
 @pytest.mark.parametrize(
@@ -128,27 +128,27 @@ def test_what_a_definition_says_and_a_dockerfile_cannot_is_refused(text: str, wh
 
 
 def test_another_base() -> None:
-    assert based_on("# FROM a\nFROM --platform=linux/amd64 a:1 \nRUN x\n", "b") == "# FROM a\nFROM b \nRUN x\n"
+    assert replace_base("# FROM a\nFROM --platform=linux/amd64 a:1 \nRUN x\n", "b") == "# FROM a\nFROM b \nRUN x\n"
     with pytest.raises(ConfigError, match="2 FROM"):
-        based_on("FROM a AS x\nFROM b\n", "c")
+        replace_base("FROM a AS x\nFROM b\n", "c")
 
 
 async def test_a_plain_task_runs_where_there_are_no_images(tmp_path: Path) -> None:
-    dockerfile(tmp_path, "FROM ubuntu:22.04\n")
+    read_dockerfile(tmp_path, "FROM ubuntu:22.04\n")
     for backend, image in (("local", None), ("ssh", None), ("singularity", "ubuntu:22.04")):
-        assert await TaskImages(backend, default_base="d").of(tmp_path) == TaskImage(image, None)
+        assert await TaskImages(backend, default_base="d").resolve(tmp_path) == SlotRequest(image, None)
 
 
 async def test_a_base_that_is_a_file_of_another_machine(tmp_path: Path) -> None:
     definition(tmp_path, "Bootstrap: localimage\nFrom: ./ubuntu_22.04.sif\n")
-    assert (await TaskImages("docker", default_base="ubuntu:22.04").of(tmp_path)).image == "ubuntu:22.04"
-    assert (await TaskImages("docker", base="own", default_base="ubuntu:22.04").of(tmp_path)).image == "own"
+    assert (await TaskImages("docker", default_base="ubuntu:22.04").resolve(tmp_path)).image == "ubuntu:22.04"
+    assert (await TaskImages("docker", base="own", default_base="ubuntu:22.04").resolve(tmp_path)).image == "own"
 
 
 async def test_a_definition_is_taken_as_it_is_where_it_can_be(tmp_path: Path) -> None:
     definition(tmp_path, "Bootstrap: docker\nFrom: ubuntu:22.04\n%post\n    mkdir /home/user\n")
     images = TaskImages("singularity", default_base="d", cache=tmp_path / "cache")
-    assert await images.of(tmp_path) == TaskImage(str(tmp_path / "container.def"), "/home/user")
+    assert await images.resolve(tmp_path) == SlotRequest(str(tmp_path / "container.def"), "/home/user")
     assert images.refusal(tmp_path) == ""
     assert "which the backend 'ssh' cannot have" in TaskImages("ssh", default_base="d").refusal(tmp_path)
 
@@ -158,18 +158,20 @@ async def test_what_docker_builds(tmp_path: Path) -> None:
     directory, cache = tmp_path / "directory", tmp_path / "cache"
     directory.mkdir()
     (directory / "Dockerfile").write_text("FROM a AS one\nFROM b\nCOPY --from=one /x /y\n")
-    assert await TaskImages("docker", default_base="d").of(directory) == TaskImage(f"dockerfile:{directory}", "image")
+    assert await TaskImages("docker", default_base="d").resolve(directory) == SlotRequest(
+        f"dockerfile:{directory}", "image"
+    )
     (directory / "Dockerfile").unlink()
     definition(directory, "Bootstrap: docker\nFrom: ubuntu:22.04\n%files\n    given /given\n")
     (directory / "given").write_text("it")
-    image = (await TaskImages("docker", default_base="d", cache=cache).of(directory)).image
+    image = (await TaskImages("docker", default_base="d", cache=cache).resolve(directory)).image
     (made,) = cache.glob("*/Dockerfile")
     assert image == f"dockerfile:{made.parent}"
     assert (made.parent / "given").read_text() == "it"
     assert made.read_text() == 'FROM ubuntu:22.04\nCOPY ["given", "/given"]\n'
     assert not (directory / "Dockerfile").exists()
-    dockerfile(directory, "FROM ubuntu:22.04\nRUN true\n")
-    image = (await TaskImages("docker", base="own", default_base="d", cache=cache).of(directory)).image or ""
+    read_dockerfile(directory, "FROM ubuntu:22.04\nRUN true\n")
+    image = (await TaskImages("docker", base="own", default_base="d", cache=cache).resolve(directory)).image or ""
     assert (Path(image.removeprefix("dockerfile:")) / "Dockerfile").read_text() == "FROM own\nRUN true\n"
 
 

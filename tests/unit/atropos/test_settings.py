@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes_atropos import SandboxEnvConfig
-from hermes_atropos.cli.commands import ENVIRONMENTS, environment
+from hermes_atropos.cli.commands import ENVIRONMENTS, load_environment
 from hermes_atropos.cli.settings import read_settings
 from hermes_atropos.envs.gsm8k_agent import Gsm8kAgentEnv
 from hermes_atropos.envs.terminal_test import TerminalTestEnv
@@ -176,9 +176,9 @@ def test_a_chat_template_is_a_text_or_a_file(tmp_path: Path) -> None:
 
 
 def test_environments_are_found_by_name() -> None:
-    assert all(environment(name).name == name for name in ENVIRONMENTS)
+    assert all(load_environment(name).name == name for name in ENVIRONMENTS)
     with pytest.raises(ConfigError, match="did you mean 'swe_smith_oracle'"):
-        environment("swe-smith-oracl")
+        load_environment("swe-smith-oracl")
 
 
 def test_a_backend_may_be_a_name_in_the_file_of_the_pool(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ def shown(terminal: bool, *records: Record, total: int) -> str:
     console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
     result = BatchResult(Path("out"), total)
     with RunDisplay(console) as display:
-        display.started(result)
+        display.show_start(result)
         for each in records:
             result.tally.add(each)
-            display.done(result, each)
+            display.show_record(result, each)
     show_results(console, [*records], 7.5, total)
     return stream.getvalue()
 
@@ -55,7 +55,7 @@ def endpoint_shown(terminal: bool) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=160, color_system=None)
     with RunDisplay(console) as display:
-        display.started(BatchResult(Path("out"), 5))
+        display.show_start(BatchResult(Path("out"), 5))
         for status in (EndpointStatus(rate=2.5, waiting=7), AWAY, AWAY, EndpointStatus()):
             display.endpoint(status)
             if terminal:

@@ -9,7 +9,7 @@ import pytest
 
 from hermes_agent.turn import ParallelCalls
 from hermes_batch import BatchConfig, Task
-from hermes_batch.settings import recorded_config, write_settings
+from hermes_batch.settings import read_config, write_settings
 from hermes_exec import ConfigError
 
 
@@ -20,7 +20,7 @@ def config(tmp_path: Path, **more: Any) -> BatchConfig:
 @pytest.mark.parametrize("given", ["safe", "all", 1, 7])
 def test_parallel_calls_reaches_the_loop_and_is_recorded(given: ParallelCalls, tmp_path: Path) -> None:
     write_settings(config(tmp_path, parallel_calls=given), prompts=1, records=0, seconds=0)
-    resumed = recorded_config(tmp_path)
+    resumed = read_config(tmp_path)
     assert resumed.rollout(Task(index=0, line=1, prompt="go")).loop["parallel_calls"] == given
 
 

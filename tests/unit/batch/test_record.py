@@ -24,7 +24,7 @@ from hermes_agent import (
 from hermes_agent.models.scripted import call
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.dataset import Task
-from hermes_batch.record import MadeRecord, Record, make_record
+from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.trajectories import Trajectories
 from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import ToolResult
@@ -53,7 +53,7 @@ async def episode(*steps: Completion | str | Exception) -> Episode:
     return await AgentLoop(ScriptedModel(steps), Terminal(tool), max_turns=3).run("go")
 
 
-def make(of: Episode | None, **more: Any) -> MadeRecord:
+def make(of: Episode | None, **more: Any) -> RecordWithImages:
     cause = more.pop("cause", ErrorCause.INFRA if of is None else of.cause)
     result = RolloutResult(of, cause=cause, isolation="namespaces", sandbox="local-1", seconds=1.23456, **more)
     begin = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "go"}]

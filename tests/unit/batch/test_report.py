@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_batch import write_report
-from hermes_batch.report.html import Markup, element, escape, visible
+from hermes_batch.report.html import Markup, element, escape, make_visible
 from hermes_exec.errors import ConfigError
 
 EVIL = (
@@ -160,7 +160,7 @@ def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / paths[0]).write_bytes(b"\x89PNG")
     (tmp_path / "screenshots" / "0-3.png").write_bytes(b"")
     (tmp_path / paths[1]).write_bytes(b"\x89PNG and more than is left")
-    monkeypatch.setattr("hermes_batch.report.images._MOST_BYTES", 10)
+    monkeypatch.setattr("hermes_batch.report.images._MAX_BYTES", 10)
     page = report(tmp_path, record(0, conversations=turns, screenshots=shots))
     folded = [attributes for tag, attributes in page.tags if tag == "details" and attributes.get("class") == "folded"]
     assert folded == [*[{"class": "folded"}] * 2, {"class": "folded", "open": ""}, *[{"class": "folded"}] * 2]
@@ -206,8 +206,8 @@ def test_no_trajectories(tmp_path: Path) -> None:
 @given(st.text())
 def test_escaped_text_comes_back_as_it_is_shown(text: str) -> None:
     page = Page(element("p", text, title=text))
-    assert page.text == visible(text)
-    assert page.tags == [("p", {"title": visible(text)})]
+    assert page.text == make_visible(text)
+    assert page.tags == [("p", {"title": make_visible(text)})]
 
 
 def test_markup_is_not_escaped_again() -> None:

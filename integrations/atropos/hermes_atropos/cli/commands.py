@@ -44,8 +44,8 @@ def list_environments(
     from rich.table import Table
 
     table = Table("environment", "what is to be done")
-    for name, what in ENVIRONMENTS.items():
-        table.add_row(name, what)
+    for name, description in ENVIRONMENTS.items():
+        table.add_row(name, description)
     stdout().print(table)
 
 
@@ -59,7 +59,7 @@ def _command(command: str) -> None:
             say(f"usage: hermes-exec env {command} NAME [--help | --config FILE | --env.X VALUE | --openai.X VALUE]")
             say(f"NAME is one of {', '.join(ENVIRONMENTS)}")
             raise typer.Exit(exits.USAGE if not name else exits.OK)
-        raise typer.Exit(run(environment(name), command, arguments, f"hermes-exec env {command} {name}"))
+        raise typer.Exit(run(load_environment(name), command, arguments, f"hermes-exec env {command} {name}"))
 
 
 for _name in COMMANDS:
@@ -68,7 +68,7 @@ for _name in COMMANDS:
 app.add_typer(swe_smith.app, name="swe-smith")
 
 
-def environment(name: str) -> type[SandboxAgentEnv[Any]]:
+def load_environment(name: str) -> type[SandboxAgentEnv[Any]]:
     """The class of an environment of this package. Raises ConfigError for an unknown name, with the nearest one."""
     from importlib import import_module
 
@@ -79,9 +79,9 @@ def environment(name: str) -> type[SandboxAgentEnv[Any]]:
     # Transformers says at its import that it has no torch, which nothing here needs.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        found: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
+        env_class: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"environments need the extra atropos: pip install 'hermes-exec[atropos]' ({error})"
         ) from error
-    return found
+    return env_class

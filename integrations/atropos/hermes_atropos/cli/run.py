@@ -17,8 +17,8 @@ from hermes_exec.cli.kit.output import LogHandler, say
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hermes_atropos.evaluation import Evaluated
-    from hermes_atropos.groups import Finished
+    from hermes_atropos.evaluation import EvaluatedItem
+    from hermes_atropos.groups import FinishedRollout
 
 COMMANDS = {
     "serve": "fill groups for a trainer, through the server of atropos (`run-api`)",
@@ -27,28 +27,28 @@ COMMANDS = {
 }
 
 
-def run_environment(kind: type[CommandLineEnv]) -> None:
+def run_environment(env_class: type[CommandLineEnv]) -> None:
     """The command line of one environment: `serve | process | evaluate` and flags. Ends the process."""
     logging.basicConfig(level=logging.WARNING, handlers=[LogHandler()])
-    program = f"python -m {kind.__module__}" if kind.__module__ != "__main__" else sys.argv[0]
+    program = f"python -m {env_class.__module__}" if env_class.__module__ != "__main__" else sys.argv[0]
     command, *arguments = sys.argv[1:] or [""]
     if command not in COMMANDS:
-        listed = "\n".join(f"  {name:10} {what}" for name, what in COMMANDS.items())
+        listed = "\n".join(f"  {name:10} {description}" for name, description in COMMANDS.items())
         say(f"usage: {program} COMMAND [--help | --config FILE | --env.X VALUE | --openai.X VALUE]\n{listed}")
         sys.exit(exits.OK if command in ("-h", "--help") else exits.USAGE)
-    end_with(lambda: sys.exit(run(kind, command, arguments, f"{program} {command}")))
+    end_with(lambda: sys.exit(run(env_class, command, arguments, f"{program} {command}")))
 
 
-def run(kind: type[CommandLineEnv], command: str, arguments: Sequence[str], program: str) -> int:
+def run(env_class: type[CommandLineEnv], command: str, arguments: Sequence[str], program: str) -> int:
     """Run one command of an environment, and return its exit code."""
-    config, servers = read_settings(kind, command, arguments, program)
+    config, servers = read_settings(env_class, command, arguments, program)
     if command == "evaluate" and config.data_dir_to_save_evals is not None:
         keep_settings(Path(config.data_dir_to_save_evals), config, servers)
     # It tells its status ten times a second.
     logging.getLogger("atroposlib.envs.base").setLevel(min(logging.WARNING, logging.getLogger().level))
-    env = kind(config, servers)
-    env.rolling.on_group = _Told(config.total_steps if command == "process" else None)
-    env.rolling.on_item = _tell_item
+    env = env_class(config, servers)
+    env.scheduler.on_group = _GroupReporter(config.total_steps if command == "process" else None)
+    env.scheduler.on_item = _report_item
     work: Mapping[str, Callable[[], Awaitable[None]]] = {
         "serve": env.env_manager,
         "process": env.process_manager,
@@ -64,33 +64,35 @@ def run(kind: type[CommandLineEnv], command: str, arguments: Sequence[str], prog
 
     try:
         code = run_async(main)
-    except SystemExit as ended:
+    except SystemExit as error:
         from hermes_atropos.errors import EnvironmentMistake
 
-        raise EnvironmentMistake(f"the code of {kind.__name__} raised {ended!r}, which ends programs") from ended
+        raise EnvironmentMistake(f"the code of {env_class.__name__} raised {error!r}, which ends programs") from error
     if command == "process":
         say(f"groups: {env.config.data_path_to_save_groups}")
     return code
 
 
-class _Told:
+class _GroupReporter:
     """Tells each group as it is filled."""
 
     def __init__(self, of: int | None) -> None:
         self._of, self._count = "" if of is None else f"/{of}", 0
 
-    def __call__(self, done: Sequence[Finished]) -> None:
+    def __call__(self, done: Sequence[FinishedRollout]) -> None:
         self._count += 1
-        rewards = " ".join(f"{one.reward:g}" for one in done)
-        calls = [call for one in done if one.result.episode is not None for call in one.result.episode.tool_calls]
+        rewards = " ".join(f"{rollout.reward:g}" for rollout in done)
+        calls = [
+            call for rollout in done if rollout.result.episode is not None for call in rollout.result.episode.tool_calls
+        ]
         malformed = sum(call.error_kind == "malformed_call" for call in calls)
-        seconds = max(one.result.seconds for one in done)
-        told = f"{len(calls)} tool calls" + (f", {malformed} of them malformed" if malformed else "")
-        say(f"group {self._count}{self._of}: rewards {rewards}; {told}; {seconds:.1f} s")
+        seconds = max(rollout.result.seconds for rollout in done)
+        calls_text = f"{len(calls)} tool calls" + (f", {malformed} of them malformed" if malformed else "")
+        say(f"group {self._count}{self._of}: rewards {rewards}; {calls_text}; {seconds:.1f} s")
         if calls and malformed == len(calls):
             say("no tool call was understood: is --env.tool_call_parser the format in which this model writes them?")
 
 
-def _tell_item(one: Evaluated, count: int, total: int) -> None:
-    outcome = {True: "solved", False: "not solved", None: f"nothing can be said: {one.error}"}[one.solved]
-    say(f"{count}/{total} {one.key}: {outcome} ({one.finish}, {one.turns} turns, {one.seconds:.1f} s)")
+def _report_item(item: EvaluatedItem, count: int, total: int) -> None:
+    outcome = {True: "solved", False: "not solved", None: f"nothing can be said: {item.error}"}[item.solved]
+    say(f"{count}/{total} {item.key}: {outcome} ({item.finish}, {item.turns} turns, {item.seconds:.1f} s)")

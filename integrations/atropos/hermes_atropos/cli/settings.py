@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from hermes_atropos.config import SandboxEnvConfig
-    from hermes_atropos.rolling import Rolling
+    from hermes_atropos.rollout_scheduler import RolloutScheduler
 
     ModelT = TypeVar("ModelT", bound=BaseModel)
 
-_HIDDEN = "****"
-_HOW = frozenset(
+_MASK = "****"
+_RESUMABLE_SETTINGS = frozenset(
     {
         *("use_wandb", "wandb_name", "max_eval_workers", "max_num_workers", "max_rerolls", "max_failed_groups"),
         *(
@@ -54,7 +54,7 @@ class CommandLineEnv(Protocol):
 
     name: ClassVar[str | None]
     config: SandboxEnvConfig
-    rolling: Rolling[Any]
+    scheduler: RolloutScheduler[Any]
     process_mode: bool
     n_groups_to_process: int
     group_size_to_process: int
@@ -76,7 +76,7 @@ class CommandLineEnv(Protocol):
 
 
 def read_settings(
-    kind: type[CommandLineEnv], command: str, arguments: Sequence[str], program: str
+    env_class: type[CommandLineEnv], command: str, arguments: Sequence[str], program: str
 ) -> tuple[Any, list[Any]]:
     """The settings and the servers: flags win over the file of `--config`, that over the environment's own.
 
@@ -85,30 +85,30 @@ def read_settings(
     """
     from atroposlib.envs.server_handling.server_manager import APIServerConfig
 
-    default, default_servers = kind.config_init()
-    flags = _flags(program, kind, type(default), APIServerConfig).parse_args(arguments)
-    given = _file(flags.config)
-    _check_sections(given, flags.config)
+    default, default_servers = env_class.config_init()
+    flags = _flags(program, env_class, type(default), APIServerConfig).parse_args(arguments)
+    file_settings = _read_file(flags.config)
+    _check_sections(file_settings, flags.config)
     own = {name: getattr(default, name) for name in default.model_fields_set}
     if tokenizer := os.environ.get("ATROPOS_TOKENIZER_NAME"):
         own["tokenizer_name"] = tokenizer
     if command == "process":
         # What atroposlib says for this command; it would also want wandb, which is asked for here.
-        path = default.data_path_to_save_groups or f"data/{kind.name or 'groups'}.jsonl"
+        path = default.data_path_to_save_groups or f"data/{env_class.name or 'groups'}.jsonl"
         own |= {"ensure_scores_are_not_same": False, "include_messages": True, "data_path_to_save_groups": path}
-    settings = {**own, **_section(given, "env"), **_flagged(flags, "env.")}
-    config = _made(type(default), settings, "env")
-    servers = given.get("openai") or {}
+    settings = {**own, **_get_section(file_settings, "env"), **_flag_values(flags, "env.")}
+    config = _validate(type(default), settings, "env")
+    servers = file_settings.get("openai") or {}
     servers = [servers] if isinstance(servers, Mapping) else list(servers)
-    on_line = _flagged(flags, "openai.")
+    flag_values = _flag_values(flags, "openai.")
     if len(servers) > 1:
-        if on_line:
+        if flag_values:
             raise ConfigError(f"with several servers in {flags.config} there can be no --openai flags")
-        return config, [_made(APIServerConfig, server, "openai") for server in servers]
-    if len(default_servers) > 1 and not servers and not on_line:
+        return config, [_validate(APIServerConfig, server, "openai") for server in servers]
+    if len(default_servers) > 1 and not servers and not flag_values:
         return config, default_servers
-    first = {**default_servers[0].model_dump(), **_server_of_environment()}
-    return config, [_made(APIServerConfig, {**first, **(servers[0] if servers else {}), **on_line}, "openai")]
+    first = {**default_servers[0].model_dump(), **_server_from_variables()}
+    return config, [_validate(APIServerConfig, {**first, **(servers[0] if servers else {}), **flag_values}, "openai")]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -126,12 +126,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _flags(
-    program: str, kind: type[CommandLineEnv], config: type[BaseModel], server: type[BaseModel]
+    program: str, env_class: type[CommandLineEnv], config: type[BaseModel], server: type[BaseModel]
 ) -> argparse.ArgumentParser:
     from hermes_exec.config.older_names import FIELDS
 
     usage = "%(prog)s [--config FILE] [--env.NAME VALUE …] [--openai.NAME VALUE …]"
-    parser = _Parser(prog=program, usage=usage, description=kind.__doc__, allow_abbrev=False)
+    parser = _Parser(prog=program, usage=usage, description=env_class.__doc__, allow_abbrev=False)
     parser.add_argument("--config", help="YAML file with the sections env and openai")
     sections = (("env.", config), ("openai.", server))
     parser.names = ["--config", *(f"--{prefix}{name}" for prefix, model in sections for name in model.model_fields)]
@@ -155,51 +155,51 @@ def _titles(model: type[BaseModel]) -> Sequence[str]:
 
 def _title(model: type[BaseModel], name: str) -> str:
     """The part of the help in which a field stands: that of the class that defined it last."""
-    of = next(each for each in model.__mro__ if name in _own_fields(each))
-    return _TITLES.get(of.__name__, "settings of this environment")
+    owner = next(each for each in model.__mro__ if name in _own_fields(each))
+    return _TITLES.get(owner.__name__, "settings of this environment")
 
 
-def _own_fields(kind: type) -> Mapping[str, Any]:
-    return getattr(kind, "__annotations__", {}) if hasattr(kind, "model_fields") else {}
+def _own_fields(model: type) -> Mapping[str, Any]:
+    return getattr(model, "__annotations__", {}) if hasattr(model, "model_fields") else {}
 
 
-def _flagged(flags: argparse.Namespace, prefix: str) -> dict[str, Any]:
-    given = {name.removeprefix(prefix): value for name, value in vars(flags).items() if name.startswith(prefix)}
-    return {name: None if value == "None" else value for name, value in given.items()}
+def _flag_values(flags: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    values = {name.removeprefix(prefix): value for name, value in vars(flags).items() if name.startswith(prefix)}
+    return {name: None if value == "None" else value for name, value in values.items()}
 
 
-def _file(path: str | None) -> Mapping[str, Any]:
+def _read_file(path: str | None) -> Mapping[str, Any]:
     if path is None:
         return {}
     import yaml
 
     try:
         with open(path, encoding="utf-8") as file:
-            given = yaml.safe_load(file) or {}
+            settings = yaml.safe_load(file) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"the file of --config cannot be read: {error}") from error
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{path} is a mapping with sections such as env and openai, not {type(given).__name__}")
-    return given
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{path} is a mapping with sections such as env and openai, not {type(settings).__name__}")
+    return settings
 
 
-def _check_sections(given: Mapping[str, Any], path: str | None) -> None:
-    for name in given:
+def _check_sections(settings: Mapping[str, Any], path: str | None) -> None:
+    for name in settings:
         near = [] if name in _SECTIONS else difflib.get_close_matches(str(name), _SECTIONS, 1, 0.7)
         if near:
             raise ConfigError(f"{path}: there is a section {name!r}; did you mean {near[0]!r}?")
-    if path is not None and not given.keys() & set(_SECTIONS):
+    if path is not None and not settings.keys() & set(_SECTIONS):
         raise ConfigError(f"{path} has neither a section env nor a section openai")
 
 
-def _section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = given.get(name) or {}
+def _get_section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = settings.get(name) or {}
     if not isinstance(section, Mapping):
         raise ConfigError(f"the section {name} is a mapping, not {type(section).__name__}")
     return section
 
 
-def _made(model: type[ModelT], values: Mapping[str, Any], section: str) -> ModelT:
+def _validate(model: type[ModelT], values: Mapping[str, Any], section: str) -> ModelT:
     """A model of these values. Raises ConfigError that names each wrong field."""
     from pydantic import ValidationError
 
@@ -208,28 +208,28 @@ def _made(model: type[ModelT], values: Mapping[str, Any], section: str) -> Model
 
     unknown = sorted(values.keys() - model.model_fields.keys() - (FIELDS if section == "env" else set()))
     if unknown:
-        told = f"the section {section} has no {', '.join(map(repr, unknown))}"
-        raise ConfigError(f"{told}; {nearest(unknown[0], model.model_fields)}")
+        problem = f"the section {section} has no {', '.join(map(repr, unknown))}"
+        raise ConfigError(f"{problem}; {nearest(unknown[0], model.model_fields)}")
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
         wrong = [
-            f"{'.'.join([section, *map(str, one['loc'])])}: {one['msg'].removeprefix('Value error, ')}"
-            for one in error.errors(include_url=False)
+            f"{'.'.join([section, *map(str, detail['loc'])])}: {detail['msg'].removeprefix('Value error, ')}"
+            for detail in error.errors(include_url=False)
         ]
         raise ConfigError("; ".join(wrong)) from None
 
 
-def _server_of_environment() -> dict[str, Any]:
+def _server_from_variables() -> dict[str, Any]:
     """The server that variables of the environment name, as older environments read them."""
-    read = {
+    variables = {
         "base_url": os.environ.get("ATROPOS_SERVER_BASE_URL"),
         "model_name": os.environ.get("ATROPOS_SERVER_MODEL"),
         "api_key": os.environ.get("ATROPOS_SERVER_API_KEY"),
         "timeout": os.environ.get("ATROPOS_SERVER_TIMEOUT_S"),
     }
-    given = {name: value for name, value in read.items() if value}
-    return {"server_type": "openai", **given} if "base_url" in given else given
+    values = {name: value for name, value in variables.items() if value}
+    return {"server_type": "openai", **values} if "base_url" in values else values
 
 
 def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseModel]) -> None:
@@ -239,7 +239,7 @@ def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseMode
     import yaml
 
     path = directory / "evaluate_config.yaml"
-    hidden = [{**server.model_dump(mode="json"), "api_key": _HIDDEN} for server in servers]
+    hidden = [{**server.model_dump(mode="json"), "api_key": _MASK} for server in servers]
     settings = {"env": config.model_dump(mode="json"), "openai": hidden}
     if path.exists() and (directory / "samples.jsonl").exists():
         before = yaml.safe_load(path.read_text("utf-8")) or {}
@@ -257,6 +257,6 @@ def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseMode
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The settings that differ and say what is evaluated, not where and how fast."""
     old, new = before.get("env") or {}, now["env"]
-    names = [name for name in new if name not in _HOW and old.get(name, new[name]) != new[name]]
+    names = [name for name in new if name not in _RESUMABLE_SETTINGS and old.get(name, new[name]) != new[name]]
     models = [[server.get("model_name") for server in each.get("openai") or ()] for each in (before, now)]
     return [f"env.{name}" for name in names] + (["openai.model_name"] if models[0] != models[1] else [])

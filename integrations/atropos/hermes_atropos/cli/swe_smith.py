@@ -14,8 +14,8 @@ from hermes_exec.cli.kit.interrupt import run_async
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hermes_atropos.envs.swe_smith_oracle.generator import MutantCounts
     from hermes_atropos.envs.swe_smith_oracle.instance import Instance
-    from hermes_atropos.envs.swe_smith_oracle.make import Yield
 
 app = typer.Typer(add_completion=False, help="Tools of the environment swe_smith_oracle.")
 
@@ -40,8 +40,8 @@ def make(
     from rich.console import Console
 
     from hermes_atropos.envs.swe_smith_oracle.env import SweSmithOracleConfig
+    from hermes_atropos.envs.swe_smith_oracle.generator import make_instances, write_instances
     from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable
-    from hermes_atropos.envs.swe_smith_oracle.make import make_instances, write_instances
     from hermes_exec import SandboxPool
 
     settings = SweSmithOracleConfig(
@@ -54,25 +54,30 @@ def make(
     rows: list[Instance] = []
     failed = False
 
-    async def work(told: Callable[[str, Yield | None], None]) -> int:
+    async def work(report: Callable[[str, MutantCounts | None], None]) -> int:
         nonlocal failed
         async with SandboxPool(backend, image=image) as pool:
             for package in packages:
-                told(package, None)
+                report(package, None)
                 try:
-                    made, counted = await make_instances(
-                        pool, package, count=count, seed=seed, settings=settings, told=lambda y: told(y.package, y)
+                    instances, counts = await make_instances(
+                        pool,
+                        package,
+                        count=count,
+                        seed=seed,
+                        settings=settings,
+                        on_progress=lambda counts: report(counts.package, counts),
                     )
                 except InstanceUnusable as error:
                     console.print(f"{package}: {error}", style="red", markup=False, soft_wrap=True)
                     failed = True
                     continue
-                rows.extend(made)
-                console.print(str(counted), markup=False, highlight=False, soft_wrap=True)
+                rows.extend(instances)
+                console.print(str(counts), markup=False, highlight=False, soft_wrap=True)
         return 0
 
-    with _progress(console, count * len(packages)) as told:
-        code = run_async(lambda: work(told))
+    with _progress(console, count * len(packages)) as report:
+        code = run_async(lambda: work(report))
     if code:
         raise typer.Exit(code)
     write_instances(out, rows)
@@ -82,7 +87,7 @@ def make(
 
 
 @contextmanager
-def _progress(console: Console, total: int) -> Iterator[Callable[[str, Yield | None], None]]:
+def _progress(console: Console, total: int) -> Iterator[Callable[[str, MutantCounts | None], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -90,10 +95,10 @@ def _progress(console: Console, total: int) -> Iterator[Callable[[str, Yield | N
         task = progress.add_task("starting", total=total)
         kept: dict[str, int] = {}
 
-        def told(package: str, counted: Yield | None) -> None:
-            if counted is not None:
-                kept[package] = counted.kept
-            tried = "" if counted is None else f", {counted.tried} tried"
+        def report(package: str, counts: MutantCounts | None) -> None:
+            if counts is not None:
+                kept[package] = counts.kept
+            tried = "" if counts is None else f", {counts.tried} tried"
             progress.update(task, description=f"{package}{tried}", completed=sum(kept.values()))
 
-        yield told
+        yield report

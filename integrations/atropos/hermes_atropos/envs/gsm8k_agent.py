@@ -21,7 +21,7 @@ from hermes_exec import ConfigError
 
 _ANSWER = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}|####[ \t]*(\S[^\n]*)")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
-_ASK = "Solve the problem; you may use the tools to calculate. End your answer with \\boxed{NUMBER}.\n\n"
+_INSTRUCTION = "Solve the problem; you may use the tools to calculate. End your answer with \\boxed{NUMBER}.\n\n"
 
 
 class Gsm8kAgentConfig(SandboxEnvConfig):
@@ -43,7 +43,7 @@ class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
         name, split, fields = self.config.dataset_name, self.config.dataset_split, {"question": str, "answer": str}
         rows = await anyio.to_thread.run_sync(datasets.load_items, name, self.name, split, fields)
         for number, row in enumerate(rows, 1):
-            if number_in(row["answer"]) is None:
+            if find_number(row["answer"]) is None:
                 raise ConfigError(f"row {number} of {name!r}: the field 'answer' must end with `#### NUMBER`")
         self._items: Iterator[dict[str, Any]] = itertools.cycle(rows)
 
@@ -53,7 +53,7 @@ class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
 
     def format_prompt(self, item: dict[str, Any]) -> str:
         """The problem, and the form of its answer."""
-        return _ASK + str(item["question"])
+        return _INSTRUCTION + str(item["question"])
 
     def sandbox_spec(self, item: dict[str, Any]) -> SandboxSpec:
         """Nothing of the slot is looked at."""
@@ -61,11 +61,11 @@ class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
 
     async def compute_reward(self, item: dict[str, Any], result: Episode, ctx: ToolContext) -> float:
         """1.0 when the last answer in the model's last words is the number."""
-        found = number_in(result.answer or "")
-        return float(found is not None and found == number_in(item["answer"]))
+        answer = find_number(result.answer or "")
+        return float(answer is not None and answer == find_number(item["answer"]))
 
 
-def number_in(text: str) -> Decimal | None:
+def find_number(text: str) -> Decimal | None:
     r"""The number of the last `\boxed{…}` or `#### …`; None where there is none."""
     marked = _ANSWER.findall(text)
     numbers = _NUMBER.findall(marked[-1][0] or marked[-1][1]) if marked else []

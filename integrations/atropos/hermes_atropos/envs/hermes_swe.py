@@ -18,7 +18,7 @@ from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.spec import SandboxSpec
 
 WORK, CHECK = "solution.py", ".check/check.py"
-_ASK = f"Complete this function. Write the whole Python module to `{WORK}` in the current directory.\n\n"
+_INSTRUCTION = f"Complete this function. Write the whole Python module to `{WORK}` in the current directory.\n\n"
 _CHECK = f"""import sys
 def main(token, tests, names, run, say):
     for code in [compile(open({WORK!r}, "rb").read(), {WORK!r}, "exec"), compile(tests, "tests.py", "exec")]:
@@ -56,7 +56,7 @@ class HermesSweEnv(SandboxAgentEnv[dict[str, Any]]):
 
     def format_prompt(self, item: dict[str, Any]) -> str:
         """The beginning of the function, and where it goes."""
-        return _ASK + f"```python\n{item['prompt']}\n```"
+        return _INSTRUCTION + f"```python\n{item['prompt']}\n```"
 
     def sandbox_spec(self, item: dict[str, Any]) -> SandboxSpec:
         """Only the module goes to the check."""
@@ -67,8 +67,8 @@ class HermesSweEnv(SandboxAgentEnv[dict[str, Any]]):
         if not await ctx.slot.files.exists(WORK):
             return Verdict(0.0, solved=False, output=f"there is no {WORK}")
         token, limit_s = secrets.token_hex(16), self.config.test_timeout_s
-        given = "\n".join([token, *(str(item.get(name) or "") for name in ("import", "test_setup", "test"))])
-        done = await ctx.slot.run(["python3", "-I", CHECK], stdin=given, timeout_s=limit_s, merge_stderr=True)
+        request = "\n".join([token, *(str(item.get(name) or "") for name in ("import", "test_setup", "test"))])
+        done = await ctx.slot.run(["python3", "-I", CHECK], stdin=request, timeout_s=limit_s, merge_stderr=True)
         if done.exit_code == 127 and not (await ctx.slot.run("command -v python3")).ok:
             raise CheckFailed("the image has no python3")
         solved = done.ok and done.output.rstrip("\n").rpartition("\n")[2] == token

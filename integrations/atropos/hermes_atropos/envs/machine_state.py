@@ -12,7 +12,7 @@ from hermes_exec.errors import ExecError
 _PRELOAD = "/etc/ld.so.preload"
 
 
-async def or_without_the_work(slot: Slot, score: Callable[[], Awaitable[Verdict]]) -> Verdict:
+async def score_with_control(slot: Slot, score: Callable[[], Awaitable[Verdict]]) -> Verdict:
     """The verdict. Where the check does not come to one it is made in the slot as it was at the beginning: when it does
     there, it was the model's work that it ran into, which is not solved. Raises CheckFailed when it does not.
     """
@@ -25,7 +25,7 @@ async def or_without_the_work(slot: Slot, score: Callable[[], Awaitable[Verdict]
         return Verdict(0.0, solved=False, output=f"{failed}; without the model's work it is not so")
 
 
-async def tampered(slot: Slot, digests: Mapping[str, str]) -> str:
+async def find_tampering(slot: Slot, digests: Mapping[str, str]) -> str:
     """What of these programs (path to SHA-256) is not as it was; empty where all are. They are read by the runner, not
     by programs of the slot.
     """

@@ -13,7 +13,7 @@ from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.spec import SandboxSpec
 
 
-class Task(NamedTuple):
+class FileTask(NamedTuple):
     """A prompt, the file that it asks for, and what is to stand in it."""
 
     prompt: str
@@ -22,14 +22,14 @@ class Task(NamedTuple):
 
 
 TRAIN = (
-    Task("Make a file `greeting.txt` with the text: Hello from the slot", "greeting.txt", "Hello from the slot"),
-    Task("Write the numbers from 1 to 5 into `count.txt`, one in each line.", "count.txt", "1\n2\n3\n4\n5"),
-    Task("Write the result of 6 * 7 into `answer.txt`, and nothing else.", "answer.txt", "42"),
+    FileTask("Make a file `greeting.txt` with the text: Hello from the slot", "greeting.txt", "Hello from the slot"),
+    FileTask("Write the numbers from 1 to 5 into `count.txt`, one in each line.", "count.txt", "1\n2\n3\n4\n5"),
+    FileTask("Write the result of 6 * 7 into `answer.txt`, and nothing else.", "answer.txt", "42"),
 )
-EVAL = (Task("Make a file `report/done.txt` with the text: finished", "report/done.txt", "finished"),)
+EVAL = (FileTask("Make a file `report/done.txt` with the text: finished", "report/done.txt", "finished"),)
 
 
-class TerminalTestEnv(SandboxAgentEnv[Task]):
+class TerminalTestEnv(SandboxAgentEnv[FileTask]):
     """Files with texts. Reward 1.0 for the right text, 0.5 for a file with another one, else 0.0."""
 
     name = "terminal_test"
@@ -37,21 +37,21 @@ class TerminalTestEnv(SandboxAgentEnv[Task]):
 
     async def setup(self) -> None:
         """Begin with the first task."""
-        self._tasks: Iterator[Task] = itertools.cycle(TRAIN)
+        self._tasks: Iterator[FileTask] = itertools.cycle(TRAIN)
 
-    async def get_next_item(self) -> Task:
+    async def get_next_item(self) -> FileTask:
         """The next task, without end."""
         return next(self._tasks)
 
-    def format_prompt(self, item: Task) -> str:
+    def format_prompt(self, item: FileTask) -> str:
         """The prompt of the task."""
         return item.prompt
 
-    def sandbox_spec(self, item: Task) -> SandboxSpec:
+    def sandbox_spec(self, item: FileTask) -> SandboxSpec:
         """Only the file goes to the check."""
         return SandboxSpec(keep=[item.path])
 
-    async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+    async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
         """What is in the file, white space around it aside."""
         text = await ctx.read_text(item.path)
         if text is None:

@@ -6,7 +6,7 @@ import html
 import re
 
 # C0 and C1 controls but tab and line feed, and the characters that reorder or hide others.
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _PICTURES, _DELETE, _PICTURE_OF_DELETE = 0x2400, 0x7F, "\u2421"
@@ -18,16 +18,16 @@ class Markup(str):
     __slots__ = ()
 
 
-def visible(text: str) -> str:
+def make_visible(text: str) -> str:
     r"""The text with every character that a reader would not see shown: the escape of a terminal sequence as ␛, others
     as \\u202e.
     """
-    return _UNSEEN.sub(_shown, text.replace("\r\n", "\n"))
+    return _INVISIBLE.sub(_show_character, text.replace("\r\n", "\n"))
 
 
 def escape(text: str) -> Markup:
     """The text as HTML, unless it is that already."""
-    return text if isinstance(text, Markup) else Markup(html.escape(visible(text)))
+    return text if isinstance(text, Markup) else Markup(html.escape(make_visible(text)))
 
 
 def join(*parts: str) -> Markup:
@@ -42,7 +42,7 @@ def element(tag: str, *children: str, cls: str | None = None, **attributes: str)
     return Markup(f"<{tag}{written}>{join(*children)}</{tag}>")
 
 
-def _shown(match: re.Match[str]) -> str:
+def _show_character(match: re.Match[str]) -> str:
     code = ord(match.group())
     if code == _DELETE:
         return _PICTURE_OF_DELETE

@@ -12,33 +12,33 @@ from hermes_batch.columns import decode_list
 from hermes_batch.images import SCREENSHOTS
 from hermes_batch.report.html import Markup, element, escape
 
-_MOST_BYTES = 30 << 20
+_MAX_BYTES = 30 << 20
 _KINDS = {".jpeg": "jpeg", ".jpg": "jpeg", ".gif": "gif", ".webp": "webp"}
 
 
-class Images:
+class ReportImages:
     """Reads the screenshots of records, until they are together as large as a page that a browser opens at ease."""
 
     def __init__(self, out: Path) -> None:
         self._directory = out / SCREENSHOTS
-        self._left = _MOST_BYTES
+        self._bytes_left = _MAX_BYTES
 
-    def of(self, record: Mapping[str, Any]) -> Mapping[str, Sequence[Markup]]:
+    def load(self, record: Mapping[str, Any]) -> Mapping[str, Sequence[Markup]]:
         """Return those of a record, by the id of the call whose result they are of, and those of the prompt by path."""
-        found: defaultdict[str, list[Markup]] = defaultdict(list)
+        images: defaultdict[str, list[Markup]] = defaultdict(list)
         for screenshot in decode_list(record, "screenshots"):
             path = str(screenshot.get("path"))
-            found[str(screenshot.get("tool_call_id") or path)].append(self._shown(path))
-        return found
+            images[str(screenshot.get("tool_call_id") or path)].append(self._image_element(path))
+        return images
 
-    def _shown(self, path: str) -> Markup:
+    def _image_element(self, path: str) -> Markup:
         try:
             png = (self._directory / Path(path).name).read_bytes()
         except OSError:
             return element("span", f"{path} is not there", cls="quiet")
-        if len(png) > self._left:
+        if len(png) > self._bytes_left:
             return element("span", f"in {path}", cls="quiet")
-        self._left -= len(png)
+        self._bytes_left -= len(png)
         kind = _KINDS.get(Path(path).suffix, "png")
         source = f"data:image/{kind};base64,{b64encode(png).decode()}"
         image = Markup(f'<img alt="{escape(path)}" src="{source}">')

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from hermes_batch.report.html import Markup, element, join
-from hermes_batch.report.images import Images
+from hermes_batch.report.images import ReportImages
 from hermes_batch.report.transcript import transcript
 from hermes_batch.settings import explain_write_errors, read_settings
 from hermes_batch.tally import Tally, outcome, reason
-from hermes_batch.trajectories import TRAJECTORIES, record_at, records_at
+from hermes_batch.trajectories import TRAJECTORIES, iterate_records, read_record_at
 from hermes_exec.private_files import private
 
 REPORT = "report.html"
-_EPISODES = 500
+_MAX_EPISODES = 500
 _CAUSES = {
     "policy": "the model's own doing",
     "task": "the task's data",
@@ -35,9 +35,9 @@ def write_report(out: Path) -> Path:
     many there are. Raises ConfigError when there are no trajectories, and ExecError when it cannot be
     written.
     """
-    run = _Run(out)
+    run = _RunFacts(out)
     path = out / REPORT
-    images = Images(out)
+    images = ReportImages(out)
     with (
         explain_write_errors(out),
         open(path, "w", encoding="utf-8", errors="replace", opener=private) as page,
@@ -45,32 +45,32 @@ def write_report(out: Path) -> Path:
     ):
         before, after = _page(run)
         page.write(before)
-        page.writelines(_episode(record_at(lines, offset), images) for _, offset in run.places[:_EPISODES])
+        page.writelines(_episode(read_record_at(lines, offset), images) for _, offset in run.offsets[:_MAX_EPISODES])
         page.write(after)
     return path
 
 
-class _Run:
+class _RunFacts:
     """What the page says of the run as a whole, and where in the file the prompts are."""
 
     def __init__(self, out: Path) -> None:
         self.name, self.settings = out.name, read_settings(out)
         self.tally, self.broken = Tally(), 0
-        self.places: list[tuple[int, int]] = []
-        self.model = self.begun = ""
-        for offset, record in records_at(out):
+        self.offsets: list[tuple[int, int]] = []
+        self.model = self.started_at = ""
+        for offset, record in iterate_records(out):
             if record is None:
                 self.broken += 1
                 continue
             self.tally.add(record)
-            self.places.append((int(record["prompt_index"]), offset))
+            self.offsets.append((int(record["prompt_index"]), offset))
             metadata = record.get("metadata", {})
             self.model = self.model or str(metadata.get("model", ""))
-            self.begun = self.begun or str(metadata.get("timestamp", ""))
-        self.places.sort()
+            self.started_at = self.started_at or str(metadata.get("timestamp", ""))
+        self.offsets.sort()
 
 
-def _page(run: _Run) -> tuple[str, str]:
+def _page(run: _RunFacts) -> tuple[str, str]:
     """The page before and after the transcripts."""
     style = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -93,17 +93,17 @@ def _page(run: _Run) -> tuple[str, str]:
     return before + prompts, "</section></main></body></html>\n"
 
 
-def _subtitle(run: _Run) -> str:
+def _subtitle(run: _RunFacts) -> str:
     parts = [
         str(run.settings.get("model") or run.model),
         f"backend {' '.join(sorted(run.tally.backends))}",
         f"isolation {' '.join(sorted(run.tally.levels)) or 'none reached'}",
     ]
-    when = run.begun.replace("T", " ").replace("+00:00", " UTC")
+    when = run.started_at.replace("T", " ").replace("+00:00", " UTC")
     return " · ".join([*parts, when] if when else parts)
 
 
-def _summary(run: _Run) -> Markup:
+def _summary(run: _RunFacts) -> Markup:
     tally, words, settings = run.tally, run.tally.words, run.settings
     checked = words["solved"] + words["unsolved"]
     figures = [
@@ -143,15 +143,15 @@ def _table(title: str, cls: str, names: Sequence[str], rows: Sequence[Sequence[s
     return element("section", element("h2", title), table)
 
 
-def _notes(run: _Run) -> Markup:
+def _notes(run: _RunFacts) -> Markup:
     notes = []
     missing = int(run.settings.get("prompts") or 0) - run.tally.records
     if missing > 0:
         notes.append(f"The run was ended before {missing} of its prompts were done.")
     if run.broken:
         notes.append(f"{run.broken} lines of {TRAJECTORIES} are no records and were left out.")
-    if run.tally.records > _EPISODES:
-        notes.append(f"Transcripts of the first {_EPISODES} prompts; the others are in {TRAJECTORIES}.")
+    if run.tally.records > _MAX_EPISODES:
+        notes.append(f"Transcripts of the first {_MAX_EPISODES} prompts; the others are in {TRAJECTORIES}.")
     return join(*(element("p", note, cls="note") for note in notes))
 
 
@@ -164,7 +164,7 @@ def _filter(tally: Tally) -> Markup:
     return element("div", *choices, cls="filter")
 
 
-def _episode(record: Mapping[str, Any], images: Images) -> Markup:
+def _episode(record: Mapping[str, Any], images: ReportImages) -> Markup:
     word = outcome(record)
     kind = word if word in {"solved", "unsolved", "unscored"} else "other"
     turns = (turn for turn in record["conversations"] if isinstance(turn, dict) and turn.get("from") == "human")
@@ -179,4 +179,4 @@ def _episode(record: Mapping[str, Any], images: Images) -> Markup:
         element("span", facts, cls="facts"),
         *([element("span", str(why), cls="why")] if (why := reason(record)).kind else []),
     )
-    return element("details", summary, transcript(record, images.of(record)), cls=f"episode {kind}")
+    return element("details", summary, transcript(record, images.load(record)), cls=f"episode {kind}")

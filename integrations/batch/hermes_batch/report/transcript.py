@@ -11,10 +11,10 @@ from hermes_agent.messages import Message, ToolCall, called, image_parts, messag
 from hermes_batch.columns import decode_list
 from hermes_batch.report.html import Markup, element, escape, join
 
-_LONGEST = 20_000
-_LONG = {"snapshot": "Snapshot", "changes": "Changes"}
+_MAX_CHARS = 20_000
+_FOLDABLE_FIELDS = {"snapshot": "Snapshot", "changes": "Changes"}
 """Fields of results that are shown as they are, with their titles."""
-_LONG_LINES = 12
+_FOLD_LINES = 12
 """Code, output and snapshots above this are folded."""
 
 
@@ -26,7 +26,7 @@ def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]
     tools = decode_list(record, "tools")
     return element(
         "div",
-        *([_folded("Tools", json.dumps(tools, ensure_ascii=False, indent=2))] if tools else []),
+        *([_fold("Tools", json.dumps(tools, ensure_ascii=False, indent=2))] if tools else []),
         *(_turn(role, list(turn), images) for role, turn in groupby(messages, lambda message: message.get("role"))),
         _check(record),
         _errors(record),
@@ -38,24 +38,24 @@ def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]
 def _turn(role: object, messages: Sequence[Message], images: Mapping[str, Sequence[Markup]]) -> Markup:
     """Neighbouring messages of one role."""
     if role == "assistant":
-        return join(*map(_said, messages))
+        return join(*map(_model_turn, messages))
     if role == "tool":
         responses = [_response(message, images) for message in messages]
         return element("div", element("h4", "Result"), *responses, cls="turn result")
     if role == "system":
-        return join(*(_folded("System prompt", message_text(message)) for message in messages))
+        return join(*(_fold("System prompt", message_text(message)) for message in messages))
     title = "Task" if role == "user" else str(role)
-    return join(*(_asked(title, message, images) for message in messages))
+    return join(*(_task_turn(title, message, images) for message in messages))
 
 
-def _said(message: Message) -> Markup:
+def _model_turn(message: Message) -> Markup:
     reasoning, content = str(message.get("reasoning_content") or ""), message_text(message)
-    thought = _folded("Thinking", reasoning) if reasoning.strip() else Markup("")
+    thought = _fold("Thinking", reasoning) if reasoning.strip() else Markup("")
     text = element("p", _cut(content), cls="said") if content.strip() else Markup("")
     return element("div", element("h4", "Model"), thought, text, *map(_call, called(message)), cls="turn model")
 
 
-def _asked(title: str, message: Message, images: Mapping[str, Sequence[Markup]]) -> Markup:
+def _task_turn(title: str, message: Message, images: Mapping[str, Sequence[Markup]]) -> Markup:
     addresses = [str(part["image_url"].get("url")) for part in image_parts(message)]
     pictures = [picture for address in addresses for picture in images.get(address, [escape(address)])]
     return element(
@@ -71,19 +71,19 @@ def _call(call: ToolCall) -> Markup:
     except ValueError:
         arguments = call.arguments
     if isinstance(arguments, dict) and set(arguments) == {"command"} and isinstance(arguments["command"], str):
-        shown = _block(f"$ {arguments['command']}")
+        body = _block(f"$ {arguments['command']}")
     elif isinstance(arguments, dict) and isinstance(arguments.get("code"), str):
         others = {name: value for name, value in arguments.items() if name != "code"}
-        shown = join(_long("Code", arguments["code"]), _block(_plain(others)) if others else Markup(""))
+        body = join(_foldable("Code", arguments["code"]), _block(_plain(others)) if others else Markup(""))
     elif isinstance(arguments, dict):
         rows = (
             element("tr", element("th", str(name)), element("td", _block(_plain(value))))
             for name, value in arguments.items()
         )
-        shown = element("table", *rows, cls="arguments")
+        body = element("table", *rows, cls="arguments")
     else:
-        shown = _block(_plain(arguments))
-    return element("div", element("span", call.name, cls="name"), shown, cls="call")
+        body = _block(_plain(arguments))
+    return element("div", element("span", call.name, cls="name"), body, cls="call")
 
 
 def _response(message: Message, images: Mapping[str, Sequence[Markup]]) -> Markup:
@@ -100,19 +100,21 @@ def _response(message: Message, images: Mapping[str, Sequence[Markup]]) -> Marku
     if content.get("error"):
         marks.append(element("span", _cut(_plain(content["error"])), cls="error"))
     output = content.get("output")
-    said = []
+    blocks = []
     if isinstance(output, str):
-        said = [_block_or_long("Output", output) if output else element("span", "no output", cls="quiet")]
-    shown = {name: value for name, value in content.items() if name in _LONG and isinstance(value, str)}
-    left_out = {*shown, "error", "error_kind", "exit_code", *(["output"] if said else [])}
+        blocks = [_block_or_long("Output", output) if output else element("span", "no output", cls="quiet")]
+    long_fields = {
+        name: value for name, value in content.items() if name in _FOLDABLE_FIELDS and isinstance(value, str)
+    }
+    left_out = {*long_fields, "error", "error_kind", "exit_code", *(["output"] if blocks else [])}
     rest = {name: value for name, value in content.items() if name not in left_out and value is not None}
     facts = _block_or_long("Result", json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
-    pages = (_long(_LONG[name], value) for name, value in shown.items())
-    return element("div", *said, facts, *pages, *marks, *pictures, cls="response")
+    pages = (_foldable(_FOLDABLE_FIELDS[name], value) for name, value in long_fields.items())
+    return element("div", *blocks, facts, *pages, *marks, *pictures, cls="response")
 
 
 def _block_or_long(title: str, text: str) -> Markup:
-    return _block(text) if text.count("\n") < _LONG_LINES else _long(title, text)
+    return _block(text) if text.count("\n") < _FOLD_LINES else _foldable(title, text)
 
 
 def _check(record: Mapping[str, Any]) -> Markup:
@@ -156,15 +158,15 @@ def _facts(record: Mapping[str, Any]) -> Markup:
     return element("dl", *(join(element("dt", name), element("dd", str(value))) for name, value in facts))
 
 
-def _long(title: str, text: str) -> Markup:
+def _foldable(title: str, text: str) -> Markup:
     """Something that may be many lines: folded when it is."""
     lines = text.count("\n") + 1
-    opened = {} if lines > _LONG_LINES else {"open": ""}
+    opened = {} if lines > _FOLD_LINES else {"open": ""}
     named = f"{title}, {lines} line{'' if lines == 1 else 's'}"
     return element("details", element("summary", named), _block(text), cls="folded", **opened)
 
 
-def _folded(title: str, text: str) -> Markup:
+def _fold(title: str, text: str) -> Markup:
     return element("details", element("summary", title), _block(text), cls="folded")
 
 
@@ -177,9 +179,9 @@ def _plain(value: object) -> str:
 
 
 def _cut(text: str) -> str:
-    left_out = len(text) - _LONGEST
+    left_out = len(text) - _MAX_CHARS
     return (
         text
         if left_out <= 0
-        else f"{text[: _LONGEST * 2 // 5]}\n… {left_out:,} characters left out …\n{text[-_LONGEST * 3 // 5 :]}"
+        else f"{text[: _MAX_CHARS * 2 // 5]}\n… {left_out:,} characters left out …\n{text[-_MAX_CHARS * 3 // 5 :]}"
     )

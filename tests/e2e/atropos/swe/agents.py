@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hermes_agent import Completion, Episode, Rollout, RolloutResult, Scoring, ScriptedModel, Verdict
 from hermes_agent.models.scripted import call
-from hermes_atropos.datasets import load_dataset_rows, shipped
+from hermes_atropos.datasets import data_directory, load_dataset_rows
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, read_instance
-from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, Prepared, judged
+from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, PreparedInstance, judge
 from hermes_exec import SandboxPool, Slot
 
 Action = tuple[str, Mapping[str, object]]
@@ -20,7 +20,7 @@ TOOLS = ("terminal", "write_file", "patch")
 
 def instances() -> list[Instance]:
     """All that are shipped."""
-    return [read_instance(row) for row in load_dataset_rows(str(shipped("swe_smith_oracle")))]
+    return [read_instance(row) for row in load_dataset_rows(str(data_directory("swe_smith_oracle")))]
 
 
 def of(package: str) -> Instance:
@@ -33,13 +33,13 @@ def terminal(command: str) -> Action:
     return "terminal", {"command": command}
 
 
-def solution(prepared: Prepared, tool: str = "terminal") -> list[Action]:
+def solution(prepared: PreparedInstance, tool: str = "terminal") -> list[Action]:
     """The calls that mend the bug, by one of the tools."""
     if tool == "terminal":
         patch = prepared.instance.patch
         return [terminal(f"printf %s {shlex.quote(patch)} > /tmp/gold.diff && git apply -R /tmp/gold.diff")]
     actions: list[Action] = []
-    for name in prepared.trees.solved:
+    for name in prepared.trees.solution_paths:
         new, old = ((tree / name).read_text("utf-8") for tree in (prepared.trees.solution, prepared.trees.start))
         if tool == "write_file":
             actions.append((tool, {"path": name, "content": new}))
@@ -67,14 +67,14 @@ def model(actions: Sequence[Action]) -> ScriptedModel:
     return ScriptedModel([*turns, "done"])
 
 
-async def rollout(pool: SandboxPool, prepared: Prepared, actions: Sequence[Action]) -> RolloutResult:
+async def rollout(pool: SandboxPool, prepared: PreparedInstance, actions: Sequence[Action]) -> RolloutResult:
     """What the base class of environments does with what `sandbox_spec` and the hooks give."""
 
     async def prepare(slot: Slot) -> None:
         (await slot.run(prepared.set_up, timeout_s=60)).check()
 
     async def check(slot: Slot, episode: Episode) -> Verdict:
-        return await judged(slot, prepared, prepared.instance.tests)
+        return await judge(slot, prepared, prepared.instance.tests)
 
     scoring = Scoring(check=check, keep=prepared.keep, files=prepared.check_files)
     task = Rollout(
@@ -88,12 +88,12 @@ async def rollout(pool: SandboxPool, prepared: Prepared, actions: Sequence[Actio
     return await task.run(pool, model(actions))
 
 
-def source_of(prepared: Prepared) -> str:
+def source_of(prepared: PreparedInstance) -> str:
     """The file that the bug is in, below the repository."""
-    return prepared.trees.solved[0]
+    return prepared.trees.solution_paths[0]
 
 
-def prepended(prepared: Prepared, code: str) -> Action:
+def prepended(prepared: PreparedInstance, code: str) -> Action:
     """Put code at the beginning of the file that the bug is in."""
     old = Path(prepared.trees.start / source_of(prepared)).read_text("utf-8")
     future = "from __future__ import annotations\n"

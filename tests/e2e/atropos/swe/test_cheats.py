@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from hermes_atropos.envs.swe_smith_oracle import SweSmithOracleConfig
-from hermes_atropos.envs.swe_smith_oracle.verify import PLACE
-from hermes_atropos.envs.swe_smith_oracle.workspace import Prepared, Settings, Workspaces
+from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER_PATH
+from hermes_atropos.envs.swe_smith_oracle.workspace import PreparationSettings, PreparedInstance, Workspaces
 from hermes_exec import SandboxPool
 from hermes_exec.errors import ErrorCause
 from tests.e2e.atropos.swe.agents import Action, of, prepended, rollout, solution, source_of, terminal
@@ -73,8 +73,8 @@ async def pool() -> AsyncIterator[SandboxPool]:
         yield pool
 
 
-async def prepared_in(pool: SandboxPool, timeout_s: float = 600) -> Prepared:
-    return await Workspaces(pool, Settings(test_timeout_s=timeout_s)).prepared(of("toolz"))
+async def prepared_in(pool: SandboxPool, timeout_s: float = 600) -> PreparedInstance:
+    return await Workspaces(pool, PreparationSettings(test_timeout_s=timeout_s)).prepare(of("toolz"))
 
 
 SHELL = {
@@ -191,14 +191,14 @@ async def test_a_full_disk_gives_nothing(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Broken(Prepared):
+class Broken(PreparedInstance):
     """With a verifier that does what it should not."""
 
     verifier: str = ""
 
     @property
     def check_files(self) -> dict[str, bytes]:
-        return {PLACE: self.verifier.encode()}
+        return {VERIFIER_PATH: self.verifier.encode()}
 
 
 @pytest.mark.whole

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from hermes_agent import CheckFailed
 from hermes_atropos.cli import swe_smith
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, read_instance
-from hermes_atropos.envs.swe_smith_oracle.workspace import Settings, Workspaces, fill, judged
+from hermes_atropos.envs.swe_smith_oracle.workspace import PreparationSettings, Workspaces, fill_slot, judge
 from hermes_exec import SandboxPool
 from tests.conftest import ROOT
 from tests.e2e.atropos.swe.agents import of, rollout, solution, terminal
@@ -87,9 +87,9 @@ def cloned(tmp_path: Path) -> tuple[Instance, str]:
 @pytest.mark.parametrize("wheels", ["offline", "online"])
 async def test_a_cloned_repository(tmp_path: Path, cloned: tuple[Instance, str], wheels: str) -> None:
     instance, url = cloned
-    settings = Settings(tmp_path / "cache", url, wheels)  # type: ignore[arg-type]
+    settings = PreparationSettings(tmp_path / "cache", url, wheels)  # type: ignore[arg-type]
     async with SandboxPool("local") as pool:
-        prepared = await Workspaces(pool, settings).prepared(instance)
+        prepared = await Workspaces(pool, settings).prepare(instance)
         assert prepared.keep == ("repo/src/adder/__init__.py", "repo/src/adder/it.py")
         assert (await rollout(pool, prepared, solution(prepared))).reward == 1.0
         null = await rollout(pool, prepared, [terminal("../venv/bin/python -m pytest -o addopts= checks/check_it.py")])
@@ -101,18 +101,18 @@ async def test_a_cloned_repository(tmp_path: Path, cloned: tuple[Instance, str],
 async def test_chunks_of_all_tests_are_demanded(tmp_path: Path) -> None:
     """That only the last of several chunks fails, and that a test is missing, is seen."""
     async with SandboxPool("local") as pool:
-        prepared = await Workspaces(pool, Settings()).prepared(of("inflection"))
+        prepared = await Workspaces(pool, PreparationSettings()).prepare(of("inflection"))
         async with pool.slot() as slot:
-            await fill(slot, prepared, solved=True)
+            await fill_slot(slot, prepared, solved=True)
             tests = prepared.instance.tests
             assert len(tests) > 100
-            assert (await judged(slot, prepared, tests)).reward == 1.0
-            assert (await judged(slot, prepared, (*tests, "test_inflection.py::test_of_another"))).reward == 0.0
+            assert (await judge(slot, prepared, tests)).reward == 1.0
+            assert (await judge(slot, prepared, (*tests, "test_inflection.py::test_of_another"))).reward == 0.0
             await slot.files.remove("check/verifier.py")
             with pytest.raises(CheckFailed):
                 await slot.files.remove("venv", recursive=True)
                 broken = type(prepared)(prepared.instance, prepared.trees, tmp_path, prepared.settings)
-                await judged(slot, broken, tests)
+                await judge(slot, broken, tests)
 
 
 def test_two_processes_prepare_one_instance_at_the_same_time(tmp_path: Path, cloned: tuple[Instance, str]) -> None:
@@ -122,11 +122,11 @@ import json, sys, anyio
 from pathlib import Path
 sys.path[:0] = {[str(ROOT), str(ROOT / "integrations" / "atropos")]!r}
 from hermes_atropos.envs.swe_smith_oracle.instance import read_instance
-from hermes_atropos.envs.swe_smith_oracle.workspace import Settings, Workspaces
+from hermes_atropos.envs.swe_smith_oracle.workspace import PreparationSettings, Workspaces
 from hermes_exec import SandboxPool
 async def main():
     async with SandboxPool("local") as pool:
-        made = await Workspaces(pool, Settings(Path({str(tmp_path / "cache")!r}), {url!r})).prepared(
+        made = await Workspaces(pool, PreparationSettings(Path({str(tmp_path / "cache")!r}), {url!r})).prepare(
             read_instance(json.loads(sys.stdin.read()))
         )
         print(made.trees.start, made.venv)
@@ -164,7 +164,7 @@ def test_the_generator_makes_what_holds(tmp_path: Path) -> None:
 
     async def check_patch() -> None:
         async with SandboxPool("local") as pool:
-            prepared = await Workspaces(pool, Settings()).prepared(instance)
+            prepared = await Workspaces(pool, PreparationSettings()).prepare(instance)
             assert (await rollout(pool, prepared, solution(prepared, "patch"))).reward == 1.0
 
     anyio.run(check_patch)

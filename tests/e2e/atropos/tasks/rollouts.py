@@ -9,14 +9,14 @@ from hermes_agent import Episode, Rollout, RolloutResult, Scoring, Verdict
 from hermes_agent.scoring import ScoreIn
 from hermes_atropos.context import ToolContext
 from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
-from hermes_atropos.envs.endless_terminals.tasks import Task
+from hermes_atropos.envs.endless_terminals.tasks import EndlessTask
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
-from hermes_atropos.envs.terminalbench_2.tasks import Task as BenchTask
-from hermes_atropos.task_images import TaskImage, TaskImages
+from hermes_atropos.envs.terminalbench_2.tasks import TerminalBenchTask
+from hermes_atropos.task_images import SlotRequest, TaskImages
 from hermes_exec import SandboxPool, Slot
 from tests.e2e.agent.plans import PlanModel, Step
 
-ANYWHERE = TaskImage(None, None)
+ANYWHERE = SlotRequest(None, None)
 NULL: tuple[Step, ...] = ("I did nothing.",)
 
 SetUp = Callable[[ToolContext], Awaitable[dict[str, Any]]]
@@ -29,7 +29,7 @@ async def rollout(
     set_up: SetUp,
     score: Score,
     *,
-    at: TaskImage = ANYWHERE,
+    at: SlotRequest = ANYWHERE,
     score_in: ScoreIn = "slot",
     **more: Any,
 ) -> RolloutResult:
@@ -55,13 +55,13 @@ async def rollout(
     return await made.run(pool, PlanModel({"go": [*steps, "done"]}))
 
 
-def solution(task: Task) -> list[Step]:
+def solution(task: EndlessTask) -> list[Step]:
     """What the oracle does: the task's own solution, as one command."""
     return [[(task.test.parents[1] / "solution" / "solve.sh").read_text()]]
 
 
 async def endless(
-    pool: SandboxPool, task: Task, steps: Sequence[Step], images: TaskImages, timeout_s: float = 60
+    pool: SandboxPool, task: EndlessTask, steps: Sequence[Step], images: TaskImages, timeout_s: float = 60
 ) -> RolloutResult:
     """A task of Endless Terminals."""
 
@@ -71,11 +71,16 @@ async def endless(
     async def score(ctx: ToolContext) -> Verdict:
         return await score_final_state(ctx.slot, task.test, ctx.meta["interpreter"], timeout_s)
 
-    return await rollout(pool, steps, set_up, score, at=await images.of(task.environment))
+    return await rollout(pool, steps, set_up, score, at=await images.resolve(task.environment))
 
 
 async def terminalbench(
-    pool: SandboxPool, task: BenchTask, steps: Sequence[Step], at: TaskImage, timeout_s: float = 60, **more: Any
+    pool: SandboxPool,
+    task: TerminalBenchTask,
+    steps: Sequence[Step],
+    at: SlotRequest,
+    timeout_s: float = 60,
+    **more: Any,
 ) -> RolloutResult:
     """A task of TerminalBench."""
 

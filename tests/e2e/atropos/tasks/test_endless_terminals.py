@@ -16,9 +16,9 @@ import pytest
 
 from hermes_agent import RolloutResult
 from hermes_atropos.envs.endless_terminals import EndlessTerminalsEnv
-from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, read_task
+from hermes_atropos.envs.endless_terminals.tasks import EndlessTask, load_tasks, read_task
 from hermes_atropos.image_definitions import read_definition
-from hermes_atropos.task_images import TaskImage, TaskImages
+from hermes_atropos.task_images import SlotRequest, TaskImages
 from hermes_exec import ConfigError, SandboxPool
 from hermes_exec.errors import ErrorCause
 from tests.e2e.agent.plans import Step
@@ -84,7 +84,7 @@ async def test_tasks_of_one_image_share_a_sandbox(docker_image: Callable[[str], 
 CAPABILITIES = "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_FOWNER,CAP_FSETID"
 
 
-def built(task: Task, base: str, scratch: Path) -> TaskImage:
+def built(task: EndlessTask, base: str, scratch: Path) -> SlotRequest:
     """What the engine makes of the definition, in two steps: a build runs %post with all capabilities of the machine's
     root, which a machine in a container does not have.
     """
@@ -100,17 +100,17 @@ def built(task: Task, base: str, scratch: Path) -> TaskImage:
     subprocess.run(build, check=True, capture_output=True)
     run = ["apptainer", "exec", "--writable", "--containall", "--no-home", "--no-privs", "--add-caps", CAPABILITIES]
     subprocess.run([*run, image, "/bin/sh", "-c", post], check=True, capture_output=True)
-    return TaskImage(image, at.workdir)
+    return SlotRequest(image, at.workdir)
 
 
 class Ready(TaskImages):
     """One image that was made already."""
 
-    def __init__(self, at: TaskImage) -> None:
+    def __init__(self, at: SlotRequest) -> None:
         super().__init__("singularity", default_base="")
         self._at = at
 
-    async def of(self, directory: Path) -> TaskImage:
+    async def resolve(self, directory: Path) -> SlotRequest:
         return self._at
 
 
@@ -131,7 +131,7 @@ async def test_oracle_and_null_on_singularity(
 
 async def test_a_backend_without_images_says_so() -> None:
     with pytest.raises(ConfigError, match="an image of its own, which the backend 'local' cannot have"):
-        await images("local").of(TASKS[FAST].environment)
+        await images("local").resolve(TASKS[FAST].environment)
 
 
 CHEATS: dict[str, str] = {
@@ -227,7 +227,7 @@ async def test_a_standard_library_that_forges_the_answer(docker_image: Callable[
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Task:
+def own(tmp_path: Path) -> EndlessTask:
     """A task without an image, with a test that is written below."""
     directory = tmp_path / "task_own"
     (directory / "tests").mkdir(parents=True)
@@ -238,7 +238,7 @@ def own(tmp_path: Path) -> Task:
     return read_task(directory)
 
 
-async def outcome(task: Task, test: str, steps: Sequence[Step] = NULL, timeout_s: float = 60) -> RolloutResult:
+async def outcome(task: EndlessTask, test: str, steps: Sequence[Step] = NULL, timeout_s: float = 60) -> RolloutResult:
     task.test.write_text(test)
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
         return await endless(pool, task, steps, images("local"), timeout_s)
@@ -254,7 +254,7 @@ async def outcome(task: Task, test: str, steps: Sequence[Step] = NULL, timeout_s
         ("import os\n\n\ndef test_it():\n    os.kill(os.getpid(), 9)\n", "signal 9"),
     ],
 )
-async def test_a_verifier_that_fails_is_no_score(own: Task, test: str, why: str) -> None:
+async def test_a_verifier_that_fails_is_no_score(own: EndlessTask, test: str, why: str) -> None:
     result = await outcome(own, test, timeout_s=3 if why == "longer than 3 s" else 60)
     assert (result.reward, result.cause) == (None, ErrorCause.INFRA), result
     assert result.error is not None
@@ -272,12 +272,12 @@ async def test_a_verifier_that_fails_is_no_score(own: Task, test: str, why: str)
         ("class TestIt:\n    def test_a(self):\n        assert __file__\n", 1.0),
     ],
 )
-async def test_what_counts_as_passed(own: Task, test: str, reward: float) -> None:
+async def test_what_counts_as_passed(own: EndlessTask, test: str, reward: float) -> None:
     result = await outcome(own, test)
     assert (result.reward, result.trainable) == (reward, True), (result.verdict, result.error)
 
 
-async def test_an_image_without_python_is_told_before_the_model_begins(own: Task) -> None:
+async def test_an_image_without_python_is_told_before_the_model_begins(own: EndlessTask) -> None:
     async with SandboxPool("local", slots_per_sandbox=1, env={"PATH": "/nowhere"}) as pool:
         result = await endless(pool, replace(own), NULL, images("local"))
     assert (result.episode, result.reward) == (None, None)
@@ -308,8 +308,8 @@ async def test_an_image_that_cannot_be_built_is_left_out(
             assert [(await env.get_next_item()).task.name for _ in names] == names
         assert caplog.text.count("the task task_bad is left out") == 1
         assert "why-it-fails" in caplog.text
-        placed = await env._images.placed(env.pool, [bad, good], env._image)
-        assert [one.task.name for one in placed] == ["task_good"]
+        runnable = await env._images.resolve_tasks(env.pool, [bad, good], env._find_image)
+        assert [one.task.name for one in runnable] == ["task_good"]
         env._train, env._queue = [bad], []
         with pytest.raises(ConfigError, match="no task is left"):
             await env.get_next_item()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo.scripted import SolutionsModel
+from examples.demo.solutions_model import SolutionsModel
 from hermes_batch import BatchConfig, read_records, run_batch
 from tests.conftest import require_engine
 

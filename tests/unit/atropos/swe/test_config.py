@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from hermes_atropos.envs.swe_smith_oracle import ENV, SweSmithOracleConfig, SweSmithOracleEnv
-from hermes_atropos.envs.swe_smith_oracle.env import choose, demanded, order
+from hermes_atropos.envs.swe_smith_oracle.env import choose_instances, iterate_instances, select_tests
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance
-from hermes_atropos.envs.swe_smith_oracle.workspace import problem
+from hermes_atropos.envs.swe_smith_oracle.workspace import problem_text
 from hermes_exec.errors import ConfigError
 
 ONE = Instance("0", "o/r", "0123abc", "problem", ("t.py::test_a",), ("t.py::test_b",), text="text")
@@ -43,32 +43,32 @@ async def test_wheels_that_slots_download_need_a_network() -> None:
 
 
 def test_as_many_as_are_asked_for_by_the_seed() -> None:
-    assert ids(choose(MANY, SweSmithOracleConfig())) == ids(MANY)
-    assert ids(choose(MANY, SweSmithOracleConfig(max_items=3, shuffle=False))) == ["0", "1", "2"]
-    some = [ids(choose(MANY, SweSmithOracleConfig(max_items=3, seed=seed))) for seed in (1, 1, 2)]
+    assert ids(choose_instances(MANY, SweSmithOracleConfig())) == ids(MANY)
+    assert ids(choose_instances(MANY, SweSmithOracleConfig(max_items=3, shuffle=False))) == ["0", "1", "2"]
+    some = [ids(choose_instances(MANY, SweSmithOracleConfig(max_items=3, seed=seed))) for seed in (1, 1, 2)]
     assert some[0] == some[1] != some[2]
 
 
 def test_instances_of_other_languages_are_left_out() -> None:
     other = replace(ONE, instance_id="js", pass_to_pass=("t.test.js",))
-    assert ids(choose([other, ONE], SweSmithOracleConfig())) == ["0"]
-    assert len(choose([other, ONE], SweSmithOracleConfig(python_only=False))) == 2
+    assert ids(choose_instances([other, ONE], SweSmithOracleConfig())) == ["0"]
+    assert len(choose_instances([other, ONE], SweSmithOracleConfig(python_only=False))) == 2
     with pytest.raises(ConfigError, match="python_only"):
-        choose([other], SweSmithOracleConfig())
+        choose_instances([other], SweSmithOracleConfig())
 
 
 def test_each_epoch_has_all_in_another_order() -> None:
-    drawn = ids(list(islice(order(MANY, SweSmithOracleConfig()), 40)))
+    drawn = ids(list(islice(iterate_instances(MANY, SweSmithOracleConfig()), 40)))
     assert sorted(drawn[:20]) == sorted(drawn[20:]) == sorted(ids(MANY))
     assert drawn[:20] != drawn[20:]
-    assert ids(list(islice(order(MANY, SweSmithOracleConfig(shuffle=False)), 21))) == [*ids(MANY), "0"]
+    assert ids(list(islice(iterate_instances(MANY, SweSmithOracleConfig(shuffle=False)), 21))) == [*ids(MANY), "0"]
 
 
 def test_what_is_demanded_and_shown() -> None:
-    assert demanded(ONE, SweSmithOracleConfig()) == ("t.py::test_a", "t.py::test_b")
-    assert demanded(ONE, SweSmithOracleConfig(score_include_fail_to_pass=False)) == ("t.py::test_b",)
-    assert problem(ONE, "problem_statement") == "problem"
-    assert problem(ONE, "problem_statement+text") == "problem\n\ntext"
+    assert select_tests(ONE, SweSmithOracleConfig()) == ("t.py::test_a", "t.py::test_b")
+    assert select_tests(ONE, SweSmithOracleConfig(score_include_fail_to_pass=False)) == ("t.py::test_b",)
+    assert problem_text(ONE, "problem_statement") == "problem"
+    assert problem_text(ONE, "problem_statement+text") == "problem\n\ntext"
 
 
 def test_settings_are_those_of_the_flat_fields(tmp_path: Path) -> None:

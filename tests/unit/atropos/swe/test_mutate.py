@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_atropos.envs.swe_smith_oracle.mutate import function_source, mutations
+from hermes_atropos.envs.swe_smith_oracle.mutations import find_mutations, function_source
 
 SOURCE = b'''"""Module \xc3\xa9."""
 LIMIT = 3
@@ -26,7 +26,7 @@ class C:
 def changed() -> set[tuple[str, str, str]]:
     """What each mutation makes of the lines that it is on."""
     found = set()
-    for mutation in mutations(SOURCE):
+    for mutation in find_mutations(SOURCE):
         old, new = SOURCE.decode().splitlines(), mutation.apply(SOURCE).decode().splitlines()
         lines = [line.strip() for line in new if line not in old]
         found.add((mutation.kind, mutation.function, lines[0]))
@@ -56,7 +56,7 @@ def test_nothing_outside_of_functions_and_no_text_is_changed() -> None:
 @pytest.mark.parametrize("path", ["hermes_exec/results.py", "hermes_agent/loop.py", "tests/conftest.py"])
 def test_every_change_of_real_source_compiles_and_is_one_place(path: str) -> None:
     source = (Path(__file__).parents[4] / path).read_bytes()
-    found = mutations(source)
+    found = find_mutations(source)
     assert len(found) > 20
     for mutation in found:
         new = mutation.apply(source)
@@ -69,9 +69,9 @@ def test_every_change_of_real_source_compiles_and_is_one_place(path: str) -> Non
 
 
 def test_files_that_cannot_be_changed_by_place_are_left_out() -> None:
-    assert mutations(b"\xef\xbb\xbfdef f(a):\n    return a + 1\n") == []
+    assert find_mutations(b"\xef\xbb\xbfdef f(a):\n    return a + 1\n") == []
     with pytest.raises(SyntaxError):
-        mutations(b"def (")
+        find_mutations(b"def (")
 
 
 def test_the_source_of_a_function() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hermes_atropos.cache import file_name, made
+from hermes_atropos.cache import file_name, make_once
 from hermes_atropos.envs.swe_smith_oracle import sdist
 from hermes_atropos.envs.swe_smith_oracle.git import commit_all, git
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable
-from hermes_atropos.envs.swe_smith_oracle.repository import is_source, source_files, trees_of
-from hermes_atropos.envs.swe_smith_oracle.wheels import SlotPython, requirements_of
+from hermes_atropos.envs.swe_smith_oracle.repository import is_source, make_trees, source_files
+from hermes_atropos.envs.swe_smith_oracle.wheels import SlotPython, read_requirements
 
 GOOD, BAD = "def add(a, b):\n    return a + b\n", "def add(a, b):\n    return a - b\n"
 PATCH = f"""diff --git a/pkg/it.py b/pkg/it.py
@@ -63,10 +63,10 @@ def test_the_bug_is_in_whether_the_commit_has_it_or_not(
     tmp_path: Path, origin: tuple[str, dict[str, str]], at: str
 ) -> None:
     url, ids = origin
-    trees = trees_of(instance(ids[at]), tmp_path / "cache", url)
+    trees = make_trees(instance(ids[at]), tmp_path / "cache", url)
     assert (trees.start / "pkg" / "it.py").read_text() == BAD
     assert (trees.solution / "pkg" / "it.py").read_text() == GOOD
-    assert (trees.sources, trees.solved) == (("pkg/it.py",), ("pkg/it.py",))
+    assert (trees.sources, trees.solution_paths) == (("pkg/it.py",), ("pkg/it.py",))
     assert (trees.start / "link").is_symlink()
     assert log(trees.start) == ["The state of the repository"]
     assert git("-C", str(trees.start), "status", "--porcelain") == ""
@@ -74,8 +74,8 @@ def test_the_bug_is_in_whether_the_commit_has_it_or_not(
 
 def test_without_a_patch_the_commit_is_the_start(tmp_path: Path, origin: tuple[str, dict[str, str]]) -> None:
     url, ids = origin
-    trees = trees_of(instance(ids["bad"], ""), tmp_path / "cache", url)
-    assert ((trees.start / "pkg" / "it.py").read_text(), trees.solved) == (BAD, ())
+    trees = make_trees(instance(ids["bad"], ""), tmp_path / "cache", url)
+    assert ((trees.start / "pkg" / "it.py").read_text(), trees.solution_paths) == (BAD, ())
 
 
 def test_what_cannot_be_made_says_why(tmp_path: Path, origin: tuple[str, dict[str, str]]) -> None:
@@ -86,23 +86,23 @@ def test_what_cannot_be_made_says_why(tmp_path: Path, origin: tuple[str, dict[st
         (instance(ids["bad"], "no patch"), "its patch is none"),
     ):
         with pytest.raises(InstanceUnusable, match=words):
-            trees_of(wrong, tmp_path / "cache", url)
+            make_trees(wrong, tmp_path / "cache", url)
     with pytest.raises(InstanceUnusable, match="o/r cannot be cloned"):
-        trees_of(instance(ids["bad"]), tmp_path / "other", (tmp_path / "nowhere").as_uri())
+        make_trees(instance(ids["bad"]), tmp_path / "other", (tmp_path / "nowhere").as_uri())
     left = {p.name for p in (tmp_path / "cache" / "instances").iterdir() if not p.name.endswith(".lock")}
     assert left == set()
 
 
 def test_a_commit_that_the_clone_lacks_is_fetched(tmp_path: Path, origin: tuple[str, dict[str, str]]) -> None:
     url, ids = origin
-    trees_of(instance(ids["bad"]), tmp_path / "cache", url)
+    make_trees(instance(ids["bad"]), tmp_path / "cache", url)
     repo = tmp_path / "origin" / "o" / "r"
     own = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@b"]
     (repo / "new").write_text("x")
     subprocess.run([*own, "add", "."], check=True)
     subprocess.run([*own, "commit", "-qm", "newer"], check=True)
     newer = subprocess.run([*own, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    assert (trees_of(instance(newer), tmp_path / "cache", url).start / "new").exists()
+    assert (make_trees(instance(newer), tmp_path / "cache", url).start / "new").exists()
 
 
 def test_several_threads_make_a_directory_once(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_several_threads_make_a_directory_once(tmp_path: Path) -> None:
         path.mkdir()
         (path / "whole").touch()
 
-    threads = [threading.Thread(target=made, args=(tmp_path / "it", make)) for _ in range(8)]
+    threads = [threading.Thread(target=make_once, args=(tmp_path / "it", make)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -126,19 +126,19 @@ def test_what_a_process_that_died_had_begun_is_made_anew(tmp_path: Path) -> None
     code = f"""
 import os
 from pathlib import Path
-from hermes_atropos.cache import made
+from hermes_atropos.cache import make_once
 def make(path):
     path.mkdir()
     (path / "half").touch()
     os._exit(9)
-made(Path({str(tmp_path / "it")!r}), make)
+make_once(Path({str(tmp_path / "it")!r}), make)
 """
     root = Path(__file__).parents[4]
     places = [str(root), str(root / "integrations" / "atropos")]
     done = subprocess.run([sys.executable, "-c", f"import sys; sys.path[:0] = {places!r}\n{code}"], check=False)
     assert done.returncode == 9
     assert not (tmp_path / "it").exists()
-    made(tmp_path / "it", Path.mkdir)
+    make_once(tmp_path / "it", Path.mkdir)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["it", "it.lock"]
     assert list((tmp_path / "it").iterdir()) == []
 
@@ -206,14 +206,14 @@ def test_files_of_tests_and_links_are_no_sources(tmp_path: Path) -> None:
 
 def test_requirements_are_read_without_running_anything(tmp_path: Path) -> None:
     (tmp_path / "PKG-INFO").write_text("Name: a\nRequires-Dist: b>=1\nRequires-Dist: c; extra == 'x'\n\nbody")
-    assert requirements_of(tmp_path)[-1] == "b>=1"
+    assert read_requirements(tmp_path)[-1] == "b>=1"
     (tmp_path / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["setuptools-scm"]\n[project]\nname="a"\ndependencies = ["d"]\n'
     )
-    assert requirements_of(tmp_path)[-2:] == ["setuptools-scm", "d"]
+    assert read_requirements(tmp_path)[-2:] == ["setuptools-scm", "d"]
     (tmp_path / "pyproject.toml").write_text("[")
     with pytest.raises(InstanceUnusable, match=r"its pyproject\.toml"):
-        requirements_of(tmp_path)
+        read_requirements(tmp_path)
 
 
 def test_wheels_are_those_of_the_slots() -> None:

@@ -76,17 +76,17 @@ def test_a_hub_that_does_not_answer_is_told_with_what_to_do(monkeypatch: pytest.
 
 def test_a_field_is_asked_for_by_name() -> None:
     row = {"n": 1, "text": "x", "flag": True, "null": None}
-    assert datasets.field(row, "n", int, "row 1") == 1
-    assert datasets.field(row, "null", str, "row 1", "") == ""
-    assert datasets.field(row, "gone", str, "row 1", "y") == "y"
+    assert datasets.read_field(row, "n", int, "row 1") == 1
+    assert datasets.read_field(row, "null", str, "row 1", "") == ""
+    assert datasets.read_field(row, "gone", str, "row 1", "y") == "y"
     with pytest.raises(
         ConfigError, match=r"row 1: the field 'gone' \(str\) is missing; the row has flag, n, null, text"
     ):
-        datasets.field(row, "gone", str, "row 1")
+        datasets.read_field(row, "gone", str, "row 1")
     with pytest.raises(ConfigError, match="row 1: the field 'text' must be int, not str 'x'"):
-        datasets.field(row, "text", int, "row 1")
+        datasets.read_field(row, "text", int, "row 1")
     with pytest.raises(ConfigError, match="must be int, not bool"):
-        datasets.field(row, "flag", int, "row 1")
+        datasets.read_field(row, "flag", int, "row 1")
 
 
 @pytest.mark.parametrize(

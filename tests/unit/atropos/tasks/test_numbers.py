@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from hermes_atropos import datasets
-from hermes_atropos.envs.gsm8k_agent import number_in
+from hermes_atropos.envs.gsm8k_agent import find_number
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ from hermes_atropos.envs.gsm8k_agent import number_in
     ],
 )
 def test_number_in(text: str, number: str | None) -> None:
-    assert number_in(text) == (None if number is None else Decimal(number))
+    assert find_number(text) == (None if number is None else Decimal(number))
 
 
 def test_equal_numbers_are_equal_however_they_are_written() -> None:
-    assert number_in(r"\boxed{42.0}") == number_in("#### 42")
-    assert number_in(r"\boxed{3350000}") == number_in("#### 3,350,000")
+    assert find_number(r"\boxed{42.0}") == find_number("#### 42")
+    assert find_number(r"\boxed{3350000}") == find_number("#### 3,350,000")
 
 
 def test_every_shipped_problem_has_one() -> None:
     rows = datasets.load_items(None, "gsm8k_agent", "train", {"question": str, "answer": str})
-    assert all(number_in(row["answer"]) is not None for row in rows)
+    assert all(find_number(row["answer"]) is not None for row in rows)

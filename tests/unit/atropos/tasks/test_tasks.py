@@ -19,7 +19,7 @@ from hermes_atropos.envs.endless_terminals import tasks as endless
 from hermes_atropos.envs.terminalbench_2 import tasks as bench
 from hermes_exec import ConfigError
 
-SHIPPED = datasets.shipped("endless_terminals")
+SHIPPED = datasets.data_directory("endless_terminals")
 
 
 def test_a_split_is_the_same_for_a_seed() -> None:
@@ -77,8 +77,8 @@ def test_no_tasks(tmp_path: Path) -> None:
 
 
 def test_packed_rows_are_the_same_each_time_and_hold_no_solution(tmp_path: Path) -> None:
-    rows = bench.pack(datasets.shipped("terminalbench_2"))
-    assert rows == bench.pack(datasets.shipped("terminalbench_2"))
+    rows = bench.pack_tasks(datasets.data_directory("terminalbench_2"))
+    assert rows == bench.pack_tasks(datasets.data_directory("terminalbench_2"))
     for row in rows:
         for name in ("environment_tar", "tests_tar"):
             with tarfile.open(fileobj=io.BytesIO(base64.b64decode(row[name]))) as archive:
@@ -87,7 +87,7 @@ def test_packed_rows_are_the_same_each_time_and_hold_no_solution(tmp_path: Path)
         sys.executable,
         "-m",
         "hermes_atropos.envs.terminalbench_2.tasks",
-        str(datasets.shipped("terminalbench_2")),
+        str(datasets.data_directory("terminalbench_2")),
     ]
     path = str(Path(datasets.__file__).parents[1])
     printed = subprocess.run(module, capture_output=True, text=True, check=True, env={"PYTHONPATH": path}).stdout
@@ -110,9 +110,9 @@ GOOD: dict[str, Any] = {"task_name": "t", "instruction": "i", "docker_image": "x
     ],
 )
 def test_a_bad_row_is_named(change: dict[str, Any], why: str) -> None:
-    assert bench.task_of(GOOD, "row 1").name == "t"
+    assert bench.parse_task(GOOD, "row 1").name == "t"
     with pytest.raises(ConfigError, match=why):
-        bench.task_of({**GOOD, **change}, "row 1")
+        bench.parse_task({**GOOD, **change}, "row 1")
 
 
 def archive(*members: tarfile.TarInfo) -> bytes:

@@ -14,12 +14,12 @@ from hermes_agent import Episode, Verdict
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
-from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, split_tasks
+from hermes_atropos.envs.endless_terminals.tasks import EndlessTask, load_tasks, split_tasks
 from hermes_atropos.spec import SandboxSpec
-from hermes_atropos.task_images import PlacedTask, TaskImage, TaskImagesConfig, check_own_ports
+from hermes_atropos.task_images import RunnableTask, SlotRequest, TaskImagesConfig, check_own_ports
 from hermes_exec import ConfigError
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class EndlessTerminalsConfig(TaskImagesConfig):
@@ -37,7 +37,7 @@ class EndlessTerminalsConfig(TaskImagesConfig):
     split_seed: int = 0
 
 
-class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
+class EndlessTerminalsEnv(SandboxAgentEnv[RunnableTask[EndlessTask]]):
     """Tasks of Endless Terminals."""
 
     name = "endless_terminals"
@@ -51,22 +51,22 @@ class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
         dataset = config.dataset_name if config.use_dataset and not config.tasks_base_dir else None
         tasks = await anyio.to_thread.run_sync(load_tasks, dataset, config.dataset_split, config.tasks_base_dir)
         self._images = config.task_images()
-        possible = await anyio.to_thread.run_sync(self._possible, tasks)
+        possible = await anyio.to_thread.run_sync(self._filter_possible, tasks)
         self._train, self._eval = split_tasks(possible, config.eval_split_ratio, config.split_seed)
         self._order = random.Random(config.split_seed)
-        self._queue: list[Task] = []
+        self._queue: list[EndlessTask] = []
 
-    def _possible(self, tasks: Sequence[Task]) -> list[Task]:
+    def _filter_possible(self, tasks: Sequence[EndlessTask]) -> list[EndlessTask]:
         refusals = {task.name: self._images.refusal(task.environment) for task in tasks}
         possible = [task for task in tasks if not refusals[task.name]]
         if not possible:
             raise ConfigError(f"none of the {len(tasks)} tasks can be run: {next(iter(refusals.values()))}")
         if len(possible) < len(tasks):
             reason = next(refusal for refusal in refusals.values() if refusal)
-            _LOG.warning("%d of %d tasks are left out; the first: %s", len(tasks) - len(possible), len(tasks), reason)
+            logger.warning("%d of %d tasks are left out; the first: %s", len(tasks) - len(possible), len(tasks), reason)
         return possible
 
-    async def get_next_item(self) -> PlacedTask[Task]:
+    async def get_next_item(self) -> RunnableTask[EndlessTask]:
         """The next task in a seeded order, which is another one when all have been had. One whose image cannot be
         built is left out from then on. Raises ConfigError when none is left.
         """
@@ -75,36 +75,36 @@ class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
                 self._queue = list(self._train)
                 self._order.shuffle(self._queue)
             task = self._queue.pop()
-            placed = await self._images.placed(self.pool, [task], self._image)
-            if placed:
-                return placed[0]
+            runnable = await self._images.resolve_tasks(self.pool, [task], self._find_image)
+            if runnable:
+                return runnable[0]
             self._train.remove(task)
         raise ConfigError("no task is left whose image can be built: see the warnings above")
 
-    async def _image(self, task: Task) -> TaskImage:
-        return await self._images.of(task.environment)
+    async def _find_image(self, task: EndlessTask) -> SlotRequest:
+        return await self._images.resolve(task.environment)
 
-    def format_prompt(self, item: PlacedTask[Task]) -> str:
+    def format_prompt(self, item: RunnableTask[EndlessTask]) -> str:
         """The task's instruction."""
         return item.task.instruction
 
-    def sandbox_spec(self, item: PlacedTask[Task]) -> SandboxSpec:
+    def sandbox_spec(self, item: RunnableTask[EndlessTask]) -> SandboxSpec:
         """The task's image; what counts is the state of the machine."""
-        return SandboxSpec(image=item.at.image, workdir=item.at.workdir, score_in="slot")
+        return SandboxSpec(image=item.request.image, workdir=item.request.workdir, score_in="slot")
 
     async def setup_trajectory_workspace(
-        self, item: PlacedTask[Task], *, trajectory_id: str, exec_tool: ExecTool
+        self, item: RunnableTask[EndlessTask], *, trajectory_id: str, exec_tool: ExecTool
     ) -> dict[str, Any]:
         """Note which Python the image has."""
         return {"interpreter": await find_interpreter(exec_tool)}
 
-    async def compute_reward(self, item: PlacedTask[Task], result: Episode, ctx: ToolContext) -> Verdict:
+    async def compute_reward(self, item: RunnableTask[EndlessTask], result: Episode, ctx: ToolContext) -> Verdict:
         """1.0 when all tests of the final state pass."""
         return await score_final_state(ctx.slot, item.task.test, ctx.meta["interpreter"], self.config.test_timeout_s)
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """The share of held-out tasks that is solved."""
-        items = await self._images.placed(self.pool, self._eval[: self.config.num_eval_tasks], self._image)
+        items = await self._images.resolve_tasks(self.pool, self._eval[: self.config.num_eval_tasks], self._find_image)
         await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
 
 

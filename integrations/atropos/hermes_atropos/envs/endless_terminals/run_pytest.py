@@ -49,10 +49,10 @@ def main() -> None:
 
         def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
             """Note what a phase of a test came to; the worst counts."""
-            known = self.outcomes.get(report.nodeid)
+            previous = self.outcomes.get(report.nodeid)
             outcome = "xfailed" if hasattr(report, "wasxfail") and report.skipped else report.outcome
             if report.when == "call" or outcome != "passed":
-                self.outcomes[report.nodeid] = outcome if known in (None, "passed") else known
+                self.outcomes[report.nodeid] = outcome if previous in (None, "passed") else previous
             if report.failed:
                 self.errors.append(str(report.longrepr)[-2000:])
 
@@ -60,8 +60,8 @@ def main() -> None:
     options = ["-c", os.path.join(directory, "pytest.ini"), "--rootdir", directory, "--noconftest", "--color=no"]
     options += ["-p", "no:cacheprovider", "--import-mode=importlib", test]
     code = int(pytest.main(options, plugins=[reports]))
-    found = {"code": code, "collected": reports.collected, "outcomes": reports.outcomes, "errors": reports.errors[:5]}
-    os.write(answer, f"{token} {json.dumps(found)}\n".encode())
+    results = {"code": code, "collected": reports.collected, "outcomes": reports.outcomes, "errors": reports.errors[:5]}
+    os.write(answer, f"{token} {json.dumps(results)}\n".encode())
 
 
 if __name__ == "__main__":

@@ -13,13 +13,22 @@ from typing import Any, NamedTuple
 
 from hermes_agent import CheckFailed, Verdict
 from hermes_atropos.context import ExecTool
-from hermes_atropos.envs.machine_state import or_without_the_work, tampered
+from hermes_atropos.envs.machine_state import find_tampering, score_with_control
 from hermes_exec import ConfigError, Slot
 from hermes_exec.errors import ExecError
 
 _RUNNER = Path(__file__).with_name("run_pytest.py")
-_BROUGHT = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli", "typing_extensions")
-_LEAST = (3, 10)
+_PYTEST_PACKAGES = (
+    "pytest",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "pygments",
+    "exceptiongroup",
+    "tomli",
+    "typing_extensions",
+)
+_OLDEST_PYTHON = (3, 10)
 """The oldest Python that the pytest of this host runs on."""
 _LEXERS = ("__init__", "_mapping", "python", "diff")
 _PROBE = """
@@ -30,7 +39,7 @@ with open(path, "rb") as program:
 print(path, digest, *sys.version_info[:2])
 """
 _OUTCOME_BYTES = 4 << 20
-_COULD_NOT_IMPORT = ("ModuleNotFoundError", "SyntaxError")
+_IMPORT_ERRORS = ("ModuleNotFoundError", "SyntaxError")
 
 
 class Interpreter(NamedTuple):
@@ -60,29 +69,29 @@ async def score_final_state(slot: Slot, test: Path, interpreter: Interpreter, ti
     `timeout_s` or is killed, and is not without the model's work. Raises CheckFailed when it is, or cannot be run in
     this image.
     """
-    return await or_without_the_work(slot, lambda: _scored(slot, test, interpreter, timeout_s))
+    return await score_with_control(slot, lambda: _score(slot, test, interpreter, timeout_s))
 
 
-async def _scored(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: float) -> Verdict:
-    changed = await tampered(slot, {interpreter.path: interpreter.digest})
+async def _score(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: float) -> Verdict:
+    changed = await find_tampering(slot, {interpreter.path: interpreter.digest})
     if changed:
         return Verdict(0.0, solved=False, output=changed)
     # A name that could not be known before.
     directory = f"/tmp/.verify-{secrets.token_hex(8)}"
-    brought = interpreter.version >= _LEAST and (interpreter.version >= (3, 11) or _has("exceptiongroup"))
+    use_archive = interpreter.version >= _OLDEST_PYTHON and (interpreter.version >= (3, 11) or _has("exceptiongroup"))
     try:
         await slot.files.mkdir(directory, parents=True)
         await slot.files.upload(test, f"{directory}/{test.name}")
         await slot.files.upload(_RUNNER, f"{directory}/run_pytest.py")
         await slot.files.write_text(f"{directory}/pytest.ini", "[pytest]\n")
-        if brought:
+        if use_archive:
             await slot.files.write_bytes(f"{directory}/pytest.zip", pytest_archive())
     except OSError as error:
         if isinstance(error, (ExecError, TimeoutError)):
             raise
         return Verdict(0.0, solved=False, output=f"the test could not be put in: {error}")
     token = secrets.token_hex(16)
-    archive = f"{directory}/pytest.zip" if brought else ""
+    archive = f"{directory}/pytest.zip" if use_archive else ""
     argv = [interpreter.path, "-I", "-B", f"{directory}/run_pytest.py", archive, f"{directory}/{test.name}", directory]
     result = await slot.run(
         argv,
@@ -100,33 +109,33 @@ async def _scored(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: f
 
 def _outcome(stdout: str, token: str) -> dict[str, Any] | None:
     for line in reversed(stdout.splitlines()):
-        mark, _, told = line.partition(" ")
+        mark, _, text = line.partition(" ")
         if mark == token:
-            found = json.loads(told)
-            return found if isinstance(found, dict) else None
+            outcome = json.loads(text)
+            return outcome if isinstance(outcome, dict) else None
     return None
 
 
-def _verdict(found: dict[str, Any] | None, code: int, stderr: str, version: tuple[int, int]) -> Verdict:
-    if found is None:
+def _verdict(report: dict[str, Any] | None, code: int, stderr: str, version: tuple[int, int]) -> Verdict:
+    if report is None:
         # The process ended before it could answer: what it imports of the model's may do that.
         return Verdict(0.0, solved=False, exit_code=code, output=f"the test ended without an answer: {stderr[-1000:]}")
-    if "missing" in found:
+    if "missing" in report:
         python = ".".join(map(str, version))
         raise CheckFailed(
-            f"there is no pytest for the Python {python} of the image ({found['missing']}): it needs 3.10 or newer "
+            f"there is no pytest for the Python {python} of the image ({report['missing']}): it needs 3.10 or newer "
             "(3.10: with the package exceptiongroup on this host), or a pytest of the image's own"
         )
-    collected, outcomes, errors = found["collected"], found["outcomes"], found["errors"]
-    told = "\n".join(errors)
-    if not collected or found["code"] not in (0, 1):
-        if not errors or any(name in told for name in _COULD_NOT_IMPORT):
-            raise CheckFailed(f"the test cannot be run (pytest ended with {found['code']}): {told[-1000:]}")
-        return Verdict(0.0, solved=False, exit_code=code, output=told)
+    collected, outcomes, errors = report["collected"], report["outcomes"], report["errors"]
+    message = "\n".join(errors)
+    if not collected or report["code"] not in (0, 1):
+        if not errors or any(name in message for name in _IMPORT_ERRORS):
+            raise CheckFailed(f"the test cannot be run (pytest ended with {report['code']}): {message[-1000:]}")
+        return Verdict(0.0, solved=False, exit_code=code, output=message)
     passed = [name for name in collected if outcomes.get(name) == "passed"]
     skipped = [name for name in collected if outcomes.get(name) in ("skipped", "xfailed")]
-    solved = found["code"] == 0 and bool(passed) and len(passed) + len(skipped) == len(collected)
-    output = told or f"{len(passed)} of {len(collected)} passed"
+    solved = report["code"] == 0 and bool(passed) and len(passed) + len(skipped) == len(collected)
+    output = message or f"{len(passed)} of {len(collected)} passed"
     return Verdict(float(solved), solved=solved, exit_code=code, output=output)
 
 
@@ -135,7 +144,7 @@ def pytest_archive() -> bytes:
     """The pytest of this host, with what it needs, as a zip of pure Python."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in _BROUGHT:
+        for name in _PYTEST_PACKAGES:
             for path in metadata.files(name) or () if _has(name) else ():
                 lexer = path.parts[:2] == ("pygments", "lexers") and path.stem not in _LEXERS
                 wanted = path.suffix == ".py" or path.name == "METADATA"

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Task:
+class EndlessTask:
     """A task: what the model is told, the directory with the definition of its image, and the test of the final
     state.
     """
@@ -29,28 +29,28 @@ class Task:
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
-def read_task(directory: Path) -> Task:
+def read_task(directory: Path) -> EndlessTask:
     """The task in a directory. Raises ConfigError that says what is missing or wrong."""
     environment = directory / "environment" if (directory / "environment").is_dir() else directory
     facts = _facts(environment / "task.json")
     instruction = directory / "instruction.md"
-    told = instruction.read_text("utf-8").strip() if instruction.is_file() else str(facts.get("description", ""))
-    if not told:
+    text = instruction.read_text("utf-8").strip() if instruction.is_file() else str(facts.get("description", ""))
+    if not text:
         raise ConfigError(f"the task {str(directory)!r} has neither instruction.md nor a description in task.json")
     tests = (directory / "tests" / "test_final_state.py", directory / "test_final_state.py")
     test = next((path for path in tests if path.is_file()), None)
     if test is None:
         raise ConfigError(f"the task {str(directory)!r} has no tests/test_final_state.py")
-    return Task(directory.name, told, environment, test, str(facts.get("category", "")), facts)
+    return EndlessTask(directory.name, text, environment, test, str(facts.get("category", "")), facts)
 
 
-def load_tasks(dataset: str | None, split: str, base_dir: str) -> list[Task]:
+def load_tasks(dataset: str | None, split: str, base_dir: str) -> list[EndlessTask]:
     """All tasks; blocking. Those of the directory `base_dir`; else of the dataset of the hub, which is a tree of task
     directories, or rows that name them (`extra_info.task_dir`), to be found below `base_dir`; without both, or for the
     name `shipped`, those that come with this package.
     """
     if dataset in (None, "", datasets.SHIPPED):
-        return _tasks_below(Path(base_dir).expanduser() if base_dir else datasets.shipped("endless_terminals"))
+        return _tasks_below(Path(base_dir).expanduser() if base_dir else datasets.data_directory("endless_terminals"))
     if Path(dataset).expanduser().is_dir():
         return _tasks_below(Path(dataset).expanduser())
     if not base_dir and Path(dataset).suffix not in (".jsonl", ".json", ".parquet"):
@@ -69,15 +69,15 @@ def split_tasks(tasks: Sequence[T], ratio: float, seed: int) -> tuple[list[T], l
         raise ConfigError(f"eval_split_ratio must be from 0 to below 1, not {ratio}")
     order = list(tasks)
     random.Random(seed).shuffle(order)
-    held = min(len(order) - 1, max(1, int(len(order) * ratio))) if ratio else 0
-    return order[held:], order[:held]
+    held_out = min(len(order) - 1, max(1, int(len(order) * ratio))) if ratio else 0
+    return order[held_out:], order[:held_out]
 
 
-def _tasks_below(directory: Path) -> list[Task]:
-    found = sorted(_task_directories(directory), key=lambda path: path.name)
-    if not found:
+def _tasks_below(directory: Path) -> list[EndlessTask]:
+    directories = sorted(_task_directories(directory), key=lambda path: path.name)
+    if not directories:
         raise ConfigError(f"{str(directory)!r} has no directory task_*")
-    return [read_task(path) for path in found]
+    return [read_task(path) for path in directories]
 
 
 def _task_directories(directory: Path) -> Iterable[Path]:
@@ -89,13 +89,13 @@ def _task_directories(directory: Path) -> Iterable[Path]:
 
 def _directory_of(row: dict[str, Any], where: str, base_dir: str) -> Path:
     info, reward = row.get("extra_info"), row.get("reward_spec")
-    named = (info or {}).get("task_dir") or (reward or {}).get("ground_truth") or row.get("task_dir")
-    if not isinstance(named, str) or not named:
+    name = (info or {}).get("task_dir") or (reward or {}).get("ground_truth") or row.get("task_dir")
+    if not isinstance(name, str) or not name:
         raise ConfigError(f"{where}: it names no directory (extra_info.task_dir); it has {', '.join(sorted(row))}")
-    for directory in (Path(named), Path(base_dir).expanduser() / Path(named).name):
+    for directory in (Path(name), Path(base_dir).expanduser() / Path(name).name):
         if directory.is_dir():
             return directory
-    raise ConfigError(f"{where}: there is no directory {named!r}: set tasks_base_dir to the directory that has it")
+    raise ConfigError(f"{where}: there is no directory {name!r}: set tasks_base_dir to the directory that has it")
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -16,14 +16,21 @@ from hermes_agent import Episode, Verdict
 from hermes_atropos.cache import default_cache_dir
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
-from hermes_atropos.datasets import SHIPPED, load_dataset_rows, shipped
+from hermes_atropos.datasets import SHIPPED, data_directory, load_dataset_rows
 from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, read_instance
-from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, Prepared, Settings, Workspaces, judged, problem
+from hermes_atropos.envs.swe_smith_oracle.workspace import (
+    REPO,
+    PreparationSettings,
+    PreparedInstance,
+    Workspaces,
+    judge,
+    problem_text,
+)
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec.errors import ConfigError
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _INTRODUCTION = """\
 The repository is in the directory `{repo}`, where your terminal starts. Its package is installed there, so that \
 changes take effect at once; run tests with `../venv/bin/python -m pytest`.
@@ -57,9 +64,9 @@ class SweSmithOracleConfig(SandboxEnvConfig):
     install_timeout_s: float = Field(600.0, gt=0, description="limit for installing a package in a slot")
     test_timeout_s: float = Field(600.0, gt=0, description="limit for all tests of a rollout")
 
-    def settings(self) -> Settings:
+    def settings(self) -> PreparationSettings:
         """How instances are prepared and tested."""
-        return Settings(
+        return PreparationSettings(
             cache=Path(self.repo_cache_dir).expanduser()
             if self.repo_cache_dir
             else default_cache_dir("swe_smith_oracle"),
@@ -73,7 +80,7 @@ class SweSmithOracleConfig(SandboxEnvConfig):
         )
 
 
-class SweSmithOracleEnv(SandboxAgentEnv[Prepared]):
+class SweSmithOracleEnv(SandboxAgentEnv[PreparedInstance]):
     """Mend a bug in a repository. Reward 1.0 when every test of the instance passes in a fresh copy of the repository
     with the model's source files in it, else 0.0; 0.0 too for a model that called no tool.
     """
@@ -90,62 +97,66 @@ class SweSmithOracleEnv(SandboxAgentEnv[Prepared]):
                 "wheels online needs a network in the slots, with which a model can download the mended package: say "
                 "--env.wheels offline, or --env.network true"
             )
-        name = str(shipped(self.name)) if config.dataset_name in (None, "", SHIPPED) else str(config.dataset_name)
+        name = (
+            str(data_directory(self.name)) if config.dataset_name in (None, "", SHIPPED) else str(config.dataset_name)
+        )
         rows = await anyio.to_thread.run_sync(load_dataset_rows, name, config.dataset_split or "train")
-        self.instances = choose([read_instance(row, number) for number, row in enumerate(rows, 1)], config)
-        self._order = order(self.instances, config)
+        self.instances = choose_instances([read_instance(row, number) for number, row in enumerate(rows, 1)], config)
+        self._order = iterate_instances(self.instances, config)
         self._workspaces = Workspaces(self.pool, config.settings(), image=config.image)
         self._unusable: dict[str, str] = {}
 
-    async def get_next_item(self) -> Prepared:
+    async def get_next_item(self) -> PreparedInstance:
         """The next instance, prepared. Raises InstanceUnusable when none of them can be used here."""
         while True:
             instance = next(self._order)
             if instance.instance_id in self._unusable:
                 continue
             try:
-                if not demanded(instance, self.config):
+                if not select_tests(instance, self.config):
                     raise InstanceUnusable("it demands no test")
-                return await self._workspaces.prepared(instance)
+                return await self._workspaces.prepare(instance)
             except InstanceUnusable as error:
                 self._unusable[instance.instance_id] = str(error)
-                _LOG.warning("instance %s is left out: %s", instance.instance_id, error)
+                logger.warning("instance %s is left out: %s", instance.instance_id, error)
                 if len(self._unusable) == len(self.instances):
                     raise InstanceUnusable(f"no instance can be used here; the last one: {error}") from error
 
-    def format_prompt(self, item: Prepared) -> str:
+    def format_prompt(self, item: PreparedInstance) -> str:
         """The problem statement, after a word about the place."""
-        return _INTRODUCTION.format(repo=REPO) + problem(item.instance, self.config.prompt_mode)
+        return _INTRODUCTION.format(repo=REPO) + problem_text(item.instance, self.config.prompt_mode)
 
-    def sandbox_spec(self, item: Prepared) -> SandboxSpec:
+    def sandbox_spec(self, item: PreparedInstance) -> SandboxSpec:
         """The repository with the bug; of the model's work its source files alone are scored."""
         return SandboxSpec(files=item.files, cwd=REPO, keep=item.keep, check_files=item.check_files)
 
     async def setup_trajectory_workspace(
-        self, item: Prepared, *, trajectory_id: str, exec_tool: ExecTool
+        self, item: PreparedInstance, *, trajectory_id: str, exec_tool: ExecTool
     ) -> dict[str, Any]:
         """Complete the environment around its packages."""
-        done = await exec_tool("terminal", {"command": item.set_up, "timeout": 60})
+        done = await exec_tool("terminal", {"command": item.setup_command, "timeout": 60})
         if not done.success:
-            raise OSError(f"{item.set_up}: {done.error or done.output}")
+            raise OSError(f"{item.setup_command}: {done.error or done.output}")
         return {"instance_id": item.instance.instance_id}
 
-    async def compute_reward(self, item: Prepared, result: Episode, ctx: ToolContext) -> Verdict:
+    async def compute_reward(self, item: PreparedInstance, result: Episode, ctx: ToolContext) -> Verdict:
         """1.0 when all demanded tests pass. Raises CheckFailed when the verifier itself does not work in the slot."""
         if all(call.state == "not_begun" for call in result.tool_calls):
             return Verdict(0.0, solved=False, output="no tool was called")
-        return await judged(ctx.slot, item, demanded(item.instance, self.config))
+        return await judge(ctx.slot, item, select_tests(item.instance, self.config))
 
 
-def demanded(instance: Instance, config: SweSmithOracleConfig) -> tuple[str, ...]:
+def select_tests(instance: Instance, config: SweSmithOracleConfig) -> tuple[str, ...]:
     """The tests that must pass."""
     return instance.tests if config.score_include_fail_to_pass else instance.pass_to_pass
 
 
-def choose(instances: list[Instance], config: SweSmithOracleConfig) -> list[Instance]:
+def choose_instances(instances: list[Instance], config: SweSmithOracleConfig) -> list[Instance]:
     """The instances that the settings leave, in the order of the dataset."""
     if config.python_only:
-        instances = [one for one in instances if all(t.partition("::")[0].endswith(".py") for t in one.tests)]
+        instances = [
+            instance for instance in instances if all(t.partition("::")[0].endswith(".py") for t in instance.tests)
+        ]
     if config.shuffle and config.max_items:
         random.Random(config.seed).shuffle(instances)
     chosen = instances[: config.max_items or None]
@@ -154,7 +165,7 @@ def choose(instances: list[Instance], config: SweSmithOracleConfig) -> list[Inst
     return chosen
 
 
-def order(instances: list[Instance], config: SweSmithOracleConfig) -> Iterator[Instance]:
+def iterate_instances(instances: list[Instance], config: SweSmithOracleConfig) -> Iterator[Instance]:
     """Instances without end, in another order each time where the settings say so."""
     chance = random.Random(config.seed)
     while True:

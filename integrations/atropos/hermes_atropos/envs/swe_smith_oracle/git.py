@@ -8,11 +8,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from hermes_atropos.cache import locked, made
+from hermes_atropos.cache import hold_lock, make_once
 from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable
 
-_WHEN = "946684800 +0000"
-_WHO = f"swe-smith <swe-smith@localhost> {_WHEN}"
+_DATE = "946684800 +0000"
+_AUTHOR = f"swe-smith <swe-smith@localhost> {_DATE}"
 _SETTINGS = (
     "-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false", "-c", "core.fileMode=true",
     "-c", "core.attributesFile=/dev/null", "-c", "core.excludesFile=/dev/null", "-c", "core.fsmonitor=false",
@@ -60,15 +60,15 @@ def commit_all(tree: Path, git_dir: Path, message: str) -> str:
     (git_dir / "info" / "attributes").write_text("* -text -filter -ident -working-tree-encoding\n")
     env = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
     git("-C", str(tree), "add", "--all", "--force", ".", env=env)
-    written = git("write-tree", env=env).strip()
-    text = f"tree {written}\nauthor {_WHO}\ncommitter {_WHO}\n\n{message}\n"
+    tree_id = git("write-tree", env=env).strip()
+    text = f"tree {tree_id}\nauthor {_AUTHOR}\ncommitter {_AUTHOR}\n\n{message}\n"
     commit = git("hash-object", "-t", "commit", "-w", "--stdin", env=env, stdin=text).strip()
     git("update-ref", "refs/heads/main", commit, env=env)
     git("symbolic-ref", "HEAD", "refs/heads/main", env=env)
     return commit
 
 
-def clone_of(repo: str, base_url: str, cache: Path) -> Path:
+def ensure_clone(repo: str, base_url: str, cache: Path) -> Path:
     """The bare clone of a repository in the cache, made where it is missing.
 
     Raises:
@@ -82,7 +82,7 @@ def clone_of(repo: str, base_url: str, cache: Path) -> Path:
         except (GitFailed, subprocess.TimeoutExpired) as error:
             raise InstanceUnusable(f"{repo} cannot be cloned from {base_url}: {error}") from error
 
-    return made(cache / "repositories" / f"{owner}__{name}.git", make)
+    return make_once(cache / "repositories" / f"{owner}__{name}.git", make)
 
 
 def check_out(bare: Path, commit: str, target: Path) -> None:
@@ -94,7 +94,7 @@ def check_out(bare: Path, commit: str, target: Path) -> None:
     target.mkdir(parents=True)
     env = {"GIT_DIR": str(bare), "GIT_WORK_TREE": str(target), "GIT_INDEX_FILE": f"{target}.index"}
     try:
-        with locked(bare):
+        with hold_lock(bare):
             if not _has(commit, env):
                 _run(("--git-dir", str(bare), "fetch", "--quiet", "origin", commit), None, None)
         git("read-tree", commit, env=env)
@@ -132,7 +132,7 @@ def apply(patch: str, tree: Path, git_dir: Path, *, reverse: bool = False) -> bo
     return True
 
 
-def patched_files(patch: str, git_dir: Path) -> tuple[str, ...]:
+def list_patched_files(patch: str, git_dir: Path) -> tuple[str, ...]:
     """The paths that a patch is about.
 
     Raises:

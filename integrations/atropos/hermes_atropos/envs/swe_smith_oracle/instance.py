@@ -78,17 +78,17 @@ def read_instance(row: Mapping[str, Any], number: int | None = None) -> Instance
     """
     name = row.get("instance_id")
     where = f"instance {name!r}" if isinstance(name, str) else "an instance" if number is None else f"row {number}"
-    reading = _Reading(row, where)
+    reader = _RowReader(row, where)
     instance = Instance(
-        instance_id=reading.text("instance_id"),
-        repo=reading.matching("repo", _REPO, "of the form owner/name"),
-        base_commit=reading.matching("base_commit", _COMMIT, "a commit id in hexadecimal"),
-        problem_statement=reading.text("problem_statement"),
-        fail_to_pass=reading.tests("FAIL_TO_PASS"),
-        pass_to_pass=reading.tests("PASS_TO_PASS"),
-        patch=reading.text("patch", needed=False),
-        text=reading.text("text", needed=False),
-        sdist=reading.sdist(),
+        instance_id=reader.text("instance_id"),
+        repo=reader.matching("repo", _REPO, "of the form owner/name"),
+        base_commit=reader.matching("base_commit", _COMMIT, "a commit id in hexadecimal"),
+        problem_statement=reader.text("problem_statement"),
+        fail_to_pass=reader.tests("FAIL_TO_PASS"),
+        pass_to_pass=reader.tests("PASS_TO_PASS"),
+        patch=reader.text("patch", needed=False),
+        text=reader.text("text", needed=False),
+        sdist=reader.sdist(),
     )
     if not instance.fail_to_pass:
         raise ConfigError(f"{where}: FAIL_TO_PASS is empty; without it nothing tells a solution")
@@ -99,7 +99,7 @@ def read_instance(row: Mapping[str, Any], number: int | None = None) -> Instance
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _RowReader:
     row: Mapping[str, Any]
     where: str
 
@@ -109,14 +109,14 @@ class _Reading:
             return ""
         if not isinstance(value, str) or (needed and not value.strip()):
             raise ConfigError(
-                f"{self.where}: {name} must be a text{' that is not empty' * needed}, not {_shown(value)}"
+                f"{self.where}: {name} must be a text{' that is not empty' * needed}, not {_shorten(value)}"
             )
         return value
 
     def matching(self, name: str, pattern: re.Pattern[str], form: str) -> str:
         value = self.text(name)
         if not pattern.fullmatch(value):
-            raise ConfigError(f"{self.where}: {name} must be {form}, not {_shown(value)}")
+            raise ConfigError(f"{self.where}: {name} must be {form}, not {_shorten(value)}")
         return value
 
     def tests(self, name: str) -> tuple[str, ...]:
@@ -127,25 +127,25 @@ class _Reading:
             except ValueError as error:
                 raise ConfigError(f"{self.where}: {name} is a text, and no JSON list: {error}") from error
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            found = tuple(value)
+            test_ids = tuple(value)
         elif value is not None and hasattr(value, "tolist"):  # an array, as parquet readers give it
-            found = tuple(value.tolist())
+            test_ids = tuple(value.tolist())
         else:
-            raise ConfigError(f"{self.where}: {name} must be a list of test ids, not {_shown(value)}")
-        for test in found:
+            raise ConfigError(f"{self.where}: {name} must be a list of test ids, not {_shorten(value)}")
+        for test in test_ids:
             if not isinstance(test, str) or not test.strip() or "\0" in test:
-                raise ConfigError(f"{self.where}: {name} must hold test ids, not {_shown(test)}")
+                raise ConfigError(f"{self.where}: {name} must hold test ids, not {_shorten(test)}")
             if test.startswith(("/", "-")) or ".." in test.partition("::")[0].split("/"):
                 raise ConfigError(f"{self.where}: {name} has {test!r}, which is no test of the repository")
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(test_ids))
 
     def sdist(self) -> Sdist | None:
         value = self.row.get("sdist")
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{self.where}: sdist must have name, version and sha256, not be {_shown(value)}")
-        inner = _Reading(value, f"{self.where}: sdist")
+            raise ConfigError(f"{self.where}: sdist must have name, version and sha256, not be {_shorten(value)}")
+        inner = _RowReader(value, f"{self.where}: sdist")
         return Sdist(
             inner.matching("name", _SDIST_NAME, "the name of a package"),
             inner.matching("version", _SDIST_NAME, "a version"),
@@ -153,6 +153,6 @@ class _Reading:
         )
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

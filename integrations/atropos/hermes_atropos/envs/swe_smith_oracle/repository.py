@@ -7,9 +7,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hermes_atropos.cache import digest, file_name, made
+from hermes_atropos.cache import digest, file_name, make_once
 from hermes_atropos.envs.swe_smith_oracle import sdist
-from hermes_atropos.envs.swe_smith_oracle.git import apply, check_out, clone_of, commit_all, git, patched_files
+from hermes_atropos.envs.swe_smith_oracle.git import apply, check_out, commit_all, ensure_clone, git, list_patched_files
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, Sdist
 
 _FORMAT = 1
@@ -30,12 +30,12 @@ class Trees:
     sources: tuple[str, ...]
 
     @property
-    def solved(self) -> tuple[str, ...]:
+    def solution_paths(self) -> tuple[str, ...]:
         """The paths of the solution's files."""
         return tuple(sorted(p.relative_to(self.solution).as_posix() for p in self.solution.rglob("*") if p.is_file()))
 
 
-def trees_of(instance: Instance, cache: Path, base_url: str) -> Trees:
+def make_trees(instance: Instance, cache: Path, base_url: str) -> Trees:
     """The directories of an instance; they are made where they are missing. Blocks.
 
     Raises:
@@ -45,14 +45,14 @@ def trees_of(instance: Instance, cache: Path, base_url: str) -> Trees:
         _FORMAT, instance.repo, instance.base_commit, instance.patch, instance.row().get("sdist"), instance.tests
     )
     target = cache / "instances" / f"{file_name(instance.instance_id)}-{key}"
-    directory = made(target, lambda path: _make(path, instance, cache, base_url))
+    directory = make_once(target, lambda path: _make(path, instance, cache, base_url))
     sources = json.loads((directory / "sources.json").read_text("utf-8"))
     return Trees(directory / "start", directory / "solution", tuple(sources))
 
 
 def sdist_tree(source: Sdist, cache: Path, target: Path, git_dir: Path) -> str:
     """Unpack a source distribution into `target`, and make a repository of it; the id of its one commit."""
-    sdist.unpack(sdist.archive_of(source, cache), target)
+    sdist.unpack(sdist.fetch_archive(source, cache), target)
     return commit_all(target, git_dir, f"{source.name} {source.version}")
 
 
@@ -64,12 +64,12 @@ def _make(path: Path, instance: Instance, cache: Path, base_url: str) -> None:
         if not commit.startswith(instance.base_commit):
             raise InstanceUnusable(f"its source distribution gives commit {commit}, not {instance.base_commit}")
     else:
-        check_out(clone_of(instance.repo, base_url, cache), instance.base_commit, start)
+        check_out(ensure_clone(instance.repo, base_url, cache), instance.base_commit, start)
         commit_all(start, base_git, "base")
     sources = source_files(start, instance.tests)
     solution.mkdir()
     if instance.patch:
-        _bring_bug_in(instance, start, solution, base_git, sources)
+        _apply_bug(instance, start, solution, base_git, sources)
     shutil.rmtree(base_git)
     # The history of the slot is this one commit: no other object of the repository is in it.
     git_dir = start / ".git"
@@ -81,11 +81,11 @@ def _make(path: Path, instance: Instance, cache: Path, base_url: str) -> None:
     (path / "sources.json").write_text(json.dumps(sources), "utf-8")
 
 
-def _bring_bug_in(instance: Instance, start: Path, solution: Path, base_git: Path, sources: list[str]) -> None:
-    files = patched_files(instance.patch, base_git)
-    beside = [file for file in files if file not in sources]
-    if beside:
-        raise InstanceUnusable(f"its patch changes {beside[0]}, which is no source file of the repository")
+def _apply_bug(instance: Instance, start: Path, solution: Path, base_git: Path, sources: list[str]) -> None:
+    files = list_patched_files(instance.patch, base_git)
+    foreign = [file for file in files if file not in sources]
+    if foreign:
+        raise InstanceUnusable(f"its patch changes {foreign[0]}, which is no source file of the repository")
     before = {file: (start / file).read_bytes() for file in files if (start / file).is_file()}
     if apply(instance.patch, start, base_git):
         solved = before
@@ -104,12 +104,12 @@ def _bring_bug_in(instance: Instance, start: Path, solution: Path, base_git: Pat
 def source_files(tree: Path, tests: tuple[str, ...] = ()) -> list[str]:
     """The Python files that are neither tests nor their configuration, sorted: what a solution may change."""
     of_tests = {test.partition("::")[0] for test in tests}
-    found = []
+    names = []
     for path in sorted(tree.rglob("*.py")):
         name = path.relative_to(tree).as_posix()
         if path.is_file() and not path.is_symlink() and name not in of_tests and is_source(name):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def is_source(name: str) -> bool:

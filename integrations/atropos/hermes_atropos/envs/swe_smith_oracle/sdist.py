@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urljoin
 
-from hermes_atropos.cache import made
+from hermes_atropos.cache import make_once
 from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable, Sdist
 
-_INDEX = "https://pypi.org/simple"
+_DEFAULT_INDEX = "https://pypi.org/simple"
 _JSON = "application/vnd.pypi.simple.v1+json"
 _WAIT_S = 60.0
 _UNPACKED_BYTES = 1 << 30
 
 
-def find(name: str, version: str) -> Sdist:
+def find_sdist(name: str, version: str) -> Sdist:
     """What the index tells of a version's source distribution.
 
     Raises:
         InstanceUnusable: there is none, or the index cannot be reached.
     """
-    return Sdist(name, version, _file_of(name, version).sha256)
+    return Sdist(name, version, _find_file(name, version).sha256)
 
 
-def archive_of(sdist: Sdist, cache: Path) -> Path:
+def fetch_archive(sdist: Sdist, cache: Path) -> Path:
     """The archive in the cache, downloaded where it is missing.
 
     Raises:
@@ -41,14 +41,14 @@ def archive_of(sdist: Sdist, cache: Path) -> Path:
     directory = cache / "sdists"
 
     def make(path: Path) -> None:
-        url = _file_of(sdist.name, sdist.version).url
-        content = _get(url)
-        found = hashlib.sha256(content).hexdigest()
-        if found != sdist.sha256:
-            raise InstanceUnusable(f"{url} has SHA-256 {found}, not {sdist.sha256} as the instance says")
+        url = _find_file(sdist.name, sdist.version).url
+        content = _download(url)
+        actual = hashlib.sha256(content).hexdigest()
+        if actual != sdist.sha256:
+            raise InstanceUnusable(f"{url} has SHA-256 {actual}, not {sdist.sha256} as the instance says")
         path.write_bytes(content)
 
-    return made(directory / f"{sdist.name}-{sdist.version}-{sdist.sha256[:16]}.tar.gz", make)
+    return make_once(directory / f"{sdist.name}-{sdist.version}-{sdist.sha256[:16]}.tar.gz", make)
 
 
 def unpack(archive: Path, target: Path) -> None:
@@ -68,32 +68,32 @@ def unpack(archive: Path, target: Path) -> None:
         tar.extractall(target, members, filter="data")
 
 
-class _File(NamedTuple):
+class _IndexFile(NamedTuple):
     url: str
     sha256: str
 
 
-def _file_of(name: str, version: str) -> _File:
-    page = f"{_index().rstrip('/')}/{re.sub(r'[-_.]+', '-', name).lower()}/"
-    listed = json.loads(_get(page, accept=_JSON))
+def _find_file(name: str, version: str) -> _IndexFile:
+    page = f"{_index_url().rstrip('/')}/{re.sub(r'[-_.]+', '-', name).lower()}/"
+    listed = json.loads(_download(page, accept=_JSON))
     any_form = re.sub("[-_.]+", "[-_.]+", name)
     wanted = re.compile(rf"{any_form}-{re.escape(version)}\.tar\.gz", re.IGNORECASE)
     for file in listed["files"]:
         if wanted.fullmatch(file["filename"]):
-            return _File(urljoin(page, file["url"]), file["hashes"]["sha256"])
+            return _IndexFile(urljoin(page, file["url"]), file["hashes"]["sha256"])
     raise InstanceUnusable(f"{page} lists no source distribution of {name} {version}")
 
 
-def _index() -> str:
+def _index_url() -> str:
     """The index that pip uses here."""
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
-    found = re.search(r"^\S*\.index-url='([^']+)'", listed.stdout, re.MULTILINE)
-    return found[1] if found else _INDEX
+    match = re.search(r"^\S*\.index-url='([^']+)'", listed.stdout, re.MULTILINE)
+    return match[1] if match else _DEFAULT_INDEX
 
 
-def _get(url: str, accept: str = "*/*") -> bytes:
+def _download(url: str, accept: str = "*/*") -> bytes:
     if not url.startswith(("https://", "http://")):
         raise InstanceUnusable(f"{url} is no address of a package index")
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
 
-from hermes_atropos.cache import digest, made
+from hermes_atropos.cache import digest, make_once
 from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable
 
 PROBE = """
@@ -19,7 +19,7 @@ import json, platform, sys, sysconfig
 libc, version = platform.libc_ver()
 print(json.dumps([sys.version_info[:2], sysconfig.get_platform(), version if libc == "glibc" else ""]))
 """
-_BACKENDS = ("setuptools", "wheel", "editables")
+_BUILD_REQUIREMENTS = ("setuptools", "wheel", "editables")
 """What build backends ask for besides what the repository names, the last one for editable installs."""
 _DOWNLOAD_S = 600.0
 
@@ -49,7 +49,7 @@ class SlotPython:
         return [*tags, *(f"musllinux_1_{n}_{machine}" for n in (1, 2))]
 
 
-def wheelhouse(requirements: Sequence[str], python: SlotPython, cache: Path) -> Path:
+def fetch_wheels(requirements: Sequence[str], python: SlotPython, cache: Path) -> Path:
     """A directory of this host with wheels of pip and of all that these requirements need. Blocks.
 
     Raises:
@@ -79,16 +79,16 @@ def wheelhouse(requirements: Sequence[str], python: SlotPython, cache: Path) -> 
         if done.returncode != 0:
             raise InstanceUnusable(f"no wheels of {', '.join(wanted)}: {done.stderr.strip()[-500:]}")
 
-    return made(target, make)
+    return make_once(target, make)
 
 
-def requirements_of(tree: Path) -> list[str]:
+def read_requirements(tree: Path) -> list[str]:
     """What a repository says that it needs to be built and to run, as far as it can be read without running anything.
 
     Raises:
         InstanceUnusable: its pyproject.toml cannot be read.
     """
-    needed = list(_BACKENDS)
+    needed = list(_BUILD_REQUIREMENTS)
     project: dict[str, object] = {}
     if (tree / "pyproject.toml").is_file():
         try:

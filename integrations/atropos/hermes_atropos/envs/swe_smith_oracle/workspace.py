@@ -13,17 +13,17 @@ import anyio
 import anyio.to_thread
 
 from hermes_agent import CheckFailed, Verdict
-from hermes_atropos.cache import default_cache_dir, digest, file_name, made
+from hermes_atropos.cache import default_cache_dir, digest, file_name, make_once
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable
-from hermes_atropos.envs.swe_smith_oracle.repository import Trees, trees_of
-from hermes_atropos.envs.swe_smith_oracle.verify import PLACE, VERIFIER, Report, run_tests
-from hermes_atropos.envs.swe_smith_oracle.wheels import PROBE, SlotPython, requirements_of, wheelhouse
+from hermes_atropos.envs.swe_smith_oracle.repository import Trees, make_trees
+from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER, VERIFIER_PATH, TestRunReport, run_tests
+from hermes_atropos.envs.swe_smith_oracle.wheels import PROBE, SlotPython, fetch_wheels, read_requirements
 from hermes_exec import SandboxPool, Slot
 
 REPO, VENV = "repo", "venv"
 _PROBE_S = 30.0
 _VENV_BYTES = 1 << 30
-_SHOWN = 800
+_OUTPUT_CHARS = 800
 
 RELOCATE = """
 import ast, os, pathlib, sys
@@ -49,7 +49,7 @@ roots = list(dict.fromkeys(os.path.relpath(root, site) for root in roots))
 
 
 @dataclass(frozen=True)
-class Settings:
+class PreparationSettings:
     """How instances are prepared and tested; see `SweSmithOracleConfig`."""
 
     cache: Path = field(default_factory=lambda: default_cache_dir("swe_smith_oracle"))
@@ -63,13 +63,13 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedInstance:
     """An instance, and the directories of this host that its slots are filled with."""
 
     instance: Instance
     trees: Trees
     venv: Path
-    settings: Settings
+    settings: PreparationSettings
 
     @property
     def files(self) -> dict[str, Path]:
@@ -79,7 +79,7 @@ class Prepared:
     @property
     def check_files(self) -> dict[str, bytes]:
         """What is put in for scoring."""
-        return {PLACE: VERIFIER.read_bytes()}
+        return {VERIFIER_PATH: VERIFIER.read_bytes()}
 
     @property
     def keep(self) -> tuple[str, ...]:
@@ -87,12 +87,12 @@ class Prepared:
         return tuple(f"{REPO}/{name}" for name in self.trees.sources)
 
     @property
-    def set_up(self) -> str:
+    def setup_command(self) -> str:
         """The command that completes the environment in a slot; it takes a tenth of a second."""
         return venv_command(self.settings)
 
 
-def venv_command(settings: Settings) -> str:
+def venv_command(settings: PreparationSettings) -> str:
     """The command that makes the environment, around the packages that are there."""
     return f"{shlex.quote(settings.python)} -m venv --without-pip {VENV}"
 
@@ -105,42 +105,42 @@ def slot_python() -> tuple[str, ...]:
 class Workspaces:
     """Prepares instances, each once; what is made stays on this host for later processes."""
 
-    def __init__(self, pool: SandboxPool, settings: Settings, *, image: str | None = None) -> None:
+    def __init__(self, pool: SandboxPool, settings: PreparationSettings, *, image: str | None = None) -> None:
         self._pool, self._settings, self._image = pool, settings, image
         self._python: SlotPython | None = None
-        self._ready: dict[str, Prepared] = {}
-        self._one = anyio.Lock()
+        self._ready: dict[str, PreparedInstance] = {}
+        self._lock = anyio.Lock()
 
-    async def prepared(self, instance: Instance) -> Prepared:
+    async def prepare(self, instance: Instance) -> PreparedInstance:
         """The instance, ready to be worked on and proven: with its solution all of its tests pass, without it those of
         FAIL_TO_PASS fail.
 
         Raises InstanceUnusable, and ExecError when no slot can be had.
         """
-        async with self._one:
-            known = self._ready.get(instance.instance_id)
-            if known is None or known.instance != instance:
-                known = self._ready[instance.instance_id] = await self._prepare(instance)
-            return known
+        async with self._lock:
+            prepared = self._ready.get(instance.instance_id)
+            if prepared is None or prepared.instance != instance:
+                prepared = self._ready[instance.instance_id] = await self._prepare(instance)
+            return prepared
 
-    async def _prepare(self, instance: Instance) -> Prepared:
+    async def _prepare(self, instance: Instance) -> PreparedInstance:
         settings = self._settings
         trees = await anyio.to_thread.run_sync(
-            trees_of, instance, settings.cache, settings.base_url, abandon_on_cancel=True
+            make_trees, instance, settings.cache, settings.base_url, abandon_on_cancel=True
         )
         origin = f"{instance.repo}@{instance.base_commit}"
         version = instance.sdist.version if instance.sdist else None
-        venv = await self.environment(origin, trees.start, version)
-        prepared = Prepared(instance, trees, venv, settings)
-        way = digest(VERIFIER.read_text("utf-8"), settings.test_arguments)
-        proof = venv.parent / "proofs" / f"{trees.start.parent.name}-{way}-{venv.name}"
+        venv = await self.ensure_environment(origin, trees.start, version)
+        prepared = PreparedInstance(instance, trees, venv, settings)
+        method = digest(VERIFIER.read_text("utf-8"), settings.test_arguments)
+        proof = venv.parent / "proofs" / f"{trees.start.parent.name}-{method}-{venv.name}"
         if not await anyio.Path(proof).exists():
             async with self._pool.slot(None, self._image) as slot:
                 await _prove(slot, prepared)
-            await anyio.to_thread.run_sync(made, proof, Path.touch)
+            await anyio.to_thread.run_sync(make_once, proof, Path.touch)
         return prepared
 
-    async def environment(self, origin: str, tree: Path, version: str | None = None) -> Path:
+    async def ensure_environment(self, origin: str, tree: Path, version: str | None = None) -> Path:
         """The directory of an environment with a repository's package (editable), pytest and what they need; it is
         installed in a slot where it is missing, for a package's build is code of strangers.
         """
@@ -152,8 +152,8 @@ class Workspaces:
             return target
         needed = [*settings.test_requirements]
         if settings.wheels == "offline":
-            needed += await anyio.to_thread.run_sync(requirements_of, tree)
-        wheels = await anyio.to_thread.run_sync(wheelhouse, needed, python, settings.cache, abandon_on_cancel=True)
+            needed += await anyio.to_thread.run_sync(read_requirements, tree)
+        wheels = await anyio.to_thread.run_sync(fetch_wheels, needed, python, settings.cache, abandon_on_cancel=True)
         async with self._pool.slot(None, self._image) as slot:
             await slot.files.upload(tree, REPO)
             await slot.files.upload(wheels, "wheels")
@@ -166,18 +166,20 @@ class Workspaces:
 
                     shutil.copytree(Path(directory) / "lib", path / "lib", symlinks=True)
 
-                return await anyio.to_thread.run_sync(made, target, keep)
+                return await anyio.to_thread.run_sync(make_once, target, keep)
 
     async def _probe(self) -> SlotPython:
         async with self._pool.slot(None, self._image) as slot:
-            told = await slot.run([self._settings.python, "-I", "-c", PROBE], timeout_s=_PROBE_S)
-        if not told.ok:
-            raise InstanceUnusable(f"the slots have no {self._settings.python}: {told.reason or told.output[-_SHOWN:]}")
-        version, platform, glibc = json.loads(told.stdout)
+            probe = await slot.run([self._settings.python, "-I", "-c", PROBE], timeout_s=_PROBE_S)
+        if not probe.ok:
+            raise InstanceUnusable(
+                f"the slots have no {self._settings.python}: {probe.reason or probe.output[-_OUTPUT_CHARS:]}"
+            )
+        version, platform, glibc = json.loads(probe.stdout)
         return SlotPython(tuple(version), platform, glibc)
 
 
-async def _install(slot: Slot, settings: Settings, version: str | None, python: SlotPython) -> None:
+async def _install(slot: Slot, settings: PreparationSettings, version: str | None, python: SlotPython) -> None:
     pip = next(entry.name for entry in await slot.files.list("wheels") if entry.name.startswith("pip-"))
     offline = ["--no-index", "--find-links", "wheels"] if settings.wheels == "offline" else []
     install = [f"wheels/{pip}/pip", "install", "--quiet", "--no-input", *offline, "-e", f"./{REPO}"]
@@ -191,24 +193,28 @@ async def _install(slot: Slot, settings: Settings, version: str | None, python: 
     ):
         done = await slot.run(command, env=env, timeout_s=settings.install_timeout_s, merge_stderr=True)
         if not done.ok:
-            why = f"took longer than {settings.install_timeout_s:g} s" if done.timed_out else done.output[-_SHOWN:]
+            why = (
+                f"took longer than {settings.install_timeout_s:g} s" if done.timed_out else done.output[-_OUTPUT_CHARS:]
+            )
             raise InstanceUnusable(f"{' '.join(command[:4])} …: {done.reason or why}")
 
 
-async def fill(slot: Slot, prepared: Prepared, *, solved: bool) -> None:
+async def fill_slot(slot: Slot, prepared: PreparedInstance, *, solved: bool) -> None:
     """Bring an instance into an empty slot, with its solution or without, and the verifier."""
     for path, directory in prepared.files.items():
         await slot.files.upload(directory, path)
     for path, content in prepared.check_files.items():
         await slot.files.write_bytes(path, content)
-    if solved and prepared.trees.solved:
+    if solved and prepared.trees.solution_paths:
         await slot.files.upload(prepared.trees.solution, REPO)
-    made_it = await slot.run(prepared.set_up, timeout_s=_PROBE_S, merge_stderr=True)
-    if not made_it.ok:
-        raise CheckFailed(f"{prepared.set_up}: {made_it.output[-_SHOWN:]}")
+    result = await slot.run(prepared.setup_command, timeout_s=_PROBE_S, merge_stderr=True)
+    if not result.ok:
+        raise CheckFailed(f"{prepared.setup_command}: {result.output[-_OUTPUT_CHARS:]}")
 
 
-async def outcomes_of(slot: Slot, prepared: Prepared, tests: Sequence[str], *, all_of_them: bool = False) -> Report:
+async def run_instance_tests(
+    slot: Slot, prepared: PreparedInstance, tests: Sequence[str], *, run_all: bool = False
+) -> TestRunReport:
     """Run tests of an instance in a slot that holds it."""
     settings = prepared.settings
     return await run_tests(
@@ -217,33 +223,33 @@ async def outcomes_of(slot: Slot, prepared: Prepared, tests: Sequence[str], *, a
         tests,
         timeout_s=settings.test_timeout_s,
         arguments=settings.test_arguments,
-        all_of_them=all_of_them,
+        run_all=run_all,
     )
 
 
-async def _prove(slot: Slot, prepared: Prepared) -> None:
+async def _prove(slot: Slot, prepared: PreparedInstance) -> None:
     instance = prepared.instance
-    await fill(slot, prepared, solved=False)
-    start = await outcomes_of(slot, prepared, instance.fail_to_pass, all_of_them=True)
-    passing = sorted(set(instance.fail_to_pass) - set(start.failed(instance.fail_to_pass)))
-    solution = bool(prepared.trees.solved)
+    await fill_slot(slot, prepared, solved=False)
+    start = await run_instance_tests(slot, prepared, instance.fail_to_pass, run_all=True)
+    passing = sorted(set(instance.fail_to_pass) - set(start.list_failed(instance.fail_to_pass)))
+    solution = bool(prepared.trees.solution_paths)
     if start.complete and passing:
         hint = "; its patch seems to be the fix, not the bug" if len(passing) == len(instance.fail_to_pass) else ""
         raise InstanceUnusable(f"{passing[0]} of FAIL_TO_PASS passes at the start{hint}")
     if solution:
         await slot.files.upload(prepared.trees.solution, REPO)
     expected = instance.tests if solution else instance.pass_to_pass
-    done = await outcomes_of(slot, prepared, expected)
-    wrong = done.failed(expected)
+    done = await run_instance_tests(slot, prepared, expected)
+    wrong = done.list_failed(expected)
     if not done.complete:
         raise InstanceUnusable(f"its tests cannot be run here: {done.why}")
     if wrong:
         when = "with the solution" if solution else "at the start"
-        told = done.messages.get(wrong[0]) or done.outcomes.get(wrong[0], "it is not there")
-        raise InstanceUnusable(f"{wrong[0]} does not pass {when}: {told}")
+        failure = done.messages.get(wrong[0]) or done.outcomes.get(wrong[0], "it is not there")
+        raise InstanceUnusable(f"{wrong[0]} does not pass {when}: {failure}")
 
 
-async def judged(slot: Slot, prepared: Prepared, tests: Sequence[str]) -> Verdict:
+async def judge(slot: Slot, prepared: PreparedInstance, tests: Sequence[str]) -> Verdict:
     """The verdict on the work in a slot, which holds the verifier: 1.0 when every test passed, else 0.0.
 
     Where the tests gave no report (they hang, or end their process) the slot is reset, and the verifier is run on the
@@ -251,23 +257,23 @@ async def judged(slot: Slot, prepared: Prepared, tests: Sequence[str]) -> Verdic
 
     Raises CheckFailed when that does not work either, and ExecError when the slot is lost.
     """
-    done = await outcomes_of(slot, prepared, tests)
-    failed = done.failed(tests)
+    done = await run_instance_tests(slot, prepared, tests)
+    failed = done.list_failed(tests)
     if done.complete:
-        told = (
+        failure = (
             f"{failed[0]}: {done.messages.get(failed[0]) or done.outcomes.get(failed[0], 'not run')}" if failed else ""
         )
-        return Verdict(float(not failed), not failed, output=told)
+        return Verdict(float(not failed), not failed, output=failure)
     await slot.kill_all()
     await slot.reset()
-    await fill(slot, prepared, solved=True)
-    control = await outcomes_of(slot, prepared, tests[:1])
+    await fill_slot(slot, prepared, solved=True)
+    control = await run_instance_tests(slot, prepared, tests[:1])
     if not control.complete:
         raise CheckFailed(f"the verifier does not work in this slot: {control.why}")
     return Verdict(0.0, solved=False, output=done.why)
 
 
-def problem(instance: Instance, mode: str) -> str:
+def problem_text(instance: Instance, mode: str) -> str:
     """The text of the task, with the dataset's `text` where the mode asks for it."""
     with_text = mode != "problem_statement" and bool(instance.text)
     return f"{instance.problem_statement}\n\n{instance.text}" if with_text else instance.problem_statement

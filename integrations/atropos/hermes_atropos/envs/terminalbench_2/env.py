@@ -13,9 +13,9 @@ from hermes_atropos.cache import default_cache_dir
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
-from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_directory, load_tasks, workdir_of
+from hermes_atropos.envs.terminalbench_2.tasks import TerminalBenchTask, environment_directory, find_workdir, load_tasks
 from hermes_atropos.spec import SandboxSpec
-from hermes_atropos.task_images import WITHOUT_IMAGES, PlacedTask, TaskImage, TaskImagesConfig, check_own_ports
+from hermes_atropos.task_images import WITHOUT_IMAGES, RunnableTask, SlotRequest, TaskImagesConfig, check_own_ports
 from hermes_exec import ConfigError
 
 
@@ -30,7 +30,7 @@ class TerminalBench2Config(TaskImagesConfig):
     force_build: bool = Field(default=False, description="build the image also where the task names one")
 
 
-class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
+class TerminalBench2Env(SandboxAgentEnv[RunnableTask[TerminalBenchTask]]):
     """Tasks of TerminalBench 2; there is nothing to train on."""
 
     name = "terminalbench_2"
@@ -42,7 +42,7 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
         config = self.config
         name = config.dataset_name or "shipped"
         tasks = await anyio.to_thread.run_sync(load_tasks, name, config.dataset_split)
-        self._tasks = chosen(tasks, config.task_filter, config.skip_tasks)
+        self._tasks = select_tasks(tasks, config.task_filter, config.skip_tasks)
         if config.backend_type in WITHOUT_IMAGES:
             raise ConfigError(
                 f"{self.name} needs images, which the backend {config.backend_type!r} does not have: use docker"
@@ -54,44 +54,44 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
         """Raises ConfigError: this is an evaluation."""
         raise ConfigError(f"{self.name} is an evaluation: use `evaluate`")
 
-    def format_prompt(self, item: PlacedTask[Task]) -> str:
+    def format_prompt(self, item: RunnableTask[TerminalBenchTask]) -> str:
         """The task's instruction."""
         return item.task.instruction
 
-    def sandbox_spec(self, item: PlacedTask[Task]) -> SandboxSpec:
+    def sandbox_spec(self, item: RunnableTask[TerminalBenchTask]) -> SandboxSpec:
         """The task's image, and a deadline that ends the episode; what counts is the state of the machine."""
         loop = {"deadline_s": self.config.task_timeout}
-        return SandboxSpec(image=item.at.image, workdir=item.at.workdir, score_in="slot", loop=loop)
+        return SandboxSpec(image=item.request.image, workdir=item.request.workdir, score_in="slot", loop=loop)
 
     async def setup_trajectory_workspace(
-        self, item: PlacedTask[Task], *, trajectory_id: str, exec_tool: ExecTool
+        self, item: RunnableTask[TerminalBenchTask], *, trajectory_id: str, exec_tool: ExecTool
     ) -> dict[str, Any]:
         """Note which shell the image has."""
         return {"shell": await find_shell(exec_tool)}
 
-    async def compute_reward(self, item: PlacedTask[Task], result: Episode, ctx: ToolContext) -> Verdict:
+    async def compute_reward(self, item: RunnableTask[TerminalBenchTask], result: Episode, ctx: ToolContext) -> Verdict:
         """What the task's own tests say."""
         return await score_task(ctx.slot, item.task, ctx.meta["shell"], self.config.test_timeout)
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Every task once; the share that is solved, by category."""
-        items = await self._images.placed(self.pool, self._tasks, self._image)
+        items = await self._images.resolve_tasks(self.pool, self._tasks, self._find_image)
         await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
 
-    async def _image(self, task: Task) -> TaskImage:
+    async def _find_image(self, task: TerminalBenchTask) -> SlotRequest:
         if task.image and not (self.config.force_build and task.environment_tar):
-            return TaskImage(
+            return SlotRequest(
                 task.image,
-                "image" if self.config.backend_type == "docker" else await anyio.to_thread.run_sync(workdir_of, task),
+                "image" if self.config.backend_type == "docker" else await anyio.to_thread.run_sync(find_workdir, task),
             )
         directory = await anyio.to_thread.run_sync(environment_directory, task, default_cache_dir("terminalbench"))
-        return await self._images.of(directory)
+        return await self._images.resolve(directory)
 
 
 ENV = TerminalBench2Env
 
 
-def chosen(tasks: Sequence[Task], only: str, skip: str) -> list[Task]:
+def select_tasks(tasks: Sequence[TerminalBenchTask], only: str, skip: str) -> list[TerminalBenchTask]:
     """The tasks of these names (separated by commas; empty: all) without others. Raises ConfigError for a name that no
     task has.
     """
@@ -99,7 +99,7 @@ def chosen(tasks: Sequence[Task], only: str, skip: str) -> list[Task]:
     unknown = wanted - {task.name for task in tasks}
     if unknown:
         raise ConfigError(f"task_filter: there is no task {', '.join(sorted(unknown))}")
-    found = [task for task in tasks if (not wanted or task.name in wanted) and task.name not in left_out]
-    if not found:
+    selection = [task for task in tasks if (not wanted or task.name in wanted) and task.name not in left_out]
+    if not selection:
         raise ConfigError("task_filter and skip_tasks leave no task")
-    return found
+    return selection

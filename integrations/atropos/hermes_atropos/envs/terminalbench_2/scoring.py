@@ -12,8 +12,8 @@ import anyio.to_thread
 
 from hermes_agent import CheckFailed, Verdict
 from hermes_atropos.context import ExecTool
-from hermes_atropos.envs.machine_state import or_without_the_work, tampered
-from hermes_atropos.envs.terminalbench_2.tasks import Task, unpack
+from hermes_atropos.envs.machine_state import find_tampering, score_with_control
+from hermes_atropos.envs.terminalbench_2.tasks import TerminalBenchTask, unpack
 from hermes_exec import ConfigError, Slot
 from hermes_exec.errors import ExecError
 
@@ -22,7 +22,7 @@ REWARD = f"{LOGS}/reward.txt"
 _PROBE = 'path=$(readlink -f "$(command -v bash)") && sha256sum "$path"'
 _REWARD_BYTES = 64
 _OUTPUT_BYTES = 16_384
-_KILLED = 9
+_SIGKILL = 9
 
 
 async def find_shell(exec_tool: ExecTool) -> dict[str, str]:
@@ -34,18 +34,18 @@ async def find_shell(exec_tool: ExecTool) -> dict[str, str]:
     return {path: digest}
 
 
-async def score_task(slot: Slot, task: Task, shell: dict[str, str], timeout_s: float) -> Verdict:
+async def score_task(slot: Slot, task: TerminalBenchTask, shell: dict[str, str], timeout_s: float) -> Verdict:
     """What `/tests/test.sh` wrote to `/logs/verifier/reward.txt`, else 1.0 when it ends with 0.
 
     What the model left in either place is taken away before. A bash that is not the one of the beginning is the model's
     doing: 0.0. So is a script that takes longer than `timeout_s` or is killed, and is not without the model's work.
     Raises CheckFailed when it is.
     """
-    return await or_without_the_work(slot, lambda: _scored(slot, task, shell, timeout_s))
+    return await score_with_control(slot, lambda: _score(slot, task, shell, timeout_s))
 
 
-async def _scored(slot: Slot, task: Task, shell: dict[str, str], timeout_s: float) -> Verdict:
-    changed = await tampered(slot, shell)
+async def _score(slot: Slot, task: TerminalBenchTask, shell: dict[str, str], timeout_s: float) -> Verdict:
+    changed = await find_tampering(slot, shell)
     if changed:
         return Verdict(0.0, solved=False, output=changed)
     try:
@@ -63,16 +63,16 @@ async def _scored(slot: Slot, task: Task, shell: dict[str, str], timeout_s: floa
     )
     if result.timed_out:
         raise CheckFailed(f"the tests took longer than {timeout_s:g} s; they printed: {result.output[-500:]}")
-    if result.signal == _KILLED:
+    if result.signal == _SIGKILL:
         raise CheckFailed(f"the tests were killed; they printed: {result.output[-500:]}")
     # What the tests left must not write the reward after them.
     await slot.kill_all()
-    written = await _reward(slot)
-    reward = float(result.ok) if written is None else written
+    file_reward = await _read_reward(slot)
+    reward = float(result.ok) if file_reward is None else file_reward
     return Verdict(reward, solved=reward >= 1.0, exit_code=result.exit_code, output=result.output)
 
 
-async def _put_tests(slot: Slot, task: Task) -> None:
+async def _put_tests(slot: Slot, task: TerminalBenchTask) -> None:
     for path in (TESTS, LOGS):
         await _clear(slot, path)
     with tempfile.TemporaryDirectory(prefix="hermes-exec-tests-") as scratch:
@@ -82,7 +82,7 @@ async def _put_tests(slot: Slot, task: Task) -> None:
         await slot.files.upload(directory, TESTS)
 
 
-def _write_tests(task: Task, directory: Path) -> None:
+def _write_tests(task: TerminalBenchTask, directory: Path) -> None:
     where = f"{task.name}: tests_tar"
     if task.tests_tar:
         unpack(task.tests_tar, directory, where)
@@ -115,7 +115,7 @@ async def _clear(slot: Slot, path: str) -> None:
             await slot.files.remove(f"{path}/{entry.name}", recursive=True)
 
 
-async def _reward(slot: Slot) -> float | None:
+async def _read_reward(slot: Slot) -> float | None:
     """The number in the file; None where there is none, or what stands there is no number from 0 to 1."""
     try:
         facts = await slot.files.stat(REWARD, follow=False)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes_atropos import datasets
-from hermes_atropos.cache import made
-from hermes_atropos.task_images import archived
+from hermes_atropos.cache import make_once
+from hermes_atropos.task_images import archive_directory
 from hermes_exec import ConfigError
 
 UNPACKED_BYTES = 512 << 20
@@ -31,7 +31,7 @@ MEMBERS = 20_000
 
 
 @dataclass(frozen=True)
-class Task:
+class TerminalBenchTask:
     """A task: what the model is told, where, and the archives (tar.gz) of its definition and its tests."""
 
     name: str
@@ -43,18 +43,18 @@ class Task:
     test_sh: str
 
 
-def task_of(row: Mapping[str, Any], where: str) -> Task:
+def parse_task(row: Mapping[str, Any], where: str) -> TerminalBenchTask:
     """The task in a row. Raises ConfigError that names row and field."""
-    name = datasets.field(row, "task_name", str, where)
+    name = datasets.read_field(row, "task_name", str, where)
     where = f"{where} ({name})"
-    task = Task(
+    task = TerminalBenchTask(
         name=name,
-        category=datasets.field(row, "category", str, where, ""),
-        instruction=datasets.field(row, "instruction", str, where),
-        image=datasets.field(row, "docker_image", str, where, ""),
-        environment_tar=_decoded(row, "environment_tar", where),
-        tests_tar=_decoded(row, "tests_tar", where),
-        test_sh=datasets.field(row, "test_sh", str, where, ""),
+        category=datasets.read_field(row, "category", str, where, ""),
+        instruction=datasets.read_field(row, "instruction", str, where),
+        image=datasets.read_field(row, "docker_image", str, where, ""),
+        environment_tar=_decode(row, "environment_tar", where),
+        tests_tar=_decode(row, "tests_tar", where),
+        test_sh=datasets.read_field(row, "test_sh", str, where, ""),
     )
     if not task.image and not task.environment_tar:
         raise ConfigError(f"{where}: it has neither docker_image nor environment_tar")
@@ -63,17 +63,19 @@ def task_of(row: Mapping[str, Any], where: str) -> Task:
     return task
 
 
-def load_tasks(dataset: str, split: str) -> list[Task]:
+def load_tasks(dataset: str, split: str) -> list[TerminalBenchTask]:
     """All tasks of a data set; `shipped` and a directory of readable tasks are packed first; blocking."""
-    directory = datasets.shipped("terminalbench_2") if dataset == datasets.SHIPPED else Path(dataset).expanduser()
+    directory = (
+        datasets.data_directory("terminalbench_2") if dataset == datasets.SHIPPED else Path(dataset).expanduser()
+    )
     if directory.is_dir() and any(directory.glob("*/instruction.md")):
-        rows: Iterable[Mapping[str, Any]] = pack(directory)
+        rows: Iterable[Mapping[str, Any]] = pack_tasks(directory)
     else:
         rows = datasets.load_dataset_rows(dataset, split)
-    return [task_of(row, f"row {number} of {dataset!r}") for number, row in enumerate(rows, 1)]
+    return [parse_task(row, f"row {number} of {dataset!r}") for number, row in enumerate(rows, 1)]
 
 
-def pack(directory: Path) -> list[dict[str, Any]]:
+def pack_tasks(directory: Path) -> list[dict[str, Any]]:
     """The tasks below a directory as rows; the same ones for the same content.
 
     A task is a directory with `instruction.md`, `task.json` (`category`, and `docker_image` where the image is one of a
@@ -90,8 +92,8 @@ def pack(directory: Path) -> list[dict[str, Any]]:
                 "category": facts.get("category", ""),
                 "instruction": path.read_text("utf-8").strip(),
                 "docker_image": facts.get("docker_image", ""),
-                "environment_tar": _packed(task / "environment"),
-                "tests_tar": _packed(task / "tests"),
+                "environment_tar": _pack(task / "environment"),
+                "tests_tar": _pack(task / "tests"),
                 "test_sh": script.read_text("utf-8") if script.is_file() else "",
             }
         )
@@ -121,16 +123,16 @@ def unpack(archive: bytes, target: Path, where: str) -> None:
         raise ConfigError(f"{where}: the archive cannot be unpacked: {type(error).__name__}: {error}") from error
 
 
-def environment_directory(task: Task, cache: Path) -> Path:
+def environment_directory(task: TerminalBenchTask, cache: Path) -> Path:
     """The directory of the task's definition, unpacked once by content; blocking."""
     target = cache / f"{task.name}-{hashlib.sha256(task.environment_tar).hexdigest()[:16]}"
     where = f"{task.name}: environment_tar"
-    place = made(target, lambda path: unpack(task.environment_tar, path, where))
-    inner = place / "environment"
-    return inner if not (place / "Dockerfile").is_file() and (inner / "Dockerfile").is_file() else place
+    root = make_once(target, lambda path: unpack(task.environment_tar, path, where))
+    inner = root / "environment"
+    return inner if not (root / "Dockerfile").is_file() and (inner / "Dockerfile").is_file() else root
 
 
-def workdir_of(task: Task) -> str | None:
+def find_workdir(task: TerminalBenchTask) -> str | None:
     """The last WORKDIR of the task's Dockerfile, for backends that do not know the image's; else None."""
     if not task.environment_tar:
         return None
@@ -138,20 +140,24 @@ def workdir_of(task: Task) -> str | None:
         directory = Path(scratch) / "environment"
         unpack(task.environment_tar, directory, f"{task.name}: environment_tar")
         texts = [path.read_text("utf-8", "replace") for path in directory.rglob("Dockerfile") if path.is_file()]
-    found = re.findall(r"(?im)^\s*WORKDIR\s+(/\S*)", texts[0]) if texts else []
-    return str(found[-1]) if found else None
+    matches = re.findall(r"(?im)^\s*WORKDIR\s+(/\S*)", texts[0]) if texts else []
+    return str(matches[-1]) if matches else None
 
 
-def _packed(directory: Path) -> str:
-    return base64.b64encode(gzip.compress(archived(directory), mtime=0)).decode("ascii") if directory.is_dir() else ""
+def _pack(directory: Path) -> str:
+    return (
+        base64.b64encode(gzip.compress(archive_directory(directory), mtime=0)).decode("ascii")
+        if directory.is_dir()
+        else ""
+    )
 
 
-def _decoded(row: Mapping[str, Any], name: str, where: str) -> bytes:
+def _decode(row: Mapping[str, Any], name: str, where: str) -> bytes:
     value = row.get(name)
     if isinstance(value, bytes):
         return value
     try:
-        return base64.b64decode("".join(datasets.field(row, name, str, where, "").split()), validate=True)
+        return base64.b64decode("".join(datasets.read_field(row, name, str, where, "").split()), validate=True)
     except (binascii.Error, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -160,7 +166,7 @@ def _decoded(row: Mapping[str, Any], name: str, where: str) -> bytes:
 
 def main() -> None:
     """Print tasks as rows."""
-    for row in pack(Path(sys.argv[1])):
+    for row in pack_tasks(Path(sys.argv[1])):
         sys.stdout.write(json.dumps(row) + "\n")
 
 

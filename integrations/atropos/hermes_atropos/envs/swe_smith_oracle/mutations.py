@@ -47,14 +47,14 @@ class Mutation:
         return source[: self.start] + self.text + source[self.end :]
 
 
-def mutations(source: bytes) -> list[Mutation]:
+def find_mutations(source: bytes) -> list[Mutation]:
     """All changes that are known for this file, in the order of the file; those that would not compile are left out.
 
     Raises:
         SyntaxError: it is no Python source.
     """
-    found = _Finder(source).all()
-    return [mutation for mutation in found if _compiles(mutation.apply(source))]
+    candidates = _Finder(source).find_all()
+    return [mutation for mutation in candidates if _compiles(mutation.apply(source))]
 
 
 def _compiles(source: bytes) -> bool:
@@ -74,22 +74,22 @@ class _Finder:
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
 
-    def all(self) -> list[Mutation]:
+    def find_all(self) -> list[Mutation]:
         if self._source.startswith(b"\xef\xbb\xbf") or b"\f" in self._source:
             return []
-        return sorted(self._in(self._tree, ()), key=lambda mutation: (mutation.start, mutation.end, mutation.text))
+        return sorted(self._visit(self._tree, ()), key=lambda mutation: (mutation.start, mutation.end, mutation.text))
 
-    def _in(self, node: ast.AST, names: tuple[str, ...]) -> Iterator[Mutation]:
+    def _visit(self, node: ast.AST, names: tuple[str, ...]) -> Iterator[Mutation]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef):
-                yield from self._in(child, (*names, child.name))
+                yield from self._visit(child, (*names, child.name))
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 function = ".".join((*names, child.name))
                 for statement in child.body:
                     for kind, start, end, text in self._changes(statement, child.body):
                         yield Mutation(kind, function, self._line(start), start, end, text.encode())
             elif not names:
-                yield from self._in(child, names)
+                yield from self._visit(child, names)
 
     def _changes(self, top: ast.stmt, body: list[ast.stmt]) -> Iterator[tuple[str, int, int, str]]:
         for node in [top, *ast.walk(top)][1:]:
@@ -109,7 +109,7 @@ class _Finder:
             if isinstance(node, ast.If | ast.IfExp | ast.While):
                 yield from self._condition(node.test)
             if isinstance(node, ast.stmt):
-                yield from self._removed(node, body)
+                yield from self._removal(node, body)
 
     def _operator(
         self, kind: str, left: ast.expr, right: ast.expr, swap: tuple[str, str] | None
@@ -133,18 +133,18 @@ class _Finder:
     def _arguments(self, call: ast.Call) -> Iterator[tuple[str, int, int, str]]:
         if len(call.args) < 2 or any(isinstance(argument, ast.Starred) for argument in call.args[:2]):
             return
-        one, two = call.args[:2]
-        if self._text(one) != self._text(two):
-            start, end = self._span(one)[0], self._span(two)[1]
-            between = self._source[self._span(one)[1] : self._span(two)[0]].decode("utf-8", "replace")
-            yield "args_swapped", start, end, f"{self._text(two)}{between}{self._text(one)}"
+        first, second = call.args[:2]
+        if self._text(first) != self._text(second):
+            start, end = self._span(first)[0], self._span(second)[1]
+            between = self._source[self._span(first)[1] : self._span(second)[0]].decode("utf-8", "replace")
+            yield "args_swapped", start, end, f"{self._text(second)}{between}{self._text(first)}"
 
-    def _removed(self, node: ast.stmt, body: list[ast.stmt]) -> Iterator[tuple[str, int, int, str]]:
+    def _removal(self, node: ast.stmt, body: list[ast.stmt]) -> Iterator[tuple[str, int, int, str]]:
         if len(body) < 2 or (node is body[0] and _is_docstring(node)):
             return
-        called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        stored = isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Name | ast.Tuple)
-        if called or stored or isinstance(node, ast.AugAssign):
+        is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        is_store = isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Name | ast.Tuple)
+        if is_call or is_store or isinstance(node, ast.AugAssign):
             yield "stmt_removed", *self._span(node), "pass"
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:

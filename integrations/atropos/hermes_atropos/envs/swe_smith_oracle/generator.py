@@ -20,15 +20,22 @@ import anyio.to_thread
 from hermes_atropos.envs.swe_smith_oracle import sdist
 from hermes_atropos.envs.swe_smith_oracle.git import apply
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, Sdist
-from hermes_atropos.envs.swe_smith_oracle.mutate import Mutation, function_source, mutations
+from hermes_atropos.envs.swe_smith_oracle.mutations import Mutation, find_mutations, function_source
 from hermes_atropos.envs.swe_smith_oracle.repository import sdist_tree, source_files
-from hermes_atropos.envs.swe_smith_oracle.verify import PLACE, VERIFIER, Report, run_tests
-from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, VENV, Settings, Workspaces, slot_python, venv_command
+from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER, VERIFIER_PATH, TestRunReport, run_tests
+from hermes_atropos.envs.swe_smith_oracle.workspace import (
+    REPO,
+    VENV,
+    PreparationSettings,
+    Workspaces,
+    slot_python,
+    venv_command,
+)
 from hermes_exec import SandboxPool, Slot
 
 _LARGEST_SHARE = 5
 """At most one in so many of all tests may fail: what breaks more is found by the first import."""
-_TRIES = 8
+_TRIES_PER_INSTANCE = 8
 """Mutants that are tried for each instance that is wanted, before a package is given up."""
 _HANG_FACTOR, _HANG_LEAST_S = 5.0, 20.0
 _NAMED_TESTS = 10
@@ -43,7 +50,7 @@ class Candidate:
 
 
 @dataclass
-class Yield:
+class MutantCounts:
     """What became of the mutants of a package."""
 
     package: str
@@ -64,12 +71,18 @@ class Yield:
         )
 
 
-Told = Callable[[Yield], None]
+OnProgress = Callable[[MutantCounts], None]
 
 
 async def make_instances(
-    pool: SandboxPool, package: str, *, count: int, seed: int, settings: Settings, told: Told = lambda _: None
-) -> tuple[list[Instance], Yield]:
+    pool: SandboxPool,
+    package: str,
+    *,
+    count: int,
+    seed: int,
+    settings: PreparationSettings,
+    on_progress: OnProgress = lambda _: None,
+) -> tuple[list[Instance], MutantCounts]:
     """Up to `count` instances of a package given as `name==version`, the same ones for the same seed where the tests
     are the same.
 
@@ -79,58 +92,67 @@ async def make_instances(
     name, _, version = package.partition("==")
     if not name or not version:
         raise InstanceUnusable(f"a package is given as NAME==VERSION, not {package!r}")
-    source = await anyio.to_thread.run_sync(sdist.find, name, version)
+    source = await anyio.to_thread.run_sync(sdist.find_sdist, name, version)
     with tempfile.TemporaryDirectory(prefix="swe-smith-") as directory:
         tree, git_dir = Path(directory) / "tree", Path(directory) / "git"
         commit = await anyio.to_thread.run_sync(sdist_tree, source, settings.cache, tree, git_dir)
-        venv = await Workspaces(pool, settings).environment(f"pypi/{name}@{commit}", tree, version)
+        venv = await Workspaces(pool, settings).ensure_environment(f"pypi/{name}@{commit}", tree, version)
         async with pool.slot() as slot:
-            return await _Package(slot, source, commit, tree, git_dir, settings, told).make(venv, count, seed)
+            return await _PackageMutator(slot, source, commit, tree, git_dir, settings, on_progress).make(
+                venv, count, seed
+            )
 
 
-class _Package:
+class _PackageMutator:
     def __init__(
-        self, slot: Slot, source: Sdist, commit: str, tree: Path, git_dir: Path, settings: Settings, told: Told
+        self,
+        slot: Slot,
+        source: Sdist,
+        commit: str,
+        tree: Path,
+        git_dir: Path,
+        settings: PreparationSettings,
+        on_progress: OnProgress,
     ) -> None:
         self._slot, self._source, self._commit = slot, source, commit
-        self._tree, self._git_dir, self._settings, self._told = tree, git_dir, settings, told
-        self._yield = Yield(f"{source.name}=={source.version}")
+        self._tree, self._git_dir, self._settings, self._on_progress = tree, git_dir, settings, on_progress
+        self._counts = MutantCounts(f"{source.name}=={source.version}")
 
-    async def make(self, venv: Path, count: int, seed: int) -> tuple[list[Instance], Yield]:
+    async def make(self, venv: Path, count: int, seed: int) -> tuple[list[Instance], MutantCounts]:
         await self._slot.files.upload(self._tree, REPO)
         await self._slot.files.upload(venv, VENV)
-        await self._slot.files.write_bytes(PLACE, VERIFIER.read_bytes())
+        await self._slot.files.write_bytes(VERIFIER_PATH, VERIFIER.read_bytes())
         (await self._slot.run(venv_command(self._settings))).check()
         stable = await self._stable_tests()
-        made: list[Instance] = []
+        instances: list[Instance] = []
         done: set[tuple[str, str]] = set()
         kinds: dict[str, int] = {}
         for candidate in self._candidates(seed):
             where = (candidate.file, candidate.mutation.function)
             kind = candidate.mutation.kind
-            if len(made) >= count or self._yield.tried >= count * _TRIES:
+            if len(instances) >= count or self._counts.tried >= count * _TRIES_PER_INSTANCE:
                 break
             if where in done or kinds.get(kind, 0) > count // 3:
                 continue
-            self._yield.tried += 1
-            instance = await self._proven(candidate, stable)
+            self._counts.tried += 1
+            instance = await self._prove(candidate, stable)
             if instance is not None:
-                made.append(instance)
+                instances.append(instance)
                 done.add(where)
                 kinds[kind] = kinds.get(kind, 0) + 1
-                self._yield.kept += 1
-            self._told(self._yield)
-        return made, self._yield
+                self._counts.kept += 1
+            self._on_progress(self._counts)
+        return instances, self._counts
 
     async def _stable_tests(self) -> list[str]:
         """The tests that pass, twice in a row."""
         runs = [await self._run(None, self._settings.test_timeout_s) for _ in range(2)]
         for run in runs:
             if not run.complete:
-                raise InstanceUnusable(f"the tests of {self._yield.package} do not run here: {run.why}")
+                raise InstanceUnusable(f"the tests of {self._counts.package} do not run here: {run.why}")
         passed = [{test for test, outcome in run.outcomes.items() if outcome == "passed"} for run in runs]
         stable = sorted(passed[0] & passed[1])
-        self._yield.tests, self._yield.base_seconds = len(stable), runs[1].seconds
+        self._counts.tests, self._counts.base_seconds = len(stable), runs[1].seconds
         if len(stable) < _LARGEST_SHARE:
             raise InstanceUnusable(
                 f"{len(stable)} tests of it pass here, which is too few; they printed: {runs[1].printed or 'nothing'}"
@@ -138,16 +160,18 @@ class _Package:
         return stable
 
     def _candidates(self, seed: int) -> list[Candidate]:
-        found = []
+        candidates = []
         for file in source_files(self._tree):
             try:
-                found += [Candidate(file, mutation) for mutation in mutations((self._tree / file).read_bytes())]
+                candidates += [
+                    Candidate(file, mutation) for mutation in find_mutations((self._tree / file).read_bytes())
+                ]
             except SyntaxError:
                 continue
-        random.Random(f"{seed} {self._yield.package}").shuffle(found)
-        return found
+        random.Random(f"{seed} {self._counts.package}").shuffle(candidates)
+        return candidates
 
-    async def _run(self, tests: Sequence[str] | None, timeout_s: float) -> Report:
+    async def _run(self, tests: Sequence[str] | None, timeout_s: float) -> TestRunReport:
         done = await run_tests(
             self._slot, slot_python(), tests, timeout_s=timeout_s, arguments=self._settings.test_arguments
         )
@@ -155,36 +179,36 @@ class _Package:
             await self._slot.kill_all()
         return done
 
-    async def _proven(self, candidate: Candidate, stable: list[str]) -> Instance | None:
+    async def _prove(self, candidate: Candidate, stable: list[str]) -> Instance | None:
         before = (self._tree / candidate.file).read_bytes()
         after = candidate.mutation.apply(before)
-        place = f"{REPO}/{candidate.file}"
-        limit_s = max(_HANG_LEAST_S, _HANG_FACTOR * self._yield.base_seconds)
-        await self._slot.files.write_bytes(place, after)
+        path = f"{REPO}/{candidate.file}"
+        limit_s = max(_HANG_LEAST_S, _HANG_FACTOR * self._counts.base_seconds)
+        await self._slot.files.write_bytes(path, after)
         try:
             runs = []
             for _ in range(2):
                 runs.append(await self._run(None, limit_s))
-                if not self._worth_it(runs[-1], stable):
+                if not self._is_useful(runs[-1], stable):
                     return None
         finally:
-            await self._slot.files.write_bytes(place, before)
-        failing = [set(run.failed(stable)) for run in runs]
+            await self._slot.files.write_bytes(path, before)
+        failing = [set(run.list_failed(stable)) for run in runs]
         if failing[0] != failing[1]:
-            self._yield.flaky += 1
+            self._counts.flaky += 1
             return None
         patch = self._patch(candidate.file, before, after)
-        await self._restored(patch, candidate.file, before, after)
+        await self._check_patch(patch, candidate.file, before, after)
         return self._instance(candidate, patch, after, sorted(failing[0]), stable, runs[0])
 
-    def _worth_it(self, run: Report, stable: list[str]) -> bool:
-        failing = len(run.failed(stable))
+    def _is_useful(self, run: TestRunReport, stable: list[str]) -> bool:
+        failing = len(run.list_failed(stable))
         if not run.complete:
-            self._yield.hung += 1
+            self._counts.hung += 1
         elif failing == 0:
-            self._yield.survived += 1
+            self._counts.survived += 1
         elif failing * _LARGEST_SHARE > len(stable):
-            self._yield.broke_too_much += 1
+            self._counts.broke_too_much += 1
         else:
             return True
         return False
@@ -197,7 +221,7 @@ class _Package:
         )
         return f"diff --git a/{file} b/{file}\n{body}"
 
-    async def _restored(self, patch: str, file: str, before: bytes, after: bytes) -> None:
+    async def _check_patch(self, patch: str, file: str, before: bytes, after: bytes) -> None:
         """Make sure that the patch gives the bug, and that its reverse takes it away."""
         path = self._tree / file
         for reverse, wanted in ((False, after), (True, before)):
@@ -207,7 +231,7 @@ class _Package:
                 raise InstanceUnusable(f"the patch for {file} does not restore it")
 
     def _instance(
-        self, candidate: Candidate, patch: str, after: bytes, failing: list[str], stable: list[str], run: Report
+        self, candidate: Candidate, patch: str, after: bytes, failing: list[str], stable: list[str], run: TestRunReport
     ) -> Instance:
         mutation = candidate.mutation
         name = f"{self._source.name}.{self._source.version}"
@@ -226,17 +250,17 @@ class _Package:
         )
 
 
-def _statement(candidate: Candidate, failing: list[str], run: Report) -> str:
+def _statement(candidate: Candidate, failing: list[str], run: TestRunReport) -> str:
     """The task in words: what fails and in which function to look, not which line was changed."""
-    named = "".join(f"- `{test}`\n" for test in failing[:_NAMED_TESTS])
+    listing = "".join(f"- `{test}`\n" for test in failing[:_NAMED_TESTS])
     if len(failing) > _NAMED_TESTS:
-        named += f"- and {len(failing) - _NAMED_TESTS} more\n"
+        listing += f"- and {len(failing) - _NAMED_TESTS} more\n"
     message = next((run.messages[test] for test in failing if run.messages.get(test)), "")
     message = re.sub(r"0x[0-9a-f]{6,}", "0x…", message)  # addresses are others each time
-    shown = f"\nThe first of them ends with:\n\n```\n{message.strip()}\n```\n" if message else ""
+    excerpt = f"\nThe first of them ends with:\n\n```\n{message.strip()}\n```\n" if message else ""
     return (
         f"`{candidate.mutation.function}` in `{candidate.file}` no longer does what it should. These tests fail:\n\n"
-        f"{named}{shown}\n"
+        f"{listing}{excerpt}\n"
         "Find the cause and mend it in the package's source. All other tests must go on passing. Changes of tests and "
         "of configuration do not count."
     )

@@ -23,7 +23,7 @@ def find_outage(result: RolloutResult) -> EpisodeError | None:
     return error if error.kind in {EndpointAway.__name__, EndpointFailing.__name__} else None
 
 
-def is_infrastructure(result: RolloutResult) -> bool:
+def is_infrastructure_failure(result: RolloutResult) -> bool:
     """Whether the slot failed, so that another one may do. A check that takes too long is the same in every slot."""
     failed = result.finish == "infra" and result.cause is ErrorCause.INFRA
     return failed and not isinstance(result.exception, CheckFailed)

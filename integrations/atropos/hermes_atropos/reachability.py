@@ -26,10 +26,10 @@ _SIOCGIFADDR = 0x8915
 _IFREQ_BYTES = 40
 
 
-class Server(NamedTuple):
+class ProtectedServer(NamedTuple):
     """A server that slots must not reach: what it is, and its address."""
 
-    what: str
+    role: str
     url: str
 
     @property
@@ -39,15 +39,18 @@ class Server(NamedTuple):
         return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-class Reach:
+class ReachabilityCheck:
     """Tries, out of slots, to connect to servers: once for each profile of the pool and each sandbox of several slots
     (containers of one slot are alike), and again as long as one of the servers is not there.
     """
 
     def __init__(self, trainer: str | None, samplers: Iterable[str]) -> None:
-        self._servers = [*([Server(TRAINER, trainer)] if trainer else []), *(Server(SAMPLER, url) for url in samplers)]
-        self._safe: set[tuple[str | None, str]] = set()
-        self._one = anyio.Lock()
+        self._servers = [
+            *([ProtectedServer(TRAINER, trainer)] if trainer else []),
+            *(ProtectedServer(SAMPLER, url) for url in samplers),
+        ]
+        self._checked_scopes: set[tuple[str | None, str]] = set()
+        self._lock = anyio.Lock()
 
     async def check(self, slot: Slot, profile: str | None) -> None:
         """Return where no program of the slot can connect to a server.
@@ -56,46 +59,46 @@ class Reach:
             ServerReachable: one can.
             ExecError: the slot is lost.
         """
-        place = (profile, "" if slot.isolation.level == "exclusive" else slot.sandbox)
-        async with self._one:
-            if place not in self._safe and all([await self._check(slot, server) for server in self._servers]):
-                self._safe.add(place)
+        scope = (profile, "" if slot.isolation.level == "exclusive" else slot.sandbox)
+        async with self._lock:
+            if scope not in self._checked_scopes and all([await self._check(slot, server) for server in self._servers]):
+                self._checked_scopes.add(scope)
 
-    async def _check(self, slot: Slot, server: Server) -> bool:
+    async def _check(self, slot: Slot, server: ProtectedServer) -> bool:
         """Return whether this says that it cannot be reached: not where the server is not there yet."""
         addresses = await anyio.to_thread.run_sync(_resolve, server)
-        here = [address for address in addresses if is_here(address)]
+        here = [address for address in addresses if is_local_address(address)]
         if here and await _shares_loopback(slot):
             raise _refusal(slot, server)
         if here:
             addresses = [*addresses, *await anyio.to_thread.run_sync(own_addresses)]
         # Elsewhere a loopback is another one. A public address of a model's provider asks for a key.
-        wanted = {a for a in addresses if not a.is_loopback and (server.what == TRAINER or not is_elsewhere(a))}
+        wanted = {a for a in addresses if not a.is_loopback and (server.role == TRAINER or not is_remote_public(a))}
         if addresses and not wanted:
             return True
-        reached = await _find_reached(slot, wanted, server.port)
+        reached = await _find_reachable(slot, wanted, server.port)
         if reached is not None:
             raise _refusal(slot, server, f"{reached}:{server.port}")
-        return any([await _answers(str(address), server.port) for address in addresses])
+        return any([await _accepts_connections(str(address), server.port) for address in addresses])
 
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def _resolve(server: Server) -> list[_Address]:
+def _resolve(server: ProtectedServer) -> list[_Address]:
     host = urlsplit(server.url).hostname
     if not host:
         return []
     try:
-        found = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    named = {ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found}
+    addresses = {ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in infos}
     # An address to listen at stands for all of this host.
-    return [ipaddress.ip_address("127.0.0.1") if address.is_unspecified else address for address in named]
+    return [ipaddress.ip_address("127.0.0.1") if address.is_unspecified else address for address in addresses]
 
 
-def is_here(address: _Address) -> bool:
+def is_local_address(address: _Address) -> bool:
     """Return whether it is an address of this host."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
@@ -106,23 +109,23 @@ def is_here(address: _Address) -> bool:
     return True
 
 
-def is_elsewhere(address: _Address) -> bool:
+def is_remote_public(address: _Address) -> bool:
     """Return whether it is a public address of another host. Neither a private one is, nor one that a provider or a VPN
     shares out (100.64.0.0/10).
     """
-    return address.is_global and not is_here(address)
+    return address.is_global and not is_local_address(address)
 
 
 def own_addresses() -> list[_Address]:
     """Return the IPv4 addresses of this host's interfaces, bridges of container engines included."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    addresses = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = array.array("B", struct.pack(f"{_IFREQ_BYTES}s", name.encode()))
             with suppress(OSError):
-                fcntl.ioctl(asked, _SIOCGIFADDR, request)
-                found.append(ipaddress.ip_address(request.tobytes()[20:24]))
-    return found
+                fcntl.ioctl(probe, _SIOCGIFADDR, request)
+                addresses.append(ipaddress.ip_address(request.tobytes()[20:24]))
+    return addresses
 
 
 async def _shares_loopback(slot: Slot) -> bool:
@@ -138,12 +141,12 @@ async def _shares_loopback(slot: Slot) -> bool:
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, greet)
-        found = await _read(slot, "127.0.0.1", port, len(token))
+        greeting = await _read_greeting(slot, "127.0.0.1", port, len(token))
         tasks.cancel_scope.cancel()
-    return found == token
+    return greeting == token
 
 
-async def _read(slot: Slot, host: str, port: int, size: int) -> bytes | None:
+async def _read_greeting(slot: Slot, host: str, port: int, size: int) -> bytes | None:
     """What a server sends first to a program in the slot; None where there is no connection."""
     data = b""
     with anyio.move_on_after(_CONNECT_S):
@@ -161,7 +164,7 @@ async def _read(slot: Slot, host: str, port: int, size: int) -> bytes | None:
     return None
 
 
-async def _find_reached(slot: Slot, addresses: Iterable[_Address], port: int) -> str | None:
+async def _find_reachable(slot: Slot, addresses: Iterable[_Address], port: int) -> str | None:
     """Return one of these addresses that the slot can connect to. All are tried at once: firewalls that drop packets
     take the whole time for each.
     """
@@ -170,7 +173,7 @@ async def _find_reached(slot: Slot, addresses: Iterable[_Address], port: int) ->
 
     async def connect(host: str) -> None:
         try:
-            if await _read(slot, host, port, 0) is not None:
+            if await _read_greeting(slot, host, port, 0) is not None:
                 reached.append(host)
         except ExecError as error:
             lost.append(error)
@@ -183,17 +186,17 @@ async def _find_reached(slot: Slot, addresses: Iterable[_Address], port: int) ->
     return min(reached, default=None)
 
 
-async def _answers(host: str, port: int) -> bool:
+async def _accepts_connections(host: str, port: int) -> bool:
     with anyio.move_on_after(_CONNECT_S), suppress(OSError):
         async with await anyio.connect_tcp(host, port):
             return True
     return False
 
 
-def _refusal(slot: Slot, server: Server, at: str = "") -> ServerReachable:
+def _refusal(slot: Slot, server: ProtectedServer, at: str = "") -> ServerReachable:
     return ServerReachable(
-        f"slots of the backend {slot.backend!r} can connect to {server.what} ({server.url}{at and f', at {at}'}), "
+        f"slots of the backend {slot.backend!r} can connect to {server.role} ({server.url}{at and f', at {at}'}), "
         "which trusts whoever connects: a model could write its own rewards. Turn the network of the slots off "
         "(--env.network false), take slots with a network of their own (such as --env.backend docker, with a server "
-        f"that listens on 127.0.0.1 alone), or run {server.what} on a host of its own that slots cannot reach"
+        f"that listens on 127.0.0.1 alone), or run {server.role} on a host of its own that slots cannot reach"
     )

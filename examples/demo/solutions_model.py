@@ -30,9 +30,9 @@ class SolutionsModel:
     @classmethod
     def of(cls, tasks: Path, solutions: Path) -> SolutionsModel:
         """From a file of prompts and one of solutions by their ids."""
-        known = json.loads(solutions.read_text("utf-8"))
+        calls = json.loads(solutions.read_text("utf-8"))
         lines = map(json.loads, tasks.read_text("utf-8").splitlines())
-        return cls({task["prompt"]: known[task["id"]] for task in lines})
+        return cls({task["prompt"]: calls[task["id"]] for task in lines})
 
     async def complete(
         self,
@@ -49,34 +49,34 @@ class SolutionsModel:
         name, arguments = steps[turn]
         results = [message_text(message) for message in reversed(messages) if message["role"] == "tool"]
         try:
-            return Completion("", (call(name, _filled(arguments, results), call_id=f"call_{turn}"),))
+            return Completion("", (call(name, _fill_arguments(arguments, results), call_id=f"call_{turn}"),))
         except LookupError as error:
             return Completion(f"I do not find {error.args[0]!r}.")
 
 
-def _filled(arguments: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
-    filled = dict(arguments)
+def _fill_arguments(arguments: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
+    result = dict(arguments)
     if "ref" in arguments:
-        filled["ref"] = _ref(arguments["ref"], results)
-    if found := _FROM_RESULTS.search(arguments.get("content", "")):
-        filled["content"] = arguments["content"].replace(found[0], _first(found[1], results))
-    return filled
+        result["ref"] = _find_ref(arguments["ref"], results)
+    if match := _FROM_RESULTS.search(arguments.get("content", "")):
+        result["content"] = arguments["content"].replace(match[0], _find_first(match[1], results))
+    return result
 
 
-def _ref(text: str, results: Sequence[str]) -> str:
+def _find_ref(text: str, results: Sequence[str]) -> str:
     for result in results:
         try:
             snapshot = str(json.loads(result).get("snapshot", ""))
         except (ValueError, AttributeError):
             continue
         for line in snapshot.splitlines():
-            if text in line and (found := re.search(r"\[ref=(\w+)\]", line)):
-                return f"@{found[1]}"
+            if text in line and (match := re.search(r"\[ref=(\w+)\]", line)):
+                return f"@{match[1]}"
     raise LookupError(text)
 
 
-def _first(pattern: str, results: Sequence[str]) -> str:
+def _find_first(pattern: str, results: Sequence[str]) -> str:
     for result in results:
-        if found := re.search(pattern, result.replace('\\"', '"').replace("\\n", "\n")):
-            return found[1]
+        if match := re.search(pattern, result.replace('\\"', '"').replace("\\n", "\n")):
+            return match[1]
     raise LookupError(pattern)

@@ -32,15 +32,15 @@ def check_messages(messages: Sequence[object]) -> list[Message]:
     if not messages:
         raise ValueError("are none")
     checked: list[Message] = []
-    waiting: list[str] = []
+    pending_ids: list[str] = []
     for number, message in enumerate(messages, 1):
         try:
             checked.append(_validate(message))
-            _check_place(checked[-1], waiting)
+            _check_order(checked[-1], pending_ids)
         except ValueError as error:
             raise ValueError(f"message {number} {error}") from None
-    if waiting:
-        raise ValueError(f"have no result of the call {waiting[0]!r}")
+    if pending_ids:
+        raise ValueError(f"have no result of the call {pending_ids[0]!r}")
     if checked[-1]["role"] not in ("user", "tool"):
         raise ValueError("do not end with a message of the user or a tool, which the model could answer")
     if checked[-1]["role"] == "user" and not message_text(checked[-1]).strip() and not image_parts(checked[-1]):
@@ -80,10 +80,10 @@ def _drop_nulls(value: object) -> object:
     return [_drop_nulls(part) for part in value] if isinstance(value, list) else value
 
 
-def _check_names(entry: Mapping[str, Any], known: Sequence[str]) -> None:
+def _check_names(entry: Mapping[str, Any], allowed: Sequence[str]) -> None:
     for name in entry:
-        if name not in known:
-            raise ValueError(f"has an unknown entry {name!r}; {nearest(name, known)}")
+        if name not in allowed:
+            raise ValueError(f"has an unknown entry {name!r}; {nearest(name, allowed)}")
 
 
 def _check_content(role: str, content: object) -> None:
@@ -119,12 +119,12 @@ def _check_calls(calls: object) -> None:
         call.setdefault("type", "function")
 
 
-def _check_place(message: Message, waiting: list[str]) -> None:
-    """Check that results come right after their calls; `waiting` are the ids of calls without a result yet."""
+def _check_order(message: Message, pending_ids: list[str]) -> None:
+    """Check that results come right after their calls; `pending_ids` are the ids of calls without a result yet."""
     if message["role"] == "tool":
-        if message["tool_call_id"] not in waiting:
+        if message["tool_call_id"] not in pending_ids:
             raise ValueError(f"is the result of no call before it: {message['tool_call_id']!r}")
-        waiting.remove(message["tool_call_id"])
-    elif waiting:
-        raise ValueError(f"comes before the result of the call {waiting[0]!r}")
-    waiting += [str(call["id"]) for call in message.get("tool_calls") or ()]
+        pending_ids.remove(message["tool_call_id"])
+    elif pending_ids:
+        raise ValueError(f"comes before the result of the call {pending_ids[0]!r}")
+    pending_ids += [str(call["id"]) for call in message.get("tool_calls") or ()]

@@ -13,15 +13,15 @@ from hermes_exec import Slot
 from hermes_exec.results import RunResult
 
 VERIFIER = Path(__file__).with_name("verifier.py")
-PLACE = "check/verifier.py"
+VERIFIER_PATH = "check/verifier.py"
 """Where it stands, below the work directory of a slot."""
 CHUNK = 50
 _REPORT_BYTES = 8 << 20
-_SHOWN = 500
+_OUTPUT_CHARS = 500
 
 
 @dataclass(frozen=True)
-class Report:
+class TestRunReport:
     """What the tests did, with the end of what they `printed`. Where `complete` is False the verifier told nothing, for
     the reason in `why`: the outcomes are then those of the chunks before.
     """
@@ -33,7 +33,7 @@ class Report:
     seconds: float = 0.0
     printed: str = ""
 
-    def failed(self, expected: Sequence[str]) -> list[str]:
+    def list_failed(self, expected: Sequence[str]) -> list[str]:
         """Those of the expected tests that did not pass: that failed, were skipped, or were not there."""
         return [test for test in expected if self.outcomes.get(test) != "passed"]
 
@@ -45,10 +45,10 @@ async def run_tests(
     *,
     timeout_s: float,
     arguments: Sequence[str] = (),
-    all_of_them: bool = False,
-) -> Report:
+    run_all: bool = False,
+) -> TestRunReport:
     """Run tests (None: all that there are) in chunks of 50, in `repo` below the slot's work directory, and stop at the
-    first chunk that has one that did not pass unless `all_of_them` is set. `timeout_s` is for the whole.
+    first chunk that has one that did not pass unless `run_all` is set. `timeout_s` is for the whole.
 
     Raises ExecError when the slot is lost.
     """
@@ -62,22 +62,22 @@ async def run_tests(
         done = await _run_chunk(slot, python, chunk, max(0.1, left_s), arguments)
         seconds = time.monotonic() - started
         if isinstance(done, str):
-            return Report(outcomes, messages, complete=False, why=done, seconds=seconds)
+            return TestRunReport(outcomes, messages, complete=False, why=done, seconds=seconds)
         outcomes |= done.outcomes
         messages |= done.messages
         printed = done.printed
-        if chunk is not None and done.failed(chunk) and not all_of_them:
+        if chunk is not None and done.list_failed(chunk) and not run_all:
             break
-    return Report(outcomes, messages, seconds=time.monotonic() - started, printed=printed)
+    return TestRunReport(outcomes, messages, seconds=time.monotonic() - started, printed=printed)
 
 
 async def _run_chunk(
     slot: Slot, python: Sequence[str], chunk: Sequence[str] | None, timeout_s: float, arguments: Sequence[str]
-) -> Report | str:
+) -> TestRunReport | str:
     nonce = secrets.token_hex(16)
     request = {"nonce": nonce, "root": "repo", "tests": chunk, "arguments": list(arguments)}
     result = await slot.run(
-        [*python, "-I", PLACE],
+        [*python, "-I", VERIFIER_PATH],
         stdin=json.dumps(request),
         env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         timeout_s=timeout_s,
@@ -86,21 +86,21 @@ async def _run_chunk(
     return read_report(result, nonce)
 
 
-def read_report(result: RunResult, nonce: str) -> Report | str:
+def read_report(result: RunResult, nonce: str) -> TestRunReport | str:
     """What a run of the verifier told, or why it told nothing. Only a report with its nonce, from a run that ended by
     itself, counts.
     """
     if result.timed_out:
-        return f"the tests took longer than their time; they printed: {result.stderr[-_SHOWN:]}"
+        return f"the tests took longer than their time; they printed: {result.stderr[-_OUTPUT_CHARS:]}"
     if result.exit_code != 0 or result.stdout_dropped_bytes:
-        return f"the tests ended with exit code {result.exit_code}; they printed: {result.stderr[-_SHOWN:]}"
+        return f"the tests ended with exit code {result.exit_code}; they printed: {result.stderr[-_OUTPUT_CHARS:]}"
     try:
         report = json.loads(result.stdout_bytes)
-        told = report["nonce"]
+        report_nonce = report["nonce"]
         outcomes = {str(test): str(outcome) for test, outcome in report["outcomes"].items()}
         messages = {str(test): str(text) for test, text in report["messages"].items()}
     except (ValueError, TypeError, KeyError, AttributeError):
-        return f"the verifier ended without a report; the tests printed: {result.stderr[-_SHOWN:]}"
-    if told != nonce:
+        return f"the verifier ended without a report; the tests printed: {result.stderr[-_OUTPUT_CHARS:]}"
+    if report_nonce != nonce:
         return "the report has not the number of its request"
-    return Report(outcomes, messages, printed=result.stderr[-_SHOWN:].strip())
+    return TestRunReport(outcomes, messages, printed=result.stderr[-_OUTPUT_CHARS:].strip())
