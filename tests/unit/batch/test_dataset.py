@@ -186,9 +186,9 @@ def test_messages_begin_the_conversation(tmp_path: Path) -> None:
     calling = {"role": "assistant", "content": "", "tool_calls": [CALL]}
     assert task.beginning == [*messages[:2], calling, *messages[3:]]
     config = BatchConfig(dataset=tmp_path, out=tmp_path, model="m", system_prompt="run")
-    assert config.rollout(task).messages == task.beginning
+    assert config.make_rollout(task).messages == task.beginning
     (task,) = read_dataset(write(tmp_path, {"messages": [USER]}))
-    assert config.rollout(task).messages == [{"role": "system", "content": "run"}, USER]
+    assert config.make_rollout(task).messages == [{"role": "system", "content": "run"}, USER]
 
 
 @pytest.mark.parametrize(
