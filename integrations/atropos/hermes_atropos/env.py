@@ -21,7 +21,6 @@ from tenacity import RetryError
 
 from hermes_agent import Episode, Message, Verdict
 from hermes_agent.parsers import Parser
-from hermes_agent.tokens.samplers import exact_at
 from hermes_atropos import run_files
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
@@ -31,7 +30,7 @@ from hermes_atropos.hooks import check_hooks, guard_hooks
 from hermes_atropos.metrics import format_conversation
 from hermes_atropos.reachability import ReachabilityCheck
 from hermes_atropos.rollout_scheduler import RolloutScheduler
-from hermes_atropos.servers import LOGPROBS, ServerKind, close_servers, innermost_error, validate_servers
+from hermes_atropos.servers import ServerKind, check_logprobs, close_servers, innermost_error, validate_servers
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError, SandboxPool
 
@@ -171,7 +170,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
     async def env_manager(self) -> None:
         """`serve`: fill groups for a trainer."""
-        self._check_exactness()
+        check_logprobs(self.scheduler.kind, self.config)
         if self.scheduler.kind == "openai" and not self.config.send_without_logprobs:
             raise ConfigError(
                 "a chat server gives neither token ids nor log-probabilities, which trainers need: use a vllm or an "
@@ -200,7 +199,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         """`process`: write groups to a file."""
         self.max_token_len = self.config.max_token_length
         try:
-            self._check_exactness()
+            check_logprobs(self.scheduler.kind, self.config)
             await self._run_in_pool(super().process_manager)
             self.scheduler.check_written(self.n_groups_to_process)
         finally:
@@ -210,19 +209,6 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         """`evaluate`: the evaluation alone, which goes on where one before it in the same directory has ended."""
         self._resumes = True
         await self._run_in_pool(super()._run_evaluate, in_groups=False)
-
-    def _check_exactness(self) -> None:
-        if self.scheduler.kind == "openai":
-            return
-        mode = self.config.logprobs or LOGPROBS[self.scheduler.kind]
-        if not exact_at(mode, self.config.sampling_parameters):
-            sampling = self.config.sampling_parameters
-            raise ConfigError(
-                f"log-probabilities of a {self.scheduler.kind} server are {mode}, and with {sampling} not those "
-                "of what is sampled, so that every ratio of a trainer would be wrong: sample with temperature 1 and "
-                "without top_p and the like, or start the server with processed log-probabilities and say "
-                "--env.logprobs processed"
-            )
 
     async def _run_in_pool(self, work: Callable[[], Awaitable[None]], *, in_groups: bool = True) -> None:
         """Work with the pool open. When it ends, however that is, the workers end, then every slot goes back, and then

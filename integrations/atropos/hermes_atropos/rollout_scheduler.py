@@ -7,15 +7,12 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import anyio
 from atroposlib.envs.base import ScoredDataGroup
 
 from hermes_agent import (
-    AccessRefused,
-    CheckFailed,
     Episode,
     EpisodeError,
     Message,
@@ -25,8 +22,7 @@ from hermes_agent import (
     Verdict,
 )
 from hermes_agent.models.base import SessionModel
-from hermes_agent.rewards import show_value, to_float
-from hermes_agent.scoring import check_verdict
+from hermes_agent.rewards import show_value
 from hermes_agent.tokens import ChatTemplate
 from hermes_atropos.context import ToolContext
 from hermes_atropos.environment import Environment
@@ -45,6 +41,7 @@ from hermes_atropos.groups import (
 from hermes_atropos.hooks import translate_hook_errors
 from hermes_atropos.loop_watch import LoopWatch
 from hermes_atropos.metrics import RolloutTally
+from hermes_atropos.rollout_outcomes import RolloutFailed, explain_outcome, is_final, mark_for_reroll, to_verdict
 from hermes_atropos.servers import ServerKind, Servers, make_model
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError, ErrorCause, ExecError, ImageError, Slot
@@ -186,11 +183,11 @@ class RolloutScheduler(Generic[ItemT]):
             failure = EpisodeError(0, "infra", type(error).__name__, str(error))
             return RolloutResult(None, error=failure, exception=error, cause=ErrorCause.CONFIG)
         while True:
-            result = _mark_for_reroll(await rollout.run(self._env.pool, model))
+            result = mark_for_reroll(await rollout.run(self._env.pool, model))
             has_result = result.reward is not None or result.finish == "deadline"
             if isinstance(result.exception, EnvironmentMistake | ServerReachable):
-                self.stop(_explain(result), ErrorCause.CONFIG)
-            if has_result or _is_final(result) or rerolls >= config.max_rerolls:
+                self.stop(explain_outcome(result), ErrorCause.CONFIG)
+            if has_result or is_final(result) or rerolls >= config.max_rerolls:
                 return result
             rerolls += 1
             rollout = self._rollout(item, spec, toolsets)
@@ -272,7 +269,7 @@ class RolloutScheduler(Generic[ItemT]):
                 tasks.start_soon(self._roll, item, spec, model, group, slot)
 
     async def _roll(self, item: ItemT, spec: SandboxSpec, model: SessionModel, group: Group, first: Slot) -> None:
-        result = _mark_for_reroll(await self._rollout(item, spec, group.toolsets).run_in(first, model))
+        result = mark_for_reroll(await self._rollout(item, spec, group.toolsets).run_in(first, model))
         # Whoever waits for a slot has it now, and not when the slowest of the group has ended.
         await self._env.pool.release(first)
         while True:
@@ -281,11 +278,11 @@ class RolloutScheduler(Generic[ItemT]):
             if done is not None:
                 group.done.append(done)
                 return
-            if _is_final(result) or group.rerolls >= self._env.config.max_rerolls:
-                raise _RolloutFailed(result, group.rerolls) from result.exception
+            if is_final(result) or group.rerolls >= self._env.config.max_rerolls:
+                raise RolloutFailed(result, group.rerolls) from result.exception
             group.rerolls += 1
-            logger.info("a rollout of group %d is rolled again: %s", group.number, _explain(result))
-            result = _mark_for_reroll(await self._rollout(item, spec, group.toolsets).run(self._env.pool, model))
+            logger.info("a rollout of group %d is rolled again: %s", group.number, explain_outcome(result))
+            result = mark_for_reroll(await self._rollout(item, spec, group.toolsets).run(self._env.pool, model))
 
     def _rollout(self, item: ItemT, spec: SandboxSpec, toolsets: Sequence[str]) -> Rollout:
         env, config = self._env, self._env.config
@@ -304,14 +301,14 @@ class RolloutScheduler(Generic[ItemT]):
             ctx = ToolContext(slot, meta=meta)
             if not env.verifies:
                 with translate_hook_errors(env, "compute_reward"):
-                    return _to_verdict(await env.compute_reward(item, episode, ctx))
+                    return to_verdict(await env.compute_reward(item, episode, ctx))
             with translate_hook_errors(env, "verify_and_score_trajectory"):
                 outcome: Any = await env.verify_and_score_trajectory(
                     item, episode, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool, workspace_meta=meta
                 )
                 if not isinstance(outcome, tuple) or len(outcome) != 2:
                     raise EnvironmentMistake(f"it returns a reward and a mapping, not {show_value(outcome)}")
-                return _to_verdict(outcome[0])
+                return to_verdict(outcome[0])
 
         with translate_hook_errors(env, "format_prompt"):
             messages = _messages(env.format_prompt(item), config.system_prompt)
@@ -340,7 +337,7 @@ class RolloutScheduler(Generic[ItemT]):
 
     def _drop_group(self, item: ItemT, group: Group, error: Exception) -> None:
         message = f"{type(error).__name__}: {error}"
-        if isinstance(error, _RolloutFailed):
+        if isinstance(error, RolloutFailed):
             # What is wrong for the first group, and not with the model, the machine or its item, is so for all.
             final = error.mistake or error.refused or (not self.filled and error.settled)
             self._drop(error.cause, f"group {group.number}: {error}", final=final)
@@ -373,19 +370,6 @@ class RolloutScheduler(Generic[ItemT]):
         self._scope.cancel()
 
 
-class _RolloutFailed(Exception):
-    """Raised when a rollout of a group cannot be had."""
-
-    def __init__(self, result: RolloutResult, rerolls: int) -> None:
-        super().__init__(_explain(result) + (f" (after {rerolls} that were rolled again)" if rerolls else ""))
-        self.cause = result.cause
-        errors = () if result.episode is None else result.episode.errors
-        self.refused = any(error.kind == AccessRefused.__name__ for error in errors)
-        """A refused key is refused for every group."""
-        self.mistake = isinstance(result.exception, EnvironmentMistake | ServerReachable)
-        self.settled = result.cause is ErrorCause.CONFIG or _is_bug(result)
-
-
 async def _cancel_all(tasks: set[asyncio.Task[Any] | None]) -> None:
     """Cancel these tasks, and wait until they have ended."""
     running = [task for task in tasks - {None, asyncio.current_task()} if task is not None]
@@ -399,51 +383,6 @@ def _list_causes(failures: Iterable[str]) -> str:
     return "\n  ".join({failure.partition(": ")[2]: failure for failure in failures}.values())
 
 
-def _mark_for_reroll(result: RolloutResult) -> RolloutResult:
-    """Return a result that is rolled again where a hook could not read what the model left."""
-    raised = result.exception is not None and not isinstance(result.exception, ExecError)
-    return replace(result, cause=ErrorCause.INFRA) if raised and result.cause is ErrorCause.CONFIG else result
-
-
-def _is_final(result: RolloutResult) -> bool:
-    """Whether another try comes out the same."""
-    return result.cause in (ErrorCause.CONFIG, ErrorCause.TASK) or _is_prompt_too_long(result)
-
-
-def _is_bug(result: RolloutResult) -> bool:
-    """Whether a hook of the environment raised what nobody expects."""
-    return result.exception is not None and not isinstance(result.exception, ExecError | OSError | CheckFailed)
-
-
-def _is_prompt_too_long(result: RolloutResult) -> bool:
-    """Whether the prompt alone leaves no room for an answer."""
-    return result.finish == "context" and result.episode is not None and not result.episode.turns
-
-
 def _messages(prompt: str | Sequence[Message], system: str | None) -> list[Message]:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     return messages if system is None else [{"role": "system", "content": system}, *messages]
-
-
-def _explain(result: RolloutResult) -> str:
-    """What kept a rollout from being of use."""
-    error = result.failure
-    description = result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
-    if isinstance(result.exception, EnvironmentMistake):
-        description = f"the code of the environment: {result.exception}"
-    elif _is_bug(result) and error is not None:
-        description = f"the code of the environment: {error.kind}: {error.message}"
-    return description + (", which --env.max_token_length bounds" if _is_prompt_too_long(result) else "")
-
-
-def _to_verdict(value: object) -> Verdict:
-    """Return what an environment gives as a reward. Raises EnvironmentMistake where that is no finite number."""
-    try:
-        if isinstance(value, Verdict):
-            return check_verdict(value, "it")
-        reward = to_float(value)
-    except ConfigError as error:
-        raise EnvironmentMistake(str(error)) from None
-    except ValueError as error:
-        raise EnvironmentMistake(f"a reward is a finite number, or a Verdict: {error}") from None
-    return Verdict(reward, solved=reward >= 1)

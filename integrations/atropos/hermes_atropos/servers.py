@@ -22,7 +22,7 @@ from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import Parsed, Parser, get_parser
 from hermes_agent.parsers.base import Tools
 from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession
-from hermes_agent.tokens.samplers import LogprobsMode, with_one_stop
+from hermes_agent.tokens.samplers import LogprobsMode, exact_at, with_one_stop
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_exec import ConfigError, ErrorCause
 
@@ -292,3 +292,16 @@ def validate_servers(servers: object, config: SandboxEnvConfig) -> list[APIServe
         timeout = config.request_timeout_s or server.timeout
         checked.append(server.model_copy(update={"tokenizer_name": config.tokenizer_name, "timeout": timeout}))
     return checked
+
+
+def check_logprobs(kind: ServerKind, config: SandboxEnvConfig) -> None:
+    """Raise ConfigError where a server's log-probabilities are not those of its samples."""
+    if kind == "openai":
+        return
+    mode, sampling = config.logprobs or LOGPROBS[kind], config.sampling_parameters
+    if not exact_at(mode, sampling):
+        raise ConfigError(
+            f"log-probabilities of a {kind} server are {mode}, and with {sampling} not those of what is sampled, so "
+            "that every ratio of a trainer would be wrong: sample with temperature 1 and without top_p and the like, "
+            "or start the server with processed log-probabilities and say --env.logprobs processed"
+        )

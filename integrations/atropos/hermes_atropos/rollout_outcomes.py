@@ -1,0 +1,69 @@
+"""What a rollout came to: whether it may be rolled again, why it failed, and its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hermes_agent import AccessRefused, CheckFailed, RolloutResult, Verdict
+from hermes_agent.rewards import to_float
+from hermes_agent.scoring import check_verdict
+from hermes_atropos.errors import EnvironmentMistake, ServerReachable
+from hermes_exec import ConfigError, ErrorCause, ExecError
+
+
+class RolloutFailed(Exception):
+    """Raised when a rollout of a group cannot be had."""
+
+    def __init__(self, result: RolloutResult, rerolls: int) -> None:
+        super().__init__(explain_outcome(result) + (f" (after {rerolls} that were rolled again)" if rerolls else ""))
+        self.cause = result.cause
+        errors = () if result.episode is None else result.episode.errors
+        self.refused = any(error.kind == AccessRefused.__name__ for error in errors)
+        """A refused key is refused for every group."""
+        self.mistake = isinstance(result.exception, EnvironmentMistake | ServerReachable)
+        self.settled = result.cause is ErrorCause.CONFIG or _is_bug(result)
+
+
+def mark_for_reroll(result: RolloutResult) -> RolloutResult:
+    """Return a result that is rolled again where a hook could not read what the model left."""
+    raised = result.exception is not None and not isinstance(result.exception, ExecError)
+    return replace(result, cause=ErrorCause.INFRA) if raised and result.cause is ErrorCause.CONFIG else result
+
+
+def is_final(result: RolloutResult) -> bool:
+    """Whether another try comes out the same."""
+    return result.cause in (ErrorCause.CONFIG, ErrorCause.TASK) or _is_prompt_too_long(result)
+
+
+def _is_bug(result: RolloutResult) -> bool:
+    """Whether a hook of the environment raised what nobody expects."""
+    return result.exception is not None and not isinstance(result.exception, ExecError | OSError | CheckFailed)
+
+
+def _is_prompt_too_long(result: RolloutResult) -> bool:
+    """Whether the prompt alone leaves no room for an answer."""
+    return result.finish == "context" and result.episode is not None and not result.episode.turns
+
+
+def explain_outcome(result: RolloutResult) -> str:
+    """What kept a rollout from being of use."""
+    error = result.failure
+    description = result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
+    if isinstance(result.exception, EnvironmentMistake):
+        description = f"the code of the environment: {result.exception}"
+    elif _is_bug(result) and error is not None:
+        description = f"the code of the environment: {error.kind}: {error.message}"
+    return description + (", which --env.max_token_length bounds" if _is_prompt_too_long(result) else "")
+
+
+def to_verdict(value: object) -> Verdict:
+    """Return what an environment gives as a reward. Raises EnvironmentMistake where that is no finite number."""
+    try:
+        if isinstance(value, Verdict):
+            return check_verdict(value, "it")
+        reward = to_float(value)
+    except ConfigError as error:
+        raise EnvironmentMistake(str(error)) from None
+    except ValueError as error:
+        raise EnvironmentMistake(f"a reward is a finite number, or a Verdict: {error}") from None
+    return Verdict(reward, solved=reward >= 1)
