@@ -159,7 +159,7 @@ def read_dataset(path: Path, limit: int | None = None, extra: Extra = "refuse") 
     return tasks[:limit]
 
 
-def _parse_task(row: Row, line: int, index: int, beside: Path, extra: Extra) -> Task:
+def _parse_task(row: Row, line: int, index: int, directory: Path, extra: Extra) -> Task:
     unknown = row.keys() - _PROMPT_FIELDS
     if unknown and extra == "refuse":
         name = min(unknown, key=[*row].index)
@@ -173,7 +173,7 @@ def _parse_task(row: Row, line: int, index: int, beside: Path, extra: Extra) -> 
         task = Task.model_validate({**entries, "index": index, "line": line, "digest": _digest(row)})
     except ValidationError as error:
         raise ValueError("; ".join(_describe_error(detail) for detail in error.errors())) from error
-    return task if task.tree is None else task.model_copy(update={"tree": _resolve_tree(beside, task.tree)})
+    return task if task.tree is None else task.model_copy(update={"tree": _resolve_tree(directory, task.tree)})
 
 
 def _merge_unknown(metadata: object, unknown: Row) -> object:
@@ -190,14 +190,14 @@ def _digest(row: Row) -> str:
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _resolve_tree(beside: Path, tree: Path) -> Path:
+def _resolve_tree(directory: Path, tree: Path) -> Path:
     """The path of a tree, which must lie beside the file: a foreign dataset must not read other files here."""
-    here, there = beside.resolve(), (beside / tree).resolve()
-    if not there.is_relative_to(here) or there == here:
+    root, path = directory.resolve(), (directory / tree).resolve()
+    if not path.is_relative_to(root) or path == root:
         raise ValueError(f"tree: {str(tree)!r} is not inside of the dataset's directory")
-    if not there.is_dir():
+    if not path.is_dir():
         raise ValueError(f"tree: {str(tree)!r} is not a directory")
-    return there
+    return path
 
 
 def _describe_error(detail: ErrorDetails) -> str:
