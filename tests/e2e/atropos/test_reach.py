@@ -125,7 +125,7 @@ async def test_provider_that_only_a_proxy_reaches_is_not_tried() -> None:
     async with SandboxPool("local", network=False) as pool, pool.slot() as slot:
         reach = ReachabilityCheck(None, ["https://1.1.1.1:9"])
         await reach.check(slot, None)
-        assert reach._safe
+        assert reach._checked_scopes
 
 
 def test_address_of_a_family_that_the_kernel_lacks_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,8 +152,8 @@ async def test_a_server_that_comes_later_is_tried_again() -> None:
             pass
         reach = ReachabilityCheck(f"http://127.0.0.1:{port}", ())
         await reach.check(slot, None)
-        assert not reach._safe
+        assert not reach._checked_scopes
         with listener("127.0.0.1") as port:
             reach = ReachabilityCheck(f"http://127.0.0.1:{port}", ())
             await reach.check(slot, None)
-            assert reach._safe
+            assert reach._checked_scopes

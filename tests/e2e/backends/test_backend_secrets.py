@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hermes_batch import BatchConfig
-from hermes_batch.settings import recorded_config, write_settings
+from hermes_batch.settings import read_config, write_settings
 from hermes_exec import BackendUnavailable, ConfigError, LaunchError, SandboxPool
 from hermes_exec.backends.registry import config_type
 from hermes_exec.config import PoolConfig, masked_settings, secret_fields
@@ -113,5 +113,5 @@ async def test_what_a_batch_run_writes_down(tmp_path: Path) -> None:
     write_settings(config, prompts=1, records=0, seconds=0)
     assert "s3cret" not in (tmp_path / "run.json").read_text()
     with pytest.raises(ConfigError, match="profiles, token, which is not written down: give it again"):
-        recorded_config(tmp_path)
-    assert recorded_config(tmp_path, backend_options=given).backend_options == given
+        read_config(tmp_path)
+    assert read_config(tmp_path, backend_options=given).backend_options == given

@@ -57,7 +57,7 @@ def endpoint_shown(terminal: bool) -> str:
     with RunDisplay(console) as display:
         display.show_start(BatchResult(Path("out"), 5))
         for status in (EndpointStatus(rate=2.5, waiting=7), AWAY, AWAY, EndpointStatus()):
-            display.endpoint(status)
+            display.show_endpoint(status)
             if terminal:
                 display._progress.refresh()  # type: ignore[union-attr]
     return stream.getvalue()

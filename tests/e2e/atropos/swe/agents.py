@@ -71,7 +71,7 @@ async def rollout(pool: SandboxPool, prepared: PreparedInstance, actions: Sequen
     """What the base class of environments does with what `sandbox_spec` and the hooks give."""
 
     async def prepare(slot: Slot) -> None:
-        (await slot.run(prepared.set_up, timeout_s=60)).check()
+        (await slot.run(prepared.setup_command, timeout_s=60)).check()
 
     async def check(slot: Slot, episode: Episode) -> Verdict:
         return await judge(slot, prepared, prepared.instance.tests)

@@ -89,7 +89,7 @@ def built(task: EndlessTask, base: str, scratch: Path) -> SlotRequest:
     root, which a machine in a container does not have.
     """
     made = TaskImages("singularity", base=base, default_base="ubuntu:22.04", cache=scratch / "definitions")
-    at = anyio.run(made.of, task.environment)
+    at = anyio.run(made.resolve, task.environment)
     assert at.image is not None
     if at.image == base:
         return at
