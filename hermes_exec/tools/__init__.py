@@ -4,7 +4,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.json_reader import read_json
 from hermes_exec.tools.call.results import ToolResult
 from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, Draw, draw_toolsets, list_distributions
-from hermes_exec.tools.catalog.host import HostTool, tool
+from hermes_exec.tools.catalog.host_tools import HostTool, tool
 from hermes_exec.tools.catalog.schemas import schemas
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, TOOLSETS, Selection, select
 from hermes_exec.tools.options import ToolOptions

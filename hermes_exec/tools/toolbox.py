@@ -24,13 +24,20 @@ from hermes_exec.tools.call import budget
 from hermes_exec.tools.call.arguments import parse_arguments
 from hermes_exec.tools.call.coercion import fit
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.os_errors import NO_SPACE, REMOVE_FILES
+from hermes_exec.tools.call.os_errors import NO_SPACE, REMOVE_FILES_HINT
 from hermes_exec.tools.call.results import Outcome, ToolResult, to_json
-from hermes_exec.tools.catalog.host import HostTool
+from hermes_exec.tools.catalog.host_tools import HostTool
 from hermes_exec.tools.catalog.registry import REGISTRY
 from hermes_exec.tools.catalog.schemas import EXAMPLES, FILE_ADVICE_NEEDS, JsonObject, schemas, without_file_advice
-from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, usable, why_unavailable
-from hermes_exec.tools.code.stubs import CALLABLE, with_functions
+from hermes_exec.tools.catalog.toolsets import (
+    KNOWN_TOOLS,
+    SHIPPED,
+    require_tool,
+    select,
+    unavailability_reason,
+    usable_tools,
+)
+from hermes_exec.tools.code.stubs import CALLABLE, add_functions
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Notice
@@ -88,9 +95,9 @@ class Toolbox:
             return BlockingToolbox.over(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
         if not isinstance(slot, Slot):
             raise ConfigError(f"a Toolbox works in a slot (`pool.slot()`), not in a {type(slot).__name__}")
-        made = object.__new__(cls)
-        made._set_up(slot, toolsets, tools, options)
-        return made
+        toolbox = object.__new__(cls)
+        toolbox._set_up(slot, toolsets, tools, options)
+        return toolbox
 
     def _set_up(
         self,
@@ -99,7 +106,7 @@ class Toolbox:
         tools: Iterable[str | HostTool] | None,
         options: ToolOptions | None,
     ) -> None:
-        names, self._host, self.unavailable = _chosen(toolsets, tools)
+        names, self._host, self.unavailable = _choose_tools(toolsets, tools)
         built_in = schemas()
         host = {tool.name: tool.schema for tool in self._host.values()}
         self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | host
@@ -110,7 +117,7 @@ class Toolbox:
             name: self._schemas[name] for name in self._schemas if name in CALLABLE or name in self._host
         }
         if "execute_code" in names:
-            with_functions(self._schemas["execute_code"], self._code_tools)
+            add_functions(self._schemas["execute_code"], self._code_tools)
         self._state = self._new_state(slot, options or ToolOptions())
 
     def _new_state(self, slot: Slot, options: ToolOptions) -> ToolState:
@@ -119,7 +126,7 @@ class Toolbox:
             options,
             frozenset(self._schemas),
             resets=slot.resets,
-            call_tool=self._call_of_code,
+            call_tool=self._call_from_code,
             code_tools=self._code_tools,
         )
 
@@ -161,19 +168,19 @@ class Toolbox:
         name = str(name)
         if self._state.resets != self._state.slot.resets:
             self._state = self._new_state(self._state.slot, self._state.options)
-        result = await self._made(name, arguments, call_id, started)
+        result = await self._call_tool(name, arguments, call_id, started)
         return await budget.fit_result(self._state.slot, result, self._state.options)
 
-    async def _call_of_code(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
+    async def _call_from_code(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
         """A call that code makes. Its result goes to the code whole."""
 
         async def make() -> ToolResult:
             state = self._state
-            state.calls_of_code += 1
+            state.code_calls += 1
             try:
-                return await self._made(name, arguments, "call_" + secrets.token_hex(8), time.monotonic())
+                return await self._call_tool(name, arguments, "call_" + secrets.token_hex(8), time.monotonic())
             finally:
-                state.calls_of_code -= 1
+                state.code_calls -= 1
 
         return (
             await make()
@@ -181,10 +188,10 @@ class Toolbox:
             else await self.around_calls_of_code(name, arguments, make)
         )
 
-    async def _made(
+    async def _call_tool(
         self, name: str, arguments: str | bytes | Mapping[str, object] | None, call_id: str, started: float
     ) -> ToolResult:
-        outcome = await self._outcome(name, arguments)
+        outcome = await self._execute_in_order(name, arguments)
         kind = outcome.error_kind
         duration_s = time.monotonic() - started
         return ToolResult(
@@ -230,17 +237,17 @@ class Toolbox:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
 
-    async def _outcome(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> Outcome:
+    async def _execute_in_order(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> Outcome:
         state = self._state
         if name in self._host or not self.reads_only(name):
             outcome = await self._execute(name, arguments)
             state.searches.interrupt()
             return outcome
-        with state.reads.place() as first:
+        with state.reads.join() as first:
             outcome = await self._execute(name, arguments)
             await first.wait()
             if name != "search_files":
@@ -251,18 +258,18 @@ class Toolbox:
         try:
             schema = self._schemas.get(name)
             if schema is None:
-                raise self._unknown(name)
+                raise self._unknown_tool(name)
             return await self._run(name, schema, arguments)
         except ToolFailure as failure:
             if failure.kind == NO_SPACE and not self._state.slot.disk_filled_by_others:
-                failure.message += REMOVE_FILES
+                failure.message += REMOVE_FILES_HINT
             if name.startswith("browser_"):  # as all results of these
                 failure.fields.setdefault("success", False)
             return Outcome(failure.data(), failure.kind)
         except (CommandFailed, OutputLimitExceeded) as error:
             return Outcome(ToolFailure("limit", str(error)).data(), "limit")
         except ProcessLookupError:  # since it was listed, or had ended
-            return Outcome(ToolFailure("no_process", background.FORGOTTEN).data(), "no_process")
+            return Outcome(ToolFailure("no_process", background.FORGOTTEN_MESSAGE).data(), "no_process")
         except ExecError as error:
             if error.cause is not ErrorCause.POLICY or isinstance(error, SandboxDied):
                 raise
@@ -288,10 +295,10 @@ class Toolbox:
             return await _run_host(host, fitted)
         return await REGISTRY[name].run(self._state, fitted)
 
-    def _unknown(self, name: str) -> ToolFailure:
+    def _unknown_tool(self, name: str) -> ToolFailure:
         available = ", ".join(self._schemas)
         if name in KNOWN_TOOLS:
-            reason = "it was not given to you" if name in usable() else why_unavailable(name)
+            reason = "it was not given to you" if name in usable_tools() else unavailability_reason(name)
             return ToolFailure(
                 "unknown_tool", f"The tool '{name}' is not available here: {reason}. Available tools: {available}."
             )
@@ -311,10 +318,10 @@ class BlockingToolbox(Toolbox):
     @classmethod
     def over(cls, toolbox: Toolbox, portal: BlockingPortal) -> BlockingToolbox:
         """The blocking face of `toolbox`, whose calls run in the event loop of `portal`."""
-        made = object.__new__(cls)
-        made.wrapped, made.portal = toolbox, portal
-        made._schemas, made.unavailable = toolbox._schemas, toolbox.unavailable
-        return made
+        blocking = object.__new__(cls)
+        blocking.wrapped, blocking.portal = toolbox, portal
+        blocking._schemas, blocking.unavailable = toolbox._schemas, toolbox.unavailable
+        return blocking
 
     def call(  # type: ignore[override]
         self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
@@ -354,7 +361,7 @@ class BlockingToolbox(Toolbox):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -370,16 +377,16 @@ async def _run_host(host: HostTool, fitted: dict[str, Any]) -> Outcome:
         raise ToolFailure("tool_failed", f"{host.name} failed: {type(error).__name__}: {error}") from None
 
 
-def _chosen(
+def _choose_tools(
     toolsets: Iterable[str] | None, tools: Iterable[str | HostTool] | None
 ) -> tuple[tuple[str, ...], dict[str, HostTool], tuple[str, ...]]:
     if isinstance(toolsets, str) or isinstance(tools, str):
         raise ConfigError("toolsets and tools are lists of names, not one name")
-    given = list(tools or ())
+    entries = list(tools or ())
     wanted = list(toolsets) if toolsets is not None else [] if tools is not None else list(DEFAULT_TOOLSETS)
     selection = select(wanted)
-    host = {tool.name: tool for tool in given if isinstance(tool, HostTool)}
-    single = [tool for tool in given if isinstance(tool, str)]
+    host = {tool.name: tool for tool in entries if isinstance(tool, HostTool)}
+    single = [tool for tool in entries if isinstance(tool, str)]
     for name in single:
         require_tool(name)
     clash = [name for name in host if name in SHIPPED]
@@ -388,9 +395,9 @@ def _chosen(
             f"the host-side tool {clash[0]!r} has the name of a tool that runs in the slot; give it another name"
         )
     unavailable = tuple(name for name in selection.unavailable if name not in host)
-    names = tuple(name for name in usable() if name in selection.tools or name in single)
+    names = tuple(name for name in usable_tools() if name in selection.tools or name in single)
     if not names and not host:
-        detail = "; ".join(f"{name}: {why_unavailable(name)}" for name in unavailable[:3])
+        detail = "; ".join(f"{name}: {unavailability_reason(name)}" for name in unavailable[:3])
         raise ConfigError(
             f"no tool is left of toolsets {wanted}: {detail or 'they are empty'}. Toolsets with tools here: "
             "terminal, file"

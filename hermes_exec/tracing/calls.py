@@ -90,12 +90,12 @@ class Calls:
         self._open: dict[int, Call] = {}
         self._frames: dict[int, list[TracedFrame]] = {}
 
-    def begun(self, number: int, method: str, since: float) -> None:
+    def begin(self, number: int, method: str, since: float) -> None:
         """A call begins."""
         self._open[number] = Call(self._sandbox, number, method, since)
         self._frames[number] = []
 
-    def frame(self, frame: TracedFrame) -> Call | None:
+    def add(self, frame: TracedFrame) -> Call | None:
         """A frame; the call when it is answered by it."""
         call = self._open.get(frame.id)
         if call is None:
@@ -103,13 +103,13 @@ class Calls:
         frames = self._frames[frame.id]
         if len(frames) < KEPT_FRAMES or frame.type == FrameType.RESPONSE:
             frames.append(frame)
-        self._open[frame.id] = call = self._counted(call, frame)
+        self._open[frame.id] = call = self._count_frame(call, frame)
         if frame.type != FrameType.RESPONSE or call.answered is None:
             return None
         return self._close(frame.id)
 
     @staticmethod
-    def _counted(call: Call, frame: TracedFrame) -> Call:
+    def _count_frame(call: Call, frame: TracedFrame) -> Call:
         ours = frame.direction == ">"
         call = replace(
             call,
@@ -126,7 +126,7 @@ class Calls:
                 return replace(call, answered=frame.time, exec_s=frame.exec_s or 0.0, error=frame.error)
         return call
 
-    def lost(self) -> list[Call]:
+    def close(self) -> list[Call]:
         """The channel is gone: what was not answered."""
         return [self._close(number, "lost") for number in list(self._open)]
 

@@ -55,7 +55,7 @@ class OpenTelemetry:
     def close(self) -> None:
         """See Tracer; the providers are their owner's to shut down."""
 
-    def ended(self, call: Call, parent: context.Context) -> None:
+    def record_call(self, call: Call, parent: context.Context) -> None:
         """A call is over: send its span, and count it."""
         begun = int((call.begun + self._epoch_s) * 1e9)
         facts: dict[str, str | int | float] = {
@@ -87,17 +87,17 @@ class SandboxSpans:
     def begun(self, number: int, method: str, since: float) -> None:
         """See Trace."""
         self._parents[number] = context.get_current()
-        self._calls.begun(number, method, since)
+        self._calls.begin(number, method, since)
 
     def frame(self, frame: TracedFrame) -> None:
         """See Trace."""
-        if frame.id and (call := self._calls.frame(frame)) is not None:
-            self._telemetry.ended(call, self._parents.pop(frame.id))
+        if frame.id and (call := self._calls.add(frame)) is not None:
+            self._telemetry.record_call(call, self._parents.pop(frame.id))
 
     def reconnected(self, handshake_s: float) -> None:
         """See Trace."""
 
     def lost(self, why: str) -> None:
         """See Trace."""
-        for call in self._calls.lost():
-            self._telemetry.ended(call, self._parents.pop(call.id))
+        for call in self._calls.close():
+            self._telemetry.record_call(call, self._parents.pop(call.id))

@@ -52,7 +52,7 @@ def parse_trace(file: IO[str]) -> TraceRecord:
     for line in lines:
         _take(record, open_calls, line)
     for sandbox in open_calls.values():
-        record.calls += sandbox.lost()
+        record.calls += sandbox.close()
     record.calls.sort(key=lambda call: call.begun)
     return record
 
@@ -64,13 +64,13 @@ def _take(record: TraceRecord, open_calls: dict[str, Calls], line: dict[str, Any
     sandbox = _name(line["sandbox"])
     calls = open_calls.setdefault(sandbox, Calls(sandbox))
     if "begun" in line:
-        calls.begun(int(line["begun"]), _name(line["method"]), _number(line["t"]))
+        calls.begin(int(line["begun"]), _name(line["method"]), _number(line["t"]))
     elif "dir" in line:
         record.frames += 1
-        if (call := calls.frame(_frame(line))) is not None:
+        if (call := calls.add(_frame(line))) is not None:
             record.calls.append(call)
     elif "lost" in line:
-        record.calls += calls.lost()
+        record.calls += calls.close()
 
 
 def _frame(line: dict[str, Any]) -> TracedFrame:

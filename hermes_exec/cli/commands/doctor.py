@@ -183,10 +183,10 @@ async def _measure(finding: Finding, settings: dict[str, Any], command: str | li
 
 async def _browser(slot: Slot) -> str:
     from hermes_exec.tools import Toolbox
-    from hermes_exec.tools.browser import driver
+    from hermes_exec.tools.browser import playwright_driver
 
-    if not driver.installed():
-        return driver.MISSING
+    if not playwright_driver.is_installed():
+        return playwright_driver.MISSING_EXTRA
     async with Toolbox(slot, ["browser"], tools=["browser_close"]) as toolbox:
         tried = await toolbox.call("browser_navigate", {"url": "about:blank"})
         await toolbox.call("browser_close", {})

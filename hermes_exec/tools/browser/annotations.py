@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.tools.browser import snapshot as snapshots
-from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.playwright_driver import ignore_errors
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Page
@@ -73,11 +73,11 @@ class _Document:
 
 
 @asynccontextmanager
-async def annotated(page: Page) -> AsyncIterator[list[JsonObject]]:
+async def draw_references(page: Page) -> AsyncIterator[list[JsonObject]]:
     """The references are drawn over what is in sight: each with its element and its box (x, y, width and height in the
     picture, in pixels). None are in a document that is no page, as an image is.
     """
-    if await snapshots.top_of(page) != "body":
+    if await snapshots.top_selector(page) != "body":
         yield []
         return
     tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=snapshots.SNAPSHOT_S * 1000)
@@ -85,21 +85,21 @@ async def annotated(page: Page) -> AsyncIterator[list[JsonObject]]:
     for line in snapshots.compact(_BOX.sub("", tree)).splitlines():
         if (match := _REF.search(line)) is not None:
             elements[match[1]] = line.strip().removeprefix("- ").partition(" [")[0]
-    documents = await _documents(page, tree)
-    found: list[JsonObject] = []
+    documents = await _find_documents(page, tree)
+    annotations: list[JsonObject] = []
     try:
         for document in documents:
-            named = [[ref, *box] for ref, box in document.boxes.items() if ref in elements]
-            for ref, (x, y, *size) in (await document.frame.evaluate(_DRAW, named)).items():
+            labels = [[ref, *box] for ref, box in document.boxes.items() if ref in elements]
+            for ref, (x, y, *size) in (await document.frame.evaluate(_DRAW, labels)).items():
                 box = [x + document.left, y + document.top, *size]
-                found.append({"ref": f"@{ref}", "element": elements[ref], "box": box})
-        yield found
+                annotations.append({"ref": f"@{ref}", "element": elements[ref], "box": box})
+        yield annotations
     finally:
         for document in documents:
-            await quietly(partial(document.frame.evaluate, _UNDRAW))
+            await ignore_errors(partial(document.frame.evaluate, _UNDRAW))
 
 
-async def _documents(page: Page, tree: str) -> list[_Document]:
+async def _find_documents(page: Page, tree: str) -> list[_Document]:
     """The page and what is in its frames, by a tree with boxes: the references of each document have a prefix."""
     documents: dict[str, _Document | None] = {}
     iframe, outer = "", _Document(page.main_frame)
@@ -108,7 +108,7 @@ async def _documents(page: Page, tree: str) -> list[_Document]:
         if ref is None or box is None:
             continue
         if ref[2] not in documents:
-            documents[ref[2]] = await _inside(page, iframe, outer) if documents else outer
+            documents[ref[2]] = await _open_iframe(page, iframe, outer) if documents else outer
         document = documents[ref[2]]
         if document is None:
             continue
@@ -118,7 +118,7 @@ async def _documents(page: Page, tree: str) -> list[_Document]:
     return [document for document in documents.values() if document is not None]
 
 
-async def _inside(page: Page, iframe: str, outer: _Document) -> _Document | None:
+async def _open_iframe(page: Page, iframe: str, outer: _Document) -> _Document | None:
     """The document in the <iframe> with this reference; None when it is gone."""
     element = await page.query_selector(f"aria-ref={iframe}")
     frame = await element.content_frame() if element is not None else None

@@ -15,14 +15,19 @@ from anyio.abc import TaskGroup
 from hermes_exec.aio.tasks import DetachedTaskGroup
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser import chromium
-from hermes_exec.tools.browser.background import Background
+from hermes_exec.tools.browser.background_tasks import BackgroundTasks
 from hermes_exec.tools.browser.devtools_pipe import DevToolsPipe
 from hermes_exec.tools.browser.dialogs import Dialogs
 from hermes_exec.tools.browser.downloads import Downloads
-from hermes_exec.tools.browser.driver import LOST, Driver, DriverLost, quietly
 from hermes_exec.tools.browser.name_check import NameCheck
 from hermes_exec.tools.browser.navigation import Navigation
 from hermes_exec.tools.browser.page_log import PageLog
+from hermes_exec.tools.browser.playwright_driver import (
+    LOST_MESSAGE,
+    PlaywrightDriver,
+    PlaywrightDriverLost,
+    ignore_errors,
+)
 from hermes_exec.tools.browser.sessions import new_session
 from hermes_exec.tools.browser.tabs import Tabs
 from hermes_exec.tools.call.failure import ToolFailure
@@ -63,16 +68,16 @@ class RunningBrowser:
         self.last_tree = ""
         self.passwords: set[str] = set()
         """What was typed into fields for passwords: no result shows it."""
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         """Set by what is waited for: the end of a navigation or of the connection, a dialog, a download."""
-        self._left = Background()
-        self.dialogs = Dialogs(self.rules, self._left, self._news.set)
-        self.navigation = Navigation(slot, self._news.set)
+        self._background = BackgroundTasks()
+        self.dialogs = Dialogs(self.rules, self._background, self._changed.set)
+        self.navigation = Navigation(slot, self._changed.set)
         self.tabs = Tabs(self.navigation)
-        self.downloads = Downloads(slot, self._news.set)
+        self.downloads = Downloads(slot, self._changed.set)
         self._names = NameCheck(slot, self.navigation.refuse)
         self._tasks: DetachedTaskGroup | None = None
-        self._driver: Driver | None = None
+        self._driver: PlaywrightDriver | None = None
         self._process: Process | None = None
         self._pipe: DevToolsPipe | None = None
         self._browser: Browser | None = None
@@ -85,9 +90,9 @@ class RunningBrowser:
 
         Raises:
             ToolFailure: with the reason.
-            DriverLost: the driver ended meanwhile.
+            PlaywrightDriverLost: the driver ended meanwhile.
         """
-        self._driver = Driver.of_this_loop(alone=alone)
+        self._driver = PlaywrightDriver.for_this_loop(alone=alone)
         try:
             playwright = await self._driver.use()
         except BaseException:
@@ -109,14 +114,14 @@ class RunningBrowser:
         tasks = await self._tasks.start()
         try:
             self._browser = await self._pipe.connect(playwright, tasks, START_S)
-            self._browser.on("disconnected", lambda _: self._news.set())
+            self._browser.on("disconnected", lambda _: self._changed.set())
             await self._open_context(self._browser)
         except Error as error:
             await self.check()
             with anyio.move_on_after(END_S):
                 await self._pipe.ended.wait()
             if self._pipe.ended.is_set():
-                raise await chromium.why_it_ended(self.slot, self._process, self.directory) from error
+                raise await chromium.start_failure(self.slot, self._process, self.directory) from error
             first_line = str(error).partition("\n")[0]
             raise ToolFailure("browser_failed", f"The browser did not start: {first_line}", success=False) from error
 
@@ -130,7 +135,7 @@ class RunningBrowser:
         page = await context.new_page()
         session, opened = await asyncio.gather(browser.new_browser_cdp_session(), context.new_cdp_session(page))
         info = await opened.send("Target.getTargetInfo")
-        self._left.start(opened.detach)
+        self._background.start(opened.detach)
         await self.downloads.accept(session, info["targetInfo"]["browserContextId"])
         await self._names.watch(session)
 
@@ -158,16 +163,16 @@ class RunningBrowser:
 
     async def check(self) -> None:
         """Raise what is more than an error of the page: the ExecError of a slot that has ended, or whose sandbox has,
-        DriverLost, and ToolFailure when the browser was ended for what it sent.
+        PlaywrightDriverLost, and ToolFailure when the browser was ended for what it sent.
         """
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
                 await self._process.wait(0)
         if self._pipe is not None and self._pipe.fault is not None:
-            told = f"The browser was ended, because it sent {self._pipe.fault}. browser_navigate starts another."
-            raise ToolFailure("browser_ended", told, success=False)
+            message = f"The browser was ended, because it sent {self._pipe.fault}. browser_navigate starts another."
+            raise ToolFailure("browser_ended", message, success=False)
         if self.ended and self._driver is not None and await self._driver.has_ended():
-            raise DriverLost(LOST)
+            raise PlaywrightDriverLost(LOST_MESSAGE)
 
     async def aclose(self) -> None:
         """End the process and everything it started, then let go of the client's side, and remove the profile."""
@@ -181,13 +186,13 @@ class RunningBrowser:
                 self._tasks.cancel()
             if self._browser is not None:
                 with anyio.move_on_after(END_S):
-                    await quietly(self._browser.close)
+                    await ignore_errors(self._browser.close)
             self.navigation.close()
             self._names.close()
-            self._left.cancel()
+            self._background.cancel()
             if self._driver is not None:
                 driver, self._driver = self._driver, None
-                driver.leave()
+                driver.stop_using()
 
     # its tabs
 
@@ -197,20 +202,20 @@ class RunningBrowser:
             with anyio.move_on_after(ANSWER_S):
                 await self.stop_loading()
         tabs = self.tabs
-        kept = tabs.pages and not tabs.crashed and self.navigation.forbidden(tabs.pages[-1]) is None
-        if not kept or (self.calls > 1 and not self.dialogs.open and await self.hangs(tabs.pages[-1])):
-            lost = tabs.take_current()
+        is_usable = tabs.pages and not tabs.crashed and self.navigation.page_refusal(tabs.pages[-1]) is None
+        if not is_usable or (self.calls > 1 and not self.dialogs.open and await self.is_hanging(tabs.pages[-1])):
+            old_page = tabs.take_current()
             assert self._context is not None
             await self._context.new_page()
             tabs.crashed = False
-            if lost is not None:
-                self._left.start(lost.close)
+            if old_page is not None:
+                self._background.start(old_page.close)
         return tabs.page
 
-    async def hangs(self, page: Page) -> bool:
+    async def is_hanging(self, page: Page) -> bool:
         """Whether a page does not answer; one that a dialog holds does."""
         with anyio.move_on_after(ANSWER_S) as answering:
-            await self.act(partial(quietly, partial(page.evaluate, "1")))
+            await self.act(partial(ignore_errors, partial(page.evaluate, "1")))
         return answering.cancelled_caught
 
     def begin(self) -> None:
@@ -228,52 +233,52 @@ class RunningBrowser:
 
         with anyio.move_on_after(SETTLE_S):
             while not leads_elsewhere():
-                await self.act(partial(quietly, partial(navigation.flush, page)))
-                if not navigation.asking:
+                await self.act(partial(ignore_errors, partial(navigation.flush, page)))
+                if not navigation.is_asking:
                     break
-                await self._until(lambda: not navigation.asking or leads_elsewhere())
+                await self._wait_until(lambda: not navigation.is_asking or leads_elsewhere())
 
-    async def leave(self) -> None:
+    async def wait_for_departure(self) -> None:
         """Wait until a tab begins to go elsewhere."""
-        await self._until(lambda: self.navigation.waiting is not None)
+        await self._wait_until(lambda: self.navigation.waiting is not None)
 
-    async def arrive(self) -> str | None:
+    async def wait_for_arrival(self) -> str | None:
         """Wait until the tabs are where they are going, and a small file that this turned out to be is there.
 
         Returns the URL that did not answer in time; the tab stays where it was.
         """
         with anyio.move_on_after(NEW_TAB_S):
-            await self._until(lambda: self.navigation.tabs_to_come == 0 or self.navigation.waiting is not None)
+            await self._wait_until(lambda: self.navigation.tabs_to_come == 0 or self.navigation.waiting is not None)
         self.navigation.tabs_to_come = 0
         with anyio.move_on_after(ARRIVE_S) as waiting:
-            await self._until(lambda: self.navigation.waiting is None or bool(self.dialogs.open) or self.ended)
+            await self._wait_until(lambda: self.navigation.waiting is None or bool(self.dialogs.open) or self.ended)
         if waiting.cancelled_caught:
             url = self.navigation.waiting
             await self.stop_loading()
             return url
         if self.navigation.take_download():
             with anyio.move_on_after(DOWNLOAD_S):
-                await self._until(lambda: self.downloads.began or self.navigation.waiting is not None)
-                await self._until(lambda: not self.downloads.in_progress)
+                await self._wait_until(lambda: self.downloads.began or self.navigation.waiting is not None)
+                await self._wait_until(lambda: not self.downloads.in_progress)
         return None
 
-    async def see_error_page(self, seen: int) -> None:
+    async def wait_for_error_page(self, shown_before: int) -> None:
         """Wait for the browser's page about a navigation that failed, which would come into the next one; it had shown
         `seen` of them before.
         """
         with anyio.move_on_after(ERROR_PAGE_S):
-            await self._until(lambda: self.navigation.error_pages > seen or self.ended)
+            await self._wait_until(lambda: self.navigation.error_pages > shown_before or self.ended)
 
     async def stop_loading(self) -> None:
         """Leave all tabs where they are."""
         self.navigation.forget()
         for page in self.tabs.pages:
-            await quietly(partial(_stop_loading, page))
+            await ignore_errors(partial(_stop_loading, page))
 
-    async def _until(self, true: Callable[[], bool]) -> None:
-        while not true():
-            self._news.clear()
-            await self._news.wait()
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
 
     # what the tools do in it
 
@@ -283,22 +288,22 @@ class RunningBrowser:
 
         Raises what Playwright raises.
         """
-        self.dialogs.came.clear()
-        doing = asyncio.ensure_future(work())
-        waiting = asyncio.ensure_future(self.dialogs.came.wait())
+        self.dialogs.dialog_opened.clear()
+        work_task = asyncio.ensure_future(work())
+        dialog_task = asyncio.ensure_future(self.dialogs.dialog_opened.wait())
         try:
-            await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work_task, dialog_task}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            doing.cancel()
+            work_task.cancel()
             raise
         finally:
-            waiting.cancel()
-        if not doing.done():
+            dialog_task.cancel()
+        if not work_task.done():
             if self.dialogs.open:
-                self._left.keep(doing)
+                self._background.keep(work_task)
                 return None
-            return await doing  # the dialog was answered at once
-        return doing.result()
+            return await work_task  # the dialog was answered at once
+        return work_task.result()
 
 
 async def _stop_loading(page: Page) -> None:

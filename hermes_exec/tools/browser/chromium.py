@@ -26,7 +26,7 @@ PROGRAMS = (
 )
 """Where a browser is looked for in an image; the first that is there is taken. The paths are Playwright's."""
 
-WITHOUT = (
+DISABLED_FEATURES = (
     "AvoidUnnecessaryBeforeUnloadCheckSync",
     "DeferRendererTasksAfterInput",  # it keeps what a click began waiting for the next frame, for 10 ms and more
     "DestroyProfileOnBrowserClose",
@@ -58,7 +58,7 @@ OPTIONS = (
     "--disable-default-apps",
     "--disable-dev-shm-usage",
     "--disable-extensions",
-    f"--disable-features={','.join(WITHOUT)}",
+    f"--disable-features={','.join(DISABLED_FEATURES)}",
     "--disable-field-trial-config",
     "--disable-gpu",
     "--disable-hang-monitor",
@@ -83,7 +83,7 @@ OPTIONS = (
 PREFERENCES = {"plugins": {"always_open_pdf_externally": True}}
 """Of the profile. A PDF is a download: its viewer is an extension, in which no snapshot sees anything."""
 NO_BROWSER_EXIT_CODE = 127
-_SAID_BYTES = 2000
+_LOG_TAIL_BYTES = 2000
 
 
 def command(directory: str, more: Sequence[str] = ()) -> str:
@@ -106,18 +106,18 @@ def command(directory: str, more: Sequence[str] = ()) -> str:
     )
 
 
-async def why_it_ended(slot: Slot, process: Process, directory: str) -> ToolFailure:
+async def start_failure(slot: Slot, process: Process, directory: str) -> ToolFailure:
     """What the model is told when the browser has ended as it started."""
     try:
         exit_code = (await process.wait(5)).exit_code
     except TimeoutError:
         return ToolFailure("browser_failed", "The browser closed its connection and hangs.", success=False)
     if exit_code == NO_BROWSER_EXIT_CODE:
-        told = "This machine has no browser (Chromium or Chrome); only its owner can add one. Use other tools."
-        return ToolFailure("no_browser", told, success=False)
+        message = "This machine has no browser (Chromium or Chrome); only its owner can add one. Use other tools."
+        return ToolFailure("no_browser", message, success=False)
     try:
-        said = (await slot.files.read_bytes(f"{directory}/log"))[-_SAID_BYTES:].decode("utf-8", "replace").strip()
+        log = (await slot.files.read_bytes(f"{directory}/log"))[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
     except OSError:
-        said = ""
+        log = ""
     message = f"The browser ended as it started, with exit code {exit_code}"
-    return ToolFailure("browser_failed", f"{message}: {said}" if said else f"{message}.", success=False)
+    return ToolFailure("browser_failed", f"{message}: {log}" if log else f"{message}.", success=False)

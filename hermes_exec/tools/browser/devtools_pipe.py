@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
 
 logger = logging.getLogger(__name__)
-HAND_OVER = """
+HANDOVER_PROGRAM = """
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as to:
     to.connect(sys.argv[1])
@@ -37,10 +37,10 @@ with socket.socket(socket.AF_UNIX) as to:
     to.recv(1)
 """
 """A browser reads descriptor 3 and writes 4. It ends when the other side has let go of the pipe."""
-GONE = (OSError, ExecError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
-PIECE = 1 << 15
+CLOSED_ERRORS = (OSError, ExecError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+PIECE_BYTES = 1 << 15
 """Bytes of a long message that are sent before its end has come."""
-LONGEST_DIRECTORY = 60
+MAX_DIRECTORY_CHARS = 60
 """Characters of a temporary directory in whose directories a socket can be: its path has at most 107, on macOS 103."""
 
 
@@ -56,22 +56,22 @@ class DevToolsPipe:
         self._process = process
         self.guard = MessageGuard(self._release_later)
         self._client: FdStream | None = None
-        self._over: anyio.CancelScope | None = None
+        self._scope: anyio.CancelScope | None = None
 
     async def connect(self, playwright: Playwright, tasks: TaskGroup, timeout_s: float) -> Browser:
         """Return the browser as the client sees it; the pipe is carried in `tasks` until they are cancelled. Raises
         what Playwright raises.
         """
-        usual = tempfile.gettempdir()
-        where = usual if len(usual) <= LONGEST_DIRECTORY else "/tmp"
-        with tempfile.TemporaryDirectory(prefix="hermes-devtools-", dir=where) as directory:
+        default = tempfile.gettempdir()
+        parent = default if len(default) <= MAX_DIRECTORY_CHARS else "/tmp"
+        with tempfile.TemporaryDirectory(prefix="hermes-devtools-", dir=parent) as directory:
             path = f"{directory}/socket"
             async with await anyio.create_unix_listener(path) as listener:
                 tasks.start_soon(self._carry, listener)
                 return await playwright.chromium.launch(
                     executable_path=sys.executable,
                     ignore_default_args=True,
-                    args=["-I", "-S", "-c", HAND_OVER, path],
+                    args=["-I", "-S", "-c", HANDOVER_PROGRAM, path],
                     timeout=timeout_s * 1000,
                     handle_sigint=False,
                     handle_sigterm=False,
@@ -83,52 +83,52 @@ class DevToolsPipe:
             holder = await listener.accept()
             assert isinstance(holder, UNIXSocketStream)
             _, (commands, events) = await holder.receive_fds(1, 2)
-        except GONE as error:
+        except CLOSED_ERRORS as error:
             logger.debug("no DevTools pipe was handed over: %r", error)
             return
         async with holder, FdStream(commands, events) as client, anyio.create_task_group() as tasks:
-            self._client, self._over = client, tasks.cancel_scope
-            tasks.start_soon(self._to_browser, client, tasks.cancel_scope)
-            tasks.start_soon(self._to_client, client, tasks.cancel_scope)
+            self._client, self._scope = client, tasks.cancel_scope
+            tasks.start_soon(self._carry_to_browser, client, tasks.cancel_scope)
+            tasks.start_soon(self._carry_to_client, client, tasks.cancel_scope)
 
-    async def _to_browser(self, client: FdStream, over: anyio.CancelScope) -> None:
+    async def _carry_to_browser(self, client: FdStream, scope: anyio.CancelScope) -> None:
         assert self._process.stdin is not None
         stdin = self._process.stdin
         stdin.hold()
-        said, news, gone, behind = bytearray(), anyio.Event(), False, False
+        commands, wake, gone, behind = bytearray(), anyio.Event(), False, False
 
         def take(data: bytes) -> None:
             # The client writes a message and its end one after the other: they are sent as one. Nearly always there is
             # room: a message that wakes no task is a tenth of a millisecond sooner there.
             self.guard.note_commands(data)
-            said.extend(data)
-            if not data.endswith(END) and len(said) < PIECE:
+            commands.extend(data)
+            if not data.endswith(END) and len(commands) < PIECE_BYTES:
                 return
-            if not behind and stdin.send_nowait(bytes(said)):
-                said.clear()
+            if not behind and stdin.send_nowait(bytes(commands)):
+                commands.clear()
             else:
-                news.set()
+                wake.set()
 
-        def left(error: Exception) -> None:
+        def on_end(error: Exception) -> None:
             nonlocal gone
             logger.debug("the client's side of a DevTools pipe ended: %r", error)
             gone = True
-            news.set()
+            wake.set()
 
-        client.deliver(take, left)
+        client.deliver(take, on_end)
         try:
             while not gone:
-                await news.wait()
-                news = anyio.Event()
-                data, behind = bytes(said), True
-                said.clear()
+                await wake.wait()
+                wake = anyio.Event()
+                data, behind = bytes(commands), True
+                commands.clear()
                 await stdin.send(data)
                 behind = False
-        except GONE as error:
+        except CLOSED_ERRORS as error:
             logger.debug("a browser's input ended: %r", error)
-        over.cancel()
+        scope.cancel()
 
-    async def _to_client(self, client: FdStream, over: anyio.CancelScope) -> None:
+    async def _carry_to_client(self, client: FdStream, scope: anyio.CancelScope) -> None:
         output = self._process.stdout
         output.delimiter = END
 
@@ -145,18 +145,18 @@ class DevToolsPipe:
                 await output.deliver(take)
         except BadMessage as error:
             self.fault = str(error)
-        except GONE as error:
+        except CLOSED_ERRORS as error:
             logger.debug("the browser's side of a DevTools pipe ended: %r", error)
         finally:
             self.ended.set()
-        over.cancel()
+        scope.cancel()
 
     def _release_later(self, delay_s: float) -> None:
         asyncio.get_running_loop().call_later(delay_s, self._release)
 
     def _release(self) -> None:
         assert self._client is not None
-        assert self._over is not None
+        assert self._scope is not None
         if self.ended.is_set():
             return
         try:
@@ -167,6 +167,6 @@ class DevToolsPipe:
                 self._client.send_nowait(self.guard.release())
         except BadMessage as error:
             self.fault = str(error)
-            self._over.cancel()
-        except GONE as error:
+            self._scope.cancel()
+        except CLOSED_ERRORS as error:
             logger.debug("the client's side of a DevTools pipe ended: %r", error)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hermes_exec.tools.browser.driver import quietly
-from hermes_exec.tools.browser.page_log import LONGEST_TEXT
+from hermes_exec.tools.browser.page_log import MAX_TEXT_CHARS
+from hermes_exec.tools.browser.playwright_driver import ignore_errors
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Dialog
 
     from hermes_exec.config.browser import BrowserConfig
-    from hermes_exec.tools.browser.background import Background
+    from hermes_exec.tools.browser.background_tasks import BackgroundTasks
 
-KEPT = 20
+MAX_PAST_DIALOGS = 20
 
 
 @dataclass
@@ -32,30 +32,30 @@ class OpenDialog:
     opened_at: float = field(default_factory=time.time)
     answer: str | None = None
 
-    def told(self) -> dict[str, object]:
+    def describe(self) -> dict[str, object]:
         """As a model sees it."""
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "id": self.id,
             "type": self.dialog.type,
-            "message": self.dialog.message[:LONGEST_TEXT],
+            "message": self.dialog.message[:MAX_TEXT_CHARS],
         }
         if self.dialog.default_value:
-            told["default_prompt"] = self.dialog.default_value[:LONGEST_TEXT]
-        told["opened_at"] = round(self.opened_at, 3)
+            fields["default_prompt"] = self.dialog.default_value[:MAX_TEXT_CHARS]
+        fields["opened_at"] = round(self.opened_at, 3)
         if self.answer is not None:
-            told["answer"] = self.answer
-        return told
+            fields["answer"] = self.answer
+        return fields
 
 
 class Dialogs:
     """All of one browser. `news` is called when one has opened; `left` does what nobody waits for."""
 
-    def __init__(self, rules: BrowserConfig, left: Background, news: Callable[[], object]) -> None:
+    def __init__(self, rules: BrowserConfig, background: BackgroundTasks, on_open: Callable[[], object]) -> None:
         self.open: list[OpenDialog] = []
         """Each holds its page until it is answered."""
-        self.past: deque[OpenDialog] = deque(maxlen=KEPT)
-        self._rules, self._left, self._news = rules, left, news
-        self.came = asyncio.Event()
+        self.past: deque[OpenDialog] = deque(maxlen=MAX_PAST_DIALOGS)
+        self._rules, self._background, self._on_open = rules, background, on_open
+        self.dialog_opened = asyncio.Event()
         """Set when one opens."""
 
     def watch(self, context: BrowserContext) -> None:
@@ -65,10 +65,10 @@ class Dialogs:
     def _on_dialog(self, dialog: Dialog) -> None:
         opened = OpenDialog(dialog)
         self.open.append(opened)
-        self.came.set()
-        self._news()
+        self.dialog_opened.set()
+        self._on_open()
         if self._rules.dialogs != "must_respond":
-            self._left.start(partial(self.answer, opened, accept=self._rules.dialogs == "auto_accept"))
+            self._background.start(partial(self.answer, opened, accept=self._rules.dialogs == "auto_accept"))
 
     async def answer(self, opened: OpenDialog, *, accept: bool, text: str | None = None) -> None:
         """Answer a dialog; `text` is what a prompt is given."""
@@ -77,4 +77,4 @@ class Dialogs:
             opened.answer = "accepted" if accept else "dismissed"
             self.past.append(opened)
         work = (lambda: opened.dialog.accept(text)) if accept else opened.dialog.dismiss
-        await quietly(work)
+        await ignore_errors(work)

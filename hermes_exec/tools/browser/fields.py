@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hermes_exec.tools.browser.browser import RunningBrowser
     from hermes_exec.tools.state.tool_state import ToolState
 
-FIELD = """e => {
+DESCRIBE_FIELD = """e => {
     const kind = e.tagName === 'INPUT' ? e.type : e.tagName.toLowerCase();
     const pressed = ['button', 'checkbox', 'image', 'radio', 'reset', 'submit'];
     const field = e.tagName === 'INPUT' ? !pressed.includes(kind) : ['select', 'textarea'].includes(kind);
@@ -47,22 +47,22 @@ async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text
     """Put text into a field in place of what is there; choose in a list; give a file field, or the chooser that waits,
     files of the slot. Raises ToolFailure for what the field does not take, and what Playwright raises.
     """
-    facts = await locator.evaluate(FIELD)
+    facts = await locator.evaluate(DESCRIBE_FIELD)
     kind: str = facts["kind"]
     field = await locator.element_handle() if kind == "file" else None
     if kind == "other" and running.tabs.chooser is not None:
         field = running.tabs.chooser.element
     if field is not None:
-        await _give_files(running, state, field, text)
+        await _set_files(running, state, field, text)
         running.tabs.chooser = None
     elif kind == "select":
         options = facts["options"]
         wanted = text.splitlines() if facts["several"] else [text]
-        there = [label for label, disabled in options if not disabled]
+        choices = [label for label, disabled in options if not disabled]
         for label in wanted:
-            if label not in there:
-                told = "is disabled" if any(label == each for each, _ in options) else "is not there"
-                missing = f"The option {label!r} {told}; there are: {', '.join(there)[:1000]}."
+            if label not in choices:
+                reason = "is disabled" if any(label == each for each, _ in options) else "is not there"
+                missing = f"The option {label!r} {reason}; there are: {', '.join(choices)[:1000]}."
                 raise ToolFailure("bad_value", missing, success=False)
         await running.act(lambda: locator.select_option(label=wanted, timeout=within_s * 1000))
     else:
@@ -70,11 +70,11 @@ async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text
             running.passwords.add(text)
         await running.act(lambda: locator.fill(text, timeout=within_s * 1000))
         if kind in FORMATS and text and not await locator.input_value():
-            dropped = f"{text!r} is no {kind}: the field takes {FORMATS[kind]}, and is empty now."
-            raise ToolFailure("bad_value", dropped, success=False)
+            message = f"{text!r} is no {kind}: the field takes {FORMATS[kind]}, and is empty now."
+            raise ToolFailure("bad_value", message, success=False)
 
 
-async def _give_files(running: RunningBrowser, state: ToolState, field: ElementHandle, text: str) -> None:
+async def _set_files(running: RunningBrowser, state: ToolState, field: ElementHandle, text: str) -> None:
     """Set the files of a file field: paths in the slot, one a line."""
     paths = [state.resolve(line.strip(), "text") for line in text.splitlines() if line.strip()]
     for path in paths:
@@ -89,20 +89,20 @@ async def _give_files(running: RunningBrowser, state: ToolState, field: ElementH
     session = await session_of(field, running.tabs.page)
     try:
         tree = await session.send("DOM.getDocument", {"depth": -1, "pierce": True})
-        (node,) = _nodes_with(mark, tree["root"])
+        (node,) = _find_nodes(mark, tree["root"])
         await session.send("DOM.setFileInputFiles", {"files": paths, "backendNodeId": node})
     finally:
         await field.evaluate(_UNMARK, mark)
         await session.detach()
 
 
-def _nodes_with(attribute: str, root: dict[str, Any]) -> list[int]:
+def _find_nodes(attribute: str, root: dict[str, Any]) -> list[int]:
     """The nodes of a document that have an attribute, in its frames and shadows, too."""
-    found, left = [], [root]
-    while left:
-        node = left.pop()
+    nodes, stack = [], [root]
+    while stack:
+        node = stack.pop()
         if attribute in node.get("attributes", ()):
-            found.append(node["backendNodeId"])
-        left += [*node.get("children", ()), *node.get("shadowRoots", ())]
-        left += [node["contentDocument"]] if "contentDocument" in node else []
-    return found
+            nodes.append(node["backendNodeId"])
+        stack += [*node.get("children", ()), *node.get("shadowRoots", ())]
+        stack += [node["contentDocument"]] if "contentDocument" in node else []
+    return nodes

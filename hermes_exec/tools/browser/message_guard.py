@@ -19,16 +19,16 @@ from hermes_exec.tools.call.json_size import is_structure_above
 
 END = b"\0"
 MIB = 1 << 20
-LONGEST_MESSAGE = 32 * MIB
-LONGEST_OPTIONAL = MIB
-MOST_STRUCTURE = 8 * MIB
+MAX_MESSAGE_BYTES = 32 * MIB
+MAX_OPTIONAL_BYTES = MIB
+MAX_STRUCTURE_BYTES = 8 * MIB
 """Bytes of a message outside of its strings."""
-MOST_SESSIONS = 300
+MAX_SESSIONS = 300
 """Tabs, frames with processes of their own, and workers."""
-KEPT_OPTIONAL = 500
+MAX_OPTIONAL_EVENTS = 500
 """How many of the newest optional events wait for their turn; as many as the tools show."""
 RETRY_S = 0.1
-NEEDED = frozenset(
+NEEDED_EVENTS = frozenset(
     b"Browser.downloadProgress Browser.downloadWillBegin Debugger.paused Fetch.authRequired Fetch.requestPaused "
     b"Input.dragIntercepted Inspector.targetCrashed Inspector.targetReloadedAfterCrash Inspector.workerScriptLoaded "
     b"Network.loadingFailed Network.loadingFinished Network.requestServedFromCache Network.requestWillBeSent "
@@ -44,7 +44,7 @@ NEEDED = frozenset(
 _EVENT_HEAD = b'{"method":"'
 _EVENT = re.compile(r"[A-Z][A-Za-z]*\.[a-z][A-Za-z]*")
 _COMMAND = re.compile(rb'\{"id":(-?\d+),(?:.*"sessionId":"(\w+)"\}$)?', re.DOTALL)
-_LATE = -32001
+_SESSION_ENDED_CODE = -32001
 """The error of a command to a session that has ended."""
 
 
@@ -55,9 +55,9 @@ class BadMessage(Exception):
 class Allowance:
     """So many a second, and so many at once after a rest."""
 
-    def __init__(self, per_s: float, at_once: float) -> None:
-        self._per_s, self._at_once = per_s, at_once
-        self._left = at_once
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._left = burst
         self._seen = time.monotonic()
 
     def spend(self, amount: float) -> None:
@@ -75,25 +75,25 @@ class Allowance:
 
     def _refill(self) -> None:
         now = time.monotonic()
-        self._left = min(self._at_once, self._left + (now - self._seen) * self._per_s)
+        self._left = min(self._burst, self._left + (now - self._seen) * self._per_s)
         self._seen = now
 
 
 class MessageGuard:
     """Judges the messages of one browser. `later` is called with a time in seconds after which `release` has more."""
 
-    def __init__(self, later: Callable[[float], object]) -> None:
-        self._later = later
-        self._asked: dict[int, bytes] = {}
+    def __init__(self, schedule: Callable[[float], object]) -> None:
+        self._schedule = schedule
+        self._pending: dict[int, bytes] = {}
         """The sessions of the commands that wait for their answer, by id."""
         self._sessions = 0
         self._parts: list[bytes] = []
         self._size = 0
         self._skipping = False
-        self._said = bytearray()
+        self._commands = bytearray()
         """Commands whose end has not come."""
-        self._kept: deque[bytes] = deque()
-        self._kept_bytes = 0
+        self._optional_queue: deque[bytes] = deque()
+        self._optional_queue_bytes = 0
         self.left_out: dict[str, int] = {}
         """How many events of each kind were left out."""
         self._all_bytes = Allowance(16 * MIB, 64 * MIB)
@@ -104,18 +104,18 @@ class MessageGuard:
 
     def note_commands(self, data: bytes) -> None:
         """Remember what the client asks for, in however many pieces."""
-        if not self._said and data.count(END) == 1 and data.endswith(END):
-            self._note(data[:-1])
+        if not self._commands and data.count(END) == 1 and data.endswith(END):
+            self._note_command(data[:-1])
             return
-        self._said += data
-        *whole, rest = self._said.split(END)
-        self._said = rest
+        self._commands += data
+        *whole, rest = self._commands.split(END)
+        self._commands = rest
         for command in whole:
-            self._note(bytes(command))
+            self._note_command(bytes(command))
 
-    def _note(self, command: bytes) -> None:
-        if (found := _COMMAND.match(command)) is not None:
-            self._asked[int(found[1])] = found[2] or b""
+    def _note_command(self, command: bytes) -> None:
+        if (match := _COMMAND.match(command)) is not None:
+            self._pending[int(match[1])] = match[2] or b""
 
     # messages
 
@@ -123,9 +123,9 @@ class MessageGuard:
         """Return what the client may read, now that a further piece has come. Raises BadMessage."""
         self._all_bytes.spend(len(piece))
         if self._parts or self._skipping:
-            head, ended, piece = piece.partition(END)
+            head, end, piece = piece.partition(END)
             self._take_part(head)
-            if not ended:
+            if not end:
                 return b""
             first, self._size = b"".join(self._parts), 0
             self._parts.clear()
@@ -142,81 +142,81 @@ class MessageGuard:
         if self._skipping:
             return
         self._parts.append(part)
-        if self._size > LONGEST_OPTIONAL:
-            method = _method(self._parts[0])
-            if method and method not in NEEDED:
+        if self._size > MAX_OPTIONAL_BYTES:
+            method = _event_method(self._parts[0])
+            if method and method not in NEEDED_EVENTS:
                 self._leave_out(method)
                 self._parts.clear()
                 self._skipping = True
-        if self._size > LONGEST_MESSAGE and not self._skipping:
-            raise BadMessage(f"a message of more than {LONGEST_MESSAGE // MIB} MiB")
+        if self._size > MAX_MESSAGE_BYTES and not self._skipping:
+            raise BadMessage(f"a message of more than {MAX_MESSAGE_BYTES // MIB} MiB")
 
     def _judge(self, message: bytes) -> bytes:
         """Return a message as it is passed on; nothing when it is left out, or waits."""
-        method = _method(message)
-        if method and method not in NEEDED:
+        method = _event_method(message)
+        if method and method not in NEEDED_EVENTS:
             return self._judge_optional(message, method)
-        told = _parse(message)
-        if "id" in told:
-            self._check_answer(told)
+        content = _parse(message)
+        if "id" in content:
+            self._check_answer(content)
         else:
-            self._check_event(told)
+            self._check_event(content)
             self._events.spend(1)
             self._event_bytes.spend(len(message))
         return message + END
 
-    def _check_answer(self, told: dict[str, object]) -> None:
-        number, error = told["id"], told.get("error")
-        session = self._asked.pop(number, None) if type(number) is int else None
+    def _check_answer(self, content: dict[str, object]) -> None:
+        number, error = content["id"], content.get("error")
+        session = self._pending.pop(number, None) if type(number) is int else None
         if session is None:
             raise BadMessage("an answer to nothing that was asked")
-        if isinstance(error, dict) and error.get("code") == _LATE:
+        if isinstance(error, dict) and error.get("code") == _SESSION_ENDED_CODE:
             return
-        if str(told.get("sessionId", "")) != session.decode():
+        if str(content.get("sessionId", "")) != session.decode():
             raise BadMessage("an answer from another session than was asked")
-        if not isinstance(error if error is not None else told.get("result"), dict):
+        if not isinstance(error if error is not None else content.get("result"), dict):
             raise BadMessage("an answer without a result")
 
-    def _check_event(self, told: dict[str, object]) -> None:
-        method = told.get("method")
+    def _check_event(self, content: dict[str, object]) -> None:
+        method = content.get("method")
         if not isinstance(method, str) or _EVENT.fullmatch(method) is None:
             raise BadMessage("a message that is neither an answer nor an event")
-        if not isinstance(told.get("params", {}), dict) or not isinstance(told.get("sessionId", ""), str):
+        if not isinstance(content.get("params", {}), dict) or not isinstance(content.get("sessionId", ""), str):
             raise BadMessage(f"a {method} of no known form")
         if method == "Target.attachedToTarget":
             self._sessions += 1
-            if self._sessions > MOST_SESSIONS:
-                raise BadMessage(f"more than {MOST_SESSIONS} tabs, frames and workers at once")
+            if self._sessions > MAX_SESSIONS:
+                raise BadMessage(f"more than {MAX_SESSIONS} tabs, frames and workers at once")
         elif method == "Target.detachedFromTarget":
             self._sessions -= 1
 
     # events that may be left out
 
     def _judge_optional(self, message: bytes, method: bytes) -> bytes:
-        if len(message) > LONGEST_OPTIONAL:
+        if len(message) > MAX_OPTIONAL_BYTES:
             self._leave_out(method)
             return b""
-        if not self._kept and not self._waiting_s:
+        if not self._optional_queue and not self._waiting_s:
             return self._pass_optional(message)
-        if not self._kept:
-            self._later(self._waiting_s)
-        self._kept.append(message)
-        self._kept_bytes += len(message)
-        while len(self._kept) > KEPT_OPTIONAL or self._kept_bytes > LONGEST_OPTIONAL:
-            oldest = self._kept.popleft()
-            self._kept_bytes -= len(oldest)
-            self._leave_out(_method(oldest))
+        if not self._optional_queue:
+            self._schedule(self._waiting_s)
+        self._optional_queue.append(message)
+        self._optional_queue_bytes += len(message)
+        while len(self._optional_queue) > MAX_OPTIONAL_EVENTS or self._optional_queue_bytes > MAX_OPTIONAL_BYTES:
+            oldest = self._optional_queue.popleft()
+            self._optional_queue_bytes -= len(oldest)
+            self._leave_out(_event_method(oldest))
         return b""
 
     def release(self) -> bytes:
         """Return the optional events whose turn has come. Raises BadMessage."""
         released = []
-        while self._kept and not self._waiting_s:
-            message = self._kept.popleft()
-            self._kept_bytes -= len(message)
+        while self._optional_queue and not self._waiting_s:
+            message = self._optional_queue.popleft()
+            self._optional_queue_bytes -= len(message)
             released.append(self._pass_optional(message))
-        if self._kept:
-            self._later(max(RETRY_S, self._waiting_s))
+        if self._optional_queue:
+            self._schedule(max(RETRY_S, self._waiting_s))
         return b"".join(released)
 
     def _pass_optional(self, message: bytes) -> bytes:
@@ -241,7 +241,7 @@ class MessageGuard:
         return max(self._all_bytes.missing_s, self._events.missing_s, self._event_bytes.missing_s)
 
 
-def _method(message: bytes) -> bytes:
+def _event_method(message: bytes) -> bytes:
     """The method of an event, by its beginning, as Chromium writes it; empty for anything else."""
     if not message.startswith(_EVENT_HEAD):
         return b""
@@ -250,18 +250,18 @@ def _method(message: bytes) -> bytes:
 
 def _parse(message: bytes) -> dict[str, object]:
     """A message as an object, where the client's own parser takes it, too."""
-    if len(message) > MOST_STRUCTURE and is_structure_above(message, MOST_STRUCTURE):
-        raise BadMessage(f"a message of more than {MOST_STRUCTURE // MIB} MiB outside of strings")
+    if len(message) > MAX_STRUCTURE_BYTES and is_structure_above(message, MAX_STRUCTURE_BYTES):
+        raise BadMessage(f"a message of more than {MAX_STRUCTURE_BYTES // MIB} MiB outside of strings")
     try:
         try:
-            told = from_json(message, allow_inf_nan=False, cache_strings="keys")
+            content = from_json(message, allow_inf_nan=False, cache_strings="keys")
         except ValueError:  # half a surrogate pair, which it does not take
-            told = json.loads(message.decode(), parse_constant=_refuse_constant)
+            content = json.loads(message.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise BadMessage("what is not JSON") from None
-    if type(told) is not dict:
+    if type(content) is not dict:
         raise BadMessage("a message that is no object")
-    return told
+    return content
 
 
 def _refuse_constant(name: str) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from hermes_exec.errors import ExecError
-from hermes_exec.tools.browser.background import Background
+from hermes_exec.tools.browser.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession
@@ -21,8 +21,8 @@ LOOK_UP = ("getent", "ahosts")
 LOOK_UP_S = 3.0
 """A name that is not found in this time is asked for: what answers is looked at once more."""
 FRESH_S = 30.0
-MOST_NAMES = 1000
-AT_ONCE = 4
+MAX_NAMES = 1000
+MAX_LOOK_UPS = 4
 PATTERNS = [{"urlPattern": f"{scheme}://*"} for scheme in ("http", "https")]
 
 
@@ -31,11 +31,11 @@ class NameCheck:
     the URL of a page or a frame that is not asked for, and why.
     """
 
-    def __init__(self, slot: Slot, refused: Callable[[str, str], None]) -> None:
-        self._slot, self._rules, self._refused = slot, slot.browser_rules, refused
-        self._found: dict[str, tuple[float, str | None]] = {}
-        self._asking = Background()
-        self._turns = anyio.Semaphore(AT_ONCE)
+    def __init__(self, slot: Slot, on_refused: Callable[[str, str], None]) -> None:
+        self._slot, self._rules, self._on_refused = slot, slot.browser_rules, on_refused
+        self._refusals: dict[str, tuple[float, str | None]] = {}
+        self._asking = BackgroundTasks()
+        self._turns = anyio.Semaphore(MAX_LOOK_UPS)
 
     async def watch(self, session: CDPSession) -> None:
         """Have the browser wait with each request; `session` is one with the browser."""
@@ -54,21 +54,23 @@ class NameCheck:
             await session.send("Fetch.continueRequest", {"requestId": event["requestId"]})
             return
         if event.get("resourceType") == "Document":
-            self._refused(url, why)
+            self._on_refused(url, why)
         await session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "BlockedByClient"})
 
     async def _refusal(self, host: str) -> str | None:
         """Why what a name leads to may not be asked for, as half a sentence; None when it may, or is not known."""
         now = anyio.current_time()
         async with self._turns:
-            seen_at, why = self._found.get(host, (-FRESH_S, None))
+            seen_at, why = self._refusals.get(host, (-FRESH_S, None))
             if now - seen_at >= FRESH_S:
-                where = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
-                refusals = (self._rules.address_refusal(host, found, **where) for found in await self._addresses(host))
+                network = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
+                refusals = (
+                    self._rules.address_refusal(host, address, **network) for address in await self._addresses(host)
+                )
                 why = next(filter(None, refusals), None)
-                if len(self._found) >= MOST_NAMES:
-                    self._found.clear()
-                self._found[host] = now, why
+                if len(self._refusals) >= MAX_NAMES:
+                    self._refusals.clear()
+                self._refusals[host] = now, why
         return why
 
     async def _addresses(self, host: str) -> list[str]:
@@ -76,7 +78,7 @@ class NameCheck:
         if not host or is_address or host.startswith("-") or host in self._rules.allow_hosts:
             return []
         try:
-            asked = await self._slot.run([*LOOK_UP, host], timeout_s=LOOK_UP_S, output_limit_bytes=1 << 14)
+            result = await self._slot.run([*LOOK_UP, host], timeout_s=LOOK_UP_S, output_limit_bytes=1 << 14)
         except (ExecError, OSError):
             return []
-        return [line.split()[0] for line in asked.stdout.splitlines() if line.strip()] if asked.ok else []
+        return [line.split()[0] for line in result.stdout.splitlines() if line.strip()] if result.ok else []

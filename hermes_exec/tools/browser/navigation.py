@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from hermes_exec.tools.browser.background import Background
-from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.background_tasks import BackgroundTasks
+from hermes_exec.tools.browser.playwright_driver import ignore_errors
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
@@ -26,45 +26,45 @@ LEAVE_S = 2.0
 FRAMES_S = 0.1
 SOCKET_S = 0.15
 """After so long without a further message, the answer of a web socket is whole."""
-OF_SCRIPTS = frozenset({"document", "script", "fetch", "xhr", "ping"})
+SCRIPT_REQUEST_TYPES = frozenset({"document", "script", "fetch", "xhr", "ping"})
 """Types of requests that an action waits for: those that change a page or a server. Others go on beside it."""
-ASKS_NOTHING = ("about:", "data:")
+REQUESTLESS_URLS = ("about:", "data:")
 """URLs for which there is no request: of frames that are empty, or whose text is in the page."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-WITHOUT_UDP = tuple(f"--{force}webrtc-ip-handling-policy=disable_non_proxied_udp" for force in ("", "force-"))
+NO_UDP_OPTIONS = tuple(f"--{force}webrtc-ip-handling-policy=disable_non_proxied_udp" for force in ("", "force-"))
 """WebRTC would send datagrams to any address; the option had another name once."""
-ITS_TASKS = "() => new Promise(done => setTimeout(done))"
+NEXT_TASK_SCRIPT = "() => new Promise(done => setTimeout(done))"
 """Answered when the page has done what it had to do."""
 
 
 class Navigation:
-    """Watches the navigations of all tabs; `changed` is called when one of them has ended."""
+    """Watches the navigations of all tabs; `on_change` is called when one of them has ended."""
 
-    def __init__(self, slot: Slot, changed: Callable[[], None]) -> None:
-        self._slot, self._rules, self._changed = slot, slot.browser_rules, changed
+    def __init__(self, slot: Slot, on_change: Callable[[], None]) -> None:
+        self._slot, self._rules, self._on_change = slot, slot.browser_rules, on_change
         self._context: BrowserContext | None = None
         self._waiting: set[Request] = set()
         self._answered: set[Request] = set()
-        self._asked: set[Request | WebSocket] = set()
-        self._whole: dict[WebSocket, asyncio.TimerHandle] = {}
+        self._script_requests: set[Request | WebSocket] = set()
+        self._answer_timers: dict[WebSocket, asyncio.TimerHandle] = {}
         """What drops a web socket of those asked once its answer is whole."""
         self._redirected: set[Request] = set()
         """Answered with another address, which is not asked for yet."""
-        self._to_ask = 0
+        self._expected_requests = 0
         self._sessions: dict[Page, CDPSession] = {}
         self.loading: set[Page] = set()
         """Tabs that may have a new document that is not there yet."""
-        self.begun = 0
+        self.begun_count = 0
         """How many were begun."""
         self.error_pages = 0
         """How often the browser has shown its own page about a navigation that failed."""
         self.tabs_to_come = 0
         """Tabs that pages have opened and that are not there yet."""
         self._download = False
-        self._refused: tuple[str, str] | None = None
-        self._checks = Background()
-        self._withdrawn: tuple[str, str] | None = None
-        self._not_to_be_shown: dict[str, str] = {}
+        self._last_refusal: tuple[str, str] | None = None
+        self._checks = BackgroundTasks()
+        self._withdrawal: tuple[str, str] | None = None
+        self._forbidden_urls: dict[str, str] = {}
 
     def options(self) -> list[str]:
         """Chromium's options that hold the rules, whatever a page does."""
@@ -75,7 +75,7 @@ class Navigation:
         return [
             *([f"--host-resolver-rules={resolver}"] if resolver else []),
             *(["--no-proxy-server"] if by_name else []),
-            *(WITHOUT_UDP if public_only else ()),
+            *(NO_UDP_OPTIONS if public_only else ()),
         ]
 
     def watch(self, context: BrowserContext) -> None:
@@ -96,8 +96,8 @@ class Navigation:
         self._on_navigated(page.main_frame)
         self.tabs_to_come = max(0, self.tabs_to_come - 1)
         self._checks.start(partial(self._listen, page))
-        if page.url in self._not_to_be_shown:
-            self._checks.start(partial(_left, page))
+        if page.url in self._forbidden_urls:
+            self._checks.start(partial(_leave, page))
 
     async def _listen(self, page: Page) -> None:
         """Hear what a page begins before it is seen on the network."""
@@ -110,25 +110,25 @@ class Navigation:
 
     def begin(self) -> None:
         """Count what is asked for from now on as begun by an action."""
-        self._asked.clear()
-        self._to_ask = 0
-        while self._whole:
-            self._whole.popitem()[1].cancel()
+        self._script_requests.clear()
+        self._expected_requests = 0
+        while self._answer_timers:
+            self._answer_timers.popitem()[1].cancel()
 
     @property
-    def asking(self) -> bool:
+    def is_asking(self) -> bool:
         """Whether something that was begun since `begin` waits for its answer, other than the page of a tab."""
-        return bool(self._asked) or self._to_ask > 0
+        return bool(self._script_requests) or self._expected_requests > 0
 
     async def flush(self, page: Page) -> None:
         """Return when a page has done what it had to do, and it is known what it began with that."""
         if len(page.frames) > 1:  # those with processes of their own tell of it in no order with the page
             await anyio.sleep(FRAMES_S)
         session = self._sessions.get(page)
-        known = [page.evaluate(ITS_TASKS)]
+        answers = [page.evaluate(NEXT_TASK_SCRIPT)]
         if session is not None:
-            known.append(session.send("Runtime.evaluate", {"expression": "0"}))
-        await asyncio.gather(*known)
+            answers.append(session.send("Runtime.evaluate", {"expression": "0"}))
+        await asyncio.gather(*answers)
 
     @property
     def waiting(self) -> str | None:
@@ -154,26 +154,28 @@ class Navigation:
 
     def refuse(self, url: str, why: str) -> None:
         """Note that the rules keep a page or a frame from opening a URL."""
-        self._refused = (url, why)
+        self._last_refusal = (url, why)
 
-    def take_refused(self) -> tuple[str, str] | None:
+    def take_refusal(self) -> tuple[str, str] | None:
         """The URL that the rules kept a page from opening since the last time, and why."""
-        refused, self._refused = self._refused, None
-        return refused
+        refusal, self._last_refusal = self._last_refusal, None
+        return refusal
 
-    async def take_withdrawn(self) -> tuple[str, str] | None:
+    async def take_withdrawal(self) -> tuple[str, str] | None:
         """The URL of a page or a frame for which all pages were left since the last time, and why. Waits until it is
         known of those that are there.
         """
         with anyio.move_on_after(CHECK_S):
             await self._checks.wait()
-        withdrawn, self._withdrawn = self._withdrawn, None
-        return withdrawn
+        withdrawal, self._withdrawal = self._withdrawal, None
+        return withdrawal
 
-    def forbidden(self, page: Page) -> ToolFailure | None:
+    def page_refusal(self, page: Page) -> ToolFailure | None:
         """What is told of a tab that is, or has a frame, where the rules let none be; it is being left."""
         urls = (frame.url for frame in page.frames)
-        return next((blocked(url, self._not_to_be_shown[url]) for url in urls if url in self._not_to_be_shown), None)
+        return next(
+            (policy_failure(url, self._forbidden_urls[url]) for url in urls if url in self._forbidden_urls), None
+        )
 
     def close(self) -> None:
         """End what still checks a page."""
@@ -186,26 +188,26 @@ class Navigation:
         if event.get("disposition") == "download":
             self._download = True
         else:
-            self._to_ask += 1
+            self._expected_requests += 1
 
     def _on_request(self, request: Request) -> None:
         if request.is_navigation_request():
-            self._to_ask = max(0, self._to_ask - 1)
+            self._expected_requests = max(0, self._expected_requests - 1)
             frame = _frame_of(request)
             if frame is None or frame.parent_frame is None:
                 self._waiting.add(request)
-                self.begun += 1
-                self._changed()
-        if request not in self._waiting and request.resource_type in OF_SCRIPTS:
-            self._asked.add(request)
+                self.begun_count += 1
+                self._on_change()
+        if request not in self._waiting and request.resource_type in SCRIPT_REQUEST_TYPES:
+            self._script_requests.add(request)
         if request.redirected_from is not None:
             self._drop({request.redirected_from})
 
     def _on_navigated(self, frame: Frame) -> None:
         """Wait no more for what was answered: the rest of a page that arrives is not waited for."""
-        if frame.url.startswith(ASKS_NOTHING):
-            self._to_ask = max(0, self._to_ask - 1)
-            self._changed()
+        if frame.url.startswith(REQUESTLESS_URLS):
+            self._expected_requests = max(0, self._expected_requests - 1)
+            self._on_change()
         if frame.parent_frame is None:
             self.loading.add(frame.page)
             self.error_pages += frame.url.startswith("chrome-error:")
@@ -214,16 +216,16 @@ class Navigation:
 
     def _on_socket(self, socket: WebSocket) -> None:
         """What a page sends is answered by the messages that come after it, and so is the opening."""
-        self._asked.add(socket)
-        socket.on("framesent", lambda _: self._asked.add(socket))
+        self._script_requests.add(socket)
+        socket.on("framesent", lambda _: self._script_requests.add(socket))
         socket.on("framereceived", lambda _: self._on_answer(socket))
         socket.on("close", lambda _: self._drop({socket}))
 
     def _on_answer(self, socket: WebSocket) -> None:
-        if socket in self._asked:
-            if socket in self._whole:
-                self._whole[socket].cancel()
-            self._whole[socket] = asyncio.get_running_loop().call_later(SOCKET_S, self._drop, {socket})
+        if socket in self._script_requests:
+            if socket in self._answer_timers:
+                self._answer_timers[socket].cancel()
+            self._answer_timers[socket] = asyncio.get_running_loop().call_later(SOCKET_S, self._drop, {socket})
 
     def _on_loaded(self, page: Page) -> None:
         self.loading.discard(page)
@@ -237,9 +239,9 @@ class Navigation:
     def _drop(self, requests: AbstractSet[Request | WebSocket]) -> None:
         self._waiting -= requests
         self._answered -= requests
-        self._asked -= requests
+        self._script_requests -= requests
         self._redirected -= requests
-        self._changed()
+        self._on_change()
 
     def _on_finished(self, request: Request) -> None:
         if request not in self._redirected:
@@ -250,7 +252,7 @@ class Navigation:
             self._download = self._download or "ERR_ABORTED" in (request.failure or "")
         self._drop({request})
         if request.is_navigation_request() and (why := self.refusal(request.url)) is not None:
-            self._refused = (request.url, why)
+            self._last_refusal = (request.url, why)
 
     def _on_response(self, response: Response) -> None:
         opens = response.request.is_navigation_request()
@@ -269,23 +271,23 @@ class Navigation:
         server = await response.server_addr() if why is None else None
         if server is not None:
             host, address = urlsplit(url).hostname or "", server["ipAddress"].strip("[]")
-            where = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
-            why = self._rules.address_refusal(host, address, **where)
+            network = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
+            why = self._rules.address_refusal(host, address, **network)
         if why is not None:
-            self._withdrawn = (url, why)
-            self._not_to_be_shown[url] = why
+            self._withdrawal = (url, why)
+            self._forbidden_urls[url] = why
             assert self._context is not None
-            await asyncio.gather(*map(_left, self._context.pages))
+            await asyncio.gather(*map(_leave, self._context.pages))
 
 
-def blocked(url: str, why: str) -> ToolFailure:
+def policy_failure(url: str, why: str) -> ToolFailure:
     """What is told of a URL that the rules refuse."""
-    told = f"{url[:500]} may not be opened: {why}."
-    return ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=why)
+    message = f"{url[:500]} may not be opened: {why}."
+    return ToolFailure("blocked_by_policy", message, success=False, blocked_by_policy=why)
 
 
-async def _left(page: Page) -> None:
-    await quietly(partial(page.goto, "about:blank", timeout=LEAVE_S * 1000))
+async def _leave(page: Page) -> None:
+    await ignore_errors(partial(page.goto, "about:blank", timeout=LEAVE_S * 1000))
 
 
 def _frame_of(request: Request) -> Frame | None:

@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, ConsoleMessage, WebError
 
-KEPT = 500
-LONGEST_TEXT = 4000
+MAX_ENTRIES = 500
+MAX_TEXT_CHARS = 4000
 
 
 class PageLog:
     """The newest messages of the consoles of all tabs, and their newest errors."""
 
     def __init__(self) -> None:
-        self._messages: deque[dict[str, object]] = deque(maxlen=KEPT)
-        self._errors: deque[dict[str, object]] = deque(maxlen=KEPT)
+        self._messages: deque[dict[str, object]] = deque(maxlen=MAX_ENTRIES)
+        self._errors: deque[dict[str, object]] = deque(maxlen=MAX_ENTRIES)
         self._message_count = self._error_count = 0
-        self._not_counted: dict[str, int] = {}
+        self._discounted: dict[str, int] = {}
 
     def watch(self, context: BrowserContext) -> None:
         """Keep what the tabs of a context log from now on."""
         context.on("console", self._on_message)
         context.on("weberror", self._on_error)
 
-    def told(self, left_out: Mapping[str, int]) -> dict[str, Any]:
+    def report(self, left_out: Mapping[str, int]) -> dict[str, Any]:
         """The newest, and how many there were; `left_out` says how many events did not come here, by their kind."""
         logged, thrown = (
-            left_out.get(kind, 0) - self._not_counted.get(kind, 0)
+            left_out.get(kind, 0) - self._discounted.get(kind, 0)
             for kind in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown")
         )
         return {
@@ -45,12 +45,12 @@ class PageLog:
         self._messages.clear()
         self._errors.clear()
         self._message_count = self._error_count = 0
-        self._not_counted = dict(left_out)
+        self._discounted = dict(left_out)
 
     def _on_message(self, message: ConsoleMessage) -> None:
         self._message_count += 1
-        self._messages.append({"type": message.type, "text": message.text[:LONGEST_TEXT], "source": "console"})
+        self._messages.append({"type": message.type, "text": message.text[:MAX_TEXT_CHARS], "source": "console"})
 
     def _on_error(self, event: WebError) -> None:
         self._error_count += 1
-        self._errors.append({"message": event.error.message[:LONGEST_TEXT], "source": "exception"})
+        self._errors.append({"message": event.error.message[:MAX_TEXT_CHARS], "source": "exception"})

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.playwright_driver import ignore_errors
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
@@ -19,21 +19,21 @@ async def new_session(page: Page, frame: str | None = None) -> CDPSession:
     """
     if frame is None:
         return await page.context.new_cdp_session(page)
-    async for session, frames in _processes(page):
-        if any(told["frame_id"] == frame for told in frames):
+    async for session, frames in _frame_processes(page):
+        if any(message["frame_id"] == frame for message in frames):
             return session
-        await quietly(session.detach)
-    told = f"There is no frame {frame!r}: browser_snapshot tells their ids in frame_tree."
-    raise ToolFailure("not_found", told, success=False)
+        await ignore_errors(session.detach)
+    message = f"There is no frame {frame!r}: browser_snapshot tells their ids in frame_tree."
+    raise ToolFailure("not_found", message, success=False)
 
 
 async def frame_tree(page: Page) -> list[dict[str, object]]:
     """The frames of a tab: frame_id, url, name, origin, and whether it has a process of its own (is_oopif)."""
-    found: list[dict[str, object]] = []
-    async for session, frames in _processes(page):
-        await quietly(session.detach)
-        found = frames + found
-    return found
+    frames_of_tab: list[dict[str, object]] = []
+    async for session, frames in _frame_processes(page):
+        await ignore_errors(session.detach)
+        frames_of_tab = frames + frames_of_tab
+    return frames_of_tab
 
 
 async def session_of(element: ElementHandle, page: Page) -> CDPSession:
@@ -43,7 +43,7 @@ async def session_of(element: ElementHandle, page: Page) -> CDPSession:
     return session or await new_session(page)
 
 
-async def _processes(page: Page) -> AsyncIterator[tuple[CDPSession, list[dict[str, object]]]]:
+async def _frame_processes(page: Page) -> AsyncIterator[tuple[CDPSession, list[dict[str, object]]]]:
     """A session with each process that frames of a tab are in, and those frames; that of the tab itself is last."""
     from playwright.async_api import Error
 
@@ -73,7 +73,7 @@ async def _session_with(frame: Frame) -> CDPSession | None:
 def _frames_in(tree: dict[str, Any], *, own_process: bool) -> list[dict[str, object]]:
     """The frames of an answer to Page.getFrameTree; the first one has a process of its own or has not."""
     frame = tree["frame"]
-    told = {
+    description = {
         "frame_id": frame["id"],
         "url": frame["url"] + frame.get("urlFragment", ""),
         "name": frame.get("name", ""),
@@ -81,4 +81,4 @@ def _frames_in(tree: dict[str, Any], *, own_process: bool) -> list[dict[str, obj
         "is_oopif": own_process,
     }
     inner = (_frames_in(child, own_process=False) for child in tree.get("childFrames", ()))
-    return [told, *itertools.chain.from_iterable(inner)]
+    return [description, *itertools.chain.from_iterable(inner)]

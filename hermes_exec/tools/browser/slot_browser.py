@@ -12,14 +12,14 @@ import anyio
 
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser.browser import RunningBrowser
-from hermes_exec.tools.browser.driver import LOST, DriverLost
+from hermes_exec.tools.browser.playwright_driver import LOST_MESSAGE, PlaywrightDriverLost
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
     from hermes_exec.config.browser import BrowserConfig
     from hermes_exec.slot.slot import Slot
 
-LOSSES_SHARED = 2
+MAX_SHARED_LOSSES = 2
 """After so many, a slot shares Playwright's driver with no other: one of them may be what ends it."""
 _BROWSERS: WeakKeyDictionary[Slot, SlotBrowser] = WeakKeyDictionary()
 
@@ -40,7 +40,7 @@ class SlotBrowser:
         self.resets = slot.resets
         self.rules: BrowserConfig = slot.browser_rules
         self.turn = anyio.Lock()
-        self._lost: str | None = None
+        self._loss: str | None = None
         """Why the browser that was there before is there no more."""
         self._running: RunningBrowser | None = None
         self.losses = losses
@@ -54,22 +54,23 @@ class SlotBrowser:
         """What was started, while it lives."""
         return self._running
 
-    async def started(self) -> RunningBrowser:
+    async def ensure_running(self) -> RunningBrowser:
         """The running browser, started if need be.
 
         Raises:
             ToolFailure: there is none to be had.
-            DriverLost: the one before ended with Playwright's driver, and nobody was told; or two did as they started.
+            PlaywrightDriverLost: the one before ended with Playwright's driver, and nobody was told; or two did as they
+                started.
         """
         if self._running is not None and self._running.ended:
             await self._lose(self._running, "the browser ended")
         if self._driver_lost:
             self._driver_lost = False
-            raise DriverLost(LOST)
+            raise PlaywrightDriverLost(LOST_MESSAGE)
         if self._running is None:
             try:
                 self._running = await self._start()
-            except DriverLost:
+            except PlaywrightDriverLost:
                 self.losses += 1
                 self._running = await self._start()
             self._running.tasks.start_soon(self._watch, self._running)
@@ -79,14 +80,14 @@ class SlotBrowser:
         slot = self._slot()
         assert slot is not None
         running = RunningBrowser(slot)
-        await running.start(alone=self.losses >= LOSSES_SHARED)
+        await running.start(alone=self.losses >= MAX_SHARED_LOSSES)
         return running
 
     @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[RunningBrowser]:
-        """The running browser, started if need be, for one call at a time. Raises as `started`."""
+    async def use(self) -> AsyncIterator[RunningBrowser]:
+        """The running browser, started if need be, for one call at a time. Raises as `ensure_running`."""
         async with self.turn:
-            running = await self.started()
+            running = await self.ensure_running()
             try:
                 yield running
             finally:
@@ -110,15 +111,15 @@ class SlotBrowser:
     async def _lose(self, running: RunningBrowser, why: str) -> None:
         if self._running is running:
             self._running = None
-            self._lost = f"{why}: its tabs and cookies are gone"
+            self._loss = f"{why}: its tabs and cookies are gone"
             self.was_used = running.calls > 0
             try:
                 await running.check()
-            except DriverLost:
-                self._driver_lost, self._lost = True, None
+            except PlaywrightDriverLost:
+                self._driver_lost, self._loss = True, None
                 self.losses += 1
             except (ToolFailure, ExecError) as error:
-                self._lost = f"{error}: its tabs and cookies are gone"
+                self._loss = f"{error}: its tabs and cookies are gone"
         await running.aclose()
 
     async def give_up(self, running: RunningBrowser) -> None:
@@ -126,10 +127,10 @@ class SlotBrowser:
         await self._lose(running, "the browser ended")
         self._driver_lost, self.was_used = False, running.calls > 1
 
-    def take_lost(self) -> dict[str, str]:
+    def take_loss(self) -> dict[str, str]:
         """What the next result tells of a browser that is there no more; once."""
-        lost, self._lost = self._lost, None
-        return {} if lost is None else {"warning": lost}
+        loss, self._loss = self._loss, None
+        return {} if loss is None else {"warning": loss}
 
     async def aclose(self) -> None:
         """End the browser with its profile. Harmless when repeated."""

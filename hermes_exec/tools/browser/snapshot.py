@@ -14,8 +14,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hermes_exec.errors import ExecError
-from hermes_exec.tools.browser.downloads import LONGEST_URL
-from hermes_exec.tools.call.budget import kept_path
+from hermes_exec.tools.browser.downloads import MAX_URL_CHARS
+from hermes_exec.tools.call.budget import result_path
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 SNAPSHOT_S = 45.0
-MOST_ELEMENTS = 50_000
+MAX_ELEMENTS = 50_000
 """A tree of more takes so long that nothing else can be done in the page meanwhile, also when nobody waits for it."""
 LIMIT_CHARS = 15_000
-KEPT_CHARS = 2_000_000
-WHOLE = "(most of it; the page is now:)"
+MAX_FILE_CHARS = 2_000_000
+WHOLE_NOTE = "(most of it; the page is now:)"
 _LINE = re.compile(r"^( *)- ('?)([a-z]+)?(.*)$")
 _REF = re.compile(r" \[ref=[a-z0-9]+\]")
 _PLAIN = frozenset(
@@ -58,7 +58,7 @@ _PLAIN = frozenset(
 """Roles that nobody clicks: without their reference a page is a third shorter."""
 
 
-async def top_of(page: Page) -> str:
+async def top_selector(page: Page) -> str:
     """Return the selector of what is looked at: the body, the root of a document without one, as an image is, or
     nothing. A page that is too large is a ToolFailure.
     """
@@ -66,21 +66,21 @@ async def top_of(page: Page) -> str:
         "[document.querySelector('body') ? 'body' : document.documentElement ? ':root' : '',"
         " document.getElementsByTagName('*').length]"
     )
-    if count > MOST_ELEMENTS:
-        told = (
+    if count > MAX_ELEMENTS:
+        message = (
             f"The page has {count:,} elements, too many for a snapshot: read the parts that you need with "
             "browser_console (document.querySelector(...).innerText), or open another page."
         )
-        raise ToolFailure("too_large", told, success=False, not_loaded=page.url[:LONGEST_URL])
+        raise ToolFailure("too_large", message, success=False, not_loaded=page.url[:MAX_URL_CHARS])
     return str(top)
 
 
-async def tree_of(page: Page, top: str) -> str:
+async def read_tree(page: Page, top: str) -> str:
     """The tree of a page. Playwright itself would wait for the `body` of a document without one."""
     if not top:
         return ""
-    seen = page if top == "body" else page.locator(top)
-    return await seen.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
+    root = page if top == "body" else page.locator(top)
+    return await root.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
 
 
 def element_count(text: str) -> int:
@@ -90,14 +90,14 @@ def element_count(text: str) -> int:
 
 def compact(tree: str) -> str:
     """The tree without containers that say nothing, and without the references of plain text."""
-    kept: list[str] = []
+    lines: list[str] = []
     dropped: list[int] = []  # indentations of the containers left out that the line is inside of
     for line in tree.splitlines():
-        found = _LINE.match(line)
-        if found is None:
-            kept.append(line)
+        match = _LINE.match(line)
+        if match is None:
+            lines.append(line)
             continue
-        indent, role, rest = len(found[1]), found[3] or "", found[4]
+        indent, role, rest = len(match[1]), match[3] or "", match[4]
         while dropped and dropped[-1] >= indent:
             dropped.pop()
         clickable = "[cursor=pointer]" in rest
@@ -108,12 +108,12 @@ def compact(tree: str) -> str:
                 dropped.append(indent)
                 continue
             if bare.startswith(": "):
-                kept.append(f"{lead}- {found[2]}text{bare}")
+                lines.append(f"{lead}- {match[2]}text{bare}")
                 continue
         if role in _PLAIN and not clickable:
             rest = _REF.sub("", rest)
-        kept.append(f"{lead}- {found[2]}{role}{rest}")
-    return "\n".join(kept)
+        lines.append(f"{lead}- {match[2]}{role}{rest}")
+    return "\n".join(lines)
 
 
 def changes(before: str, after: str) -> str:
@@ -122,28 +122,28 @@ def changes(before: str, after: str) -> str:
     """
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
     changed = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
-    return changed if len(changed) <= len(after) else f"{WHOLE}\n{after}"
+    return changed if len(changed) <= len(after) else f"{WHOLE_NOTE}\n{after}"
 
 
-async def fitted(slot: Slot, text: str) -> str:
+async def fit_snapshot(slot: Slot, text: str) -> str:
     """The text within its budget: cut at the end of a line, with the whole of it in a file of the slot."""
     if len(text) <= LIMIT_CHARS:
         return text
-    shown = text[:LIMIT_CHARS].rpartition("\n")[0] or text[:LIMIT_CHARS]
-    kept = text.encode("utf-8", "replace")
-    path = kept_path(slot, f"browser-snapshot-{hashlib.sha256(kept).hexdigest()[:10]}.txt")
-    left = f"{len(text) - len(shown):,} of {len(text):,} characters are not shown"
+    head = text[:LIMIT_CHARS].rpartition("\n")[0] or text[:LIMIT_CHARS]
+    data = text.encode("utf-8", "replace")
+    path = result_path(slot, f"browser-snapshot-{hashlib.sha256(data).hexdigest()[:10]}.txt")
+    omission = f"{len(text) - len(head):,} of {len(text):,} characters are not shown"
     try:
-        await slot.files.write_bytes(path, text[:KEPT_CHARS].encode("utf-8", "replace"))
+        await slot.files.write_bytes(path, text[:MAX_FILE_CHARS].encode("utf-8", "replace"))
     except OSError as error:
         if isinstance(error, ExecError):
             raise
-        return f"{shown}\n... [{left}]"
-    line = shown.count("\n") + 2
-    return f"{shown}\n... [{left}; the full tree: read_file(path={path!r}, offset={line})]"
+        return f"{head}\n... [{omission}]"
+    line = head.count("\n") + 2
+    return f"{head}\n... [{omission}; the full tree: read_file(path={path!r}, offset={line})]"
 
 
-def masked(tree: str, secrets: Collection[str]) -> str:
+def mask_secrets(tree: str, secrets: Collection[str]) -> str:
     """The tree of a page without the values of text fields that are secrets."""
     values = [f": {text}" for secret in secrets for text in (secret, json.dumps(secret, ensure_ascii=False))]
     lines = tree.split("\n") if values else [tree]

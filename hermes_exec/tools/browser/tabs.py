@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes_exec.tools.browser.driver import quietly
-from hermes_exec.tools.browser.explained import CRASHED
+from hermes_exec.tools.browser.error_hints import CRASHED
+from hermes_exec.tools.browser.playwright_driver import ignore_errors
 from hermes_exec.tools.browser.sessions import new_session
 from hermes_exec.tools.call.failure import ToolFailure
 
@@ -23,7 +23,7 @@ class Tabs:
         """Whether the current one has."""
         self.chooser: FileChooser | None = None
         """Opened by the page, and waits for the files that it is to have."""
-        self._chooser_told = False
+        self._chooser_reported = False
         self._navigation = navigation
         self._pages: list[Page] = []
 
@@ -39,7 +39,7 @@ class Tabs:
         if not self._pages:
             raise ToolFailure("no_page", "All tabs are closed. Open a page with browser_navigate.", success=False)
         page = self._pages[-1]
-        if (forbidden := self._navigation.forbidden(page)) is not None:
+        if (forbidden := self._navigation.page_refusal(page)) is not None:
             raise forbidden
         return page
 
@@ -69,12 +69,12 @@ class Tabs:
             self.crashed = True
 
     def _on_chooser(self, chooser: FileChooser) -> None:
-        self.chooser, self._chooser_told = chooser, False
+        self.chooser, self._chooser_reported = chooser, False
 
     def take_chooser(self) -> bool:
         """Whether one has come that was not told."""
-        told, self._chooser_told = self._chooser_told, True
-        return self.chooser is not None and not told
+        was_reported, self._chooser_reported = self._chooser_reported, True
+        return self.chooser is not None and not was_reported
 
     def _on_navigated(self, frame: Frame) -> None:
         if frame.parent_frame is None:
@@ -87,7 +87,7 @@ class Tabs:
         for page in self._pages:
             session = await new_session(page)
             info = await session.send("Target.getTargetInfo")
-            await quietly(session.detach)
+            await ignore_errors(session.detach)
             if info["targetInfo"]["targetId"] == target:
                 return page
         raise ToolFailure("not_found", f"There is no tab with the target_id {target!r}.", success=False)

@@ -13,10 +13,18 @@ import anyio
 from hermes_exec.errors import OutcomeUnknown
 from hermes_exec.tools.browser import fields
 from hermes_exec.tools.browser.browser import ANSWER_S, VIEWPORT
-from hermes_exec.tools.browser.driver import DriverLost, quietly
-from hermes_exec.tools.browser.explained import CRASHED, explained
-from hermes_exec.tools.browser.navigation import blocked
-from hermes_exec.tools.browser.results import ACTION_S, LOAD_S, after, arrived, failure, happened, snapshot_of
+from hermes_exec.tools.browser.error_hints import CRASHED, explain_error
+from hermes_exec.tools.browser.navigation import policy_failure
+from hermes_exec.tools.browser.playwright_driver import PlaywrightDriverLost, ignore_errors
+from hermes_exec.tools.browser.results import (
+    ACTION_S,
+    LOAD_S,
+    failure,
+    finish_navigation,
+    report_changes,
+    report_events,
+    take_snapshot,
+)
 from hermes_exec.tools.browser.sessions import frame_tree, new_session
 from hermes_exec.tools.browser.slot_browser import of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
@@ -36,17 +44,17 @@ Work = Callable[["RunningBrowser", ToolState, JsonObject], Awaitable[JsonObject]
 
 NAVIGATION_S = 60.0
 CALL_S = 90.0
-LONGEST_CDP_S = 300.0
+MAX_CDP_S = 300.0
 SCROLL_PX = 500
 RESULT_CHARS = 20_000
 HTTP_ERROR = 400
-LINK_THAT_DOWNLOADS = "xpath=ancestor-or-self::a[@download]"
-OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.", "Page.setDownloadBehavior")
+DOWNLOAD_LINK = "xpath=ancestor-or-self::a[@download]"
+RESERVED_METHODS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.", "Page.setDownloadBehavior")
 """DevTools domains and commands that the tools themselves work with, and the rules of the pool rest on."""
-HARMLESS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
+READ_ONLY_METHODS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
 
 
-def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float = CALL_S) -> Tool:
+def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False, within_s: float = CALL_S) -> Tool:
     """A tool that works in the browser of the slot: calls take turns, and Playwright's errors become results. `held`
     tools also work while a dialog holds the page; for one that `opens` a page it does not matter what became of the
     one before.
@@ -56,7 +64,7 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
     async def call(state: ToolState, arguments: JsonObject) -> Outcome:
         try:
             return await attempt(state, arguments)
-        except DriverLost:
+        except PlaywrightDriverLost:
             if not opens or of_slot(state.slot).was_used:
                 raise
             return await attempt(state, arguments)
@@ -66,38 +74,38 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
         from playwright.async_api import TimeoutError as PlaywrightTimeout
 
         owner = of_slot(state.slot)
-        async with owner.in_use() as running:
+        async with owner.use() as running:
             running.begin()
-            await _check_withdrawn(running, tell=not opens)
-            if running.dialogs.open and not held:
+            await _check_withdrawal(running, tell=not opens)
+            if running.dialogs.open and not allow_dialog:
                 raise failure("dialog_open", "A dialog holds the page.", running)
             data: JsonObject | None = None
             try:
                 with anyio.move_on_after(within_s):
                     # A page that goes elsewhere by itself answers nothing before it is there.
                     elsewhere = not opens and running.navigation.waiting is not None
-                    told = await arrived(running) if elsewhere else {}
-                    data = {**told, **await work(running, state, arguments)}
+                    fields = await finish_navigation(running) if elsewhere else {}
+                    data = {**fields, **await work(running, state, arguments)}
             except ToolFailure as failed:
                 await _check_running(owner, running)
-                failed.fields.update(owner.take_lost())
+                failed.fields.update(owner.take_loss())
                 raise
             except Error as error:
                 await _check_running(owner, running)
-                await _check_withdrawn(running)
+                await _check_withdrawal(running)
                 if "Target crashed" in str(error):
                     raise failure("page_crashed", CRASHED, running) from None
                 kind = "timeout" if isinstance(error, PlaywrightTimeout) else "browser_error"
-                raise failure(kind, explained(error), running) from None
-            await _check_withdrawn(running)
+                raise failure(kind, explain_error(error), running) from None
+            await _check_withdrawal(running)
             if data is None:
                 raise failure(
                     "timeout", f"The page did not answer within {within_s:g} s. Try browser_navigate.", running
                 )
-            data.update(owner.take_lost())
+            data.update(owner.take_loss())
             await running.downloads.settle()
         images = data.pop(IMAGES, ())
-        return Outcome({"success": True, **data, **happened(running)}, images=images)
+        return Outcome({"success": True, **data, **report_events(running)}, images=images)
 
     return call
 
@@ -108,27 +116,27 @@ async def _check_running(owner: SlotBrowser, running: RunningBrowser) -> None:
     """
     try:
         await running.check()
-    except DriverLost as lost:
+    except PlaywrightDriverLost as error:
         await owner.give_up(running)
         if not owner.was_used:
             raise
-        raise OutcomeUnknown(f"{lost}. What this call began may have been done") from lost
+        raise OutcomeUnknown(f"{error}. What this call began may have been done") from error
 
 
-async def _check_withdrawn(running: RunningBrowser, *, tell: bool = True) -> None:
+async def _check_withdrawal(running: RunningBrowser, *, tell: bool = True) -> None:
     """Raise ToolFailure when all pages were left since the last time, once nothing of that URL is kept."""
-    withdrawn = await running.navigation.take_withdrawn()
-    if withdrawn is not None and tell:
-        running.downloads.refuse(*withdrawn)
+    withdrawal = await running.navigation.take_withdrawal()
+    if withdrawal is not None and tell:
+        running.downloads.refuse(*withdrawal)
         await running.downloads.settle()
-        raise blocked(*withdrawn)
+        raise policy_failure(*withdrawal)
 
 
 def _locator(running: RunningBrowser, ref: str) -> Locator:
     return running.tabs.page.locator(f"aria-ref={ref.strip().removeprefix('@').removeprefix('ref=')}")
 
 
-async def _found(running: RunningBrowser, ref: str) -> Locator:
+async def _find_element(running: RunningBrowser, ref: str) -> Locator:
     """The element of a reference of the last snapshot. Raises ToolFailure when there is none."""
     from playwright.async_api import Error
 
@@ -141,8 +149,8 @@ async def _found(running: RunningBrowser, ref: str) -> Locator:
         if "Invalid frame" not in str(error):
             raise
     if count == 0:
-        told = f"There is no element {ref!r}: references are those of the last snapshot. Call browser_snapshot."
-        raise ToolFailure("not_found", told, success=False)
+        message = f"There is no element {ref!r}: references are those of the last snapshot. Call browser_snapshot."
+        raise ToolFailure("not_found", message, success=False)
     return locator
 
 
@@ -151,16 +159,16 @@ async def _is_download(locator: Locator) -> bool:
     from playwright.async_api import Error
 
     try:
-        return await locator.locator(LINK_THAT_DOWNLOADS).count() > 0
+        return await locator.locator(DOWNLOAD_LINK).count() > 0
     except Error:
         return False
 
 
-def _with_at(ref: str) -> str:
+def _format_reference(ref: str) -> str:
     return ref if ref.startswith("@") else f"@{ref}"
 
 
-def _url(text: str) -> str:
+def _complete_url(text: str) -> str:
     """A URL as people write it, whole."""
     text = text.strip()
     if text.startswith("/"):
@@ -172,17 +180,17 @@ def _url(text: str) -> str:
     return f"{'http' if local else 'https'}://{text}"
 
 
-@partial(tool, opens=True)
+@partial(browser_tool, opens=True)
 async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Open a URL and take a compact snapshot."""
     from playwright.async_api import Error
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-    url = _url(arguments["url"])
+    url = _complete_url(arguments["url"])
     if (why := running.navigation.refusal(url)) is not None:
-        raise blocked(url, why)
+        raise policy_failure(url, why)
     page = await running.usable_page()
-    running.navigation.take_refused()
+    running.navigation.take_refusal()
     error_pages = running.navigation.error_pages
     try:
         answer = await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
@@ -193,11 +201,11 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
     except Error as error:
         aborted = "Download is starting" in str(error) or "ERR_ABORTED" in str(error)
         if "net::ERR_" in str(error) and not aborted:
-            await running.see_error_page(error_pages)
-        if (refused := running.navigation.take_refused()) is not None:
-            raise blocked(*refused) from None
+            await running.wait_for_error_page(error_pages)
+        if (refusal := running.navigation.take_refusal()) is not None:
+            raise policy_failure(*refusal) from None
         if aborted:
-            await running.arrive()
+            await running.wait_for_arrival()
             if running.downloads.began:
                 return {"url": url, "title": "", "snapshot": "(the URL is a download)", "element_count": 0}
         raise
@@ -205,17 +213,17 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
         with anyio.move_on_after(LOAD_S):
             await running.act(lambda: page.wait_for_load_state("load", timeout=0))
     await running.settle(page)
-    told = {**await arrived(running), **await snapshot_of(running, state, page, title=True)}
+    fields = {**await finish_navigation(running), **await take_snapshot(running, state, page, title=True)}
     if answer is not None and answer.status >= HTTP_ERROR:
-        told["status"] = answer.status
-    return told
+        fields["status"] = answer.status
+    return fields
 
 
-@partial(tool, held=True)
+@partial(browser_tool, allow_dialog=True)
 async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """The accessibility tree of the page."""
     page = running.tabs.page
-    data = await snapshot_of(running, state, page, full=arguments["full"])
+    data = await take_snapshot(running, state, page, full=arguments["full"])
     if len(page.frames) > 1:
         # A page that a dialog holds takes no new session.
         frames = None if running.dialogs.open else await running.act(partial(frame_tree, page))
@@ -223,14 +231,14 @@ async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObj
     return data
 
 
-@tool
+@browser_tool
 async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Click an element."""
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     page, before = running.tabs.page, running.tabs.page.url
-    locator = await _found(running, arguments["ref"])
-    begun = running.navigation.begun
+    locator = await _find_element(running, arguments["ref"])
+    begun_before = running.navigation.begun_count
     downloads = False
 
     async def look() -> None:
@@ -241,24 +249,24 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
         # The browser answers the second long before the mouse is pressed.
         await running.act(lambda: asyncio.gather(locator.click(timeout=ACTION_S * 1000), look()))
     except PlaywrightTimeout:
-        if running.navigation.begun == begun:  # else it was made, and waits for where it leads
+        if running.navigation.begun_count == begun_before:  # else it was made, and waits for where it leads
             raise
     if downloads:
         running.navigation.expect_download()
-    return {"clicked": _with_at(arguments["ref"]), **await after(running, state, before, page)}
+    return {"clicked": _format_reference(arguments["ref"]), **await report_changes(running, state, before, page)}
 
 
-@tool
+@browser_tool
 async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Put text into a field in place of what is there; choose in a list; give a file field a file of the slot."""
     page, before, text = running.tabs.page, running.tabs.page.url, arguments["text"]
-    locator = await _found(running, arguments["ref"])
+    locator = await _find_element(running, arguments["ref"])
     await fields.fill(running, state, locator, text, ACTION_S)
-    told = {"typed": f"*** ({len(text)} characters)", "element": _with_at(arguments["ref"])}
-    return {**told, **await after(running, state, before, page)}
+    typed_fields = {"typed": f"*** ({len(text)} characters)", "element": _format_reference(arguments["ref"])}
+    return {**typed_fields, **await report_changes(running, state, before, page)}
 
 
-@tool
+@browser_tool
 async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Turn the wheel over the middle of the page."""
     page = running.tabs.page
@@ -267,35 +275,35 @@ async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObjec
     distance = SCROLL_PX if arguments["direction"] == "down" else -SCROLL_PX
     await running.act(lambda: page.mouse.wheel(0, distance))
     await anyio.sleep(0.1)
-    return {"scrolled": arguments["direction"], **await after(running, state, page.url, page)}
+    return {"scrolled": arguments["direction"], **await report_changes(running, state, page.url, page)}
 
 
-@tool
+@browser_tool
 async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """Go back in the history of the tab; a tab without one is closed."""
     page = running.tabs.page
     session = await new_session(page)
     history = await session.send("Page.getNavigationHistory")
-    await quietly(session.detach)
+    await ignore_errors(session.detach)
     before = [entry["url"] for entry in history["entries"][: history["currentIndex"]]]
     if before in ([], ["about:blank"]):  # where every tab begins
         if len(running.tabs.pages) == 1:
             raise ToolFailure("not_found", "There is no page before this one.", success=False)
         await page.close()
-        return await snapshot_of(running, state, running.tabs.page)
+        return await take_snapshot(running, state, running.tabs.page)
     await running.act(lambda: page.go_back(wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
-    return await snapshot_of(running, state, page)
+    return await take_snapshot(running, state, page)
 
 
-@tool
+@browser_tool
 async def press(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Press a key, such as Enter or Control+a."""
     page, before = running.tabs.page, running.tabs.page.url
     await running.act(lambda: page.keyboard.press(arguments["key"]))
-    return {"pressed": arguments["key"], **await after(running, state, before, page)}
+    return {"pressed": arguments["key"], **await report_changes(running, state, before, page)}
 
 
-@tool
+@browser_tool
 async def get_images(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """The images of the page with an address."""
     script = """() => [...document.images].filter(i => i.src && !i.src.startsWith('data:')).map(
@@ -306,7 +314,7 @@ async def get_images(running: RunningBrowser, state: ToolState, arguments: JsonO
     return {"images": images, "count": len(images)}
 
 
-@partial(tool, held=True)
+@partial(browser_tool, allow_dialog=True)
 async def console(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """What the page logged and which errors it had; or the value of an expression."""
     if (expression := arguments.get("expression")) is not None:
@@ -314,43 +322,47 @@ async def console(running: RunningBrowser, state: ToolState, arguments: JsonObje
         try:
             value = await running.act(lambda: page.evaluate(expression))
         except ValueError as error:
-            told = f"The value cannot be read ({error}). Make it a text, as with String(...)."
-            raise ToolFailure("bad_value", told, success=False) from None
+            message = f"The value cannot be read ({error}). Make it a text, as with String(...)."
+            raise ToolFailure("bad_value", message, success=False) from None
         kind = "null" if value is None else type(value).__name__
         try:
             text = json.dumps(value, ensure_ascii=False, default=str)
         except (ValueError, RecursionError):  # it contains itself
             text = value = repr(value)
-        shown = value if len(text) <= RESULT_CHARS else text[:RESULT_CHARS] + "... (cut)"
-        return {"result": shown, "result_type": kind}
-    data = running.log.told(running.left_out)
+        shown_value = value if len(text) <= RESULT_CHARS else text[:RESULT_CHARS] + "... (cut)"
+        return {"result": shown_value, "result_type": kind}
+    data = running.log.report(running.left_out)
     if arguments["clear"]:
         running.log.forget(running.left_out)
     return data
 
 
-@partial(tool, held=True)
+@partial(browser_tool, allow_dialog=True)
 async def dialog(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Answer a dialog."""
     wanted = arguments.get("dialog_id")
-    found = [opened for opened in running.dialogs.open if wanted in (None, opened.id)]
-    if not found:
-        told = f"There is no open dialog{'' if wanted is None else f' {wanted!r}'}."
-        raise ToolFailure("not_found", told, success=False)
+    matches = [opened for opened in running.dialogs.open if wanted in (None, opened.id)]
+    if not matches:
+        message = f"There is no open dialog{'' if wanted is None else f' {wanted!r}'}."
+        raise ToolFailure("not_found", message, success=False)
     accept = arguments["action"] == "accept"
-    await running.dialogs.answer(found[0], accept=accept, text=arguments.get("prompt_text"))
+    await running.dialogs.answer(matches[0], accept=accept, text=arguments.get("prompt_text"))
     page, before = running.tabs.page, running.tabs.page.url
-    return {"handled": arguments["action"], "dialog_id": found[0].id, **await after(running, state, before, page)}
+    return {
+        "handled": arguments["action"],
+        "dialog_id": matches[0].id,
+        **await report_changes(running, state, before, page),
+    }
 
 
-@partial(tool, held=True, within_s=LONGEST_CDP_S + ACTION_S)
+@partial(browser_tool, allow_dialog=True, within_s=MAX_CDP_S + ACTION_S)
 async def cdp(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """Send a command of the DevTools protocol to a tab or a frame."""
     method = arguments["method"]
-    if method.startswith(OURS) and method not in HARMLESS:
-        told = f"{method} is not allowed: the tools and the rules of this browser rest on it."
-        raise ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=f"{method} is not allowed")
-    timeout_s = min(float(arguments.get("timeout") or 30), LONGEST_CDP_S)
+    if method.startswith(RESERVED_METHODS) and method not in READ_ONLY_METHODS:
+        message = f"{method} is not allowed: the tools and the rules of this browser rest on it."
+        raise ToolFailure("blocked_by_policy", message, success=False, blocked_by_policy=f"{method} is not allowed")
+    timeout_s = min(float(arguments.get("timeout") or 30), MAX_CDP_S)
     if timeout_s <= 0:
         raise ToolFailure("bad_value", "'timeout' must be above 0.", success=False)
     page, frame = await running.tabs.find(arguments.get("target_id")), arguments.get("frame_id")
@@ -364,10 +376,10 @@ async def cdp(running: RunningBrowser, state: ToolState, arguments: JsonObject) 
         raise ToolFailure("timeout", f"{method} was not answered within {timeout_s:g} s.", success=False) from None
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(1):
-            await quietly(session.detach)
+            await ignore_errors(session.detach)
 
 
-vision = tool(screenshot)
+vision = browser_tool(screenshot)
 
 
 async def close(state: ToolState, arguments: JsonObject) -> Outcome:  # noqa: ARG001
@@ -375,5 +387,5 @@ async def close(state: ToolState, arguments: JsonObject) -> Outcome:  # noqa: AR
     owner = of_slot(state.slot)
     async with owner.turn:
         await owner.aclose()
-        owner.take_lost()
+        owner.take_loss()
     return Outcome({"success": True, "closed": True})

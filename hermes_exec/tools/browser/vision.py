@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.tools.browser.annotations import annotated
-from hermes_exec.tools.call.budget import kept_path
+from hermes_exec.tools.browser.annotations import draw_references
+from hermes_exec.tools.call.budget import result_path
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ IMAGES = "images of the result"
 async def screenshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """A screenshot, as an image for models that see, and as a file in the slot."""
     page = running.tabs.page
-    async with annotated(page) if arguments["annotate"] else nullcontext() as annotations:
+    async with draw_references(page) if arguments["annotate"] else nullcontext() as annotations:
         image = await running.act(lambda: page.screenshot(timeout=SCREENSHOT_S * 1000))
     if image is None:
         raise ToolFailure("dialog_open", "A dialog holds the page.", success=False)
     running.screenshots += 1
-    path = kept_path(state.slot, f"screenshot-{running.screenshots}.png")
+    path = result_path(state.slot, f"screenshot-{running.screenshots}.png")
     await state.slot.files.write_bytes(path, image)
     data: JsonObject = {"question": arguments["question"], "screenshot_path": path, IMAGES: (image,)}
     if annotations is not None:

@@ -54,8 +54,8 @@ def _load(text: str) -> object:
     except RecursionError:
         raise ToolFailure("malformed_json", "The arguments are nested too deeply to be read.") from None
     except ValueError as error:
-        said = str(error).partition(";")[0]  # the rest is advice for programmers
-        raise ToolFailure("malformed_json", f"The arguments are not valid JSON: {said}.") from None
+        reason = str(error).partition(";")[0]  # the rest is advice for programmers
+        raise ToolFailure("malformed_json", f"The arguments are not valid JSON: {reason}.") from None
     return value
 
 
@@ -63,9 +63,9 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
     near = text[max(0, error.pos - 20) : error.pos + 20]
     if error.msg == "Extra data":
         rest = text[error.pos :].strip()
-        what = "a second JSON value" if rest[:1] in ("{", "[") else "text"
+        surplus = "a second JSON value" if rest[:1] in ("{", "[") else "text"
         return (
-            f"The arguments are one JSON object followed by {what} (character {error.pos}: {rest[:40]!r}). "
+            f"The arguments are one JSON object followed by {surplus} (character {error.pos}: {rest[:40]!r}). "
             "Send one object and nothing after it; make a second call for a second action."
         )
     if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):

@@ -21,7 +21,7 @@ EXEMPT = frozenset({"read_file"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-def kept_path(slot: Slot, name: str) -> str:
+def result_path(slot: Slot, name: str) -> str:
     """Where a file of a result is kept in the slot."""
     return f"{slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/{name}"
 
@@ -31,13 +31,13 @@ def file_name(call_id: str) -> str:
     return (_UNSAFE.sub("_", call_id).strip("._")[:120] or "result") + ".txt"
 
 
-def persisted_block(text: str, path: str, preview_chars: int) -> str:
+def spill_block(text: str, path: str, preview_chars: int) -> str:
     """The block that stands for a text that was written to `path`."""
     size = len(text.encode("utf-8", "replace")) / 1024
-    shown = f"{size / 1024:.1f} MB" if size >= 1024 else f"{size:.1f} KB"
+    size_text = f"{size / 1024:.1f} MB" if size >= 1024 else f"{size:.1f} KB"
     preview = _preview(text, preview_chars)
     return (
-        f"<persisted-output>\nThis tool result was too large ({len(text):,} characters, {shown}).\nFull output "
+        f"<persisted-output>\nThis tool result was too large ({len(text):,} characters, {size_text}).\nFull output "
         f"saved to: {path}\n"
         "Use the read_file tool with offset and limit to access specific sections of this output.\n\n"
         f"Preview (first {len(preview)} "
@@ -45,12 +45,12 @@ def persisted_block(text: str, path: str, preview_chars: int) -> str:
     )
 
 
-def cut_block(text: str, preview_chars: int, why: str) -> str:
+def cut_block(text: str, preview_chars: int, reason: str) -> str:
     """The block that stands for a text that could not be kept anywhere."""
     preview = _preview(text, preview_chars)
     return (
         f"<truncated-output>\nThis tool result was too large ({len(text):,} characters) and could not be saved in "
-        f"the slot ({why}).\n"
+        f"the slot ({reason}).\n"
         f"Preview (first {len(preview)} chars):\n{preview}\n...\n</truncated-output>"
     )
 
@@ -73,19 +73,19 @@ async def spill(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolRes
 
     A slot that has no room for the file gives a cut result; infrastructure errors are raised.
     """
-    path = kept_path(slot, file_name(result.call_id))
-    text = readable(result.data)
+    path = result_path(slot, file_name(result.call_id))
+    text = format_result(result.data)
     try:
         await slot.files.write_bytes(path, text.encode("utf-8", "replace"))
     except OSError as error:
         if isinstance(error, ExecError):
             raise
-        why = error.strerror or type(error).__name__
-        return replace(result, content=cut_block(result.content, options.preview_chars, why))
-    return replace(result, content=persisted_block(text, path, options.preview_chars), spilled=path)
+        reason = error.strerror or type(error).__name__
+        return replace(result, content=cut_block(result.content, options.preview_chars, reason))
+    return replace(result, content=spill_block(text, path, options.preview_chars), spilled=path)
 
 
-def readable(data: Mapping[str, object]) -> str:
+def format_result(data: Mapping[str, object]) -> str:
     """A result laid out in lines, so that read_file can page through it: short fields first, then each list row by row
     and each long text as it is.
 

@@ -11,7 +11,7 @@ from typing import Any
 from hermes_exec.tools.call.failure import ToolFailure
 
 Schema = Mapping[str, Any]
-_LONGEST_JSON, _LONGEST_NAME, _MOST_NAMES = 256 << 10, 80, 8
+_MAX_JSON_CHARS, _MAX_NAME_CHARS, _MAX_UNKNOWN_NAMES = 256 << 10, 80, 8
 _INTEGER = re.compile(r"[+-]?\d{1,30}\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -29,7 +29,7 @@ def fit(schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[
     """
     properties: Mapping[str, Schema] = schema.get("properties", {})
     required: Sequence[str] = schema.get("required", ())
-    troubles = _unknown(properties, arguments) + _missing(properties, required, arguments)
+    troubles = _unknown_arguments(properties, arguments) + _missing_arguments(properties, required, arguments)
     fitted: dict[str, Any] = {}
     for name, field in properties.items():
         value = arguments.get(name)
@@ -50,20 +50,22 @@ def fit(schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[
     return fitted
 
 
-def _unknown(properties: Mapping[str, Schema], arguments: Mapping[str, object]) -> list[tuple[str, str]]:
+def _unknown_arguments(properties: Mapping[str, Schema], arguments: Mapping[str, object]) -> list[tuple[str, str]]:
     unknown = [name for name in arguments if name not in properties]
-    troubles, known = [], ", ".join(properties) or "none"
-    for name in unknown[:_MOST_NAMES]:
-        shown = name[:_LONGEST_NAME]
-        near = difflib.get_close_matches(shown, properties, n=1, cutoff=0.4)
+    troubles, argument_names = [], ", ".join(properties) or "none"
+    for name in unknown[:_MAX_UNKNOWN_NAMES]:
+        short_name = name[:_MAX_NAME_CHARS]
+        near = difflib.get_close_matches(short_name, properties, n=1, cutoff=0.4)
         meant = f" Did you mean '{near[0]}'?" if near else ""
-        troubles.append(("unknown_argument", f"Unknown argument '{shown}'.{meant} Known arguments: {known}."))
-    if len(unknown) > _MOST_NAMES:
-        troubles.append(("unknown_argument", f"{len(unknown) - _MOST_NAMES} more arguments are unknown."))
+        troubles.append(
+            ("unknown_argument", f"Unknown argument '{short_name}'.{meant} Known arguments: {argument_names}.")
+        )
+    if len(unknown) > _MAX_UNKNOWN_NAMES:
+        troubles.append(("unknown_argument", f"{len(unknown) - _MAX_UNKNOWN_NAMES} more arguments are unknown."))
     return troubles
 
 
-def _missing(
+def _missing_arguments(
     properties: Mapping[str, Schema], required: Sequence[str], arguments: Mapping[str, object]
 ) -> list[tuple[str, str]]:
     return [
@@ -140,7 +142,7 @@ def _string(schema: Schema, value: object, name: str) -> str:
         )
     choices = schema.get("enum")
     if choices and value not in choices:
-        close = difflib.get_close_matches(value[:_LONGEST_NAME], choices, n=1)
+        close = difflib.get_close_matches(value[:_MAX_NAME_CHARS], choices, n=1)
         meant = f" Did you mean '{close[0]}'?" if close else ""
         raise ToolFailure("bad_value", f"'{name}' must be one of {', '.join(choices)}, not {value[:80]!r}.{meant}")
     return value
@@ -148,7 +150,7 @@ def _string(schema: Schema, value: object, name: str) -> str:
 
 def _array(schema: Schema, value: object, name: str) -> list[object]:
     if isinstance(value, str) and value.lstrip().startswith("["):
-        value = _parsed(value, name)
+        value = _parse_json(value, name)
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(item, (dict, list)) for item in items) and schema.get("items", {}).get("type") not in (
         "object",
@@ -161,15 +163,15 @@ def _array(schema: Schema, value: object, name: str) -> list[object]:
 
 def _object(schema: Schema, value: object, name: str) -> dict[str, object]:
     if isinstance(value, str):
-        value = _parsed(value, name)
+        value = _parse_json(value, name)
     if not isinstance(value, dict):
         raise _wrong_type(name, "an object", value)
     return fit(schema, value) if schema.get("properties") else dict(value)
 
 
-def _parsed(text: str, name: str) -> object:
-    if len(text) > _LONGEST_JSON:
-        raise ToolFailure("bad_value", f"'{name}' is JSON text of more than {_LONGEST_JSON} characters.")
+def _parse_json(text: str, name: str) -> object:
+    if len(text) > _MAX_JSON_CHARS:
+        raise ToolFailure("bad_value", f"'{name}' is JSON text of more than {_MAX_JSON_CHARS} characters.")
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):
@@ -177,9 +179,9 @@ def _parsed(text: str, name: str) -> object:
 
 
 def _wrong_type(name: str, wanted: str, value: object) -> ToolFailure:
-    shown = "a value that cannot be shown"
+    value_text = "a value that cannot be shown"
     try:
-        shown = json.dumps(value, ensure_ascii=False)[:80]
+        value_text = json.dumps(value, ensure_ascii=False)[:80]
     except (TypeError, ValueError, RecursionError):
-        shown = type(value).__name__
-    return ToolFailure("wrong_type", f"'{name}' must be {wanted}, not {shown}.")
+        value_text = type(value).__name__
+    return ToolFailure("wrong_type", f"'{name}' must be {wanted}, not {value_text}.")

@@ -10,9 +10,9 @@ from hermes_exec.errors import ExecError
 from hermes_exec.tools.call.failure import ToolFailure
 
 NO_SPACE = "no_space"
-REMOVE_FILES = " Remove files that you no longer need."
+REMOVE_FILES_HINT = " Remove files that you no longer need."
 """What helps where the slot's own files are the cause."""
-_SHOWN_CHARS = 300
+_MAX_PATH_CHARS = 300
 _KINDS: tuple[tuple[type[OSError], str, str], ...] = (
     (FileNotFoundError, "not_found", "no such file or directory"),
     (PermissionError, "permission_denied", "permission denied"),
@@ -22,28 +22,28 @@ _KINDS: tuple[tuple[type[OSError], str, str], ...] = (
 )
 
 
-def failure_of(path: str, error: OSError) -> ToolFailure:
+def os_failure(path: str, error: OSError) -> ToolFailure:
     """The error result for `error`, which happened to `path` as the model wrote it."""
-    shown = path if len(path) <= _SHOWN_CHARS else path[:_SHOWN_CHARS] + "…"
-    for kind_of, kind, text in _KINDS:
-        if isinstance(error, kind_of):
-            return ToolFailure(kind, f"{shown}: {text}.")
+    short_path = path if len(path) <= _MAX_PATH_CHARS else path[:_MAX_PATH_CHARS] + "…"
+    for error_type, kind, text in _KINDS:
+        if isinstance(error, error_type):
+            return ToolFailure(kind, f"{short_path}: {text}.")
     reason = (error.strerror or "the operation is not possible").rpartition(": ")[2]
     if "(" not in reason:
         reason = reason.removesuffix(")")  # of the bracket that the rest of it stood in
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return ToolFailure(NO_SPACE, f"{shown}: {reason}.")
+        return ToolFailure(NO_SPACE, f"{short_path}: {reason}.")
     if isinstance(error, TimeoutError):
-        return ToolFailure("timeout", f"{shown}: the file operation made no progress and was given up.")
-    return ToolFailure("os_error", f"{shown}: {reason}.")
+        return ToolFailure("timeout", f"{short_path}: the file operation made no progress and was given up.")
+    return ToolFailure("os_error", f"{short_path}: {reason}.")
 
 
 @contextmanager
-def explained(path: str) -> Iterator[None]:
+def translate_os_errors(path: str) -> Iterator[None]:
     """Inside it, an OSError about `path` becomes a ToolFailure. Errors of the infrastructure pass unchanged."""
     try:
         yield
     except OSError as error:
         if isinstance(error, ExecError):
             raise
-        raise failure_of(path, error) from None
+        raise os_failure(path, error) from None

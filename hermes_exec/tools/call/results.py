@@ -50,10 +50,10 @@ class ToolResult:
     shows_images: bool = False
 
     def __repr__(self) -> str:
-        shown: dict[str, object] = {"name": self.name, "ok": self.ok, "content": first_lines(self.content)}
+        fields: dict[str, object] = {"name": self.name, "ok": self.ok, "content": first_lines(self.content)}
         if self.images:
-            shown["images"] = len(self.images)
-        return describe_result(self, "error_kind", "spilled", **shown)
+            fields["images"] = len(self.images)
+        return describe_result(self, "error_kind", "spilled", **fields)
 
 
 CallTool = Callable[[str, Mapping[str, object]], Awaitable[ToolResult]]

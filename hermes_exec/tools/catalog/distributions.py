@@ -73,9 +73,9 @@ def draw_toolsets(
     refused. Raises ConfigError for unknown names or a chance outside 0 to 100.
     """
     chances = _chances(distribution)
-    given = frozenset(provided)
-    here = {name for name in chances if select([name]).tools or given.intersection(TOOLSETS[name])}
-    if strict and (absent := [name for name, chance in chances.items() if chance and name not in here]):
+    provided_names = frozenset(provided)
+    available = {name for name in chances if select([name]).tools or provided_names.intersection(TOOLSETS[name])}
+    if strict and (absent := [name for name, chance in chances.items() if chance and name not in available]):
         raise ConfigError(
             f"the distribution has toolsets without a tool here: {', '.join(absent)}; provide them with @tool, or "
             "leave strict away"
@@ -84,7 +84,9 @@ def draw_toolsets(
     drawn = [name for name, percent in chances.items() if generator.random() * 100 < percent]
     if not drawn:
         drawn = [max(chances, key=lambda name: chances[name])]
-    return Draw(tuple(name for name in drawn if name in here), tuple(name for name in drawn if name not in here))
+    return Draw(
+        tuple(name for name in drawn if name in available), tuple(name for name in drawn if name not in available)
+    )
 
 
 def _chances(distribution: str | Mapping[str, float]) -> Mapping[str, float]:

@@ -17,7 +17,7 @@ from hermes_exec.tools.terminal.process import process
 from hermes_exec.tools.terminal.terminal import terminal
 
 
-class Entry(NamedTuple):
+class BuiltInTool(NamedTuple):
     """A built-in tool: its function, the number fields that are moved into their range instead of refused, and whether
     it only reads.
     """
@@ -27,27 +27,27 @@ class Entry(NamedTuple):
     reads_only: bool = False
 
 
-REGISTRY: Mapping[str, Entry] = MappingProxyType(
+REGISTRY: Mapping[str, BuiltInTool] = MappingProxyType(
     {
-        "terminal": Entry(terminal),
-        "process": Entry(process),
-        "read_file": Entry(read_file, frozenset({"offset", "limit"}), reads_only=True),
-        "write_file": Entry(write_file),
-        "patch": Entry(patch),
-        "search_files": Entry(search_files, frozenset({"limit", "offset", "context"}), reads_only=True),
-        "execute_code": Entry(execute_code),
-        "browser_navigate": Entry(browser.navigate),
-        "browser_snapshot": Entry(browser.snapshot, reads_only=True),
-        "browser_click": Entry(browser.click),
-        "browser_type": Entry(browser.type_text),
-        "browser_scroll": Entry(browser.scroll),
-        "browser_back": Entry(browser.back),
-        "browser_press": Entry(browser.press),
-        "browser_get_images": Entry(browser.get_images, reads_only=True),
-        "browser_vision": Entry(browser.vision),
-        "browser_console": Entry(browser.console),
-        "browser_cdp": Entry(browser.cdp),
-        "browser_dialog": Entry(browser.dialog),
-        "browser_close": Entry(browser.close),
+        "terminal": BuiltInTool(terminal),
+        "process": BuiltInTool(process),
+        "read_file": BuiltInTool(read_file, frozenset({"offset", "limit"}), reads_only=True),
+        "write_file": BuiltInTool(write_file),
+        "patch": BuiltInTool(patch),
+        "search_files": BuiltInTool(search_files, frozenset({"limit", "offset", "context"}), reads_only=True),
+        "execute_code": BuiltInTool(execute_code),
+        "browser_navigate": BuiltInTool(browser.navigate),
+        "browser_snapshot": BuiltInTool(browser.snapshot, reads_only=True),
+        "browser_click": BuiltInTool(browser.click),
+        "browser_type": BuiltInTool(browser.type_text),
+        "browser_scroll": BuiltInTool(browser.scroll),
+        "browser_back": BuiltInTool(browser.back),
+        "browser_press": BuiltInTool(browser.press),
+        "browser_get_images": BuiltInTool(browser.get_images, reads_only=True),
+        "browser_vision": BuiltInTool(browser.vision),
+        "browser_console": BuiltInTool(browser.console),
+        "browser_cdp": BuiltInTool(browser.cdp),
+        "browser_dialog": BuiltInTool(browser.dialog),
+        "browser_close": BuiltInTool(browser.close),
     }
 )

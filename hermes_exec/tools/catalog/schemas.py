@@ -294,10 +294,10 @@ def schemas() -> Mapping[str, JsonObject]:
         _execute_code(),
         *_browser(),
     )
-    return {name_of(schema): schema for schema in built}
+    return {tool_name(schema): schema for schema in built}
 
 
-def name_of(schema: JsonObject) -> str:
+def tool_name(schema: JsonObject) -> str:
     """The name of the function that a schema describes."""
     function: Any = schema["function"]
     return str(function["name"])

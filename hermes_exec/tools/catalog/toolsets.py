@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from hermes_exec.errors import ConfigError
-from hermes_exec.tools.browser import driver
+from hermes_exec.tools.browser import playwright_driver
 
 _BROWSER = tuple(
     f"browser_{name}"
@@ -180,9 +180,13 @@ KNOWN_TOOLS = frozenset(tool for tools in TOOLSETS.values() for tool in tools) |
 """Every tool name that a toolset has, shipped or not."""
 
 
-def usable() -> tuple[str, ...]:
+def usable_tools() -> tuple[str, ...]:
     """Those of the shipped tools whose requirements are installed: the browser's are an extra."""
-    return SHIPPED if driver.installed() else tuple(name for name in SHIPPED if not name.startswith("browser_"))
+    return (
+        SHIPPED
+        if playwright_driver.is_installed()
+        else tuple(name for name in SHIPPED if not name.startswith("browser_"))
+    )
 
 
 @dataclass(frozen=True)
@@ -201,45 +205,45 @@ def select(toolsets: Iterable[str], *, strict: bool = False) -> Selection:
     names: list[str] = []
     for toolset in toolsets:
         if toolset not in TOOLSETS and toolset not in EVERYTHING:
-            raise ConfigError(f"unknown toolset {toolset!r}{_nearest(toolset, [*TOOLSETS, *EVERYTHING])}")
+            raise ConfigError(f"unknown toolset {toolset!r}{_suggest_nearest(toolset, [*TOOLSETS, *EVERYTHING])}")
         names += sorted(KNOWN_TOOLS) if toolset in EVERYTHING else TOOLSETS[toolset]
     if strict:
         _refuse_empty(toolsets)
     wanted = dict.fromkeys(names)
-    here = usable()
-    return Selection(tuple(name for name in here if name in wanted), tuple(name for name in wanted if name not in here))
+    available = usable_tools()
+    return Selection(
+        tuple(name for name in available if name in wanted), tuple(name for name in wanted if name not in available)
+    )
 
 
 def _refuse_empty(toolsets: Iterable[str]) -> None:
     for toolset in toolsets:
-        if toolset not in EVERYTHING and not any(name in usable() for name in TOOLSETS[toolset]):
+        if toolset not in EVERYTHING and not any(name in usable_tools() for name in TOOLSETS[toolset]):
             first = next(iter(TOOLSETS[toolset]), None)
-            why = "it is empty" if first is None else why_unavailable(first)
-            raise ConfigError(f"the toolset {toolset!r} has no tool here: {why}")
+            reason = "it is empty" if first is None else unavailability_reason(first)
+            raise ConfigError(f"the toolset {toolset!r} has no tool here: {reason}")
 
 
 def require_tool(name: str) -> None:
     """Raise ConfigError unless this package has the tool `name`: one message for a known name that is not shipped,
     one for an unknown name.
     """
-    if name in usable():
+    if name in usable_tools():
         return
     if name in KNOWN_TOOLS:
-        raise ConfigError(
-            f"the tool {name!r} is not available: {why_unavailable(name)}. Available tools: {', '.join(usable())}"
-        )
-    raise ConfigError(
-        f"unknown tool {name!r}; available tools: {', '.join(usable())}{_nearest(name, [*SHIPPED, *KNOWN_TOOLS])}"
-    )
+        reason = unavailability_reason(name)
+        raise ConfigError(f"the tool {name!r} is not available: {reason}. Available tools: {', '.join(usable_tools())}")
+    suggestion = _suggest_nearest(name, [*SHIPPED, *KNOWN_TOOLS])
+    raise ConfigError(f"unknown tool {name!r}; available tools: {', '.join(usable_tools())}{suggestion}")
 
 
-def why_unavailable(name: str) -> str:
+def unavailability_reason(name: str) -> str:
     """Why a known tool is not here, as half a sentence."""
     if name.startswith("browser_"):
-        return driver.MISSING
+        return playwright_driver.MISSING_EXTRA
     return "it works outside of the slot, and this package runs every tool inside; declare your own with @tool"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
+def _suggest_nearest(name: str, candidates: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(candidates), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

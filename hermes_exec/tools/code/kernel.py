@@ -18,7 +18,7 @@ from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.network import Connection
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.code import output, stubs
-from hermes_exec.tools.code.callbacks import parsed
+from hermes_exec.tools.code.call_server import parse_object
 from hermes_exec.tools.code.program import Program
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 START_S = 30.0
 INTERRUPT_S = 3.0
-LONGEST_ANSWER = 1 << 20
+MAX_ANSWER_BYTES = 1 << 20
 
 
 @dataclass
-class Piece:
+class KernelRun:
     """What became of a piece of code: where its output stands in the logs (start, end; None: to the end), and why the
     variables are lost, if they are.
     """
@@ -48,7 +48,7 @@ class Kernel:
     """One such Python, until `aclose`."""
 
     def __init__(self, state: ToolState) -> None:
-        self.program = Program(state, "kernel.py", stubs.program("kernel.py"))
+        self.program = Program(state, "kernel.py", stubs.program_text("kernel.py"))
         self.callbacks = self.program.callbacks
         self._connection: Connection | None = None
         self._lines: BufferedByteReceiveStream | None = None
@@ -63,39 +63,39 @@ class Kernel:
         """Start it from the session's state. Raises ToolFailure where there is no Python."""
         await self.program.start()
         try:
-            await self.callbacks.serving(self.program.listener, self._until_it_comes)
+            await self.callbacks.serve_during(self.program.listener, self._wait_for_connection)
             if self.callbacks.kernel is None:
-                raise await self._why_not()
+                raise await self._start_failure()
             self._connection, self._lines = self.callbacks.kernel
         except BaseException:
             await self.program.aclose()
             raise
 
-    async def _until_it_comes(self) -> None:
+    async def _wait_for_connection(self) -> None:
         with anyio.move_on_after(START_S):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._until_it_ends, tasks)
-                await self.callbacks.kernel_came.wait()
+                tasks.start_soon(self._cancel_at_end, tasks)
+                await self.callbacks.kernel_connected.wait()
                 tasks.cancel_scope.cancel()
 
-    async def _until_it_ends(self, tasks: TaskGroup) -> None:
+    async def _cancel_at_end(self, tasks: TaskGroup) -> None:
         try:
             await self.process.wait()
         except ExecError:
             return  # said by the call that waits
         tasks.cancel_scope.cancel()
 
-    async def _why_not(self) -> ToolFailure:
+    async def _start_failure(self) -> ToolFailure:
         try:
             result = await self.process.wait(0)
         except TimeoutError:
             return ToolFailure("timeout", f"Python did not start within {START_S:g} s. Try again.")
-        if await self.program.found_no_python(result):
-            return self.program.no_python()
-        said, _ = await self.process.output(-2000, stream="stderr")
-        return ToolFailure("exit_code", f"Python could not be started: {said.decode('utf-8', 'replace').strip()}")
+        if await self.program.is_python_missing(result):
+            return self.program.missing_python()
+        stderr, _ = await self.process.output(-2000, stream="stderr")
+        return ToolFailure("exit_code", f"Python could not be started: {stderr.decode('utf-8', 'replace').strip()}")
 
-    async def why_ended(self, within_s: float = 0) -> str | None:
+    async def end_reason(self, within_s: float = 0) -> str | None:
         """Why it is there no more; None while it is, after waiting for its end."""
         try:
             result = await self.process.wait(within_s)
@@ -103,14 +103,14 @@ class Kernel:
             return None
         return f"the Python that kept them ended with exit code {result.exit_code}"
 
-    async def run(self, code: str, timeout_s: float) -> Piece:
+    async def run(self, code: str, timeout_s: float) -> KernelRun:
         """Run a piece of code. After `timeout_s` it is interrupted, and when that does not help the Python is lost."""
         self.callbacks.begin()
         mark = f"\0end-{secrets.token_hex(8)}\0"
         line = json.dumps({"code": code, "mark": mark}).encode() + b"\n"
         timed_out = False
 
-        async def answered() -> dict[str, Any] | None:
+        async def get_answer() -> dict[str, Any] | None:
             nonlocal timed_out
             with anyio.move_on_after(timeout_s):
                 return await self._ask(line)
@@ -120,25 +120,25 @@ class Kernel:
                 return await self._ask(b"")
             return None
 
-        answer = await self.callbacks.serving(self.program.listener, answered)
+        answer = await self.callbacks.serve_during(self.program.listener, get_answer)
         starts = dict(self._read)
         if answer is None or not isinstance(answer.get("ok"), bool):
             if answer is not None:
-                why = "the code wrote to the socket of its Python"
+                loss = "the code wrote to the socket of its Python"
             elif timed_out:
-                why = "it did not let itself be interrupted"
+                loss = "it did not let itself be interrupted"
             else:
-                why = await self.why_ended(10) or "Python closed its socket"
-            return Piece((starts["stdout"], None), (starts["stderr"], None), timed_out=timed_out, state_lost=why)
+                loss = await self.end_reason(10) or "Python closed its socket"
+            return KernelRun((starts["stdout"], None), (starts["stderr"], None), timed_out=timed_out, state_lost=loss)
         ends = {}
         for name in ("stdout", "stderr"):
-            ends[name], self._read[name] = await output.end_of_piece(self.process, name, mark.encode())
-        return Piece(
+            ends[name], self._read[name] = await output.find_mark(self.process, name, mark.encode())
+        return KernelRun(
             (starts["stdout"], ends["stdout"]),
             (starts["stderr"], ends["stderr"]),
             ok=answer["ok"],
             timed_out=timed_out,
-            images=_paths(answer.get("images")),
+            images=_image_paths(answer.get("images")),
         )
 
     async def _interrupt(self) -> None:
@@ -154,13 +154,13 @@ class Kernel:
         try:
             if line:
                 await self._connection.send(line)
-            answer = await self._lines.receive_until(b"\n", LONGEST_ANSWER)
+            answer = await self._lines.receive_until(b"\n", MAX_ANSWER_BYTES)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.IncompleteRead):
             return None
         except anyio.DelimiterNotFound:
             return {}
         try:
-            return parsed(answer)
+            return parse_object(answer)
         except ValueError:
             return {}
 
@@ -172,12 +172,12 @@ class Kernel:
         await self.program.aclose()
 
 
-def _paths(images: object) -> list[str]:
+def _image_paths(images: object) -> list[str]:
     """Those that can be paths."""
-    found = []
+    paths = []
     for path in images if isinstance(images, list) else ():
         if isinstance(path, str):
             with suppress(ConfigError, OSError):
                 checked_path(path, "path")
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths

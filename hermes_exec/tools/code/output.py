@@ -19,7 +19,7 @@ MARK_S = 5.0
 
 
 @dataclass(frozen=True)
-class Printed:
+class StreamText:
     """The text of a stream, cut to its head and tail where it is too long, how many bytes there were, and are shown.
     `lost`: the slot has not kept its end.
     """
@@ -35,26 +35,26 @@ class Printed:
         return self.total_bytes - self.shown_bytes
 
 
-async def printed(
+async def read_output(
     process: Process, stream: Literal["stdout", "stderr"], limit: int, start: int = 0, end: int | None = None
-) -> Printed:
+) -> StreamText:
     """What stands from `start` to `end` (None: all) in the log of a stream, at most `limit` bytes of it."""
     if end is None:
         end = (await process.output(-1, stream=stream))[1]
     total = max(0, end - start)
     if total <= limit:
-        data = await _between(process, stream, start, end)
+        data = await _read_range(process, stream, start, end)
         if len(data) == total:
-            return Printed(_text(data), total, total)
+            return StreamText(_text(data), total, total)
     head_bytes = int(limit * HEAD_SHARE)
-    head = await _between(process, stream, start, start + head_bytes)
-    tail = await _between(process, stream, end - (limit - head_bytes), end)
-    shown = len(head) + len(tail)
-    notice = f"\n\n... [OUTPUT TRUNCATED - {total - shown} of {total} bytes omitted] ...\n\n"
-    return Printed(_text(head) + notice + _text(tail), total, shown, lost=not tail)
+    head = await _read_range(process, stream, start, start + head_bytes)
+    tail = await _read_range(process, stream, end - (limit - head_bytes), end)
+    shown_bytes = len(head) + len(tail)
+    notice = f"\n\n... [OUTPUT TRUNCATED - {total - shown_bytes} of {total} bytes omitted] ...\n\n"
+    return StreamText(_text(head) + notice + _text(tail), total, shown_bytes, lost=not tail)
 
 
-async def _between(process: Process, stream: Literal["stdout", "stderr"], start: int, end: int) -> bytes:
+async def _read_range(process: Process, stream: Literal["stdout", "stderr"], start: int, end: int) -> bytes:
     """The bytes from `start` to `end`; nothing where the log no longer has the first of them."""
     pieces: list[bytes] = []
     while start < end:
@@ -66,7 +66,7 @@ async def _between(process: Process, stream: Literal["stdout", "stderr"], start:
     return b"".join(pieces)
 
 
-async def end_of_piece(process: Process, stream: Literal["stdout", "stderr"], mark: bytes) -> tuple[int, int]:
+async def find_mark(process: Process, stream: Literal["stdout", "stderr"], mark: bytes) -> tuple[int, int]:
     """Where the mark stands in the log, and where it ends; both the end of the log when it does not come."""
     with anyio.move_on_after(MARK_S):
         while True:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from hermes_exec.errors import ExecError
-from hermes_exec.tools.call.budget import kept_path
+from hermes_exec.tools.call.budget import result_path
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.os_errors import explained
+from hermes_exec.tools.call.os_errors import translate_os_errors
 from hermes_exec.tools.code import stubs
-from hermes_exec.tools.code.callbacks import Callbacks
+from hermes_exec.tools.code.call_server import ToolCallServer
 from hermes_exec.tools.code.output import LOG_BYTES
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Program:
         self.state, self.name, self.text, self.strict = state, name, text, strict
         self.directory = f"{state.slot.tmp.rstrip('/')}/hermes-code-{secrets.token_hex(6)}"
         assert state.call_tool is not None
-        self.callbacks = Callbacks(state.call_tool, frozenset(state.code_tools), state.options.code_max_calls)
+        self.callbacks = ToolCallServer(state.call_tool, frozenset(state.code_tools), state.options.code_max_calls)
         self.killed: KillReceipt | None = None
         self.listener: SlotListener = state.slot.listen(f"{self.directory}/socket")
         self._absent = "no-python-" + secrets.token_hex(8)
@@ -58,8 +58,8 @@ class Program:
         """
         state, files = self.state, self.state.slot.files
         try:
-            with explained(self.directory):
-                for name, text in (("hermes_tools.py", stubs.module(state.code_tools)), (self.name, self.text)):
+            with translate_os_errors(self.directory):
+                for name, text in (("hermes_tools.py", stubs.module_text(state.code_tools)), (self.name, self.text)):
                     await files.write_bytes(f"{self.directory}/{name}", text.encode("utf-8", "surrogatepass"))
                 await self.listener.__aenter__()
             await self._spawn()
@@ -69,7 +69,7 @@ class Program:
 
     async def _spawn(self) -> None:
         env = {
-            "HERMES_FIGURES": kept_path(self.state.slot, f"figure-{secrets.token_hex(3)}"),
+            "HERMES_FIGURES": result_path(self.state.slot, f"figure-{secrets.token_hex(3)}"),
             "HERMES_TOOLS_SOCKET": self.listener.path,
             "HERMES_TOOLS_TOKEN": self.callbacks.token,
             "MPLBACKEND": "Agg",
@@ -85,16 +85,16 @@ class Program:
             absent=self._absent, directory=f":{self.directory}", program=f"{self.directory}/{self.name}"
         )
         async with state.shell() as session:
-            self._process = await session.spawn(text, cwd=state.back_to, env=env, output_limit_bytes=LOG_BYTES)
+            self._process = await session.spawn(text, cwd=state.return_directory, env=env, output_limit_bytes=LOG_BYTES)
 
-    async def found_no_python(self, result: RunResult) -> bool:
+    async def is_python_missing(self, result: RunResult) -> bool:
         """Tell whether it ended because there is no Python."""
         if result.exit_code != NO_PYTHON_EXIT_CODE:
             return False
-        said, _ = await self.process.output(stream="stderr")
-        return said.decode("utf-8", "replace").strip() == self._absent
+        stderr, _ = await self.process.output(stream="stderr")
+        return stderr.decode("utf-8", "replace").strip() == self._absent
 
-    def no_python(self) -> ToolFailure:
+    def missing_python(self) -> ToolFailure:
         """What the model is told then."""
         others = "the terminal tool" if "terminal" in self.state.tools else "other tools"
         return ToolFailure(

@@ -13,7 +13,7 @@ CALLABLE = frozenset({"web_search", "web_extract", "read_file", "write_file", "s
 
 
 @cache
-def program(name: str) -> str:
+def program_text(name: str) -> str:
     """The text of a program that runs in the slot."""
     return (resources.files("hermes_exec.tools.code") / "programs" / name).read_text("utf-8")
 
@@ -23,36 +23,38 @@ def signature(name: str, schema: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(_parameters(schema))})"
 
 
-def module(tools: Mapping[str, Mapping[str, Any]]) -> str:
+def module_text(tools: Mapping[str, Mapping[str, Any]]) -> str:
     """The text of hermes_tools.py for these tools, name to schema."""
-    return program("hermes_tools.py") + "".join(_function(name, schema) for name, schema in sorted(tools.items()))
+    return program_text("hermes_tools.py") + "".join(
+        _function_text(name, schema) for name, schema in sorted(tools.items())
+    )
 
 
 def _parameters(schema: Mapping[str, Any]) -> list[str]:
     parameters = schema["function"]["parameters"]
-    required = [name for name in parameters.get("required", ()) if _usable(name)]
+    required = [name for name in parameters.get("required", ()) if _is_usable_name(name)]
     optional = parameters.get("properties", {}).keys() - {*required, "cross_profile"}
-    others = [name for name in parameters.get("properties", {}) if _usable(name) and name in optional]
+    others = [name for name in parameters.get("properties", {}) if _is_usable_name(name) and name in optional]
     return [*required, *(f"{name}=None" for name in others)]
 
 
-def _function(name: str, schema: Mapping[str, Any]) -> str:
-    if not _usable(name):
+def _function_text(name: str, schema: Mapping[str, Any]) -> str:
+    if not _is_usable_name(name):
         return ""
-    described = str(schema["function"].get("description", ""))
+    description = str(schema["function"].get("description", ""))
     words = [parameter.partition("=")[0] for parameter in _parameters(schema)]
-    given = ", ".join(f"{word!r}: {word}" for word in words)
+    pairs = ", ".join(f"{word!r}: {word}" for word in words)
     return (
-        f"\n\ndef {signature(name, schema)}:\n    {described!r}\n    given = {{{given}}}\n"
+        f"\n\ndef {signature(name, schema)}:\n    {description!r}\n    given = {{{pairs}}}\n"
         f"    return _call({name!r}, {{word: value for word, value in given.items() if value is not None}})\n"
     )
 
 
-def _usable(name: str) -> bool:
+def _is_usable_name(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name)
 
 
-def with_functions(schema: dict[str, Any], tools: Mapping[str, Mapping[str, Any]]) -> None:
+def add_functions(schema: dict[str, Any], tools: Mapping[str, Mapping[str, Any]]) -> None:
     """Add the functions that there are to the description of execute_code."""
-    there = "; ".join(signature(name, tools[name]) for name in sorted(tools)) or "none"
-    schema["function"]["description"] += f" Functions: {there}."
+    signatures = "; ".join(signature(name, tools[name]) for name in sorted(tools)) or "none"
+    schema["function"]["description"] += f" Functions: {signatures}."

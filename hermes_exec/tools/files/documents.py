@@ -34,11 +34,11 @@ class DocumentError(Exception):
     """Raised for a document that is damaged, or too large once unpacked; the message says which."""
 
 
-class _Full(Exception):
+class _LimitReached(Exception):
     """There is more than is read: what was read until here is shown."""
 
 
-class _Text:
+class _BoundedText:
     """What is read, bounded as it comes."""
 
     def __init__(self) -> None:
@@ -49,9 +49,9 @@ class _Text:
         self._text.write(piece[: self._left])
         self._left -= len(piece)
         if self._left < 0:
-            raise _Full
+            raise _LimitReached
 
-    def given(self) -> str:
+    def value(self) -> str:
         return self._text.getvalue()
 
 
@@ -64,26 +64,26 @@ def extract(path: str, data: bytes) -> str:
     """Return the readable text of a document, chosen by the file's name. Raises DocumentError, and nothing else: the
     parsers raise whatever the bytes lead them to.
     """
-    text = _Text()
+    text = _BoundedText()
     try:
         _READERS[_suffix(path)](data, text)
     except DocumentError:
         raise
-    except _Full:
-        if not text.given():
+    except _LimitReached:
+        if not text.value():
             raise DocumentError(f"the document has more than {_MAX_EVENTS:,} elements") from None
-        return text.given() + "\n[the document goes on; only its beginning is shown]"
+        return text.value() + "\n[the document goes on; only its beginning is shown]"
     except Exception as error:  # noqa: BLE001
-        what = str(error)[:500] or type(error).__name__
-        raise DocumentError(f"not a readable .{_suffix(path)} file: {what}") from None
-    return text.given()
+        reason = str(error)[:500] or type(error).__name__
+        raise DocumentError(f"not a readable .{_suffix(path)} file: {reason}") from None
+    return text.value()
 
 
 def _suffix(path: str) -> str:
     return posixpath.splitext(path)[1].removeprefix(".").lower()
 
 
-def _notebook(data: bytes, text: _Text) -> None:
+def _notebook(data: bytes, text: _BoundedText) -> None:
     if len(data) > _MAX_NOTEBOOK_BYTES:
         raise DocumentError(f"the notebook is larger than {_MAX_NOTEBOOK_BYTES >> 20} MiB")
     if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_NOTEBOOK_VALUES:
@@ -100,27 +100,27 @@ def _notebook(data: bytes, text: _Text) -> None:
             between = "\n\n"
 
 
-def _cell(number: int, cell: dict[str, object], text: _Text) -> None:
-    text.add(f"# %% [{cell.get('cell_type', 'cell')}] cell {number}\n{_joined(cell.get('source'))}")
+def _cell(number: int, cell: dict[str, object], text: _BoundedText) -> None:
+    text.add(f"# %% [{cell.get('cell_type', 'cell')}] cell {number}\n{_join_lines(cell.get('source'))}")
     outputs = cell.get("outputs")
     for output in outputs if isinstance(outputs, list) else ():
-        shown = _output(output) if isinstance(output, dict) else ""
-        if shown:
-            text.add("\n# output:\n" + shown)
+        output_text = _output(output) if isinstance(output, dict) else ""
+        if output_text:
+            text.add("\n# output:\n" + output_text)
 
 
 def _output(output: dict[str, object]) -> str:
     if "text" in output:
-        return _joined(output["text"])[:20_000]
+        return _join_lines(output["text"])[:20_000]
     if "ename" in output:
         return f"{output.get('ename')}: {output.get('evalue')}"[:20_000]
     data = output.get("data")
     if isinstance(data, dict):
-        return _joined(data["text/plain"])[:20_000] if "text/plain" in data else f"[{', '.join(data)[:20_000]}]"
+        return _join_lines(data["text/plain"])[:20_000] if "text/plain" in data else f"[{', '.join(data)[:20_000]}]"
     return ""
 
 
-def _joined(source: object) -> str:
+def _join_lines(source: object) -> str:
     if isinstance(source, list):
         return "".join(str(line) for line in source)
     return "" if source is None else str(source)
@@ -180,7 +180,7 @@ class _Archive:
         """Count an element or a piece of text."""
         self._events -= 1
         if self._events < 0:
-            raise _Full
+            raise _LimitReached
 
     def read(self, name: str, part: _Part) -> None:
         """Read a part as UTF-8, whatever encoding it declares: in another one neither declarations of entities nor long
@@ -206,7 +206,7 @@ class _Archive:
         parser.close()
 
 
-def _docx(data: bytes, text: _Text) -> None:
+def _docx(data: bytes, text: _BoundedText) -> None:
     archive = _Archive(data)
     archive.read("word/document.xml", _Paragraphs(archive, text))
 
@@ -214,7 +214,7 @@ def _docx(data: bytes, text: _Text) -> None:
 class _Paragraphs(_Part):
     """The paragraphs of a text, one a line; those of a text sandbox stand in a paragraph."""
 
-    def __init__(self, archive: _Archive, text: _Text) -> None:
+    def __init__(self, archive: _Archive, text: _BoundedText) -> None:
         super().__init__(archive)
         self._text = text
         self._within = 0
@@ -251,7 +251,7 @@ def _heading(style: str) -> str:
     return "#" * min(int(level), 6) + " " if level != style and level in set("123456789") else ""
 
 
-def _xlsx(data: bytes, text: _Text) -> None:
+def _xlsx(data: bytes, text: _BoundedText) -> None:
     archive = _Archive(data)
     shared = _shared_strings(archive)
     between = ""
@@ -298,30 +298,32 @@ class _Attributes(_Part):
     def __init__(self, archive: _Archive, tag: str) -> None:
         super().__init__(archive)
         self._tag = tag
-        self.found: list[dict[str, str]] = []
+        self.elements: list[dict[str, str]] = []
 
     def begin(self, tag: str, attributes: dict[str, str]) -> None:
         if tag == self._tag:
-            if len(self.found) == _MAX_PARTS:
+            if len(self.elements) == _MAX_PARTS:
                 raise DocumentError("the document has too many parts")
-            self.found.append(attributes)
+            self.elements.append(attributes)
 
 
 def _sheet_files(archive: _Archive) -> list[tuple[str, str]]:
     relations = _Attributes(archive, f"{_PACKAGE}Relationship")
     archive.read("xl/_rels/workbook.xml.rels", relations)
-    targets = {found.get("Id", ""): found.get("Target", "").removeprefix("/xl/") for found in relations.found}
-    known = set(archive.names())
+    targets = {element.get("Id", ""): element.get("Target", "").removeprefix("/xl/") for element in relations.elements}
+    names = set(archive.names())
     sheets = _Attributes(archive, f"{_SHEET}sheet")
     archive.read("xl/workbook.xml", sheets)
-    files = [(found.get("name", "?"), f"xl/{targets.get(found.get(_RELATION, ''), '')}") for found in sheets.found]
-    return [(name, file) for name, file in files if file in known]
+    files = [
+        (element.get("name", "?"), f"xl/{targets.get(element.get(_RELATION, ''), '')}") for element in sheets.elements
+    ]
+    return [(name, file) for name, file in files if file in names]
 
 
 class _Rows(_Part):
     """The rows of a sheet, as lines of cells."""
 
-    def __init__(self, archive: _Archive, shared: list[str], text: _Text) -> None:
+    def __init__(self, archive: _Archive, shared: list[str], text: _BoundedText) -> None:
         super().__init__(archive)
         self._shared, self._text = shared, text
         self._columns = 0
@@ -347,9 +349,9 @@ class _Rows(_Part):
 
     def finish(self, tag: str) -> None:
         if tag == f"{_SHEET}c":
-            self._text.add(self._shown(self._value.getvalue()))
+            self._text.add(self._cell_text(self._value.getvalue()))
 
-    def _shown(self, value: str) -> str:
+    def _cell_text(self, value: str) -> str:
         if self._kind == "s" and len(value) < 10 and value.isdecimal() and int(value) < len(self._shared):
             return self._shared[int(value)]
         if self._kind == "b":
@@ -366,6 +368,6 @@ def _column(reference: str) -> int:
     return max(0, column - 1) if column <= _MAX_COLUMNS else 0
 
 
-_READERS: MappingProxyType[str, Callable[[bytes, _Text], None]] = MappingProxyType(
+_READERS: MappingProxyType[str, Callable[[bytes, _BoundedText], None]] = MappingProxyType(
     {"ipynb": _notebook, "docx": _docx, "xlsx": _xlsx}
 )

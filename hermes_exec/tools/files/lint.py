@@ -20,23 +20,23 @@ _MAX_KEY_STEPS = 200_000
 
 
 async def lint(path: str, text: str) -> dict[str, object] | None:
-    """As `note`, beside the event loop."""
-    return await anyio.to_thread.run_sync(note, path, text) if _check(path) else None
+    """As `syntax_note`, beside the event loop."""
+    return await anyio.to_thread.run_sync(syntax_note, path, text) if _checker_for(path) else None
 
 
-def note_of_bytes(path: str, data: bytes) -> dict[str, object] | None:
-    """As `note`, of a file's bytes. No more of them are decoded than tell that the text is too long."""
-    file = decode(data[: 4 * _MAX_CHARS + 8]) if _check(path) else None
-    return None if file is None else note(path, file.display())
+def syntax_note_of_bytes(path: str, data: bytes) -> dict[str, object] | None:
+    """As `syntax_note`, of a file's bytes. No more of them are decoded than tell that the text is too long."""
+    file = decode(data[: 4 * _MAX_CHARS + 8]) if _checker_for(path) else None
+    return None if file is None else syntax_note(path, file.readable_text())
 
 
-def note(path: str, text: str) -> dict[str, object] | None:
+def syntax_note(path: str, text: str) -> dict[str, object] | None:
     """Return `{"status": "ok" | "error" | "skipped", "output" or "message": …}` for JSON, TOML, YAML and Python by
     the file's name, None for others.
 
     The parsers can be neither stopped nor left while they run, so what they get is bounded.
     """
-    check = _check(path)
+    check = _checker_for(path)
     if check is None:
         return None
     if len(text) > _MAX_CHARS:
@@ -46,15 +46,15 @@ def note(path: str, text: str) -> dict[str, object] | None:
     if check is _toml and _key_steps(text) > _MAX_KEY_STEPS:
         return {"status": "skipped", "message": "too many dotted keys"}
     try:
-        trouble = check(text.removeprefix("\ufeff"))
+        error = check(text.removeprefix("\ufeff"))
     except (RecursionError, MemoryError):
         return {"status": "skipped", "message": "nested too deeply"}
-    if trouble is None:
+    if error is None:
         return {"status": "ok", "output": ""}
-    return {"status": "error", "output": trouble, "message": "The file was written as given; this is only a note."}
+    return {"status": "error", "output": error, "message": "The file was written as given; this is only a note."}
 
 
-def _check(path: str) -> Callable[[str], str | None] | None:
+def _checker_for(path: str) -> Callable[[str], str | None] | None:
     return _CHECKS.get(posixpath.splitext(path)[1].removeprefix(".").lower())
 
 

@@ -81,7 +81,7 @@ class PageReader:
         total = self._breaks + (1 if self._open_line else 0)
         lines = self._kept[: max(0, min(self._last, total) - self._first + 1)]
         file = decode(b"\n".join(lines).replace(b"\0", b"?"))
-        text = file.display() if file is not None else ""
+        text = file.readable_text() if file is not None else ""
         rows: list[str] = []
         used = cut = 0
         truncated_by = None

@@ -12,12 +12,12 @@ import anyio.to_thread
 from hermes_exec.errors import ExecError
 from hermes_exec.results import FileStat
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.os_errors import explained
+from hermes_exec.tools.call.os_errors import translate_os_errors
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.files import documents
 from hermes_exec.tools.files.paging import PageReader
 from hermes_exec.tools.files.textfile import decode
-from hermes_exec.tools.state.seen import Page
+from hermes_exec.tools.state.file_views import Page
 from hermes_exec.tools.state.tool_state import ToolState
 
 _CHUNK_BYTES = 4 << 20
@@ -36,11 +36,11 @@ _UNCHANGED = (
 
 async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Show `limit` lines from line `offset`. Everything is read through the slot, with the slot's rights."""
-    shown, offset, limit = arguments["path"], arguments["offset"], arguments["limit"]
-    path = state.resolve(shown)
-    stat = await _stat(state, shown, path)
+    display_path, offset, limit = arguments["path"], arguments["offset"], arguments["limit"]
+    path = state.resolve(display_path)
+    stat = await _stat(state, display_path, path)
     reader = PageReader(offset, limit, state.options.read_chars, state.options.read_line_chars)
-    with explained(shown):
+    with translate_os_errors(display_path):
         if documents.is_document(path):
             await _read_document(state, path, stat.size, reader)
         else:
@@ -75,37 +75,40 @@ async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
             f"This file is large ({stat.size:,} bytes). Read only the section you need with offset and limit, or "
             "use search_files."
         )
-    return Outcome(data, settle=partial(_settle, state, shown, Page(path, offset, limit), page.fingerprint, data))
+    return Outcome(
+        data, settle=partial(_settle, state, display_path, Page(path, offset, limit), page.fingerprint, data)
+    )
 
 
-def _settle(state: ToolState, shown: str, page: Page, fingerprint: bytes, data: dict[str, object]) -> Outcome:
+def _settle(state: ToolState, display_path: str, page: Page, fingerprint: bytes, data: dict[str, object]) -> Outcome:
     """Note what the model has seen now, and give no text that it has seen before."""
-    state.views.saw(page.path, fingerprint)
-    if state.options.skip_unchanged_reads and not state.calls_of_code:
-        repeats = state.views.repeats(page, fingerprint)
+    state.views.record(page.path, fingerprint)
+    if state.options.skip_unchanged_reads and not state.code_calls:
+        repeats = state.views.count_repeats(page, fingerprint)
         if repeats:
-            return _unchanged(shown, repeats)
+            return _repeat_outcome(display_path, repeats)
     return Outcome(data)
 
 
-async def _stat(state: ToolState, shown: str, path: str) -> FileStat:
+async def _stat(state: ToolState, display_path: str, path: str) -> FileStat:
     try:
-        with explained(shown):
+        with translate_os_errors(display_path):
             stat = await state.slot.files.stat(path)
     except ToolFailure as failure:
         if failure.kind not in ("not_found", "not_a_directory"):
             raise
         similar = await similar_files(state, path)
         more = {"similar_files": similar} if similar else {}
-        raise ToolFailure("not_found", f"File not found: {shown}", **more) from None
+        raise ToolFailure("not_found", f"File not found: {display_path}", **more) from None
     if stat.type == "dir":
         raise ToolFailure(
-            "is_directory", f"{shown} is a directory. List it with search_files (target='files') or ls in the terminal."
+            "is_directory",
+            f"{display_path} is a directory. List it with search_files (target='files') or ls in the terminal.",
         )
     if stat.type != "file":
         raise ToolFailure(
             "not_a_file",
-            f"{shown} is a {_NAMES.get(stat.type, stat.type)} and cannot be read: it may block or never end.",
+            f"{display_path} is a {_NAMES.get(stat.type, stat.type)} and cannot be read: it may block or never end.",
         )
     return stat
 
@@ -157,7 +160,7 @@ async def _read_text(state: ToolState, path: str, size: int, reader: PageReader)
     while True:
         chunk = await state.slot.files.read_bytes(path, offset=position, length=_CHUNK_BYTES, limit_bytes=_CHUNK_BYTES)
         if position == 0:
-            refusal = _binary(path, chunk, size)
+            refusal = _refuse_binary(path, chunk, size)
             if refusal is not None:
                 return refusal
         position += len(chunk)
@@ -169,7 +172,7 @@ async def _read_text(state: ToolState, path: str, size: int, reader: PageReader)
             return None
 
 
-def _binary(path: str, start: bytes, size: int) -> Outcome | None:
+def _refuse_binary(path: str, start: bytes, size: int) -> Outcome | None:
     if posixpath.splitext(path)[1].removeprefix(".").lower() in _IMAGES:
         message = "This is an image; read_file shows text only. Use a program in the terminal to examine it."
         data: dict[str, object] = {
@@ -206,7 +209,7 @@ async def _read_document(state: ToolState, path: str, size: int, reader: PageRea
     reader.feed(text.encode("utf-8", "replace"))
 
 
-def _unchanged(path: str, repeats: int) -> Outcome:
+def _repeat_outcome(path: str, repeats: int) -> Outcome:
     if repeats == 1:
         return Outcome(
             {"status": "unchanged", "message": _UNCHANGED, "path": path, "dedup": True, "content_returned": False}

@@ -11,9 +11,9 @@ import anyio
 
 from hermes_exec.checks import LARGEST_COUNT
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.os_errors import explained
+from hermes_exec.tools.call.os_errors import translate_os_errors
 from hermes_exec.tools.call.results import Outcome, to_json
-from hermes_exec.tools.state.seen import digest
+from hermes_exec.tools.state.file_views import fingerprint_of
 from hermes_exec.tools.state.tool_state import ToolState
 
 if TYPE_CHECKING:
@@ -35,36 +35,36 @@ async def search_files(state: ToolState, arguments: dict[str, Any]) -> Outcome:
         raise ToolFailure("bad_value", "'pattern' is empty.")
     names = arguments["target"] == "files"
     mode = "files" if names else arguments["output_mode"]
-    found = await _search(state, arguments, names, mode)
-    shown = _Shown(state, arguments["path"])
+    result = await _search(state, arguments, names, mode)
+    format_path = _PathFormatter(state, arguments["path"])
     offset, limit = arguments["offset"], arguments["limit"]
     if mode == "content":
-        data = content(found, shown)
-        given = len(found.matches)
-        total = found.total
+        data = format_matches(result, format_path)
+        count = len(result.matches)
+        total = result.total
     else:
-        files = found.files if mode == "files" else found.files[offset : offset + limit]
-        given = len(files)
-        total = found.total if mode == "files" else found.total_files
-        data = {"total_count": found.total if mode == "count" else total}
+        files = result.files if mode == "files" else result.files[offset : offset + limit]
+        count = len(files)
+        total = result.total if mode == "files" else result.total_files
+        data = {"total_count": result.total if mode == "count" else total}
         if mode == "count":
-            data["counts"] = {shown(file.path): file.count for file in files}
+            data["counts"] = {format_path(file.path): file.count for file in files}
         else:
-            data["files"] = [shown(file.path) for file in files]
-    if offset + given < total:
+            data["files"] = [format_path(file.path) for file in files]
+    if offset + count < total:
         data["truncated"] = True
         data["_hint"] = (
-            f"Results truncated. Use offset={offset + given} to see more, or narrow with a more specific pattern "
+            f"Results truncated. Use offset={offset + count} to see more, or narrow with a more specific pattern "
             "or file_glob."
         )
-    elif found.truncated and mode in ("content", "files"):
+    elif result.truncated and mode in ("content", "files"):
         data |= {
             "truncated": True,
             "limit_reason": "search_limit",
             "warning": "The search was stopped early: narrow it with path or file_glob.",
         }
-    if found.errors:
-        data["warning"] = f"{data.get('warning', '')} Incomplete: {'; '.join(found.errors[:5])}".strip()
+    if result.errors:
+        data["warning"] = f"{data.get('warning', '')} Incomplete: {'; '.join(result.errors[:5])}".strip()
     return Outcome(data, settle=partial(_limit_repetition, state, arguments, data))
 
 
@@ -75,7 +75,7 @@ async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode
         if mode in ("content", "files")
         else {"limit": 0, "offset": 0}
     )
-    with anyio.move_on_after(state.options.search_timeout_s), explained(arguments["path"]):
+    with anyio.move_on_after(state.options.search_timeout_s), translate_os_errors(arguments["path"]):
         try:
             return await state.slot.files.search(
                 arguments["pattern"],
@@ -99,25 +99,25 @@ async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode
     raise ToolFailure("timeout", message, limit_reason="search_timeout")
 
 
-class _Shown:
+class _PathFormatter:
     """Paths as the model wrote them: relative when it asked with a relative path."""
 
-    def __init__(self, state: ToolState, asked: str) -> None:
-        self._prefix = "" if asked.startswith(("/", "~")) else state.cwd.rstrip("/") + "/"
+    def __init__(self, state: ToolState, requested_path: str) -> None:
+        self._prefix = "" if requested_path.startswith(("/", "~")) else state.cwd.rstrip("/") + "/"
 
     def __call__(self, path: str) -> str:
         path = path.replace("/./", "/")
         return path.removeprefix(self._prefix) if self._prefix else path
 
 
-def content(found: SearchResult, shown: Callable[[str], str]) -> dict[str, Any]:
+def format_matches(result: SearchResult, format_path: Callable[[str], str]) -> dict[str, Any]:
     """The matches as data: a few as objects, more as rows below the path of their file."""
-    data: dict[str, Any] = {"total_count": found.total}
-    matches = found.matches
+    data: dict[str, Any] = {"total_count": result.total}
+    matches = result.matches
     if len(matches) < _DENSE_FROM and not any(match.before or match.after for match in matches):
         if matches:
             data["matches"] = [
-                {"path": shown(m.path), "line": m.line, "content": m.text[:_LINE_CHARS]} for m in matches
+                {"path": format_path(m.path), "line": m.line, "content": m.text[:_LINE_CHARS]} for m in matches
             ]
         return data
     rows: list[str] = []
@@ -126,10 +126,10 @@ def content(found: SearchResult, shown: Callable[[str], str]) -> dict[str, Any]:
     lines: dict[str, list[int]] = {}
     for match in matches:
         lines.setdefault(match.path, []).append(match.line)
-    for found_lines in lines.values():
-        found_lines.sort()
+    for numbers in lines.values():
+        numbers.sort()
     for match in matches:
-        path = shown(match.path)
+        path = format_path(match.path)
         if path != current:
             rows.append(path)
             current, last_line = path, 0
@@ -151,9 +151,9 @@ def content(found: SearchResult, shown: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _limit_repetition(state: ToolState, arguments: dict[str, Any], data: dict[str, Any]) -> Outcome:
-    if state.calls_of_code:
+    if state.code_calls:
         return Outcome(data)
-    count = state.searches.count(to_json(arguments), digest(to_json(data).encode()))
+    count = state.searches.count(to_json(arguments), fingerprint_of(to_json(data).encode()))
     if count >= 4:
         message = (
             f"BLOCKED: You have run this exact search {count} times in a row. The results have NOT changed. "

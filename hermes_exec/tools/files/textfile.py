@@ -41,7 +41,7 @@ class TextFile:
         crlf = self.text.count("\r\n")
         return "\r\n" if crlf * 2 > self.text.count("\n") else "\n"
 
-    def display(self) -> str:
+    def readable_text(self) -> str:
         """The text for a reader: bytes that are no UTF-8 show as the replacement character."""
         return _INVALID.sub("\ufffd", self.text)
 

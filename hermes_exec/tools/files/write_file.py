@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.tools.call.os_errors import explained
+from hermes_exec.tools.call.os_errors import translate_os_errors
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.files.lint import lint
-from hermes_exec.tools.state.seen import digest
+from hermes_exec.tools.state.file_views import fingerprint_of
 from hermes_exec.tools.state.tool_state import ToolState
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ _HEAD_BYTES = 4 << 20
 
 async def write_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Write `content` to `path`, atomically, with the slot's rights."""
-    shown, content = arguments["path"], arguments["content"]
-    path = state.resolve(shown)
-    async with state.writing:
-        with explained(shown):
-            old = await _old(state.slot, path)
+    display_path, content = arguments["path"], arguments["content"]
+    path = state.resolve(display_path)
+    async with state.write_lock:
+        with translate_os_errors(display_path):
+            old = await _read_old(state.slot, path)
             data = _encode(content, old)
             written = await state.slot.files.write_bytes(path, data)
-    stale = old is not None and len(old) < _HEAD_BYTES and state.views.changed(path, digest(old))
-    state.views.saw(path, digest(data))
+    stale = old is not None and len(old) < _HEAD_BYTES and state.views.has_changed(path, fingerprint_of(old))
+    state.views.record(path, fingerprint_of(data))
     result: dict[str, object] = {"bytes_written": len(data), "dirs_created": bool(written.dirs_created)}
     note = await lint(path, content)
     if note is not None:
@@ -42,7 +42,7 @@ async def write_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     return Outcome(result)
 
 
-async def _old(slot: Slot, path: str) -> bytes | None:
+async def _read_old(slot: Slot, path: str) -> bytes | None:
     """The beginning of the file as it is, None when there is none."""
     try:
         return await slot.files.read_bytes(path, length=_HEAD_BYTES, limit_bytes=_HEAD_BYTES)

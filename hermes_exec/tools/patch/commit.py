@@ -11,7 +11,7 @@ import anyio
 
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.os_errors import failure_of
+from hermes_exec.tools.call.os_errors import os_failure
 
 if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
@@ -24,7 +24,7 @@ class Write:
     """Give a file its new content; `before` is None when the file is new."""
 
     path: str
-    shown: str
+    display_path: str
     content: bytes
     before: bytes | None
 
@@ -34,7 +34,7 @@ class Delete:
     """Remove a file."""
 
     path: str
-    shown: str
+    display_path: str
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class Move:
 
     path: str
     target: str
-    shown: str
+    display_path: str
 
 
 Step = Write | Delete | Move
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """A file before and after the whole plan (None: not there). One that was moved here has the path and the content
     that it had before in `moved_from` and `moved_content`; one that was moved away has `moved_away`.
     """
 
     path: str
-    shown: str
+    display_path: str
     before: bytes | None
     after: bytes | None
     moved_from: str | None = None
@@ -65,11 +65,11 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PatchPlan:
     """The steps in order, what they change in sum, and the strategies that placed the hunks of each file."""
 
     steps: tuple[Step, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
     strategies: dict[str, list[str]]
 
 
@@ -77,7 +77,7 @@ Undo = Write | tuple[str, str] | str
 """How to take a step back: write the old content, move from the first path to the second, or remove the path."""
 
 
-async def commit(slot: Slot, plan: Plan) -> None:
+async def commit(slot: Slot, plan: PatchPlan) -> None:
     """Do all steps. Raises ToolFailure when one is refused; then, and on cancellation, the files are as they were
     before.
     """
@@ -86,18 +86,18 @@ async def commit(slot: Slot, plan: Plan) -> None:
     directories: list[str] = []
     for step in plan.steps:
         try:
-            await _do(slot, step, undo, set_aside, directories)
+            await _apply_step(slot, step, undo, set_aside, directories)
         except OSError as error:
             if isinstance(error, ExecError):
                 raise
-            left = await _roll_back(slot, undo, directories)
-            failure = failure_of(step.shown, error)
-            more = (
+            failed_paths = await _roll_back(slot, undo, directories)
+            failure = os_failure(step.display_path, error)
+            result_note = (
                 " Nothing was changed."
-                if not left
-                else f" These could not be taken back and are changed: {', '.join(left)}."
+                if not failed_paths
+                else f" These could not be taken back and are changed: {', '.join(failed_paths)}."
             )
-            raise ToolFailure(failure.kind, failure.message + more) from None
+            raise ToolFailure(failure.kind, failure.message + result_note) from None
         except BaseException:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_ROLLBACK_S):
                 await _roll_back(slot, undo, directories)
@@ -106,7 +106,7 @@ async def commit(slot: Slot, plan: Plan) -> None:
         await slot.files.remove(path)
 
 
-async def _do(slot: Slot, step: Step, undo: list[Undo], set_aside: list[str], directories: list[str]) -> None:
+async def _apply_step(slot: Slot, step: Step, undo: list[Undo], set_aside: list[str], directories: list[str]) -> None:
     if isinstance(step, Write):
         if step.before is None:
             directories += await _make_directories(slot, step.path)
@@ -134,15 +134,15 @@ async def _make_directories(slot: Slot, path: str) -> list[str]:
     while directory not in ("", "/") and not await slot.files.exists(directory):
         missing.append(directory)
         directory = posixpath.dirname(directory)
-    made = missing[::-1]
-    if made:
-        await slot.files.mkdir(made[-1], parents=True)
-    return made
+    directories = missing[::-1]
+    if directories:
+        await slot.files.mkdir(directories[-1], parents=True)
+    return directories
 
 
 async def _roll_back(slot: Slot, undo: list[Undo], directories: list[str]) -> list[str]:
     """Take the steps back, the last first. Returns the paths for which that was refused."""
-    left: list[str] = []
+    failed_paths: list[str] = []
     for item in reversed(undo):
         path = item if isinstance(item, str) else item.path if isinstance(item, Write) else item[1]
         try:
@@ -157,11 +157,11 @@ async def _roll_back(slot: Slot, undo: list[Undo], directories: list[str]) -> li
         except OSError as error:
             if isinstance(error, ExecError):
                 raise
-            left.append(path)
+            failed_paths.append(path)
     for directory in reversed(directories):
         try:
             await slot.files.remove(directory)
         except OSError as error:
             if isinstance(error, ExecError):
                 raise
-    return left
+    return failed_paths

@@ -10,7 +10,7 @@ _MAX_MIDDLE_LINES = 4_000
 _CONTEXT = 3
 
 
-def unified(path: str, before: bytes | None, after: bytes | None, *, limit_chars: int = 20_000) -> str:
+def file_diff(path: str, before: bytes | None, after: bytes | None, *, limit_chars: int = 20_000) -> str:
     """Return the diff from `before` to `after` (None: there is no such file). What is binary, or above the limits,
     is told in one line instead.
     """
@@ -40,7 +40,7 @@ def unified(path: str, before: bytes | None, after: bytes | None, *, limit_chars
 
 def _text(data: bytes | None) -> str | None:
     file = decode(data or b"")
-    return None if file is None else file.display()
+    return None if file is None else file.readable_text()
 
 
 def _lines(text: str) -> list[str]:
@@ -73,8 +73,8 @@ def _hunks(old: list[str], new: list[str], shift: int) -> list[str]:
 
 
 def _row(sign: str, line: str) -> str:
-    shown = line.replace("\r\n", "\n")
-    return sign + (shown if shown.endswith("\n") else shown + "\n\\ No newline at end of file\n")
+    text = line.replace("\r\n", "\n")
+    return sign + (text if text.endswith("\n") else text + "\n\\ No newline at end of file\n")
 
 
 def _range(start: int, stop: int, shift: int) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.files.textfile import LfView, TextFile
-from hermes_exec.tools.patch import fuzzy
+from hermes_exec.tools.patch import matching
 from hermes_exec.tools.patch.rewrite import replacement
 
 _MAX_LISTED = 20
@@ -17,7 +17,7 @@ _MAX_COUNTED = 10_000
 _MAX_SEARCHED_LINES = 20_000
 _MAX_COMPARED_LINES = 400
 _MAX_COMPARED_CHARS = 120
-MAX_S = 20.0
+MAX_EDIT_S = 20.0
 """For so long one file's edits are looked for: what is worked on in a thread cannot be stopped."""
 
 _LITERAL = frozenset({"exact", "escape_normalized"})
@@ -48,36 +48,38 @@ def replace(
     if old == new:
         raise ToolFailure("no_change", "'old_string' and 'new_string' are identical: there is nothing to change.")
     view = LfView(file.text)
-    found = fuzzy.find(view.text, old, similar=similar, most=_MAX_COUNTED + replace_all, overlapping=not replace_all)
-    if found is None:
-        raise ToolFailure("no_match", "'old_string' was not found in the file." + did_you_mean(view.text, old))
-    if len(found.matches) > 1 and not replace_all:
-        raise ToolFailure("ambiguous", _several(view.text, found))
-    if len(found.matches) > _MAX_COUNTED:
+    occurrences = matching.find(
+        view.text, old, similar=similar, most=_MAX_COUNTED + replace_all, overlapping=not replace_all
+    )
+    if occurrences is None:
+        raise ToolFailure("no_match", "'old_string' was not found in the file." + suggest_sections(view.text, old))
+    if len(occurrences.matches) > 1 and not replace_all:
+        raise ToolFailure("ambiguous", _ambiguity_message(view.text, occurrences))
+    if len(occurrences.matches) > _MAX_COUNTED:
         raise ToolFailure(
             "too_large",
             f"'old_string' matches more than {_MAX_COUNTED:,} places; change them with a program in the terminal.",
         )
     edits: list[Edit] = []
-    until = time.monotonic() + MAX_S
-    for match in found.matches:
+    until = time.monotonic() + MAX_EDIT_S
+    for match in occurrences.matches:
         refuse_after(until)
-        start = match.start if found.strategy in _LITERAL else _with_indent(view.text, match.start)
+        start = match.start if occurrences.strategy in _LITERAL else _start_with_indent(view.text, match.start)
         region = view.text[start : match.end]
-        _refuse_over_escaped(region, old, new, found.strategy)
-        edits += minimal(start, region, replacement(region, found.old, new, found.strategy))
-    return apply(file, view, edits), found.strategy, len(found.matches)
+        _refuse_over_escaped(region, old, new, occurrences.strategy)
+        edits += minimal_edits(start, region, replacement(region, occurrences.old, new, occurrences.strategy))
+    return apply_edits(file, view, edits), occurrences.strategy, len(occurrences.matches)
 
 
 def refuse_after(until: float) -> None:
     """Raises ToolFailure when that time has passed."""
     if time.monotonic() > until:
         raise ToolFailure(
-            "too_large", f"The edit takes more than {MAX_S:.0f} s; change the file with a program in the terminal."
+            "too_large", f"The edit takes more than {MAX_EDIT_S:.0f} s; change the file with a program in the terminal."
         )
 
 
-def _with_indent(text: str, start: int) -> int:
+def _start_with_indent(text: str, start: int) -> int:
     """`start`, or the start of its line when only white space is in between: then new lines can get the same
     indentation.
     """
@@ -85,7 +87,7 @@ def _with_indent(text: str, start: int) -> int:
     return start if text[begin:start].strip() else begin
 
 
-def minimal(start: int, region: str, wanted: str) -> list[Edit]:
+def minimal_edits(start: int, region: str, wanted: str) -> list[Edit]:
     """The edits, whole lines where possible, that turn `region` at offset `start` into `wanted` and do not touch
     lines that stay.
     """
@@ -113,7 +115,7 @@ def _split(text: str) -> list[str]:
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def apply(file: TextFile, view: LfView, edits: Iterable[Edit]) -> bytes:
+def apply_edits(file: TextFile, view: LfView, edits: Iterable[Edit]) -> bytes:
     """Return the file's bytes after `edits` of its LF view, which must not overlap. Inserted lines get the line end
     of their surroundings.
     """
@@ -138,7 +140,7 @@ def apply(file: TextFile, view: LfView, edits: Iterable[Edit]) -> bytes:
         raise ToolFailure("encoding", message) from None
 
 
-def did_you_mean(text: str, old: str, count: int = 3) -> str:
+def suggest_sections(text: str, old: str, count: int = 3) -> str:
     """Up to `count` sections of `text` that resemble `old`, with line numbers, as an addition to an error message;
     empty when none does.
     """
@@ -177,13 +179,13 @@ def did_you_mean(text: str, old: str, count: int = 3) -> str:
     return " Did you mean one of these sections?\n" + "\n---\n".join(sections)
 
 
-def _several(text: str, found: fuzzy.Found) -> str:
-    numbers = [str(fuzzy.line_number(text, match.start)) for match in found.matches[:_MAX_LISTED]]
-    count = len(found.matches)
+def _ambiguity_message(text: str, occurrences: matching.Occurrences) -> str:
+    numbers = [str(matching.line_number(text, match.start)) for match in occurrences.matches[:_MAX_LISTED]]
+    count = len(occurrences.matches)
     more = f" and {count - _MAX_LISTED} more" if count > _MAX_LISTED else ""
-    told = f"{count} places" if count < _MAX_COUNTED else f"{count} places or more"
+    count_text = f"{count} places" if count < _MAX_COUNTED else f"{count} places or more"
     return (
-        f"'old_string' matches {told} (strategy {found.strategy}), at lines "
+        f"'old_string' matches {count_text} (strategy {occurrences.strategy}), at lines "
         f"{', '.join(numbers)}{more}. "
         "Add surrounding lines to make it unique, or set replace_all=true to change every one."
     )

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.files.textfile import LfView, TextFile
-from hermes_exec.tools.patch import fuzzy
-from hermes_exec.tools.patch.edits import MAX_S, Edit, apply, did_you_mean, minimal, refuse_after
-from hermes_exec.tools.patch.fuzzy import Found, Lines, Match
+from hermes_exec.tools.patch import matching
+from hermes_exec.tools.patch.edits import MAX_EDIT_S, Edit, apply_edits, minimal_edits, refuse_after, suggest_sections
+from hermes_exec.tools.patch.matching import Match, Occurrences, TextLines
 from hermes_exec.tools.patch.rewrite import replacement
 from hermes_exec.tools.patch.v4a import Hunk
 
@@ -28,17 +28,17 @@ def apply_hunks(
     view = LfView(file.text)
     edits: list[Edit] = []
     strategies = []
-    until = time.monotonic() + MAX_S
+    until = time.monotonic() + MAX_EDIT_S
     for number, hunk in enumerate(hunks, 1):
         refuse_after(until)
         name = f"{path}, hunk {number} (line {hunk.line} of the patch)"
-        found, strategy = _place(view.text, hunk, name, similar)
-        edits += found
+        hunk_edits, strategy = _locate(view.text, hunk, name, similar)
+        edits += hunk_edits
         strategies.append(strategy)
-    return apply(file, view, edits), tuple(strategies)
+    return apply_edits(file, view, edits), tuple(strategies)
 
 
-def _place(text: str, hunk: Hunk, name: str, similar: bool) -> tuple[list[Edit], str]:
+def _locate(text: str, hunk: Hunk, name: str, similar: bool) -> tuple[list[Edit], str]:
     if not hunk.old:
         return _insertion(text, hunk, name), "insertion"
     variants = [hunk]
@@ -47,47 +47,47 @@ def _place(text: str, hunk: Hunk, name: str, similar: bool) -> tuple[list[Edit],
     for variant in variants:
         if not variant.old:
             return _insertion(text, variant, name), "insertion"
-        found = _find(text, variant, similar)
-        if found is None:
+        occurrences = _find_occurrences(text, variant, similar)
+        if occurrences is None:
             continue
-        match = _choose(text, variant, found, name)
-        return _edits(text, variant, found, match), found.strategy
+        match = _choose(text, variant, occurrences, name)
+        return _hunk_edits(text, variant, occurrences, match), occurrences.strategy
     raise ToolFailure(
-        "no_match", f"{name}: its lines were not found in the file." + did_you_mean(text, "\n".join(hunk.old))
+        "no_match", f"{name}: its lines were not found in the file." + suggest_sections(text, "\n".join(hunk.old))
     )
 
 
-def _find(text: str, hunk: Hunk, similar: bool) -> Found | None:
+def _find_occurrences(text: str, hunk: Hunk, similar: bool) -> Occurrences | None:
     """Exact lines first, then the strategies; only places that begin at a line start and end at a line end count."""
-    lines = Lines(text)
-    exact = tuple(lines.span(index, len(hunk.old)) for index in fuzzy.find_lines(lines.lines, hunk.old))
+    lines = TextLines(text)
+    exact = tuple(lines.span(index, len(hunk.old)) for index in matching.find_lines(lines.lines, hunk.old))
     old = "\n".join(hunk.old)
-    found = Found("exact", exact, old) if exact else None
-    if found is None and old.strip():
-        found = fuzzy.find(text, old, similar=similar, most=_MAX_PLACES)
-    if found is None:
+    occurrences = Occurrences("exact", exact, old) if exact else None
+    if occurrences is None and old.strip():
+        occurrences = matching.find(text, old, similar=similar, most=_MAX_PLACES)
+    if occurrences is None:
         return None
-    whole = tuple(match for match in found.matches if _whole_lines(text, match))
+    whole = tuple(match for match in occurrences.matches if _whole_lines(text, match))
     if hunk.at_end_of_file:
         whole = tuple(match for match in whole if not text[match.end :].strip())
-    return Found(found.strategy, whole, found.old) if whole else None
+    return Occurrences(occurrences.strategy, whole, occurrences.old) if whole else None
 
 
 def _whole_lines(text: str, match: Match) -> bool:
     return (match.start == 0 or text[match.start - 1] == "\n") and (match.end == len(text) or text[match.end] == "\n")
 
 
-def _choose(text: str, hunk: Hunk, found: Found, name: str) -> Match:
-    if len(found.matches) == 1:
-        return found.matches[0]
-    starts = [match.start for match in found.matches]
+def _choose(text: str, hunk: Hunk, occurrences: Occurrences, name: str) -> Match:
+    if len(occurrences.matches) == 1:
+        return occurrences.matches[0]
+    starts = [match.start for match in occurrences.matches]
     after = {bisect.bisect_left(starts, position) for position in _hint_positions(text, hunk.hints)} - {len(starts)}
     if len(after) == 1:
-        return found.matches[after.pop()]
-    numbers = ", ".join(str(fuzzy.line_number(text, match.start)) for match in found.matches[:20])
+        return occurrences.matches[after.pop()]
+    numbers = ", ".join(str(matching.line_number(text, match.start)) for match in occurrences.matches[:20])
     hint = "its hint does not tell them apart" if hunk.hints else "it has no hint"
     message = (
-        f"{name}: its lines occur {len(found.matches)} times, at lines {numbers}, and {hint}. Add context "
+        f"{name}: its lines occur {len(occurrences.matches)} times, at lines {numbers}, and {hint}. Add context "
         "lines, or '@@ line above @@'."
     )
     raise ToolFailure("ambiguous", message)
@@ -97,7 +97,7 @@ def _hint_positions(text: str, hints: Sequence[str]) -> list[int]:
     """Starts of the lines that the last hint names, each hint being looked for after the one before it."""
     if not hints:
         return []
-    lines = Lines(text)
+    lines = TextLines(text)
     keys = [line.strip() for line in lines.lines]
     begin = 0
     places: list[int] = []
@@ -112,21 +112,24 @@ def _hint_positions(text: str, hints: Sequence[str]) -> list[int]:
     return [lines.starts[index] for index in places]
 
 
-def _edits(text: str, hunk: Hunk, found: Found, match: Match) -> list[Edit]:
+def _hunk_edits(text: str, hunk: Hunk, occurrences: Occurrences, match: Match) -> list[Edit]:
     region = text[match.start : match.end]
     if not hunk.new:
         return [_removal(text, match)]
     wanted = replacement(
-        region, found.old, "\n".join(hunk.new), found.strategy if found.strategy != "exact" else "line_trimmed"
+        region,
+        occurrences.old,
+        "\n".join(hunk.new),
+        occurrences.strategy if occurrences.strategy != "exact" else "line_trimmed",
     )
-    return minimal_lines(text, match, wanted)
+    return _minimal_line_edits(text, match, wanted)
 
 
-def minimal_lines(text: str, match: Match, wanted: str) -> list[Edit]:
-    """`minimal` over whole lines: the line end after the match takes part, so that a changed last line keeps it."""
+def _minimal_line_edits(text: str, match: Match, wanted: str) -> list[Edit]:
+    """`minimal_edits` over whole lines: the line end after the match takes part, so a changed last line keeps it."""
     if match.end < len(text):
-        return minimal(match.start, text[match.start : match.end + 1], wanted + "\n")
-    return minimal(match.start, text[match.start : match.end], wanted)
+        return minimal_edits(match.start, text[match.start : match.end + 1], wanted + "\n")
+    return minimal_edits(match.start, text[match.start : match.end], wanted)
 
 
 def _removal(text: str, match: Match) -> Edit:
@@ -136,9 +139,9 @@ def _removal(text: str, match: Match) -> Edit:
 
 
 def _insertion(text: str, hunk: Hunk, name: str) -> list[Edit]:
-    added = "\n".join(hunk.new)
+    new_text = "\n".join(hunk.new)
     if not hunk.hints:
-        return [_append(text, added)]
+        return [_append(text, new_text)]
     places = _hint_positions(text, hunk.hints)
     if len(places) != 1:
         many = f"occurs {len(places)} times" if places else "was not found"
@@ -148,10 +151,10 @@ def _insertion(text: str, hunk: Hunk, name: str) -> list[Edit]:
             f"{name}: it only adds lines, and its hint {hunk.hints[-1]!r} {many}. Add a context line to say where.",
         )
     end = text.find("\n", places[0])
-    return [_append(text, added)] if end < 0 else [Edit(end + 1, end + 1, added + "\n")]
+    return [_append(text, new_text)] if end < 0 else [Edit(end + 1, end + 1, new_text + "\n")]
 
 
-def _append(text: str, added: str) -> Edit:
+def _append(text: str, new_text: str) -> Edit:
     if not text or text.endswith("\n"):
-        return Edit(len(text), len(text), added + "\n")
-    return Edit(len(text), len(text), "\n" + added)
+        return Edit(len(text), len(text), new_text + "\n")
+    return Edit(len(text), len(text), "\n" + new_text)

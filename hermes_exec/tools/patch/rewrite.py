@@ -7,15 +7,15 @@ from __future__ import annotations
 import difflib
 import re
 
-from hermes_exec.tools.patch.fuzzy import to_ascii, trim_boundary, unescape
+from hermes_exec.tools.patch.matching import to_ascii, trim_boundary, unescape
 
 _INDENT = re.compile(r"[ \t]*")
 _MAX_CHAR_PAIRS = 250_000
 
 
 def replacement(region: str, old: str, new: str, strategy: str) -> str:
-    """Return the text that takes the place of `region`, which `strategy` found for `old` (as `Found.old` has it), when
-    the model wants `new`.
+    """Return the text that takes the place of `region`, which `strategy` found for `old` (as `Occurrences.old` has it),
+    when the model wants `new`.
 
     All have LF line ends.
     """
@@ -64,20 +64,20 @@ def _reindent(line: str, indents: dict[str, str]) -> str:
     if not line.strip():
         return line
     indent = _indent_of(line)
-    return _mapped(indent, indents) + line[len(indent) :]
+    return _map_indent(indent, indents) + line[len(indent) :]
 
 
-def _mapped(indent: str, indents: dict[str, str]) -> str:
+def _map_indent(indent: str, indents: dict[str, str]) -> str:
     if indent in indents:
         return indents[indent]
-    within = [known for known in indents if indent.startswith(known)]
-    if within:
-        base = max(within, key=len)
+    shorter = [other for other in indents if indent.startswith(other)]
+    if shorter:
+        base = max(shorter, key=len)
         extra = indent[len(base) :]
         return indents[base] + (indents.get(extra, extra) if base else extra)
-    beyond = [known for known in indents if known.startswith(indent)]
-    if beyond:
-        base = min(beyond, key=len)
+    longer = [other for other in indents if other.startswith(indent)]
+    if longer:
+        base = min(longer, key=len)
         surplus = base[len(indent) :]
         if indents[base].endswith(surplus):
             return indents[base][: len(indents[base]) - len(surplus)]

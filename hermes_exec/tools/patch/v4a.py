@@ -79,9 +79,9 @@ def parse(text: str) -> tuple[Operation, ...]:
     start = first + 1 if first < len(lines) and lines[first].strip() == BEGIN else first
     ends = [index for index, line in enumerate(lines) if line.rstrip() == END]
     if not ends:
-        raise _bad(len(lines), f"the patch has no last line '{END}' (was it cut off?)")
+        raise _syntax_failure(len(lines), f"the patch has no last line '{END}' (was it cut off?)")
     if any(line.strip() for line in lines[ends[0] + 1 :]):
-        raise _bad(ends[0] + 2, f"there is text after '{END}'; send one patch a call")
+        raise _syntax_failure(ends[0] + 2, f"there is text after '{END}'; send one patch a call")
     operations: list[Operation] = []
     index = start
     while index < ends[0]:
@@ -91,7 +91,7 @@ def parse(text: str) -> tuple[Operation, ...]:
         operation, index = _operation(lines, index, ends[0])
         operations.append(operation)
     if not operations:
-        raise _bad(start + 1, "the patch has no operation")
+        raise _syntax_failure(start + 1, "the patch has no operation")
     return tuple(operations)
 
 
@@ -99,32 +99,32 @@ def _operation(lines: list[str], index: int, end: int) -> tuple[Operation, int]:
     header = _HEADER.match(lines[index])
     if header is None:
         wanted = "'*** Update File: ', '*** Add File: ', '*** Delete File: ' or '*** Move File: src -> dst'"
-        raise _bad(index + 1, f"expected {wanted}, found {lines[index][:60]!r}")
+        raise _syntax_failure(index + 1, f"expected {wanted}, found {lines[index][:60]!r}")
     verb, path = header[1], header[2].strip()
     if not path:
-        raise _bad(index + 1, "the path is missing")
+        raise _syntax_failure(index + 1, "the path is missing")
     stop = next((at for at in range(index + 1, end) if _HEADER.match(lines[at])), end)
     body = lines[index + 1 : stop]
     if verb == "Update":
         return _update(path, body, index + 1), stop
     if verb == "Add":
-        return AddFile(path, _added(body, index + 1)), stop
+        return AddFile(path, _file_content(body, index + 1)), stop
     if any(line.strip() for line in body):
-        raise _bad(index + 2, f"'{verb} File' takes no lines")
+        raise _syntax_failure(index + 2, f"'{verb} File' takes no lines")
     if verb == "Delete":
         return DeleteFile(path), stop
     source, arrow, target = path.partition(" -> ")
     if not arrow or not source.strip() or not target.strip():
-        raise _bad(index + 1, "a move is written '*** Move File: src -> dst'")
+        raise _syntax_failure(index + 1, "a move is written '*** Move File: src -> dst'")
     return MoveFile(source.strip(), target.strip()), stop
 
 
-def _added(body: list[str], line: int) -> str:
+def _file_content(body: list[str], line: int) -> str:
     while body and not body[-1]:
         body.pop()
     for number, text in enumerate(body, line + 1):
         if text and not text.startswith("+"):
-            raise _bad(number, "each line of an added file starts with '+'")
+            raise _syntax_failure(number, "each line of an added file starts with '+'")
     return "".join(text[1:] + "\n" for text in body)
 
 
@@ -133,34 +133,34 @@ def _update(path: str, body: list[str], line: int) -> UpdateFile:
     if body and (move := _MOVE_TO.match(body[0])):
         move_to, body, line = move.group(1).strip(), body[1:], line + 1
         if not move_to:
-            raise _bad(line, "the path is missing")
+            raise _syntax_failure(line, "the path is missing")
     hunks: list[Hunk] = []
     hints: list[str] = []
     changes: list[str] = []
-    begun = line + 1
+    hunk_line = line + 1
     for number, text in enumerate(body, line + 1):
         if text.startswith("@@"):
             if _has_change(changes):
-                hunks.append(_hunk(hints, changes, begun))
+                hunks.append(_hunk(hints, changes, hunk_line))
                 hints = []
-            changes, begun = [], number
+            changes, hunk_line = [], number
             hint = _hint(text)
             hints += [hint] if hint else []
             if len(hints) > _MAX_HINTS:
-                raise _bad(number, f"a hunk has more than {_MAX_HINTS} lines of '@@'")
+                raise _syntax_failure(number, f"a hunk has more than {_MAX_HINTS} lines of '@@'")
         elif text.rstrip() == "*** End of File":
-            hunks.append(_hunk(hints, changes, begun, at_end=True))
+            hunks.append(_hunk(hints, changes, hunk_line, at_end=True))
             hints, changes = [], []
         elif text and text[0] not in " +-":
-            raise _bad(number, f"a line of a hunk starts with a space, '-' or '+', found {text[:60]!r}")
+            raise _syntax_failure(number, f"a line of a hunk starts with a space, '-' or '+', found {text[:60]!r}")
         else:
             changes.append(text)
     if _has_change(changes):
-        hunks.append(_hunk(hints, changes, begun))
+        hunks.append(_hunk(hints, changes, hunk_line))
     elif any(text.strip() for text in changes):
-        raise _bad(begun, "the hunk has neither '-' nor '+' lines")
+        raise _syntax_failure(hunk_line, "the hunk has neither '-' nor '+' lines")
     if not hunks and move_to is None:
-        raise _bad(line, f"the update of {path} has no change")
+        raise _syntax_failure(line, f"the update of {path} has no change")
     return UpdateFile(path, tuple(hunks), move_to)
 
 
@@ -176,7 +176,7 @@ def _hint(text: str) -> str:
 
 def _hunk(hints: list[str], changes: list[str], line: int, *, at_end: bool = False) -> Hunk:
     if not _has_change(changes):
-        raise _bad(line, "the hunk has neither '-' nor '+' lines")
+        raise _syntax_failure(line, "the hunk has neither '-' nor '+' lines")
     loose = 0
     while changes[len(changes) - 1 - loose] == "":
         loose += 1
@@ -185,7 +185,7 @@ def _hunk(hints: list[str], changes: list[str], line: int, *, at_end: bool = Fal
     return Hunk(tuple(hints), old, new, line, loose, at_end)
 
 
-def _bad(line: int, what: str) -> ToolFailure:
+def _syntax_failure(line: int, reason: str) -> ToolFailure:
     return ToolFailure(
-        "bad_patch", f"Line {line} of the patch: {what}. Nothing was changed. The format is:\n{_EXAMPLE}"
+        "bad_patch", f"Line {line} of the patch: {reason}. Nothing was changed. The format is:\n{_EXAMPLE}"
     )

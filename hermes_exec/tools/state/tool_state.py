@@ -14,8 +14,8 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import CallTool, Outcome
 from hermes_exec.tools.catalog.schemas import JsonObject
 from hermes_exec.tools.options import ToolOptions
-from hermes_exec.tools.state.line import Line
-from hermes_exec.tools.state.seen import FileViews, Repetition
+from hermes_exec.tools.state.call_queue import CallQueue
+from hermes_exec.tools.state.file_views import FileViews, Repetition
 from hermes_exec.tools.state.watch import Rate, Watch
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class CodeKernel(Protocol):
     """A Python that keeps its variables between the calls of execute_code."""
 
-    async def why_ended(self, within_s: float = 0) -> str | None:
+    async def end_reason(self, within_s: float = 0) -> str | None:
         """Why it is there no more; None while it is, after waiting for its end."""
 
     async def aclose(self) -> None:
@@ -44,12 +44,12 @@ class ToolState:
     searches: Repetition = field(default_factory=Repetition)
     watches: dict[str, Watch] = field(default_factory=dict)
     rate: Rate = field(default_factory=Rate)
-    killed_here: set[str] = field(default_factory=set)
+    killed_ids: set[str] = field(default_factory=set)
     failed_patches: dict[str, int] = field(default_factory=dict)
-    writing: anyio.Lock = field(default_factory=anyio.Lock)
-    reads: Line = field(default_factory=Line)
+    write_lock: anyio.Lock = field(default_factory=anyio.Lock)
+    reads: CallQueue = field(default_factory=CallQueue)
     """The calls under way that only read, in the order in which they came."""
-    back_to: str | None = None
+    return_directory: str | None = None
     """The directory to go back to, when the last command had one of its own. `shell` guards it."""
     resets: int = 0
     """How often the slot had been reset when this state was new: nothing of it holds after the next time."""
@@ -57,14 +57,14 @@ class ToolState:
     """Carries out a call that code makes, as one of the same Toolbox."""
     code_tools: Mapping[str, JsonObject] = field(default_factory=dict)
     """The tools that code may call, with their schemas."""
-    calls_of_code: int = 0
+    code_calls: int = 0
     """How many of them are under way: code gets each result whole, and what it gets the model has not seen."""
     kernel: CodeKernel | None = None
-    kernel_lost: str | None = None
+    kernel_loss: str | None = None
     """Why that of the call before is there no more, if nobody was told."""
-    turn_of_code: anyio.Lock = field(default_factory=anyio.Lock)
+    code_lock: anyio.Lock = field(default_factory=anyio.Lock)
     _session: Session | None = None
-    _shell: anyio.Lock = field(default_factory=anyio.Lock)
+    _shell_lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     @asynccontextmanager
     async def shell(self) -> AsyncIterator[Session]:
@@ -73,7 +73,7 @@ class ToolState:
         Raises:
             ConfigError: the slot can have no session, as without a shell.
         """
-        async with self._shell:
+        async with self._shell_lock:
             if self._session is None:
                 self._session = self.slot.session()
             await self._session.open()
@@ -84,7 +84,7 @@ class ToolState:
         """Where relative paths start: the session's directory, so that file tools and terminal mean the same file."""
         if self._session is None:
             return self.slot.workdir
-        return self.back_to or self._session.cwd
+        return self.return_directory or self._session.cwd
 
     def resolve(self, path: str, argument: str = "path") -> str:
         """The absolute path that the model means. Raises ToolFailure for an empty path or one with a NUL byte."""

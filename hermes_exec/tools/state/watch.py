@@ -39,7 +39,7 @@ class Notice:
 @dataclass
 class Watch:
     """What is wanted of one process, and what was told so far. `offset` is how far its output was searched, `matched`
-    how many lines matched that were not told, `found` the beginnings of the first of them.
+    how many lines matched that were not told, `lines` the beginnings of the first of them.
     """
 
     session_id: str
@@ -48,7 +48,7 @@ class Watch:
     patterns: tuple[str, ...]
     offset: int = 0
     matched: int = 0
-    found: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     _rest: str = ""
     _decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
@@ -71,14 +71,14 @@ class Watch:
         if not any(pattern in body for pattern in self.patterns):
             return
         matches = re.compile("|".join(map(re.escape, self.patterns))).search
-        lines = [line for line in body.split("\n") if matches(line)]
-        self.matched += len(lines)
-        self.found += [line[:_MAX_LINE_CHARS] for line in lines[: _MAX_LINES - len(self.found)]]
+        matching = [line for line in body.split("\n") if matches(line)]
+        self.matched += len(matching)
+        self.lines += [line[:_MAX_LINE_CHARS] for line in matching[: _MAX_LINES - len(self.lines)]]
 
     def take(self) -> tuple[list[str], int]:
         """What matched since the last time: the beginnings of the first lines, and how many lines there were."""
-        taken = self.found, self.matched
-        self.found, self.matched = [], 0
+        taken = self.lines, self.matched
+        self.lines, self.matched = [], 0
         return taken
 
     def admit(self, now: float) -> bool:
@@ -95,7 +95,7 @@ class Watch:
             self._strikes += 1
         return False
 
-    def overfull(self) -> bool:
+    def stop_if_overfull(self) -> bool:
         """True when matches were dropped in too many cooldowns in a row; the watch then waits only for the end of
         the process.
         """
@@ -122,18 +122,18 @@ class Rate:
         return True
 
 
-def match_notice(watch: Watch, shown: list[str], matched: int) -> Notice:
+def match_notice(watch: Watch, lines: list[str], matched: int) -> Notice:
     """The notice of matching lines: those that are shown, of so many."""
-    more = f"\n… and {matched - len(shown)} more lines" if matched > len(shown) else ""
+    more = f"\n… and {matched - len(lines)} more lines" if matched > len(lines) else ""
     text = (
         f"[Background process {watch.session_id} printed what was watched for]\nCommand: {watch.command}\n"
-        + "\n".join(shown)
+        + "\n".join(lines)
         + more
     )
-    return Notice(watch.session_id, "matched", text, {"lines": shown, "matched_lines": matched})
+    return Notice(watch.session_id, "matched", text, {"lines": lines, "matched_lines": matched})
 
 
-def disabled_notice(watch: Watch) -> Notice:
+def shutoff_notice(watch: Watch) -> Notice:
     """The notice that a watch ended because it matched too often."""
     text = (
         f"[watch_patterns of background process {watch.session_id} matched too often and are switched off; one "
@@ -143,7 +143,7 @@ def disabled_notice(watch: Watch) -> Notice:
     return Notice(watch.session_id, "watch_disabled", text, {})
 
 
-def completed_notice(watch: Watch, exit_code: int, output: str) -> Notice:
+def end_notice(watch: Watch, exit_code: int, output: str) -> Notice:
     """The notice of a process's end, with the end of its output."""
     text = (
         f"[Background process {watch.session_id} finished with exit code {exit_code}]\nCommand: "

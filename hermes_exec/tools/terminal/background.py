@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
     from hermes_exec.slot.slot import Slot
 
-FORGOTTEN = "The process has ended, and it and its output are no longer known: many others have ended since."
+FORGOTTEN_MESSAGE = "The process has ended, and it and its output are no longer known: many others have ended since."
 _BYTES_A_CHAR = 4
 PIECE_BYTES = 1 << 18
 """How much of a log is searched, or counted, at a time."""
@@ -23,7 +23,7 @@ async def processes(slot: Slot) -> dict[str, Process]:
     return {process.tag: process for process in await slot.spawned() if process.tag and process.tag.startswith("proc_")}
 
 
-async def running_count(slot: Slot) -> int:
+async def count_running(slot: Slot) -> int:
     """How many background processes run."""
     return sum(process.ended_at is None for process in (await processes(slot)).values())
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 _SEGMENTS = re.compile(r"\s*(?:\|\||&&|[|;\n])\s*")
 _SIGNALLED = frozenset({128 + 9, 128 + 15})
-_BY_COMMAND_LINE = re.compile(r"\bpkill\b[^|;&\n]*\s(-[a-zA-Z0-9]*f|--full)\b")
-_ITSELF = (
+_PKILL_BY_COMMAND_LINE = re.compile(r"\bpkill\b[^|;&\n]*\s(-[a-zA-Z0-9]*f|--full)\b")
+_PKILLED_ITSELF = (
     "pkill -f also ended the shell that ran the command, whose command line has the pattern in it, and what came after "
     "was not run. A pattern like '[n]ame' matches name without matching itself"
 )
@@ -38,8 +38,8 @@ def exit_code_meaning(command: str, exit_code: int) -> str | None:
     """Return a note on `exit_code` of `command`, or None. A note only: nothing is decided by it."""
     if exit_code == 0:
         return None
-    if exit_code in _SIGNALLED and _BY_COMMAND_LINE.search(command):
-        return _ITSELF
+    if exit_code in _SIGNALLED and _PKILL_BY_COMMAND_LINE.search(command):
+        return _PKILLED_ITSELF
     last = _SEGMENTS.split(command.strip())[-1]
     for word in last.split():
         if "=" in word and not word.startswith("-"):

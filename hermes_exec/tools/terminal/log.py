@@ -10,44 +10,44 @@ from hermes_exec.tools.terminal.background import PIECE_BYTES
 if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
 
-SHOWN_BYTES = 1 << 20
+MAX_PART_BYTES = 1 << 20
 """At most so much is shown at a time."""
 
 
 class LogPart(NamedTuple):
-    """`shown` lines from number `first` on, without control sequences, of `total` that are kept. `lost_bytes` were
+    """`line_count` lines from number `first` on, without control sequences, of `total` that are kept. `lost_bytes` were
     printed before them; `cut`: not all of the lines that were asked for found room.
     """
 
     text: str
     first: int
-    shown: int
+    line_count: int
     total: int
     lost_bytes: int
     cut: bool
 
 
-async def log_part(process: Process, first: int, most: int) -> LogPart:
+async def read_log_part(process: Process, first: int, most: int) -> LogPart:
     """At most `most` lines from number `first` on (counted from the end where it is negative), out of what there was
     when the process was listed.
     """
-    held = _Held(first)
+    window = _LogWindow(first)
     position = 0
     while position < process.stdout_bytes:
         data, following = await process.output(position, limit_bytes=PIECE_BYTES)
         if following - len(data) != position:  # older bytes made room for newer ones: the log begins only now
-            held = _Held(first, following - len(data))
+            window = _LogWindow(first, following - len(data))
         if not data:
             break
-        held.add(data)
+        window.add(data)
         position = following
-    part = held.part(most)
-    if first < 0 and part.cut and not part.shown:  # further from the end than what is held
-        return await log_part(process, max(0, part.total + first), most)
+    part = window.part(most)
+    if first < 0 and part.cut and not part.line_count:  # further from the end than what is held
+        return await read_log_part(process, max(0, part.total + first), most)
     return part
 
 
-class _Held:
+class _LogWindow:
     """The end of what is added where `first` is negative, else its beginning from the line `first` on: at most
     SHOWN_BYTES.
     """
@@ -60,17 +60,17 @@ class _Held:
 
     def add(self, data: bytes) -> None:
         """Count the lines of more of the log, and hold what is wanted."""
-        before, self._newlines = self._newlines, self._newlines + data.count(b"\n")
+        newlines_before, self._newlines = self._newlines, self._newlines + data.count(b"\n")
         self._open = not data.endswith(b"\n")
         if self._first >= 0 and (self._newlines < self._first or self._full):
             return
         if not self._data:
-            self._begins = before
+            self._begins = newlines_before
         self._data += data
-        over = len(self._data) - SHOWN_BYTES
+        over = len(self._data) - MAX_PART_BYTES
         if over > 0:
             self._full = True
-            gone = slice(0, over) if self._first < 0 else slice(SHOWN_BYTES, None)
+            gone = slice(0, over) if self._first < 0 else slice(MAX_PART_BYTES, None)
             self._begins += self._data[gone].count(b"\n") if self._first < 0 else 0
             del self._data[gone]
 
@@ -82,7 +82,7 @@ class _Held:
         lines = bytes(self._data).split(b"\n")
         skipped = max(0, first - self._begins)
         missing = max(0, self._begins - first)
-        shown = lines[skipped : skipped + max(0, wanted - missing)]
+        part_lines = lines[skipped : skipped + max(0, wanted - missing)]
         cut = self._full and (first <= self._begins if self._first < 0 else skipped + wanted >= len(lines))
-        text = strip_ansi(b"\n".join(shown).decode("utf-8", "replace"))
-        return LogPart(text, first + missing, len(shown), total, self._lost_bytes, cut)
+        text = strip_ansi(b"\n".join(part_lines).decode("utf-8", "replace"))
+        return LogPart(text, first + missing, len(part_lines), total, self._lost_bytes, cut)

@@ -16,7 +16,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.terminal import background
-from hermes_exec.tools.terminal.log import SHOWN_BYTES, log_part
+from hermes_exec.tools.terminal.log import MAX_PART_BYTES, read_log_part
 
 if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
@@ -24,57 +24,57 @@ if TYPE_CHECKING:
 _PREVIEW_CHARS = 1_000
 _TAIL_CHARS = 2_000
 _LOG_LINES = 200
-_ENDED_S = 10.0
+_RESULT_WAIT_S = 10.0
 
 
 class _Call(NamedTuple):
     state: ToolState
     session_id: str
-    one: Process
+    process: Process
     arguments: dict[str, Any]
 
 
 async def process(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Carry out one action. Only processes of this Toolbox's own slot are known."""
     action = arguments["action"]
-    known = await background.processes(state.slot)
+    processes = await background.processes(state.slot)
     if action == "list":
         entries: list[dict[str, object]] = []
-        for one in known.values():
+        for each in processes.values():
             with suppress(ProcessLookupError):  # many others have ended since
-                entries.append(await _entry(one))
+                entries.append(await _describe(each))
         return Outcome({"processes": entries})
     session_id = arguments.get("session_id")
     if not session_id:
         raise ToolFailure("missing_argument", f"action='{action}' needs the argument 'session_id'.")
-    if session_id not in known:
-        near = difflib.get_close_matches(session_id[:80], known, n=1, cutoff=0.8)
+    if session_id not in processes:
+        near = difflib.get_close_matches(session_id[:80], processes, n=1, cutoff=0.8)
         meant = f" Did you mean {near[0]}?" if near else " Use action='list' to see all."
         raise ToolFailure("no_process", f"No process with ID {session_id}.{meant}", status="not_found")
-    return await _ACTIONS[action](_Call(state, session_id, known[session_id], arguments))
+    return await _ACTIONS[action](_Call(state, session_id, processes[session_id], arguments))
 
 
-async def _entry(one: Process) -> dict[str, object]:
+async def _describe(process: Process) -> dict[str, object]:
     entry: dict[str, object] = {
-        "session_id": one.tag,
-        "command": one.command[:200],
-        "pid": one.pid,
-        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.started_at)),
-        "uptime_seconds": background.uptime_s(one),
-        "status": "running" if one.ended_at is None else "exited",
-        "output_preview": await background.tail(one, 200),
+        "session_id": process.tag,
+        "command": process.command[:200],
+        "pid": process.pid,
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(process.started_at)),
+        "uptime_seconds": background.uptime_s(process),
+        "status": "running" if process.ended_at is None else "exited",
+        "output_preview": await background.tail(process, 200),
     }
-    if one.ended_at is not None:
-        entry["exit_code"] = (await one.wait(_ENDED_S)).exit_code
+    if process.ended_at is not None:
+        entry["exit_code"] = (await process.wait(_RESULT_WAIT_S)).exit_code
     return entry
 
 
-async def _ending(state: ToolState, one: Process) -> dict[str, object]:
-    result = await one.wait(_ENDED_S)
-    killed = one.tag in state.killed_here or result.signal is not None or result.killed is not None
+async def _describe_end(state: ToolState, process: Process) -> dict[str, object]:
+    result = await process.wait(_RESULT_WAIT_S)
+    killed = process.tag in state.killed_ids or result.signal is not None or result.killed is not None
     source = (
         "process.kill"
-        if one.tag in state.killed_here
+        if process.tag in state.killed_ids
         else f"signal {result.signal}"
         if result.signal is not None
         else ""
@@ -90,67 +90,69 @@ async def _ending(state: ToolState, one: Process) -> dict[str, object]:
 
 
 async def _poll(call: _Call) -> Outcome:
-    state, one = call.state, call.one
-    running = one.ended_at is None
+    state, process = call.state, call.process
+    running = process.ended_at is None
     data: dict[str, object] = {
-        "session_id": one.tag,
-        "command": one.command,
+        "session_id": process.tag,
+        "command": process.command,
         "status": "running" if running else "exited",
-        "pid": one.pid,
-        "uptime_seconds": background.uptime_s(one),
-        "output_preview": await background.tail(one, _PREVIEW_CHARS),
+        "pid": process.pid,
+        "uptime_seconds": background.uptime_s(process),
+        "output_preview": await background.tail(process, _PREVIEW_CHARS),
     }
-    return Outcome(data if running else data | await _ending(state, one))
+    return Outcome(data if running else data | await _describe_end(state, process))
 
 
 async def _log(call: _Call) -> Outcome:
-    state, session_id, one, arguments = call
+    state, session_id, process, arguments = call
     limit, offset = arguments.get("limit") or _LOG_LINES, arguments.get("offset")
-    part = await log_part(one, -limit if offset is None else offset, limit)
+    part = await read_log_part(process, -limit if offset is None else offset, limit)
     data: dict[str, object] = {
-        "session_id": one.tag,
-        "command": one.command,
-        "status": "running" if one.ended_at is None else "exited",
+        "session_id": process.tag,
+        "command": process.command,
+        "status": "running" if process.ended_at is None else "exited",
         "output": part.text,
         "total_lines": part.total,
-        "showing": f"{part.shown} lines",
+        "showing": f"{part.line_count} lines",
     }
-    if part.shown:
-        data["showing"] = f"{part.shown} lines ({part.first}-{part.first + part.shown - 1})"
+    if part.line_count:
+        data["showing"] = f"{part.line_count} lines ({part.first}-{part.first + part.line_count - 1})"
     warnings = []
     if part.lost_bytes:
-        lost = f"The first {part.lost_bytes:,} bytes of the output are no longer kept; lines are counted after them."
-        warnings.append(lost)
+        lost_note = (
+            f"The first {part.lost_bytes:,} bytes of the output are no longer kept; lines are counted after them."
+        )
+        warnings.append(lost_note)
     if part.cut:
-        warnings.append(f"Not all of these lines are shown: only {SHOWN_BYTES:,} bytes of them.")
+        warnings.append(f"Not all of these lines are shown: only {MAX_PART_BYTES:,} bytes of them.")
     if warnings:
         data["_warning"] = " ".join(warnings)
-    if one.ended_at is not None and part.first + part.shown == part.total:
+    if process.ended_at is not None and part.first + part.line_count == part.total:
         state.watches.pop(session_id, None)
     return Outcome(data)
 
 
 async def _wait(call: _Call) -> Outcome:
-    state, session_id, one, arguments = call
-    longest = state.options.process_wait_max_s
-    asked = arguments.get("timeout") or longest
-    timeout_s = min(asked, longest)
-    note = f"Requested wait of {asked}s was clamped to the limit of {longest}s" if asked > longest else None
+    state, session_id, process, arguments = call
+    limit_s = state.options.process_wait_max_s
+    requested_s = arguments.get("timeout") or limit_s
+    timeout_s = min(requested_s, limit_s)
+    note = f"Requested wait of {requested_s}s was clamped to the limit of {limit_s}s" if requested_s > limit_s else None
     try:
-        await one.wait(timeout_s)
+        await process.wait(timeout_s)
     except TimeoutError:
-        waited = note or f"Waited {timeout_s}s, process still running"
+        timeout_note = note or f"Waited {timeout_s}s, process still running"
         return Outcome(
             {
                 "status": "timeout",
-                "command": one.command,
-                "output": await background.tail(one, _TAIL_CHARS),
-                "timeout_note": waited,
+                "command": process.command,
+                "output": await background.tail(process, _TAIL_CHARS),
+                "timeout_note": timeout_note,
             }
         )
     state.watches.pop(session_id, None)
-    data: dict[str, object] = {"status": "exited", "command": one.command, **await _ending(state, one)}
-    data["output"] = await background.tail(one, _TAIL_CHARS)
+    data: dict[str, object] = {"status": "exited", "command": process.command, **await _describe_end(state, process)}
+    data["output"] = await background.tail(process, _TAIL_CHARS)
     if note:
         data["timeout_note"] = note
     return Outcome(data)
@@ -158,30 +160,30 @@ async def _wait(call: _Call) -> Outcome:
 
 async def _kill(call: _Call) -> Outcome:
     """End the process and everything it started; also what an ended process left behind."""
-    state, session_id, one = call.state, call.session_id, call.one
-    ended_before = one.ended_at is not None
+    state, session_id, process = call.state, call.session_id, call.process
+    ended_before = process.ended_at is not None
     if not ended_before:
-        state.killed_here.add(session_id)
-    receipt = await one.kill()
+        state.killed_ids.add(session_id)
+    receipt = await process.kill()
     state.watches.pop(session_id, None)
     counts = {"killed_processes": receipt.killed}
-    output = await background.tail(one, _TAIL_CHARS)
+    output = await background.tail(process, _TAIL_CHARS)
     if receipt.left:
         message = f"{receipt.left} process(es) could not be ended."
-        raise ToolFailure("kill_incomplete", message, status="error", session_id=one.tag, output=output, **counts)
+        raise ToolFailure("kill_incomplete", message, status="error", session_id=process.tag, output=output, **counts)
     if ended_before:
         return Outcome(
             {
                 "status": "already_exited",
-                "command": one.command,
-                **await _ending(state, one),
+                "command": process.command,
+                **await _describe_end(state, process),
                 **counts,
                 "output": output,
             }
         )
     data: dict[str, object] = {
         "status": "killed",
-        "session_id": one.tag,
+        "session_id": process.tag,
         "completion_reason": "killed",
         "termination_source": "process.kill",
     }
@@ -189,24 +191,24 @@ async def _kill(call: _Call) -> Outcome:
 
 
 async def _send(call: _Call, data: bytes) -> Outcome:
-    one, timeout_s = call.one, call.state.options.process_write_max_s
-    ended = ToolFailure("process_exited", "Process has already finished.", status="already_exited")
-    if one.ended_at is not None:
-        raise ended
+    process, timeout_s = call.process, call.state.options.process_write_max_s
+    ended_failure = ToolFailure("process_exited", "Process has already finished.", status="already_exited")
+    if process.ended_at is not None:
+        raise ended_failure
     try:
-        if one.stdin is None:
+        if process.stdin is None:
             raise anyio.ClosedResourceError
-        written = await one.stdin.send_within(data, timeout_s)
+        written = await process.stdin.send_within(data, timeout_s)
     except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConfigError):
-        if await _has_ended(one):
-            ended.message = "The process finished while it was written to."
-            raise ended from None
+        if await _has_ended(process):
+            ended_failure.message = "The process finished while it was written to."
+            raise ended_failure from None
         message = "The process does not take input any more."
         raise ToolFailure("stdin_closed", message, status="error") from None
     if written < len(data):
-        if await _has_ended(one):
-            ended.message = "The process finished while it was written to."
-            raise ended
+        if await _has_ended(process):
+            ended_failure.message = "The process finished while it was written to."
+            raise ended_failure
         message = (
             f"The process does not read its input: the first {written} of {len(data)} bytes were written within "
             f"{timeout_s} s, the others were not and are dropped. Write them again once it reads, or kill it."
@@ -215,9 +217,9 @@ async def _send(call: _Call, data: bytes) -> Outcome:
     return Outcome({"status": "ok", "bytes_written": written})
 
 
-async def _has_ended(one: Process) -> bool:
+async def _has_ended(process: Process) -> bool:
     try:
-        await one.wait(0)
+        await process.wait(0)
     except TimeoutError:
         return False
     return True
@@ -231,24 +233,24 @@ async def _write(call: _Call) -> Outcome:
 
 
 async def _submit(call: _Call) -> Outcome:
-    enter = "\r" if call.one.pty else "\n"
+    enter = "\r" if call.process.pty else "\n"
     return await _send(call, ((call.arguments.get("data") or "") + enter).encode())
 
 
 async def _close(call: _Call) -> Outcome:
-    one = call.one
-    if one.ended_at is not None:
+    process = call.process
+    if process.ended_at is not None:
         raise ToolFailure("process_exited", "Process has already finished.", status="already_exited")
-    if one.stdin is not None:
+    if process.stdin is not None:
         try:
-            await one.stdin.aclose()
+            await process.stdin.aclose()
         except OSError as error:
-            if isinstance(error, ExecError) or not await _has_ended(one):
-                if one.pty and isinstance(error, TimeoutError):
+            if isinstance(error, ExecError) or not await _has_ended(process):
+                if process.pty and isinstance(error, TimeoutError):
                     message = "The process does not read its input: the end of it could not be sent. Kill the process."
                     raise ToolFailure("not_read", message, status="error") from None
                 raise
-    return Outcome({"status": "ok", "message": "EOF sent" if one.pty else "stdin closed"})
+    return Outcome({"status": "ok", "message": "EOF sent" if process.pty else "stdin closed"})
 
 
 _ACTIONS: MappingProxyType[str, Callable[[_Call], Awaitable[Outcome]]] = MappingProxyType(

@@ -37,9 +37,9 @@ async def run_in_pty(
         raise
     head, after = await process.output(0, limit_bytes=_HALF_BYTES)
     tail, end = await process.output(max(after, process.stdout_bytes - _HALF_BYTES))
-    shown = head.replace(b"\r\n", b"\n")
-    output, dropped = shown + tail.replace(b"\r\n", b"\n"), end - len(head) - len(tail)
-    cut_at = len(shown) if len(head) == after else 0
+    head_text = head.replace(b"\r\n", b"\n")
+    output, dropped = head_text + tail.replace(b"\r\n", b"\n"), end - len(head) - len(tail)
+    cut_at = len(head_text) if len(head) == after else 0
     return replace(
         result,
         stdout_bytes=output,

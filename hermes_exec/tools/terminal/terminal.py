@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.tools.call.budget import kept_path
+from hermes_exec.tools.call.budget import result_path
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.os_errors import explained, failure_of
+from hermes_exec.tools.call.os_errors import os_failure, translate_os_errors
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Watch
 from hermes_exec.tools.terminal.ansi import strip_ansi
-from hermes_exec.tools.terminal.background import running_count, tail
+from hermes_exec.tools.terminal.background import count_running, tail
 from hermes_exec.tools.terminal.exit_codes import exit_code_meaning
 from hermes_exec.tools.terminal.pty import run_in_pty
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 TIMEOUT_EXIT_CODE = 124
 OUT_OF_MEMORY_EXIT_CODE = 137
-_NOT_ENTERED = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+_DIRECTORY_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 """How the entering of a directory fails; nothing ran then."""
 _HEAD_SHARE = 0.4
 _REASON_CHARS = 2000
-_CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
+_NOTICE_CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
 
 
 async def terminal(state: ToolState, arguments: dict[str, Any]) -> Outcome:
@@ -44,28 +44,28 @@ async def terminal(state: ToolState, arguments: dict[str, Any]) -> Outcome:
         async with state.shell() as session:
             return await _start(state, session, command, workdir, arguments)
     timeout_s = arguments.get("timeout") or state.options.terminal_timeout_s
-    longest = state.options.terminal_max_timeout_s
-    if timeout_s > longest:
+    limit_s = state.options.terminal_max_timeout_s
+    if timeout_s > limit_s:
         message = (
-            f"A foreground timeout of {timeout_s}s is above the maximum of {longest}s. Use background=true (with "
+            f"A foreground timeout of {timeout_s}s is above the maximum of {limit_s}s. Use background=true (with "
             "notify_on_complete=true) "
             "and the process tool for longer commands, or a timeout within the maximum."
         )
         raise ToolFailure("timeout_too_long", message, output="", exit_code=-1)
     result = await _run(state, command, workdir, timeout_s, pty=arguments["pty"])
-    return await _outcome(state, command, result, timeout_s, pty=arguments["pty"])
+    return await _build_outcome(state, command, result, timeout_s, pty=arguments["pty"])
 
 
 async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
     """Run in the session. A `workdir` is for this command alone: the next one starts where the one before it ended."""
     limit_bytes = state.options.terminal_output_chars * 4
     async with state.shell() as session:
-        with _in_directory(state, workdir):
-            cwd = workdir or state.back_to
+        with _translate_start_errors(state, workdir):
+            cwd = workdir or state.return_directory
             if pty:
                 return await run_in_pty(session, command, cwd, timeout_s, limit_bytes=limit_bytes)
             if workdir is not None:
-                state.back_to = state.cwd
+                state.return_directory = state.cwd
             result = await session.run(
                 command,
                 timeout_s=timeout_s,
@@ -74,24 +74,24 @@ async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: i
                 output_limit_bytes=limit_bytes,
             )
             if workdir is None:
-                state.back_to = None
+                state.return_directory = None
             return result
 
 
 @contextmanager
-def _in_directory(state: ToolState, workdir: str | None) -> Iterator[None]:
+def _translate_start_errors(state: ToolState, workdir: str | None) -> Iterator[None]:
     """Inside it, a working directory that cannot be entered becomes a ToolFailure, and so does a command that is too
     long. Everything else that could make the call fail is checked before.
     """
     try:
         yield
     except OSError as error:
-        if isinstance(error, ExecError) or error.errno not in _NOT_ENTERED:
+        if isinstance(error, ExecError) or error.errno not in _DIRECTORY_ERRNOS:
             raise
-        failure = failure_of(workdir or str(error.filename), error)
+        failure = os_failure(workdir or str(error.filename), error)
         if workdir is None:
             failure.message += f" Nothing was run. The next command starts in {state.slot.workdir}."
-            state.back_to = state.slot.workdir
+            state.return_directory = state.slot.workdir
         failure.fields |= {"output": "", "exit_code": -1}
         raise failure from None
     except ConfigError:
@@ -99,15 +99,15 @@ def _in_directory(state: ToolState, workdir: str | None) -> Iterator[None]:
         raise ToolFailure("bad_value", message, output="", exit_code=-1) from None
 
 
-async def _outcome(state: ToolState, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
-    output = await _shortened(state, result)
+async def _build_outcome(state: ToolState, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
+    output = await _shorten_output(state, result)
     exit_code, error, kind = result.exit_code, None, None
     if result.timed_out:
         exit_code, kind = TIMEOUT_EXIT_CODE, "timeout"
         output += f"{'' if not output or output.endswith(chr(10)) else chr(10)}[Command timed out after {timeout_s}s]"
     elif result.oom_killed:
-        what = "The command" if exit_code == OUT_OF_MEMORY_EXIT_CODE else "A process of the command"
-        error, kind = f"{what} was killed because the slot ran out of memory.", "out_of_memory"
+        victim = "The command" if exit_code == OUT_OF_MEMORY_EXIT_CODE else "A process of the command"
+        error, kind = f"{victim} was killed because the slot ran out of memory.", "out_of_memory"
     elif exit_code != 0:
         kind = "exit_code"
     data: dict[str, object] = {"output": output, "exit_code": exit_code, "error": error}
@@ -121,7 +121,7 @@ async def _outcome(state: ToolState, command: str, result: RunResult, timeout_s:
     return Outcome(data, kind)
 
 
-async def _shortened(state: ToolState, result: RunResult) -> str:
+async def _shorten_output(state: ToolState, result: RunResult) -> str:
     """The output without control sequences, at most `terminal_output_chars`: 40 % of its head and 60 % of its tail,
     with a notice in between.
     """
@@ -130,20 +130,20 @@ async def _shortened(state: ToolState, result: RunResult) -> str:
     if len(text) <= limit:
         return text
     head = int(limit * _HEAD_SHARE)
-    where = result.spill_path or await _keep(state, text)
-    whole = "the full output" if result.spill_path or not result.truncated else "what was kept of it"
-    saved = f"; {whole} is in {where}, see read_file" if where else ""
+    saved_path = result.spill_path or await _save_output(state, text)
+    saved_part = "the full output" if result.spill_path or not result.truncated else "what was kept of it"
+    save_note = f"; {saved_part} is in {saved_path}, see read_file" if saved_path else ""
     if result.truncated:
-        what = f"of {result.stdout_total_bytes} bytes"
+        amount = f"of {result.stdout_total_bytes} bytes"
     else:
-        what = f"{len(text) - limit} chars omitted out of {len(text)} total"
-    return f"{text[:head]}\n\n... [OUTPUT TRUNCATED - {what}{saved}] ...\n\n{text[len(text) - (limit - head) :]}"
+        amount = f"{len(text) - limit} chars omitted out of {len(text)} total"
+    return f"{text[:head]}\n\n... [OUTPUT TRUNCATED - {amount}{save_note}] ...\n\n{text[len(text) - (limit - head) :]}"
 
 
-async def _keep(state: ToolState, text: str) -> str | None:
-    path = kept_path(state.slot, f"output-{secrets.token_hex(6)}.txt")
+async def _save_output(state: ToolState, text: str) -> str | None:
+    path = result_path(state.slot, f"output-{secrets.token_hex(6)}.txt")
     try:
-        with explained(path):
+        with translate_os_errors(path):
             await state.slot.files.write_bytes(path, text.encode("utf-8", "replace"))
     except ToolFailure:
         return None
@@ -153,17 +153,17 @@ async def _keep(state: ToolState, text: str) -> str | None:
 async def _start(
     state: ToolState, session: Session, command: str, workdir: str | None, arguments: dict[str, Any]
 ) -> Outcome:
-    if await running_count(state.slot) >= state.options.max_running_processes:
+    if await count_running(state.slot) >= state.options.max_running_processes:
         message = (
             f"{state.options.max_running_processes} background processes are running already. End some with "
             "process(action='kill')."
         )
         raise ToolFailure("too_many_processes", message, output="", exit_code=-1)
     session_id = "proc_" + secrets.token_hex(6)
-    with _in_directory(state, workdir):
+    with _translate_start_errors(state, workdir):
         process = await session.spawn(
             command,
-            cwd=workdir or state.back_to,
+            cwd=workdir or state.return_directory,
             stdin=True,
             pty=arguments["pty"],
             merge_stderr=not arguments["pty"],
@@ -171,7 +171,7 @@ async def _start(
             tag=session_id,
         )
     if not process.pid:
-        return await _never_started(process)
+        return await _report_failed_start(process)
     notify = arguments["notify_on_complete"]
     patterns = tuple(pattern for pattern in arguments.get("watch_patterns") or () if pattern)
     data: dict[str, object] = {
@@ -184,7 +184,7 @@ async def _start(
     if notify:
         data["notify_on_complete"] = True
         if patterns:
-            data["watch_patterns_ignored"] = _CONFLICT
+            data["watch_patterns_ignored"] = _NOTICE_CONFLICT
             patterns = ()
     elif patterns:
         data["watch_patterns"] = list(patterns)
@@ -195,7 +195,7 @@ async def _start(
     return Outcome(data)
 
 
-async def _never_started(process: Process) -> Outcome:
+async def _report_failed_start(process: Process) -> Outcome:
     """A process that found no room, and has ended with the reason as its output."""
     result = await process.wait()
     output = (await tail(process, _REASON_CHARS)).replace("\r\n", "\n")

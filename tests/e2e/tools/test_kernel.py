@@ -79,7 +79,7 @@ async def test_a_kernel_that_is_lost_says_so(kernel: Caller, slot: Slot) -> None
     await slot.files.write_text("end", "")
     running = kernel.toolbox._state.kernel
     assert running is not None
-    assert await running.why_ended(60)
+    assert await running.end_reason(60)
     done = await kernel("execute_code", code="1")
     assert "gone before this code ran: the Python that kept them ended with exit code 4" in str(done["warning"])
     await kernel("execute_code", code="x = 1")

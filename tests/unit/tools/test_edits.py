@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.files.textfile import LfView, TextFile, decode
-from hermes_exec.tools.patch import fuzzy
-from hermes_exec.tools.patch.edits import minimal, replace
+from hermes_exec.tools.patch import matching
+from hermes_exec.tools.patch.edits import minimal_edits, replace
 from hermes_exec.tools.patch.planning import as_text
 
 
@@ -67,7 +67,7 @@ def test_an_edit_and_its_reverse_are_the_identity(before: list[str], after: list
 @given(st.text(alphabet="ab\n", max_size=30), st.text(alphabet="ab\n", max_size=30))
 def test_minimal_edits_give_the_wanted_text(region: str, wanted: str) -> None:
     text = region
-    for found in sorted(minimal(0, region, wanted), reverse=True):
+    for found in sorted(minimal_edits(0, region, wanted), reverse=True):
         text = text[: found.start] + found.text + text[found.end :]
     assert text == wanted
 
@@ -133,10 +133,10 @@ def test_the_similarity_strategies_are_tried_only_when_asked_for() -> None:
 
 def test_context_aware_needs_half_of_the_lines() -> None:
     text = "alpha beta\ngamma delta\nepsilon\n"
-    found = fuzzy.find(text, "alpha betta\ngamma delta\nsomething else", similar=True)
+    found = matching.find(text, "alpha betta\ngamma delta\nsomething else", similar=True)
     assert found is not None
     assert found.strategy == "context_aware"
-    assert fuzzy.find(text, "nothing\nof it\nis here", similar=True) is None
+    assert matching.find(text, "nothing\nof it\nis here", similar=True) is None
 
 
 def test_several_places_are_an_error_with_line_numbers() -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from hermes_exec.tools.terminal.log import SHOWN_BYTES, LogPart, log_part
+from hermes_exec.tools.terminal.log import MAX_PART_BYTES, LogPart, read_log_part
 
 
 class Log:
@@ -27,7 +27,7 @@ class Log:
 
 
 async def part_of(log: Log, first: int, most: int) -> LogPart:
-    return await log_part(cast(Any, log), first, most)
+    return await read_log_part(cast(Any, log), first, most)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
@@ -38,7 +38,7 @@ async def test_lines_are_those_of_the_whole_log(end: bytes, first: int, most: in
     shown = lines[first if first >= 0 else max(0, 100_000 + first) :][:most]
     part = await part_of(Log("\n".join(lines).encode() + end), first, most)
     assert part.text.split("\n") == (shown or [""])
-    assert (part.shown, part.total, part.lost_bytes, part.cut) == (len(shown), 100_000, 0, False)
+    assert (part.line_count, part.total, part.lost_bytes, part.cut) == (len(shown), 100_000, 0, False)
     assert part.first == (first if first >= 0 else max(0, 100_000 + first))
 
 
@@ -48,14 +48,14 @@ async def test_an_empty_log() -> None:
 
 
 async def test_what_is_held_is_bounded_and_said() -> None:
-    whole = await part_of(Log(b"a\n" * (2 * SHOWN_BYTES)), 0, 1 << 40)
-    assert (len(whole.text), whole.first, whole.cut) == (SHOWN_BYTES, 0, True)
-    long = Log(b"first\n" + b"x" * (3 * SHOWN_BYTES) + b"\nlast\n")
+    whole = await part_of(Log(b"a\n" * (2 * MAX_PART_BYTES)), 0, 1 << 40)
+    assert (len(whole.text), whole.first, whole.cut) == (MAX_PART_BYTES, 0, True)
+    long = Log(b"first\n" + b"x" * (3 * MAX_PART_BYTES) + b"\nlast\n")
     tail = await part_of(long, -2, 2)
     assert tail.text.endswith("xx\nlast")
-    assert (len(tail.text), tail.first, tail.shown, tail.cut) == (SHOWN_BYTES - 1, 1, 2, True)
+    assert (len(tail.text), tail.first, tail.line_count, tail.cut) == (MAX_PART_BYTES - 1, 1, 2, True)
     head = await part_of(long, 1, 2)
-    assert (len(head.text), head.first, head.shown, head.cut) == (SHOWN_BYTES - len("first\n"), 1, 1, True)
+    assert (len(head.text), head.first, head.line_count, head.cut) == (MAX_PART_BYTES - len("first\n"), 1, 1, True)
     assert await part_of(long, 2, 200) == ("last", 2, 1, 3, 0, False)
 
 
@@ -63,7 +63,7 @@ async def test_a_log_that_grows_is_read_to_where_it_stood() -> None:
     log = Log(b"line\n" * 500_000, flood=1 << 20)
     part = await part_of(log, -1, 1)
     assert log.reads < 12
-    assert (part.shown, part.lost_bytes) == (1, 0)
+    assert (part.line_count, part.lost_bytes) == (1, 0)
 
 
 async def test_a_log_that_loses_what_was_counted_is_counted_anew() -> None:

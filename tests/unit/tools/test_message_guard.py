@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hermes_exec.tools.browser.message_guard import KEPT_OPTIONAL, MIB, MOST_SESSIONS, BadMessage, MessageGuard
+from hermes_exec.tools.browser.message_guard import MAX_OPTIONAL_EVENTS, MAX_SESSIONS, MIB, BadMessage, MessageGuard
 
 LOGGED = b'{"method":"Runtime.consoleAPICalled","params":{"type":"log","number":%d},"sessionId":"A"}\0'
 ASKED = b'{"id":7,"method":"Runtime.evaluate","params":{},"sessionId":"A"}\0'
@@ -98,7 +98,7 @@ def test_newest_logs_wait_for_their_turn(guard: MessageGuard, waits: list[float]
     assert 1000 <= passed.count(b"\0") < 2000
     assert len(waits) == 1
     (left_out,) = guard.left_out.items()
-    assert left_out == ("Runtime.consoleAPICalled", 20_000 - KEPT_OPTIONAL - passed.count(b"\0"))
+    assert left_out == ("Runtime.consoleAPICalled", 20_000 - MAX_OPTIONAL_EVENTS - passed.count(b"\0"))
     answer = b'{"id":7,"result":{},"sessionId":"A"}\0'
     assert guard.admit(answer) == answer
     assert guard.pause_s == 0
@@ -123,10 +123,10 @@ def test_message_without_end_is_refused(guard: MessageGuard) -> None:
 
 def test_sessions_are_counted(guard: MessageGuard) -> None:
     detached = ATTACHED.replace(b"attachedTo", b"detachedFrom")
-    for _ in range(2 * MOST_SESSIONS):
+    for _ in range(2 * MAX_SESSIONS):
         assert guard.admit(ATTACHED + detached) == ATTACHED + detached
     with pytest.raises(BadMessage, match="tabs, frames and workers"):
-        guard.admit(ATTACHED * (MOST_SESSIONS + 1))
+        guard.admit(ATTACHED * (MAX_SESSIONS + 1))
 
 
 def test_events_that_are_needed_are_slowed_down(guard: MessageGuard) -> None:

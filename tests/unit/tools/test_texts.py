@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_exec.errors import ConfigError
-from hermes_exec.tools.call.budget import file_name, persisted_block, readable
-from hermes_exec.tools.catalog.host import HostTool, tool
-from hermes_exec.tools.files.lint import note as syntax_note
-from hermes_exec.tools.files.lint import note_of_bytes
+from hermes_exec.tools.call.budget import file_name, format_result, spill_block
+from hermes_exec.tools.catalog.host_tools import HostTool, tool
+from hermes_exec.tools.files.lint import syntax_note, syntax_note_of_bytes
 from hermes_exec.tools.options import ToolOptions
-from hermes_exec.tools.patch.diff import unified
-from hermes_exec.tools.state.seen import FileViews, Page, Repetition
+from hermes_exec.tools.patch.diff import file_diff
+from hermes_exec.tools.state.file_views import FileViews, Page, Repetition
 from hermes_exec.tools.terminal.ansi import strip_ansi
 from hermes_exec.tools.terminal.exit_codes import exit_code_meaning
 
@@ -98,7 +97,7 @@ def test_other_exit_codes_are_not(command: str, code: int) -> None:
     ],
 )
 def test_syntax_is_noted(name: str, text: str, status: str) -> None:
-    for note in (syntax_note(name, text), note_of_bytes(name, text.encode())):
+    for note in (syntax_note(name, text), syntax_note_of_bytes(name, text.encode())):
         assert note is not None
         assert note["status"] == status
 
@@ -106,7 +105,7 @@ def test_syntax_is_noted(name: str, text: str, status: str) -> None:
 def test_other_files_have_no_note() -> None:
     assert syntax_note("a.txt", "{") is None
     assert syntax_note("Makefile", "{") is None
-    assert note_of_bytes("a.py", b"\0") is None
+    assert syntax_note_of_bytes("a.py", b"\0") is None
 
 
 lines = st.lists(st.text(alphabet="ab", max_size=2), max_size=25)
@@ -115,7 +114,7 @@ lines = st.lists(st.text(alphabet="ab", max_size=2), max_size=25)
 @given(lines, lines)
 def test_the_diff_is_the_usual_unified_diff(before: list[str], after: list[str]) -> None:
     old, new = "".join(line + "\n" for line in before), "".join(line + "\n" for line in after)
-    mine = unified("f", old.encode(), new.encode())
+    mine = file_diff("f", old.encode(), new.encode())
     changed = [row for row in mine.splitlines() if row[:1] in "+-" and not row.startswith(("--- ", "+++ "))]
     usual = list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm=""))
     if old == new:
@@ -148,16 +147,16 @@ def patched(old: list[str], diff: str) -> list[str]:
 
 
 def test_diffs_of_new_gone_binary_and_huge_files() -> None:
-    assert unified("f", None, b"a\n") == "--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+a\n"
-    assert unified("f", b"a", None) == "--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n\\ No newline at end of file\n"
-    assert "Binary" in unified("f", b"\0", b"\0\0")
-    assert "too many to show" in unified("f", b"a\n" * 3_000, b"b\n" * 3_000)
-    assert len(unified("f", None, b"line\n" * 3_900, limit_chars=1_000)) < 1_200
+    assert file_diff("f", None, b"a\n") == "--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+a\n"
+    assert file_diff("f", b"a", None) == "--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n\\ No newline at end of file\n"
+    assert "Binary" in file_diff("f", b"\0", b"\0\0")
+    assert "too many to show" in file_diff("f", b"a\n" * 3_000, b"b\n" * 3_000)
+    assert len(file_diff("f", None, b"line\n" * 3_900, limit_chars=1_000)) < 1_200
 
 
 def test_a_long_result_becomes_a_block_with_a_preview_and_the_path() -> None:
     text = "".join(f"line {i}\n" for i in range(20_000))
-    block = persisted_block(text, "/tmp/hermes-results/c1.txt", 1_500)
+    block = spill_block(text, "/tmp/hermes-results/c1.txt", 1_500)
     assert block.startswith("<persisted-output>\n")
     assert block.endswith("\n</persisted-output>")
     assert "Full output saved to: /tmp/hermes-results/c1.txt" in block
@@ -174,7 +173,7 @@ def test_a_call_id_never_leaves_the_results_directory(call_id: str) -> None:
 
 
 def test_a_readable_result_can_be_paged() -> None:
-    text = readable({"exit_code": 0, "output": "one\ntwo\n", "rows": [{"a": 1}, {"b": 2}]})
+    text = format_result({"exit_code": 0, "output": "one\ntwo\n", "rows": [{"a": 1}, {"b": 2}]})
     assert text == 'exit_code: 0\n=== output ===\none\ntwo\n\n=== rows ===\n{"a": 1}\n{"b": 2}\n'
 
 
@@ -222,12 +221,16 @@ def test_budgets_scale_with_the_context_window() -> None:
 
 def test_views_notice_changes_and_repeats() -> None:
     views = FileViews()
-    assert not views.changed("/a", b"1")
-    views.saw("/a", b"1")
-    assert not views.changed("/a", b"1")
-    assert views.changed("/a", b"2")
-    assert views.changed("/a", None)
+    assert not views.has_changed("/a", b"1")
+    views.record("/a", b"1")
+    assert not views.has_changed("/a", b"1")
+    assert views.has_changed("/a", b"2")
+    assert views.has_changed("/a", None)
     page = Page("/a", 1, 500)
-    assert [views.repeats(page, b"1"), views.repeats(page, b"1"), views.repeats(page, b"2")] == [0, 1, 0]
+    assert [views.count_repeats(page, b"1"), views.count_repeats(page, b"1"), views.count_repeats(page, b"2")] == [
+        0,
+        1,
+        0,
+    ]
     searches = Repetition()
     assert [searches.count("x", b"1"), searches.count("x", b"1"), searches.count("x", b"2")] == [1, 2, 1]

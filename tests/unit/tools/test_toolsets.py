@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hermes_exec.errors import ConfigError
-from hermes_exec.tools.browser import driver
+from hermes_exec.tools.browser import playwright_driver
 from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, draw_toolsets, list_distributions
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, TOOLSETS, require_tool, select
 
@@ -134,7 +134,7 @@ def test_a_distribution_drops_what_has_no_tools_and_says_so() -> None:
 
 
 def test_browser_tools_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "installed", lambda: False)
+    monkeypatch.setattr(playwright_driver, "is_installed", lambda: False)
     assert select(["browser"]).tools == ()
     assert "browser" in draw_toolsets("default", 0).dropped
     with pytest.raises(ConfigError, match=r"pip install 'hermes-exec\[browser\]'"):

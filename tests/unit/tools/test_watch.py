@@ -29,9 +29,9 @@ def test_one_notice_a_cooldown_and_an_end_after_three_strikes() -> None:
     watch = Watch("proc_1", "serve", False, ("x",))
     times = [0, 1, 2, 15, 16, 30, 31]
     assert [watch.admit(t) for t in times] == [True, False, False, True, False, True, False]
-    assert watch.overfull()
+    assert watch.stop_if_overfull()
     assert (watch.patterns, watch.notify_on_complete) == ((), True)
-    assert not watch.overfull()
+    assert not watch.stop_if_overfull()
 
 
 def test_a_quiet_time_forgives_strikes() -> None:
@@ -39,7 +39,7 @@ def test_a_quiet_time_forgives_strikes() -> None:
     for start in (0, 100, 200, 300):
         assert watch.admit(start)
         assert not watch.admit(start + 1)
-    assert not watch.overfull()
+    assert not watch.stop_if_overfull()
 
 
 def test_the_rate_over_all_processes() -> None:

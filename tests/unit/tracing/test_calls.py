@@ -17,9 +17,9 @@ def frame(kind: FrameType, at: float, size: int = 10, *, last: bool = True, exec
 
 def call(*frames: TracedFrame, begun: float = 0.0) -> Call:
     calls = Calls("sandbox")
-    calls.begun(1, "exec.run", begun)
-    done = [ended for each in frames if (ended := calls.frame(each)) is not None]
-    return done[0] if done else calls.lost()[0]
+    calls.begin(1, "exec.run", begun)
+    done = [ended for each in frames if (ended := calls.add(each)) is not None]
+    return done[0] if done else calls.close()[0]
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_a_call_counts_all_frames_and_keeps_some() -> None:
 
 def test_what_is_not_answered_is_lost_with_its_channel() -> None:
     calls = Calls("sandbox")
-    calls.begun(1, "exec.run", 0.0)
-    assert calls.frame(frame(FrameType.REQUEST, 0.0)) is None
-    (found,) = calls.lost()
+    calls.begin(1, "exec.run", 0.0)
+    assert calls.add(frame(FrameType.REQUEST, 0.0)) is None
+    (found,) = calls.close()
     assert (found.error, found.answered) == ("lost", None)
-    assert calls.frame(frame(FrameType.RESPONSE, 1.0)) is None
-    assert calls.lost() == []
+    assert calls.add(frame(FrameType.RESPONSE, 1.0)) is None
+    assert calls.close() == []
 
 
 def seen(data: bytes) -> TracedFrame:

@@ -74,8 +74,8 @@ def main() -> None:
     kernel, own_pid = Kernel(), os.getpid()
     with connection.makefile("rb") as lines:
         for line in lines:
-            asked = json.loads(line.decode("utf-8"))
-            ok = kernel.run(asked["code"])
+            request = json.loads(line.decode("utf-8"))
+            ok = kernel.run(request["code"])
             images = []  # type: List[str]
             try:
                 images = kernel.save_figures()
@@ -86,7 +86,7 @@ def main() -> None:
             if os.getpid() != own_pid:  # a child that the code forked has come to the end of it
                 os._exit(0 if ok else 1)
             for number in (1, 2):
-                os.write(number, asked["mark"].encode("ascii"))
+                os.write(number, request["mark"].encode("ascii"))
             connection.sendall(json.dumps({"ok": ok, "images": images}).encode("ascii") + b"\n")
 
 

@@ -71,9 +71,9 @@ async def leaving(slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> 
     """The page has begun to go to one that never comes."""
     await surf.goto("/alone")
     monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
-    running = await of_slot(slot).started()
+    running = await of_slot(slot).ensure_running()
     await running.tabs.page.evaluate("void setTimeout(() => location = '/slow')")
-    await running.leave()
+    await running.wait_for_departure()
     return surf
 
 

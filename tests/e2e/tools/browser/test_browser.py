@@ -473,7 +473,7 @@ async def test_unused_browsers_are_ended(request: pytest.FixtureRequest, docker_
             assert await of_the_browser(slot) == []
 
         await surf.goto("/form")
-        running = await of_slot(slot).started()
+        running = await of_slot(slot).ensure_running()
         began = anyio.current_time()
         await surf("console", expression="new Promise(done => setTimeout(done, 500))")
         assert running.used_at >= began + 0.5  # a call is use until its end

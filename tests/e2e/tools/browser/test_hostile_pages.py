@@ -18,7 +18,7 @@ from hermes_exec import ExecError, OutcomeUnknown, SandboxPool
 from hermes_exec.backends.owner import descendants
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
-from hermes_exec.tools.browser.driver import LINGER_S
+from hermes_exec.tools.browser.playwright_driver import LINGER_S
 from tests.conftest import require_engine
 from tests.e2e.tools.browser.conftest import Surfer
 

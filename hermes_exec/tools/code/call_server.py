@@ -21,18 +21,18 @@ from hermes_exec.tools.call.results import CallTool, to_json
 
 R = TypeVar("R")
 
-LONGEST_REQUEST = 4 << 20
-LONGEST_TOKEN = 64
-MOST_STRUCTURE = 256 << 10
+MAX_REQUEST_BYTES = 4 << 20
+MAX_TOKEN_BYTES = 64
+MAX_STRUCTURE_BYTES = 256 << 10
 """How many bytes of a request may stand outside of its strings: each three of them can be an object in memory."""
-KERNEL = b"kernel"
+KERNEL_REQUEST = b"kernel"
 """What a program sends after the token that is a kernel."""
 REQUEST_S = 30.0
-AT_ONCE = 8
+MAX_CONNECTIONS = 8
 
 
 @dataclass(frozen=True)
-class CallMade:
+class CallRecord:
     """One call of a program: the tool, how long it took, and whether it did what was asked."""
 
     tool: str
@@ -41,7 +41,7 @@ class CallMade:
 
 
 @dataclass
-class Callbacks:
+class ToolCallServer:
     """Serves the calls of the programs of one execute_code: at most `max_calls`, of `tools` alone, with the token.
 
     A connection begins with a line that is the token. `kernel` is the connection of a program that said it is a kernel.
@@ -51,19 +51,19 @@ class Callbacks:
     tools: frozenset[str]
     max_calls: int
     token: str = field(default_factory=lambda: secrets.token_hex(16))
-    made: list[CallMade] = field(default_factory=list)
-    asked: int = 0
-    begun: int = 0
-    over_limit: int = 0
+    records: list[CallRecord] = field(default_factory=list)
+    request_count: int = 0
+    call_count: int = 0
+    refused_count: int = 0
     kernel: tuple[Connection, BufferedByteReceiveStream] | None = None
-    kernel_came: anyio.Event = field(default_factory=anyio.Event)
+    kernel_connected: anyio.Event = field(default_factory=anyio.Event)
 
     def begin(self) -> None:
         """Count anew: other code runs from now on."""
-        self.asked = self.begun = self.over_limit = 0
-        self.made.clear()
+        self.request_count = self.call_count = self.refused_count = 0
+        self.records.clear()
 
-    async def serving(self, listener: SlotListener, work: Callable[[], Awaitable[R]]) -> R:
+    async def serve_during(self, listener: SlotListener, work: Callable[[], Awaitable[R]]) -> R:
         """Do `work`, and take connections meanwhile, one call each. Raises what the work raises, and the error of a
         call that met the end of the slot, which ends the work.
         """
@@ -74,13 +74,13 @@ class Callbacks:
         return result
 
     async def _serve(self, listener: SlotListener, tasks: PlainTaskGroup) -> None:
-        limiter = anyio.Semaphore(AT_ONCE)
+        limiter = anyio.Semaphore(MAX_CONNECTIONS)
         while True:
             await limiter.acquire()
             connection = await listener.accept()
-            tasks.start_soon(self._one, connection, limiter)
+            tasks.start_soon(self._handle, connection, limiter)
 
-    async def _one(self, connection: Connection, limiter: anyio.Semaphore) -> None:
+    async def _handle(self, connection: Connection, limiter: anyio.Semaphore) -> None:
         try:
             await self._answer(connection)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -94,46 +94,48 @@ class Callbacks:
     async def _answer(self, connection: Connection) -> None:
         line, lines = b"", BufferedByteReceiveStream(connection)
         with anyio.move_on_after(REQUEST_S), suppress(anyio.IncompleteRead, anyio.DelimiterNotFound):
-            if not hmac.compare_digest(await lines.receive_until(b"\n", LONGEST_TOKEN), self.token.encode()):
+            if not hmac.compare_digest(await lines.receive_until(b"\n", MAX_TOKEN_BYTES), self.token.encode()):
                 return
-            line = await lines.receive_until(b"\n", LONGEST_REQUEST)
+            line = await lines.receive_until(b"\n", MAX_REQUEST_BYTES)
         if not line:
             return
-        if line == KERNEL:
+        if line == KERNEL_REQUEST:
             if self.kernel is None:
                 self.kernel = (connection, lines)
-                self.kernel_came.set()
+                self.kernel_connected.set()
             return
-        await connection.send(to_json(await self._carried(line)).encode() + b"\n")
+        await connection.send(to_json(await self._execute_request(line)).encode() + b"\n")
 
-    async def _carried(self, line: bytes) -> dict[str, object]:
-        if self.asked >= self.max_calls:
-            self.over_limit += 1
+    async def _execute_request(self, line: bytes) -> dict[str, object]:
+        if self.request_count >= self.max_calls:
+            self.refused_count += 1
             return {
                 "result": {"error": f"Tool call limit reached ({self.max_calls}). No more tool calls in this program."}
             }
-        self.asked += 1
+        self.request_count += 1
         try:
-            request = parsed(line)
+            request = parse_object(line)
         except ValueError as error:
             return {"refused": str(error)}
         tool, arguments = request.get("tool"), request.get("arguments")
         if not isinstance(tool, str) or not isinstance(arguments, dict):
             return {"refused": "the arguments are not an object" if isinstance(tool, str) else "the tool has no name"}
         if tool not in self.tools:
-            there = ", ".join(sorted(self.tools)) or "none"
-            return {"refused": f"a program cannot call the tool {tool[:100]!r}; there are: {there}"}
-        self.begun += 1
+            names = ", ".join(sorted(self.tools)) or "none"
+            return {"refused": f"a program cannot call the tool {tool[:100]!r}; there are: {names}"}
+        self.call_count += 1
         started = time.monotonic()
         result = await self.call(tool, arguments)
-        self.made.append(CallMade(tool, time.monotonic() - started, result.ok))
+        self.records.append(CallRecord(tool, time.monotonic() - started, result.ok))
         return {"result": result.data}
 
 
-def parsed(line: bytes) -> dict[str, Any]:
+def parse_object(line: bytes) -> dict[str, Any]:
     """The object that a program wrote as a line of JSON; ValueError for anything else, before much memory is taken."""
-    if is_structure_above(line, MOST_STRUCTURE):
-        raise ValueError(f"a request has at most {MOST_STRUCTURE} bytes outside of its strings: pass data in a file")
+    if is_structure_above(line, MAX_STRUCTURE_BYTES):
+        raise ValueError(
+            f"a request has at most {MAX_STRUCTURE_BYTES} bytes outside of its strings: pass data in a file"
+        )
     try:
         request = json.loads(str(line, "utf-8"))
     except (ValueError, RecursionError):

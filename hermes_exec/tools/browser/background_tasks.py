@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.playwright_driver import ignore_errors
 
 
-class Background:
+class BackgroundTasks:
     """Keeps tasks until they end."""
 
     def __init__(self) -> None:
@@ -17,12 +17,12 @@ class Background:
 
     def start(self, work: Callable[[], Awaitable[object]]) -> None:
         """Begin something, which fails unnoticed when the page or the browser is gone."""
-        self.keep(asyncio.ensure_future(quietly(work)))
+        self.keep(asyncio.ensure_future(ignore_errors(work)))
 
     def keep(self, task: asyncio.Future[Any]) -> None:
         """Let something go on that was begun already."""
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._discard)
 
     async def wait(self) -> None:
         """Return when nothing goes on any more."""
@@ -34,7 +34,7 @@ class Background:
         for task in list(self._tasks):
             task.cancel()
 
-    def _ended(self, task: asyncio.Future[Any]) -> None:
+    def _discard(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()

@@ -34,7 +34,7 @@ class Match(NamedTuple):
     end: int
 
 
-class Found(NamedTuple):
+class Occurrences(NamedTuple):
     """What a search found: the strategy, every place (never overlapping, in order), and the searched text as that
     strategy reads it.
     """
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 def find(
     text: str, old: str, *, similar: bool = False, most: int | None = None, overlapping: bool = False
-) -> Found | None:
+) -> Occurrences | None:
     """Return where `old` occurs in `text` by the first strategy that finds it, or None.
 
     Both have LF line ends. No more than `most` places are looked for, those that overlap too when asked for: the text
@@ -57,7 +57,7 @@ def find(
         sought = trim_boundary(old) if name == "trimmed_boundary" else old
         matches = tuple(itertools.islice(strategy(text, sought), most))
         if matches:
-            return Found(name, matches, unescape(old) if name == "escape_normalized" else sought)
+            return Occurrences(name, matches, unescape(old) if name == "escape_normalized" else sought)
     return None
 
 
@@ -82,8 +82,8 @@ def _strategies(text: str, old: str, similar: bool, *, overlapping: bool) -> Ite
     yield "escape_normalized", _escape_normalized
     if words_are_there:
         yield "trimmed_boundary", _by_lines(str.strip, overlapping)
-        yield "trimmed_boundary", _trimmed_in_line
-    yield "unicode_normalized", _unicode_normalized
+        yield "trimmed_boundary", _exact_in_line
+    yield "unicode_normalized", _look_alikes
     if similar:  # up to here all but white space, escapes and look-alikes is equal: these can find the wrong lines
         yield "block_anchor", _block_anchor
         yield "context_aware", _context_aware
@@ -120,7 +120,7 @@ def _exact(text: str, old: str, *, overlapping: bool = False) -> Iterator[Match]
         at = text.find(old, at + (1 if overlapping else len(old)))
 
 
-class Lines:
+class TextLines:
     """The lines of a text and where each starts."""
 
     def __init__(self, text: str) -> None:
@@ -163,7 +163,7 @@ def find_lines(lines: Sequence[str], wanted: Sequence[str], *, overlapping: bool
 def _by_lines(key: Callable[[str], str], overlapping: bool) -> Strategy:
     def strategy(text: str, old: str) -> Iterator[Match]:
         pattern, ends = _pattern_lines(old)
-        lines = Lines(text)
+        lines = TextLines(text)
         keys = ([key(line) for line in lines.lines], [key(line) for line in pattern])
         for index in find_lines(*keys, overlapping=overlapping):
             yield lines.span(index, len(pattern), with_end=ends)
@@ -184,20 +184,20 @@ def _escape_normalized(text: str, old: str) -> Iterator[Match]:
         yield from _exact(text, plain)
 
 
-def _trimmed_in_line(text: str, core: str) -> Iterator[Match]:
+def _exact_in_line(text: str, core: str) -> Iterator[Match]:
     if "\n" not in core:
         yield from _exact(text, core)
 
 
-def _unicode_normalized(text: str, old: str) -> Iterator[Match]:
+def _look_alikes(text: str, old: str) -> Iterator[Match]:
     plain = to_ascii(old)
     if (plain.isascii() and text.isascii()) or len(text) * len(old) > _MAX_REGEX_STEPS:
         return
-    pattern = re.sub(r"\.\.\.|--|.", _look_alike, plain, flags=re.DOTALL)
+    pattern = re.sub(r"\.\.\.|--|.", _look_alike_pattern, plain, flags=re.DOTALL)
     yield from _regex(pattern, text)
 
 
-def _look_alike(match: re.Match[str]) -> str:
+def _look_alike_pattern(match: re.Match[str]) -> str:
     piece = match.group()
     if piece == "...":
         return r"(?:\.\.\.|…)"
@@ -218,7 +218,7 @@ def _block_anchor(text: str, old: str) -> Iterator[Match]:
     count = len(pattern)
     if count < 3 or len(old) > _MAX_SIMILAR_CHARS:
         return
-    lines = Lines(text)
+    lines = TextLines(text)
     keys, wanted = [line.strip() for line in lines.lines], [line.strip() for line in pattern]
     places = [i for i in range(len(keys) - count + 1) if keys[i] == wanted[0] and keys[i + count - 1] == wanted[-1]]
     needed = 0.50 if len(places) == 1 else 0.70
@@ -233,13 +233,15 @@ def _block_anchor(text: str, old: str) -> Iterator[Match]:
 def _context_aware(text: str, old: str) -> Iterator[Match]:
     pattern, ends = _pattern_lines(old)
     count = len(pattern)
-    lines = Lines(text)
+    lines = TextLines(text)
     places = len(lines.lines) - count + 1
     if places < 1 or places * count > _MAX_COMPARISONS or len(old) > _MAX_SIMILAR_CHARS:
         return
     keys, wanted = [line.strip() for line in lines.lines], [line.strip() for line in pattern]
-    alike: dict[tuple[str, str], bool] = {}
-    scores = [sum(_alike(a, b, alike) for a, b in zip(keys[i : i + count], wanted, strict=True)) for i in range(places)]
+    cache: dict[tuple[str, str], bool] = {}
+    scores = [
+        sum(_are_alike(a, b, cache) for a, b in zip(keys[i : i + count], wanted, strict=True)) for i in range(places)
+    ]
     best = max(scores)
     if best * 2 < count or not best:
         return
@@ -250,15 +252,15 @@ def _context_aware(text: str, old: str) -> Iterator[Match]:
             yield lines.span(index, count, with_end=ends)
 
 
-def _alike(a: str, b: str, known: dict[tuple[str, str], bool]) -> bool:
+def _are_alike(a: str, b: str, cache: dict[tuple[str, str], bool]) -> bool:
     if a == b:
         return True
-    if (a, b) not in known:
+    if (a, b) not in cache:
         matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-        known[a, b] = (
+        cache[a, b] = (
             min(len(a), len(b)) > 0
             and matcher.real_quick_ratio() >= 0.8
             and matcher.quick_ratio() >= 0.8
             and matcher.ratio() >= 0.8
         )
-    return known[a, b]
+    return cache[a, b]

@@ -42,11 +42,11 @@ class HostTool:
     @property
     def schema(self) -> JsonObject:
         """The function schema; its description ends with the statement that it runs on the host, as `runs_on` says."""
-        described = f"{self.description} (Runs on the host, outside of the slot.)".strip()
+        description = f"{self.description} (Runs on the host, outside of the slot.)".strip()
         return {
             "type": "function",
             "runs_on": self.runs_on,
-            "function": {"name": self.name, "description": described, "parameters": dict(self.parameters)},
+            "function": {"name": self.name, "description": description, "parameters": dict(self.parameters)},
         }
 
     async def run(self, arguments: Mapping[str, object]) -> Outcome:
@@ -55,12 +55,12 @@ class HostTool:
         """
         value: object = None
         with anyio.move_on_after(self.timeout_s) as within:
-            value = await self._called(arguments)
+            value = await self._invoke(arguments)
         if within.cancelled_caught:
             raise ToolFailure("timeout", f"{self.name} took longer than {self.timeout_s:g} s")
         return Outcome(dict(value)) if isinstance(value, Mapping) else Outcome({"result": value})
 
-    async def _called(self, arguments: Mapping[str, object]) -> object:
+    async def _invoke(self, arguments: Mapping[str, object]) -> object:
         if inspect.iscoroutinefunction(self.function):
             awaited: Awaitable[object] = self.function(**arguments)
             return await awaited
@@ -101,17 +101,17 @@ def tool(
     """
     limit_s = checked_timeout(timeout_s)
 
-    def declare(declared: Callable[..., object]) -> HostTool:
-        schema = dict(parameters) if parameters is not None else _schema(declared)
+    def declare(decorated: Callable[..., object]) -> HostTool:
+        schema = dict(parameters) if parameters is not None else _parameters_schema(decorated)
         required = schema.get("required")
         example = to_json({str(key): "…" for key in (required if isinstance(required, list) else [])})
-        text = description if description is not None else inspect.getdoc(declared) or ""
-        return HostTool(name or declared.__name__, text, schema, declared, example, limit_s, reads_only)
+        text = description if description is not None else inspect.getdoc(decorated) or ""
+        return HostTool(name or decorated.__name__, text, schema, decorated, example, limit_s, reads_only)
 
     return declare if function is None else declare(function)
 
 
-def _schema(function: Callable[..., object]) -> JsonObject:
+def _parameters_schema(function: Callable[..., object]) -> JsonObject:
     hints = typing.get_type_hints(function)
     properties: JsonObject = {}
     required: list[str] = []
@@ -121,16 +121,16 @@ def _schema(function: Callable[..., object]) -> JsonObject:
                 f"@tool {function.__name__}: the parameter {parameter.name!r} cannot be given by name; pass "
                 "parameters= yourself"
             )
-        described = _described(hints.get(parameter.name), f"{function.__name__}.{parameter.name}")
+        property_schema = _describe_annotation(hints.get(parameter.name), f"{function.__name__}.{parameter.name}")
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         elif parameter.default is not None:
-            described["default"] = parameter.default
-        properties[parameter.name] = described
+            property_schema["default"] = parameter.default
+        properties[parameter.name] = property_schema
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _described(annotation: object, where: str) -> JsonObject:
+def _describe_annotation(annotation: object, where: str) -> JsonObject:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         inner = [item for item in typing.get_args(annotation) if item is not type(None)]
         annotation = inner[0] if len(inner) == 1 else None
@@ -143,8 +143,8 @@ def _described(annotation: object, where: str) -> JsonObject:
             f"@tool: no JSON type for the annotation of {where}; use str, int, float, bool, list, dict, or pass "
             "parameters= yourself"
         )
-    described: JsonObject = {"type": kind}
+    schema: JsonObject = {"type": kind}
     arguments = typing.get_args(annotation)
     if kind == "array" and arguments:
-        described["items"] = _described(arguments[0], where)
-    return described
+        schema["items"] = _describe_annotation(arguments[0], where)
+    return schema

@@ -13,32 +13,32 @@ import anyio
 from hermes_exec.aio.loop import asyncio_loop
 from hermes_exec.aio.tasks import DetachedTaskGroup, run_to_end
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.tools.browser.driver_program import lasting
+from hermes_exec.tools.browser.playwright_script import run_hardened_driver
 
 if TYPE_CHECKING:
     import asyncio
 
     from playwright.async_api import Playwright
 
-MISSING = "the extra 'browser' is not installed: pip install 'hermes-exec[browser]'"
+MISSING_EXTRA = "the extra 'browser' is not installed: pip install 'hermes-exec[browser]'"
 START_S = 30.0
 LINGER_S = 5.0
 END_S = 1.0
-LOST = (
+LOST_MESSAGE = (
     "Playwright's driver ended, which serves other slots too, and the browser of this slot with it: its tabs and "
     "cookies are gone; the next call starts another one"
 )
-MOST_USERS = 8
+MAX_USERS = 8
 """So many lose their browsers when one of them has found a way to end the driver that they share."""
-_DRIVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Driver]] = WeakKeyDictionary()
+_DRIVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, list[PlaywrightDriver]] = WeakKeyDictionary()
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether Playwright's client can be imported."""
     return importlib.util.find_spec("playwright") is not None
 
 
-class DriverLost(ExecError):
+class PlaywrightDriverLost(ExecError):
     """Raised when Playwright's driver has ended, and with it the browsers of all slots that it served, whichever of
     them was the reason.
     """
@@ -46,7 +46,7 @@ class DriverLost(ExecError):
     default_retryable = True
 
 
-class Driver:
+class PlaywrightDriver:
     """Starts Playwright at first use, and stops it when it has had no user for a while, or with the event loop."""
 
     def __init__(self) -> None:
@@ -54,18 +54,18 @@ class Driver:
         self._playwright: Playwright | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: DetachedTaskGroup | None = None
-        self._users, self._most_users = 0, MOST_USERS
+        self._users, self._max_users = 0, MAX_USERS
         self._unused: anyio.CancelScope | None = None
 
     @classmethod
-    def of_this_loop(cls, *, alone: bool = False) -> Driver:
+    def for_this_loop(cls, *, alone: bool = False) -> PlaywrightDriver:
         """Return one of the running event loop that has room for a user, or, with `alone`, that has no other.
 
         Raises:
             ConfigError: there is none to be had.
         """
-        if not installed():
-            raise ConfigError(MISSING)
+        if not is_installed():
+            raise ConfigError(MISSING_EXTRA)
         loop = asyncio_loop()
         if loop is None:
             raise ConfigError("the browser tools need asyncio: Playwright's client does not run on trio")
@@ -75,11 +75,11 @@ class Driver:
             driver = cls()
             drivers.append(driver)
         if not driver._users:
-            driver._most_users = 1 if alone else MOST_USERS
+            driver._max_users = 1 if alone else MAX_USERS
         return driver
 
     def _has_room(self, *, alone: bool) -> bool:
-        return not self._users or (not alone and not self._ended and self._users < self._most_users)
+        return not self._users or (not alone and not self._ended and self._users < self._max_users)
 
     @property
     def _ended(self) -> bool:
@@ -95,15 +95,15 @@ class Driver:
         return self._ended
 
     async def use(self) -> Playwright:
-        """Playwright, started if need be; to be followed by `leave`."""
+        """Playwright, started if need be; to be followed by `stop_using`."""
         self._users += 1
         try:
-            return await self._started()
+            return await self._ensure_started()
         except BaseException:
-            self.leave()
+            self.stop_using()
             raise
 
-    async def _started(self) -> Playwright:
+    async def _ensure_started(self) -> Playwright:
         async with self._starting:
             if self._unused is not None:
                 self._unused.cancel()
@@ -119,14 +119,14 @@ class Driver:
         """Start it, also when nobody waits any more: a program that has half started can be stopped by nobody."""
         from playwright.async_api import async_playwright
 
-        with anyio.fail_after(START_S, shield=True), lasting():
+        with anyio.fail_after(START_S, shield=True), run_hardened_driver():
             manager = async_playwright()
             self._playwright = await manager.start()
             self._process = getattr(getattr(getattr(manager, "_client", None), "_transport", None), "_proc", None)
             self._tasks = DetachedTaskGroup(self._stop)
             await self._tasks.start()
 
-    def leave(self) -> None:
+    def stop_using(self) -> None:
         """End a `use`."""
         self._users -= 1
         if self._users == 0 and self._tasks is not None:
@@ -158,7 +158,7 @@ class Driver:
                 await process.wait()
 
 
-async def quietly(work: Callable[[], Awaitable[object]]) -> None:
+async def ignore_errors(work: Callable[[], Awaitable[object]]) -> None:
     """Do what fails when the page or the browser is gone already."""
     from playwright.async_api import Error
 

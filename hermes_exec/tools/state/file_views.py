@@ -19,7 +19,7 @@ class Page(NamedTuple):
     limit: int
 
 
-def digest(data: bytes) -> bytes:
+def fingerprint_of(data: bytes) -> bytes:
     """A short fingerprint of a file's content."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
@@ -33,7 +33,7 @@ class FileViews:
     _files: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _pages: OrderedDict[Page, tuple[bytes, int]] = field(default_factory=OrderedDict)
 
-    def saw(self, path: str, fingerprint: bytes) -> None:
+    def record(self, path: str, fingerprint: bytes) -> None:
         """Remember how the file looked when the model read or wrote it."""
         self._files[path] = fingerprint
         self._files.move_to_end(path)
@@ -44,18 +44,18 @@ class FileViews:
         """Forget a file that is gone or moved."""
         self._files.pop(path, None)
 
-    def changed(self, path: str, fingerprint: bytes | None) -> bool:
+    def has_changed(self, path: str, fingerprint: bytes | None) -> bool:
         """True when the file is another one now (None: it is gone) than the model last saw; False for one that it
         never saw.
         """
         return path in self._files and self._files[path] != fingerprint
 
-    def repeats(self, page: Page, fingerprint: bytes) -> int:
+    def count_repeats(self, page: Page, fingerprint: bytes) -> int:
         """How often this page was asked for again since its text was given, the file being the same; 0 is the first
         time.
         """
-        known, count = self._pages.pop(page, (b"", -1))
-        count = count + 1 if known == fingerprint else 0
+        last_fingerprint, count = self._pages.pop(page, (b"", -1))
+        count = count + 1 if last_fingerprint == fingerprint else 0
         self._pages[page] = (fingerprint, count)
         if len(self._pages) > _MAX_PAGES:
             self._pages.popitem(last=False)
@@ -73,10 +73,10 @@ class Repetition:
     _last: tuple[str, bytes] | None = None
     _count: int = 0
 
-    def count(self, call: str, found: bytes) -> int:
+    def count(self, call: str, result: bytes) -> int:
         """How often, this time included, the call was made in a row with the same result."""
-        self._count = self._count + 1 if self._last == (call, found) else 1
-        self._last = (call, found)
+        self._count = self._count + 1 if self._last == (call, result) else 1
+        self._last = (call, result)
         return self._count
 
     def interrupt(self) -> None:

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import anyio
 
 
-class Line:
+class CallQueue:
     """Calls under way, in the order in which they came."""
 
     def __init__(self) -> None:
         self._places: deque[anyio.Event] = deque()
 
     @contextmanager
-    def place(self) -> Iterator[anyio.Event]:
+    def join(self) -> Iterator[anyio.Event]:
         """Join the line until the end of the block. The event is set when all calls that came before have left."""
         first = anyio.Event()
         self._places.append(first)

@@ -24,16 +24,16 @@ _VARIABLES = "NODE_(OPTIONS|EXTRA_CA_CERTS)|PW_.*|DEBUG(_.*)?"
 
 
 @contextmanager
-def lasting() -> Iterator[None]:
+def run_hardened_driver() -> Iterator[None]:
     """Have a driver that is started meanwhile, by this task, go on after exceptions, with the environment of a helper
     program. Others are as they were.
     """
     transport: Any = importlib.import_module("playwright._impl.transport")
-    usual, usual_env = transport.compute_driver_executable, transport.get_driver_env
-    if getattr(usual, "__module__", "") != __name__:
+    default_executable, default_env = transport.compute_driver_executable, transport.get_driver_env
+    if getattr(default_executable, "__module__", "") != __name__:
 
         def compute_driver_executable() -> tuple[str, str]:
-            node, program = usual()
+            node, program = default_executable()
             if (directory := _DIRECTORY.get()) is None:
                 return node, program
             script = Path(directory) / "driver.js"
@@ -41,7 +41,7 @@ def lasting() -> Iterator[None]:
             return node, str(script)
 
         def get_driver_env() -> dict[str, str]:
-            env: dict[str, str] = usual_env()
+            env: dict[str, str] = default_env()
             return env if _DIRECTORY.get() is None else helper_environment(_VARIABLES, env=env)
 
         transport.compute_driver_executable, transport.get_driver_env = compute_driver_executable, get_driver_env

@@ -26,15 +26,15 @@ HINTS = {
 """What parts of their messages mean, and what to do."""
 
 
-def explained(error: Exception) -> str:
+def explain_error(error: Exception) -> str:
     """What Playwright says, and what it means; of its log of attempts only what the last one met."""
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     text, _, log = str(error).partition("\nCall log:")
     head, _, rest = text.strip().partition(": ")
-    told = rest if head.count(".") == 1 and " " not in head else text.strip()
+    message = rest if head.count(".") == 1 and " " not in head else text.strip()
     if isinstance(error, PlaywrightTimeout):
-        met = [line.strip(" -") for line in log.splitlines() if re.search(OBSTACLES, line)]
-        return f"{told} {met[-1] if met else HANGS}"[:1000]
-    hints = [hint for part, hint in HINTS.items() if part in told]
-    return ". ".join([told[:1000], *hints])
+        obstacles = [line.strip(" -") for line in log.splitlines() if re.search(OBSTACLES, line)]
+        return f"{message} {obstacles[-1] if obstacles else HANGS}"[:1000]
+    hints = [hint for part, hint in HINTS.items() if part in message]
+    return ". ".join([message[:1000], *hints])
