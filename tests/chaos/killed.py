@@ -164,7 +164,7 @@ def verdict(ends: list[float], left: list[str]) -> Seen:
     """The row: what runs ends by itself, what lies there goes with the next pool."""
     # The directory of a user's pools stays. A bare name is Python's own trial of the temporary directory, broken off.
     what = [name for name in left if not name.startswith("hermes-exec.") and not re.fullmatch("[a-z0-9_]{8}", name)]
-    return Seen("gone with its driver", "", "gone with its driver", ", ".join(what) or NOTHING, max(ends))
+    return Seen("ended with its driver", "", "ended with its driver", ", ".join(what) or NOTHING, max(ends))
 
 
 async def one(options: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ async def told(call: Callable[[], Awaitable[RunResult]], expected: str) -> Told:
         text = f"a result: exit code {result.exit_code}"
         return Told(text + (f", “{FULL}”" if FULL in result.stderr else ""), at)
     assert result.stdout == expected, f"{result.stdout!r} is not {expected!r}"
-    return Told("its result, whole", at)
+    return Told("the whole result", at)
 
 
 def words(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from tests.chaos.observations import Seen
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "failures.md"
 BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
-HEAD = ("what happens", "the call under way", "in", "the next call on the slot", "the pool", "left")
+HEAD = ("failure", "the running call", "after", "the next call on the slot", "the pool", "leftovers")
 SHORT, LONG = 3, 50
 """How many drivers are killed in the tests, and for the table."""
 ELSEWHERE = {
