@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
-from hermes_exec.aio.facade import Member, SyncContext, SyncFacade, blocking, closing, context, wraps
+from hermes_exec.aio.facade import FacadeMember, SyncContext, SyncFacade, blocking, closing, context, wraps
 from hermes_exec.aio.portal import Portals, call, in_event_loop, may_leave
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
@@ -34,7 +34,7 @@ class Output(SyncFacade[process.ProcessOutput]):
     receive = blocking(process.ProcessOutput.receive)
     aclose = closing(process.ProcessOutput.aclose)
     close = aclose
-    lost_bytes = Member[process.ProcessOutput, int](lambda output: output.wrapped.lost_bytes)
+    lost_bytes = FacadeMember[process.ProcessOutput, int](lambda output: output.wrapped.lost_bytes)
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
@@ -56,18 +56,18 @@ class Input(SyncFacade[process.ProcessInput]):
 class Process(SyncFacade[process.Process]):
     """As `hermes_exec.Process`."""
 
-    id = Member[process.Process, str](lambda one: one.wrapped.id)
-    pid = Member[process.Process, int](lambda one: one.wrapped.pid)
-    command = Member[process.Process, str](lambda one: one.wrapped.command)
-    cwd = Member[process.Process, str | None](lambda one: one.wrapped.cwd)
-    tag = Member[process.Process, str | None](lambda one: one.wrapped.tag)
-    pty = Member[process.Process, bool](lambda one: one.wrapped.pty)
-    started_at = Member[process.Process, float](lambda one: one.wrapped.started_at)
-    age_s = Member[process.Process, float](lambda one: one.wrapped.age_s)
-    ended_at = Member[process.Process, float | None](lambda one: one.wrapped.ended_at)
-    exit_code = Member[process.Process, int | None](lambda one: one.wrapped.exit_code)
-    stdout_bytes = Member[process.Process, int](lambda one: one.wrapped.stdout_bytes)
-    stderr_bytes = Member[process.Process, int](lambda one: one.wrapped.stderr_bytes)
+    id = FacadeMember[process.Process, str](lambda one: one.wrapped.id)
+    pid = FacadeMember[process.Process, int](lambda one: one.wrapped.pid)
+    command = FacadeMember[process.Process, str](lambda one: one.wrapped.command)
+    cwd = FacadeMember[process.Process, str | None](lambda one: one.wrapped.cwd)
+    tag = FacadeMember[process.Process, str | None](lambda one: one.wrapped.tag)
+    pty = FacadeMember[process.Process, bool](lambda one: one.wrapped.pty)
+    started_at = FacadeMember[process.Process, float](lambda one: one.wrapped.started_at)
+    age_s = FacadeMember[process.Process, float](lambda one: one.wrapped.age_s)
+    ended_at = FacadeMember[process.Process, float | None](lambda one: one.wrapped.ended_at)
+    exit_code = FacadeMember[process.Process, int | None](lambda one: one.wrapped.exit_code)
+    stdout_bytes = FacadeMember[process.Process, int](lambda one: one.wrapped.stdout_bytes)
+    stderr_bytes = FacadeMember[process.Process, int](lambda one: one.wrapped.stderr_bytes)
     wait = blocking(process.Process.wait)
     signal = blocking(process.Process.signal)
     kill = blocking(process.Process.kill)
@@ -99,9 +99,9 @@ def _processes(found: list[process.Process], portal: BlockingPortal) -> list[Pro
 class Session(SyncFacade[session.Session]):
     """As `hermes_exec.Session`."""
 
-    cwd = Member[session.Session, str](lambda one: one.wrapped.cwd)
-    shell = Member[session.Session, str | None](lambda one: one.wrapped.shell)
-    keeps = Member[session.Session, tuple[str, ...]](lambda one: one.wrapped.keeps)
+    cwd = FacadeMember[session.Session, str](lambda one: one.wrapped.cwd)
+    shell = FacadeMember[session.Session, str | None](lambda one: one.wrapped.shell)
+    keeps = FacadeMember[session.Session, tuple[str, ...]](lambda one: one.wrapped.keeps)
     run = blocking(session.Session.run)
     spawn = wraps(session.Session.spawn, Process)
     aclose = closing(session.Session.aclose)
@@ -149,7 +149,7 @@ class Connection(SyncFacade[network.Connection]):
 class SlotListener(SyncFacade[network.SlotListener]):
     """As what `hermes_exec.Slot.listen` gives."""
 
-    path = Member[network.SlotListener, str](lambda one: one.wrapped.path)
+    path = FacadeMember[network.SlotListener, str](lambda one: one.wrapped.path)
     accept = wraps(network.SlotListener.accept, Connection)
 
 
@@ -179,22 +179,22 @@ class Files(SyncFacade[files.Files]):
 class Slot(SyncFacade[slot.Slot]):
     """As `hermes_exec.Slot`."""
 
-    id = Member[slot.Slot, str](lambda one: one.wrapped.id)
-    workspace = Member[slot.Slot, str](lambda one: one.wrapped.workspace)
-    workdir = Member[slot.Slot, str](lambda one: one.wrapped.workdir)
-    home = Member[slot.Slot, str](lambda one: one.wrapped.home)
-    tmp = Member[slot.Slot, str](lambda one: one.wrapped.tmp)
-    uid = Member[slot.Slot, int](lambda one: one.wrapped.uid)
-    user = Member[slot.Slot, str](lambda one: one.wrapped.user)
-    shell = Member[slot.Slot, str | None](lambda one: one.wrapped.shell)
-    isolation = Member[slot.Slot, Isolation](lambda one: one.wrapped.isolation)
-    sandbox = Member[slot.Slot, str](lambda one: one.wrapped.sandbox)
-    backend = Member[slot.Slot, str](lambda one: one.wrapped.backend)
-    image = Member[slot.Slot, str | None](lambda one: one.wrapped.image)
-    resets = Member[slot.Slot, int](lambda one: one.wrapped.resets)
-    closed = Member[slot.Slot, bool](lambda one: one.wrapped.closed)
-    disk_full = Member[slot.Slot, bool](lambda one: one.wrapped.disk_full)
-    disk_filled_by_others = Member[slot.Slot, bool](lambda one: one.wrapped.disk_filled_by_others)
+    id = FacadeMember[slot.Slot, str](lambda one: one.wrapped.id)
+    workspace = FacadeMember[slot.Slot, str](lambda one: one.wrapped.workspace)
+    workdir = FacadeMember[slot.Slot, str](lambda one: one.wrapped.workdir)
+    home = FacadeMember[slot.Slot, str](lambda one: one.wrapped.home)
+    tmp = FacadeMember[slot.Slot, str](lambda one: one.wrapped.tmp)
+    uid = FacadeMember[slot.Slot, int](lambda one: one.wrapped.uid)
+    user = FacadeMember[slot.Slot, str](lambda one: one.wrapped.user)
+    shell = FacadeMember[slot.Slot, str | None](lambda one: one.wrapped.shell)
+    isolation = FacadeMember[slot.Slot, Isolation](lambda one: one.wrapped.isolation)
+    sandbox = FacadeMember[slot.Slot, str](lambda one: one.wrapped.sandbox)
+    backend = FacadeMember[slot.Slot, str](lambda one: one.wrapped.backend)
+    image = FacadeMember[slot.Slot, str | None](lambda one: one.wrapped.image)
+    resets = FacadeMember[slot.Slot, int](lambda one: one.wrapped.resets)
+    closed = FacadeMember[slot.Slot, bool](lambda one: one.wrapped.closed)
+    disk_full = FacadeMember[slot.Slot, bool](lambda one: one.wrapped.disk_full)
+    disk_filled_by_others = FacadeMember[slot.Slot, bool](lambda one: one.wrapped.disk_filled_by_others)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
     spawn = wraps(slot.Slot.spawn, Process)
@@ -220,7 +220,7 @@ class Slot(SyncFacade[slot.Slot]):
 class Events(SyncFacade[events.Events], Iterator[PoolEvent]):
     """As `hermes_exec.pool.events.Events`, as a plain iterator."""
 
-    dropped = Member[events.Events, int](lambda one: one.wrapped.dropped)
+    dropped = FacadeMember[events.Events, int](lambda one: one.wrapped.dropped)
     aclose = closing(events.Events.aclose)
     close = aclose
 
@@ -238,7 +238,7 @@ def _slots(lent: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
 class SandboxPool(SyncFacade[pool.SandboxPool]):
     """As `hermes_exec.SandboxPool`, entered by plain `with`."""
 
-    run_id = Member[pool.SandboxPool, str](lambda one: one.wrapped.run_id)
+    run_id = FacadeMember[pool.SandboxPool, str](lambda one: one.wrapped.run_id)
     slot = context(pool.SandboxPool.slot, Slot)
     slots = context(pool.SandboxPool.slots, _slots)
     acquire = wraps(pool.SandboxPool.acquire, Slot, undo=pool.SandboxPool.release)

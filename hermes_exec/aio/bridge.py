@@ -15,7 +15,7 @@ from hermes_exec.aio.streams import READ_BYTES, FdStream
 logger = logging.getLogger(__name__)
 
 
-def bridged(read: Callable[[], bytes], write: Callable[[bytes], object], close: Callable[[], object]) -> FdStream:
+def bridge_calls(read: Callable[[], bytes], write: Callable[[bytes], object], close: Callable[[], object]) -> FdStream:
     """A stream that carries what `read` gives (b"" at the end) and hands what is sent to `write`.
 
     Each is called in a thread of its own, so that neither waits for the event loop. `close` is called once, when either
@@ -23,24 +23,24 @@ def bridged(read: Callable[[], bytes], write: Callable[[bytes], object], close: 
     """
     ours, theirs = socket.socketpair()
 
-    def come() -> None:
-        with theirs_ends():
+    def copy_in() -> None:
+        with shutting_down_theirs():
             while data := read():
                 theirs.sendall(data)
 
-    def go() -> None:
+    def copy_out() -> None:
         try:
-            with theirs_ends():
+            with shutting_down_theirs():
                 while data := theirs.recv(READ_BYTES):
                     write(data)
         finally:
             with contextlib.suppress(Exception):
                 close()
-            coming.join()
+            reader.join()
             theirs.close()
 
     @contextlib.contextmanager
-    def theirs_ends() -> Iterator[None]:
+    def shutting_down_theirs() -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 -- libraries have errors of their own
@@ -49,13 +49,13 @@ def bridged(read: Callable[[], bytes], write: Callable[[bytes], object], close: 
             with contextlib.suppress(OSError):
                 theirs.shutdown(socket.SHUT_RDWR)
 
-    coming = threading.Thread(target=come, name="hermes-exec-bridge-in", daemon=True)
-    coming.start()
-    threading.Thread(target=go, name="hermes-exec-bridge-out", daemon=True).start()
+    reader = threading.Thread(target=copy_in, name="hermes-exec-bridge-in", daemon=True)
+    reader.start()
+    threading.Thread(target=copy_out, name="hermes-exec-bridge-out", daemon=True).start()
     return FdStream(ours.detach())
 
 
-def encrypted(connection: ssl.SSLSocket) -> int:
+def open_tls_tunnel(connection: ssl.SSLSocket) -> int:
     """The descriptor of a tunnel to an encrypted connection, which it owns."""
     connection.setblocking(False)
     lock = threading.Lock()  # OpenSSL takes one call at a time
@@ -85,4 +85,4 @@ def encrypted(connection: ssl.SSLSocket) -> int:
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
 
-    return bridged(read, write, close).detach()
+    return bridge_calls(read, write, close).detach()

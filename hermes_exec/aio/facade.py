@@ -82,7 +82,7 @@ class SyncContext(AbstractContextManager[T, None], Generic[R, T]):
             raise AttributeError(f"{name!r} is not lent yet: `with pool.slot() as slot:`, then `slot.{name}`")
 
 
-class Member(Generic[W, R]):
+class FacadeMember(Generic[W, R]):
     """A property of a facade with the type of its getter."""
 
     def __init__(self, get: Callable[[SyncFacade[W]], R], doc: str | None = None) -> None:
@@ -97,7 +97,7 @@ class Member(Generic[W, R]):
         return self if facade is None else self._get(facade)
 
 
-def blocking(method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> Member[W, Callable[P, R]]:
+def blocking(method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> FacadeMember[W, Callable[P, R]]:
     """A blocking method that runs the async method it is made from."""
     return wraps(method, lambda result, _: result)
 
@@ -107,16 +107,16 @@ def wraps(
     method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]],
     make: Callable[[R, BlockingPortal], T],
     undo: Callable[[W, R], Awaitable[object]] | None = None,
-) -> Member[W, Callable[P, T]]: ...
+) -> FacadeMember[W, Callable[P, T]]: ...
 @overload
 def wraps(
     method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]
-) -> Member[W, Callable[P, T]]: ...
+) -> FacadeMember[W, Callable[P, T]]: ...
 def wraps(
     method: Callable[Concatenate[W, P], Any],
     make: Callable[[Any, BlockingPortal], T],
     undo: Callable[[W, Any], Awaitable[object]] | None = None,
-) -> Member[W, Callable[P, T]]:
+) -> FacadeMember[W, Callable[P, T]]:
     """As `blocking`, also of a plain method, which runs in the loop too; the result is made into its blocking form, or
     given to `undo` where an interrupt came first.
     """
@@ -133,10 +133,10 @@ def wraps(
 
         return run
 
-    return Member(bind, method.__doc__)
+    return FacadeMember(bind, method.__doc__)
 
 
-def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> Member[W, Callable[[], None]]:
+def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> FacadeMember[W, Callable[[], None]]:
     """As `blocking`, for a method that may be called again; it does nothing after the event loop has ended."""
 
     def bind(facade: SyncFacade[W]) -> Callable[[], None]:
@@ -148,13 +148,13 @@ def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> Member[W, Calla
 
         return run
 
-    return Member(bind, method.__doc__)
+    return FacadeMember(bind, method.__doc__)
 
 
 def context(
     method: Callable[Concatenate[W, P], AbstractAsyncContextManager[R, bool | None]],
     make: Callable[[R, BlockingPortal], T],
-) -> Member[W, Callable[P, SyncContext[R, T]]]:
+) -> FacadeMember[W, Callable[P, SyncContext[R, T]]]:
     """A context manager of the async object, as `SyncContext`."""
 
     def bind(facade: SyncFacade[W]) -> Callable[P, SyncContext[R, T]]:
@@ -166,4 +166,4 @@ def context(
 
         return run
 
-    return Member(bind, method.__doc__)
+    return FacadeMember(bind, method.__doc__)

@@ -33,7 +33,7 @@ def running_loop() -> object:
         return current_token()
 
 
-def cancelled_from_outside() -> bool:
+def is_cancelled_from_outside() -> bool:
     """Whether the running task itself is being cancelled; if not, a CancelledError comes from what it awaited."""
     task = None if asyncio_loop() is None else asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -47,7 +47,7 @@ def raise_stray_cancellation(author: str) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError as error:
-        if cancelled_from_outside():
+        if is_cancelled_from_outside():
             raise
         raise RuntimeError(f"{author} raised CancelledError: something that it awaited was cancelled") from error
 

@@ -26,14 +26,14 @@ class Portals:
     def __init__(self) -> None:
         self._provider = BlockingPortalProvider()
         self._used = False
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._reset_after_fork)
 
     def open(self) -> AbstractContextManager[BlockingPortal]:
         """The portal, for as long as the context lasts. After a fork the child has its own."""
         self._used = True
-        return _Use(self._provider)
+        return _PortalContext(self._provider)
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Begin anew in a child. What is left of the parent's portal is never freed: it would wait at its end for a
         thread that the child does not have, at the latest when the interpreter ends.
         """
@@ -44,7 +44,7 @@ class Portals:
             self._provider, self._used = BlockingPortalProvider(), False
 
 
-class _Use(AbstractContextManager[BlockingPortal, None]):
+class _PortalContext(AbstractContextManager[BlockingPortal, None]):
     """The portal of a provider. Ctrl-C while it is entered leaves no thread behind.
 
     It is entered in a thread of its own: an interrupt inside anyio would leave the loop's thread running for ever.
@@ -91,10 +91,10 @@ def call(portal: BlockingPortal, work: Callable[[], Any]) -> Any:
     Raises:
         SlotClosed: the loop ended with the last open pool, or the interpreter is shutting down.
     """
-    return _outcome(_begun(portal, work))
+    return _wait_for_result(_start(portal, work))
 
 
-def _begun(portal: BlockingPortal, work: Callable[[], Any]) -> Future[Any]:
+def _start(portal: BlockingPortal, work: Callable[[], Any]) -> Future[Any]:
     if sys.is_finalizing():
         raise SlotClosed("the program has ended")
     try:
@@ -105,7 +105,7 @@ def _begun(portal: BlockingPortal, work: Callable[[], Any]) -> Future[Any]:
         raise SlotClosed("the pool was closed") from None
 
 
-def _outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - what the work gives
+def _wait_for_result(future: Future[Any]) -> Any:  # noqa: ANN401 - what the work gives
     try:
         return future.result()
     except BaseException:
@@ -115,29 +115,29 @@ def _outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - what the work gives
 
 def call_or_undo(portal: BlockingPortal, work: Callable[[], Awaitable[R]], undo: Callable[[R], Awaitable[object]]) -> R:
     """As `call`; when an interrupt here comes after the work has given a result, `undo` is called with that result."""
-    given: list[R] = []
+    results: list[R] = []
     scopes: list[anyio.CancelScope] = []
-    over = anyio.Event()
+    ended = anyio.Event()
 
     async def run() -> R:
         try:
             with anyio.CancelScope() as scope:
                 scopes.append(scope)
-                given.append(await work())
+                results.append(await work())
         finally:
-            over.set()
-        return given[0]
+            ended.set()
+        return results[0]
 
     async def clean_up() -> None:
         if not scopes:
             return  # the interrupt came before anything was begun
         scopes[0].cancel()
-        await over.wait()
-        for one in given:
-            await undo(one)
+        await ended.wait()
+        for outcome in results:
+            await undo(outcome)
 
     try:
-        result: R = _outcome(_begun(portal, run))
+        result: R = _wait_for_result(_start(portal, run))
     except BaseException:
         with suppress(RuntimeError):  # the loop has ended, and all that was lent in it
             portal.start_task_soon(clean_up)

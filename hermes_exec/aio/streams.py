@@ -42,10 +42,10 @@ class NowaitStream(Protocol):
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """As anyio's ByteStream."""
 
-    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+    def deliver(self, sink: Callable[[bytes], None], on_end: Callable[[Exception], None]) -> bool:
         """Have the event loop itself pass all incoming bytes to `sink`, without waking a task.
 
-        `ended` is called once, with what `receive` or `sink` would have raised. False where the loop cannot do that:
+        `on_end` is called once, with what `receive` or `sink` would have raised. False where the loop cannot do that:
         then nothing was changed, and `receive` is to be used.
         """
 
@@ -77,7 +77,7 @@ class _Outbox:
     def gather(self, limit: int = 64) -> list[bytes | memoryview]:
         return list(islice(self.parts, limit))
 
-    def sent(self, count: int) -> None:
+    def remove(self, count: int) -> None:
         self.size -= count
         while count:
             first = self.parts.popleft()
@@ -133,7 +133,7 @@ class FdStream(ByteStream):
         """The stream's own bytes in what was read: all of them, unless a subclass frames them."""
         return data
 
-    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+    def deliver(self, sink: Callable[[bytes], None], on_end: Callable[[Exception], None]) -> bool:
         """As NowaitStream: on asyncio."""
         loop = asyncio_loop()
         if loop is None:
@@ -145,9 +145,9 @@ class FdStream(ByteStream):
             self._stop_delivery = None
             loop.remove_reader(self._read_fd)
 
-        def closed() -> None:
+        def close() -> None:
             stop()
-            loop.call_soon_threadsafe(ended, anyio.ClosedResourceError())
+            loop.call_soon_threadsafe(on_end, anyio.ClosedResourceError())
 
         def readable() -> None:
             try:
@@ -156,9 +156,9 @@ class FdStream(ByteStream):
             except Exception as error:  # noqa: BLE001 -- whoever listens is told
                 if self._stop_delivery is not None:
                     stop()
-                    ended(error)
+                    on_end(error)
 
-        self._stop_delivery = closed
+        self._stop_delivery = close
         loop.add_reader(self._read_fd, readable)
         return True
 
@@ -219,7 +219,7 @@ class FdStream(ByteStream):
     def _flush(self) -> None:
         try:
             while self._outbox.size:
-                self._outbox.sent(os.writev(self._write_fd, self._outbox.gather()))
+                self._outbox.remove(os.writev(self._write_fd, self._outbox.gather()))
         except BlockingIOError:
             return
         except OSError as error:
@@ -299,13 +299,13 @@ class QueuedStream:
                 self._torn = True
                 await self._stream.send(data)
                 self._torn = False
-                self._outbox.sent(len(data))
+                self._outbox.remove(len(data))
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """As anyio's ByteStream."""
         return await self._stream.receive(max_bytes)
 
-    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+    def deliver(self, sink: Callable[[bytes], None], on_end: Callable[[Exception], None]) -> bool:
         """It cannot."""
         return False
 
@@ -314,6 +314,6 @@ class QueuedStream:
         await self._stream.aclose()
 
 
-def nowait(stream: ByteStream) -> NowaitStream:
+def to_nowait(stream: ByteStream) -> NowaitStream:
     """The stream itself where its writes never wait, else wrapped so that they do not."""
     return stream if isinstance(stream, NowaitStream) else QueuedStream(stream)

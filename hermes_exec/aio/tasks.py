@@ -32,16 +32,16 @@ class DetachedTaskGroup:
     def __init__(self, on_abandoned: Callable[[], Awaitable[None]] | None = None) -> None:
         self._on_abandoned = on_abandoned
         self._tasks: TaskGroup | None = None
-        self._begun = anyio.Event()
+        self._started = anyio.Event()
         self._ended = anyio.Event()
         self._host: asyncio.Task[None] | None = None  # an event loop holds its tasks weakly
 
     async def start(self) -> TaskGroup:
         """Start it, and give the group."""
-        self._host = _detached(self._run)
+        self._host = _start_detached(self._run)
         try:
             with anyio.CancelScope(shield=True):
-                await self._begun.wait()
+                await self._started.wait()
         except asyncio.CancelledError:  # asyncio's own cancel heeds no shield
             if self._host is not None:
                 self._host.cancel()
@@ -68,7 +68,7 @@ class DetachedTaskGroup:
     async def _run(self) -> None:
         try:
             async with anyio.create_task_group() as self._tasks:
-                self._begun.set()
+                self._started.set()
                 await anyio.sleep_forever()
         finally:
             try:
@@ -134,7 +134,7 @@ class ShieldedTask:
         self._scope = anyio.CancelScope()
         self._done = anyio.Event()
         self._error: BaseException | None = None
-        self._task = _detached(self._run)
+        self._task = _start_detached(self._run)
 
     async def wait(self) -> None:
         """Wait for its end, also when cancelled; raise what it raised."""
@@ -170,16 +170,16 @@ async def run_to_end(work: Callable[[], Awaitable[T]]) -> T:
     """
     if asyncio_loop() is None:
         return await work()
-    given: list[T] = []
+    results: list[T] = []
 
     async def keep() -> None:
-        given.append(await work())
+        results.append(await work())
 
     await ShieldedTask(keep).wait()
-    return given[0]
+    return results[0]
 
 
-def _detached(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:
+def _start_detached(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:
     if (loop := asyncio_loop()) is not None:
         return loop.create_task(work())
     import trio

@@ -11,15 +11,15 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Message, RejectConnection, Request, TextMessage
 from wsproto.utilities import ProtocolError
 
-from hermes_exec.aio.bridge import encrypted
+from hermes_exec.aio.bridge import open_tls_tunnel
 from hermes_exec.aio.streams import READ_BYTES
 
 
 class WebSocketRefused(OSError):
     """Raised when a server does not open a websocket: ``status`` is what HTTP says instead."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(f"{status} {said}".strip())
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{status} {reason}".strip())
         self.status = status
 
 
@@ -37,7 +37,7 @@ class WebSocket:
         extra = [(name.encode(), value.encode()) for name, value in headers.items()]
         return self._connection.send(Request(host=host, target=target, extra_headers=extra))
 
-    def accepted(self, answer: bytes) -> int:
+    def refusal_status(self, answer: bytes) -> int:
         """The status of a refusal, 0 when the headers in `answer` are of none."""
         self._connection.receive_data(answer)
         event = next(iter(self._connection.events()), None)
@@ -90,17 +90,19 @@ def open_websocket(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             connection = tls.wrap_socket(connection, server_hostname=address[0])
-        made = WebSocket()
-        connection.sendall(made.request(f"{address[0]}:{address[1]}", target, headers))
+        websocket = WebSocket()
+        connection.sendall(websocket.request(f"{address[0]}:{address[1]}", target, headers))
         answer = b""
         while not answer.endswith(b"\r\n\r\n"):  # and not a byte of what follows
             if not (byte := connection.recv(1)):
                 raise ConnectionError("the connection was closed")
             answer += byte
-        if status := made.accepted(answer):
+        if status := websocket.refusal_status(answer):
             raise WebSocketRefused(status, connection.recv(READ_BYTES).decode("utf-8", "replace"))
         connection.settimeout(None)
-        return (encrypted(connection) if isinstance(connection, ssl.SSLSocket) else connection.detach()), made
+        return (
+            open_tls_tunnel(connection) if isinstance(connection, ssl.SSLSocket) else connection.detach()
+        ), websocket
     except BaseException:
         connection.close()
         raise

@@ -13,7 +13,7 @@ from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import ConfigError, IsolationError, PostMortem
 from hermes_exec.results import IsolationLevel, PullProgress
 
-BY_ITSELF = (0, 1, 128, 255)
+OWN_EXIT_CODES = (0, 1, 128, 255)
 """Exit codes of a runner that ends of its own accord, or could not be started."""
 SandboxState = Literal["alive", "dead", "unknown"]
 
@@ -88,8 +88,8 @@ def check_host_sandbox(backend: str, spec: LaunchSpec) -> None:
         raise ConfigError(f"the {backend} backend has no images, and image={spec.image!r} was given")
     if spec.limits.total() and not spec.best_effort_limits:
         named = ", ".join(spec.limits.total())
-        told = f"a sandbox of backend {backend!r} cannot be limited ({named})"
-        raise ConfigError(f"{told}: use slot_limits, or best_effort_limits=True")
+        problem = f"a sandbox of backend {backend!r} cannot be limited ({named})"
+        raise ConfigError(f"{problem}: use slot_limits, or best_effort_limits=True")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +174,8 @@ class Sandbox(Protocol):
         """Start the runner in the sandbox with these arguments and give its stdin and stdout.
 
         The stream takes writes from any thread without waiting, for keepalives are sent while the event loop is busy:
-        `aio.streams.FdStream` is one, and `aio.bridge.bridged` makes one of blocking calls. With another anyio stream
-        a loop that is busy for longer than the lease loses the sandbox.
+        `aio.streams.FdStream` is one, and `aio.bridge.bridge_calls` makes one of blocking calls. With another anyio
+        stream a loop that is busy for longer than the lease loses the sandbox.
 
         Raises:
             SandboxDied: the sandbox has ended.

@@ -43,7 +43,7 @@ class HasDeadline(Protocol):
 
 
 @runtime_checkable
-class OwnSize(Protocol):
+class HasSlotCount(Protocol):
     """A sandbox that may have another number of slots than the pool asked for; never one that a tenant gets whole."""
 
     @property
@@ -52,7 +52,7 @@ class OwnSize(Protocol):
 
 
 @runtime_checkable
-class OnThisHost(Protocol):
+class HasBaseDirectory(Protocol):
     """A backend whose sandboxes have their files on this host, in directories below ``base_dir`` of its
     configuration.
     """
@@ -63,7 +63,7 @@ class OnThisHost(Protocol):
 
 
 @runtime_checkable
-class Prefetches(Protocol):
+class CanPrefetch(Protocol):
     """A backend that can make an image ready, by fetching, building or converting it, before a sandbox is launched."""
 
     async def prefetch(self, spec: LaunchSpec) -> None:
@@ -77,7 +77,7 @@ class Prefetches(Protocol):
 
 
 @runtime_checkable
-class TrialImage(Protocol):
+class HasTrialImage(Protocol):
     """A backend that can make an image for a trial: minimal, from no registry, and removed again."""
 
     def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
@@ -89,7 +89,7 @@ class TrialImage(Protocol):
 
 
 @runtime_checkable
-class Remarkable(Protocol):
+class HasRemarks(Protocol):
     """A backend that knows what its user should know of an engine."""
 
     async def remarks(self) -> list[str]:
@@ -101,7 +101,7 @@ class Remarkable(Protocol):
 
 
 @runtime_checkable
-class Leaves(Protocol):
+class HasLeftovers(Protocol):
     """A backend that knows what it could not remove, and does not try again unless it is asked to."""
 
     async def leftovers(self) -> list[str]:

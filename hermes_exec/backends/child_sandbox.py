@@ -67,7 +67,7 @@ class ChildSandbox:
         """The state of the runner's process; a stopped one is ``unknown``."""
         if self._process.poll() is not None:
             return SandboxStatus("dead", self._post_mortem())
-        self._directory.bound_log()
+        self._directory.truncate_log()
         if process_state(self._runner) in {"T", "t"}:
             return SandboxStatus("unknown", detail="the runner is stopped")
         return SandboxStatus("alive")
@@ -96,10 +96,10 @@ class ChildSandbox:
         with anyio.CancelScope(shield=True):
             if self._process.poll() is None:
                 self.signal_now(signal.SIGTERM)
-                await self._gone(GRACE_S)
+                await self._wait_for_end(GRACE_S)
             await anyio.to_thread.run_sync(self.destroy_now)
 
-    async def _gone(self, patience_s: float) -> None:
+    async def _wait_for_end(self, patience_s: float) -> None:
         deadline, pause_s = time.monotonic() + patience_s, 0.001
         while self._process.poll() is None and time.monotonic() < deadline:
             await anyio.sleep(pause_s)

@@ -11,7 +11,7 @@ import anyio
 from hermes_exec.backends.base import Sandbox
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ErrorCause, ExecError, SandboxDied
 
-AWAY_S, AWAY_PAUSE_S = 10.0, 0.5
+RETRY_TIMEOUT_S, RETRY_PAUSE_S = 10.0, 0.5
 """How long an engine that is away is asked again to end a sandbox, and how often."""
 
 
@@ -19,7 +19,7 @@ class ErrorRow(NamedTuple):
     """A row of a table: the failures that it is for, and the error that they are here.
 
     It is for failures of one of the `types`, with one of the `statuses`, in whose text `pattern` is found; what is
-    empty matches all. In `message` stand `{said}` for the text, `{status}`, and the names that the adapter gives.
+    empty matches all. In `message` stand `{reason}` for the text, `{status}`, and the names that the adapter gives.
     """
 
     error: Callable[[str], ExecError]
@@ -28,7 +28,7 @@ class ErrorRow(NamedTuple):
     types: tuple[type[BaseException], ...] = ()
     statuses: tuple[int, ...] = ()
 
-    def is_for(self, text: str, failure: BaseException | None, status: int | None) -> bool:
+    def matches(self, text: str, failure: BaseException | None, status: int | None) -> bool:
         """Return whether a failure is one of those that this row is for."""
         if self.types and not isinstance(failure, self.types):
             return False
@@ -39,7 +39,7 @@ class ErrorRow(NamedTuple):
 
 def translate(
     rows: Sequence[ErrorRow],
-    said: str,
+    reason: str,
     *,
     text: str | None = None,
     failure: BaseException | None = None,
@@ -49,11 +49,11 @@ def translate(
     """Return the error of the first row that is for a failure. `text` is what patterns are searched in, if that is more
     than the message is to have. The last row of a table is for all.
     """
-    row = next(row for row in rows if row.is_for(said if text is None else text, failure, status))
-    return row.error(row.message.format(said=said, status=status, **names))
+    row = next(row for row in rows if row.matches(reason if text is None else text, failure, status))
+    return row.error(row.message.format(reason=reason, status=status, **names))
 
 
-def away_for_now(error: BackendUnavailable) -> BackendUnavailable:
+def mark_temporary(error: BackendUnavailable) -> BackendUnavailable:
     """Return the error, marked as that of an engine that has answered before, or that did not answer in time, which
     proves nothing: whoever waits for a sandbox goes on waiting.
     """
@@ -61,14 +61,14 @@ def away_for_now(error: BackendUnavailable) -> BackendUnavailable:
     return error
 
 
-def unavailable_for_now(message: str) -> BackendUnavailable:
+def temporarily_unavailable(message: str) -> BackendUnavailable:
     """Return the error of an engine that is away for now."""
-    return away_for_now(BackendUnavailable(message))
+    return mark_temporary(BackendUnavailable(message))
 
 
-async def why_not_ended(end: Callable[[], Awaitable[object]]) -> ExecError | OSError | None:
+async def end_with_retries(end: Callable[[], Awaitable[object]]) -> ExecError | OSError | None:
     """End something; why it could not be, None when it was. An engine that is away for a moment is asked again."""
-    until = anyio.current_time() + AWAY_S
+    until = anyio.current_time() + RETRY_TIMEOUT_S
     while True:
         try:
             await end()
@@ -76,12 +76,12 @@ async def why_not_ended(end: Callable[[], Awaitable[object]]) -> ExecError | OSE
             again = isinstance(error, ExecError) and error.retryable
             if not again or anyio.current_time() > until:
                 return error
-            await anyio.sleep(AWAY_PAUSE_S)
+            await anyio.sleep(RETRY_PAUSE_S)
         else:
             return None
 
 
-async def not_opened(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:
+async def open_error(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:
     """The error of ``Sandbox.open`` for a stream that could not be had: that the sandbox has ended, or that it cannot
     be reached now. `what` is what a sandbox of this backend is called.
     """

@@ -43,7 +43,7 @@ def helper_environment(*more: str, env: Mapping[str, str] | None = None) -> dict
     return {name: value for name, value in (os.environ if env is None else env).items() if needed.fullmatch(name)}
 
 
-def without_others(env: Mapping[str, str]) -> dict[str, str]:
+def blank_others(env: Mapping[str, str]) -> dict[str, str]:
     """Return what leaves nothing but `env`, for who adds it to the whole environment: the other variables, empty."""
     return {name: "" for name in os.environ if name not in env}
 

@@ -11,7 +11,7 @@ from hermes_exec.backends.base import ReapedSandbox, ReapFilter, SandboxInfo
 from hermes_exec.backends.capabilities import advise
 from hermes_exec.backends.owner import owner_state, reap_reason
 from hermes_exec.backends.sandbox_directory import SandboxDirectory, find_directories, parent_directory
-from hermes_exec.backends.strict_path import why_not_strict
+from hermes_exec.backends.strict_path import unsafe_reason
 from hermes_exec.errors import ConfigError
 
 MAX_CALLS = 32
@@ -36,9 +36,9 @@ class HostBackend:
 
     def _reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         ended, parent = [], parent_directory(self.base_dir)
-        if parent.exists() and (why := why_not_strict(parent)):
+        if parent.exists() and (why := unsafe_reason(parent)):
             raise ConfigError(f"what is left in {parent} is not removed: {why}")
-        for directory, info in self._found():
+        for directory, info in self._find_sandboxes():
             reason = reap_reason(which, info.labels, info.owner, ended=info.ended, left=info.left is not None)
             if reason is not None:
                 directory.end_runner()
@@ -53,10 +53,10 @@ class HostBackend:
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``."""
-        return [info for _, info in await anyio.to_thread.run_sync(self._found, limiter=self._limiter)]
+        return [info for _, info in await anyio.to_thread.run_sync(self._find_sandboxes, limiter=self._limiter)]
 
-    def _found(self) -> list[tuple[SandboxDirectory, SandboxInfo]]:
-        found: list[tuple[SandboxDirectory, SandboxInfo]] = []
+    def _find_sandboxes(self) -> list[tuple[SandboxDirectory, SandboxInfo]]:
+        sandboxes: list[tuple[SandboxDirectory, SandboxInfo]] = []
         for directory in find_directories(self.base_dir, self._prefix):
             labels = directory.owner()
             if labels is None:
@@ -68,11 +68,11 @@ class HostBackend:
                 labels=labels,
                 owner=owner_state(labels, shared_engine=False),
                 state="ended" if pid is None else "running",
-                created_at=directory.created_at(),
-                left=directory.left(),
+                created_at=directory.creation_time(),
+                left=directory.removal_failure(),
             )
-            found.append((directory, info))
-        return found
+            sandboxes.append((directory, info))
+        return sandboxes
 
     def _name_of(self, directory: SandboxDirectory, pid: int | None) -> str:
         """What a sandbox is called; `pid` is that of its runner, if that lives."""

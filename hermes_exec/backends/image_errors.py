@@ -13,25 +13,25 @@ UNREACHABLE = (
 )
 """Messages about a registry that does not answer, or not now; there is no code for it."""
 ROWS = (
-    ErrorRow(QuotaExceeded, "the registry does not hand out {name!r} now: {said}", "toomanyrequests|(?i:rate limit)"),
+    ErrorRow(QuotaExceeded, "the registry does not hand out {name!r} now: {reason}", "toomanyrequests|(?i:rate limit)"),
     ErrorRow(
         partial(ImageError, cause=ErrorCause.PROVIDER, retryable=True),
-        "the image {name!r} cannot be fetched, its registry is not to be had now: {said}",
+        "the image {name!r} cannot be fetched, its registry is not to be had now: {reason}",
         UNREACHABLE,
     ),
-    ErrorRow(ImageError, "the image {name!r} cannot be fetched: {said}"),
+    ErrorRow(ImageError, "the image {name!r} cannot be fetched: {reason}"),
 )
 LOG_LINES, LOG_CHARS = 10, 1000
 """How much of the end of a build's log an error has."""
 
 
-def not_fetched(name: str, said: str) -> ExecError:
+def fetch_error(name: str, reason: str) -> ExecError:
     """The error for an image that cannot be fetched, for the reason that was told."""
-    return translate(ROWS, said, name=name)
+    return translate(ROWS, reason, name=name)
 
 
-def not_built(name: str, log: str) -> ImageError:
+def build_error(name: str, log: str) -> ImageError:
     """The error for an image that cannot be built, with the end of what was said of it."""
     lines = [line.rstrip() for line in log.splitlines() if line.strip()]
-    told = "\n".join(lines[-LOG_LINES:])[-LOG_CHARS:] or "the engine did not say why"
-    return ImageError(f"the image {name!r} cannot be built: {told}")
+    tail = "\n".join(lines[-LOG_LINES:])[-LOG_CHARS:] or "the engine did not say why"
+    return ImageError(f"the image {name!r} cannot be built: {tail}")

@@ -67,12 +67,12 @@ def process_state(pid: int) -> str:
 
 def descendants(pid: int) -> list[int]:
     """The children of a process and theirs; none when it is gone, or where the kernel does not tell."""
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for listed in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):
-                found += map(int, listed.read_text("ascii").split())
-    return found + [below for child in found for below in descendants(child)]
+                children += map(int, listed.read_text("ascii").split())
+    return children + [below for child in children for below in descendants(child)]
 
 
 def own_labels(run_id: str) -> Labels:
@@ -124,11 +124,11 @@ def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: 
 
 
 async def reap_each(
-    found: Iterable[SandboxInfo], which: ReapFilter, end: Callable[[SandboxInfo], Awaitable[object]]
+    sandboxes: Iterable[SandboxInfo], which: ReapFilter, end: Callable[[SandboxInfo], Awaitable[object]]
 ) -> list[ReapedSandbox]:
     """End those sandboxes that the filter names."""
     ended = []
-    for info in found:
+    for info in sandboxes:
         reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
         if reason is not None:
             await end(info)

@@ -15,10 +15,10 @@ from hermes_exec.backends.owner import descendants
 from hermes_exec.private_files import private
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-WITH_US = (
+TIED_TO_PARENT = (
     'f=$1; shift; exec 3<&0; "$@" </dev/null 3<&- & p=$!; (read _ <&3; rm -rf "$f"; kill -9 0) 2>/dev/null & wait $p'
 )
-KILLED_S = 5.0
+KILL_TIMEOUT_S = 5.0
 """Longest wait for the end of a process that was killed, which the kernel may hold up."""
 
 
@@ -54,11 +54,11 @@ def open_child(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tup
     return child, FdStream(ours.detach())
 
 
-def with_us(command: Sequence[str], directory: str = "") -> list[str]:
+def tie_to_parent(command: Sequence[str], directory: str = "") -> list[str]:
     """A command that runs another one in its process group, which has to be one of its own: it ends as that one does,
     or when nobody holds the other end of its standard input any more; a directory goes then too.
     """
-    return ["/bin/sh", "-c", WITH_US, "sh", directory, *command]
+    return ["/bin/sh", "-c", TIED_TO_PARENT, "sh", directory, *command]
 
 
 def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:
@@ -73,4 +73,4 @@ def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:
     if child.stdin is not None:
         child.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(timeout=KILLED_S)
+        child.wait(timeout=KILL_TIMEOUT_S)

@@ -84,13 +84,13 @@ def config_type(name: str) -> type[BackendConfig]:
 
 def config_types() -> dict[str, type[BackendConfig]]:
     """The configuration classes of all backends that can be loaded, by name."""
-    found = {}
+    types = {}
     for name in backend_names():
         try:
-            found[name] = config_type(name)
+            types[name] = config_type(name)
         except BackendUnavailable:
             continue
-    return found
+    return types
 
 
 def make_backend(backend: str | BackendConfig, options: Mapping[str, Any] | None = None) -> Backend:
@@ -103,6 +103,6 @@ def make_backend(backend: str | BackendConfig, options: Mapping[str, Any] | None
     if isinstance(backend, BackendConfig):
         if options:
             raise ConfigError(f"options ({', '.join(sorted(options))}) belong into the {type(backend).__name__} object")
-        return backend.around(backend_module(type(backend).backend).create(backend))
+        return backend.wrap(backend_module(type(backend).backend).create(backend))
     module = backend_module(backend)
     return module.create(module.Config.of(dict(options or {})))

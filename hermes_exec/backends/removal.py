@@ -36,13 +36,13 @@ def _wipe(path: Path) -> list[str]:
     """Remove what `rm` did not: a directory without write permission keeps its entries, and not each `rm` knows any
     depth. Return why something stays.
     """
-    said = b""
+    output = b""
     if os.path.lexists(path):
         with contextlib.suppress(BackendUnavailable):
-            said = _run(str(runner_binary.path()), "wipe", path, errors=subprocess.PIPE)
+            output = _run(str(runner_binary.path()), "wipe", path, errors=subprocess.PIPE)
     if not os.path.lexists(path):
         return []
-    lines = said.decode("utf-8", "replace").splitlines()
+    lines = output.decode("utf-8", "replace").splitlines()
     return [line.removeprefix("runner wipe: ") for line in lines] or [NOT_REMOVED]
 
 

@@ -42,16 +42,16 @@ def find_program(directory: Path, program: str, os_name: str | None = None, arch
     """One of the Go programs of this installation for a platform, as ``find_runner``."""
     system = (os_name or platform.system()).lower()
     machine = (arch or platform.machine()).lower()
-    return _verified(directory, program, f"{system}/{ARCHITECTURES.get(machine, machine)}")
+    return _verify(directory, program, f"{system}/{ARCHITECTURES.get(machine, machine)}")
 
 
 @cache
-def _verified(directory: Path, program: str, target: str) -> RunnerBinary:
+def _verify(directory: Path, program: str, target: str) -> RunnerBinary:
     name = f"{program}-{target.replace('/', '-')}"
     file = directory / name
     try:
-        wanted = json.loads((directory / "manifest.json").read_text("utf-8"))[name]
-        found = hashlib.sha256(file.read_bytes()).hexdigest()
+        expected = json.loads((directory / "manifest.json").read_text("utf-8"))[name]
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
     except KeyError:
         files = sorted(directory.glob(f"{program}-*"))
         built = ", ".join(file.name.removeprefix(f"{program}-").replace("-", "/") for file in files)
@@ -59,6 +59,6 @@ def _verified(directory: Path, program: str, target: str) -> RunnerBinary:
         raise BackendUnavailable(f"there is no {program} for {target}, only for {built}{more}") from None
     except (OSError, ValueError, TypeError) as error:
         raise BackendUnavailable(f"the binary {name} is missing: {MEND}") from error
-    if found != wanted:
+    if digest != expected:
         raise BackendUnavailable(f"the binary {name} is not the one that was built: {MEND}")
-    return RunnerBinary(file, found)
+    return RunnerBinary(file, digest)

@@ -19,7 +19,7 @@ from pathlib import Path
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import from_json, own_labels, process_start, to_json
 from hermes_exec.backends.removal import NOT_REMOVED, mounts_below, remove_tree
-from hermes_exec.backends.strict_path import make_directories, why_not_strict
+from hermes_exec.backends.strict_path import make_directories, unsafe_reason
 from hermes_exec.errors import ConfigError, LaunchError
 
 logger = logging.getLogger(__name__)
@@ -67,13 +67,13 @@ class SandboxDirectory:
         except OSError:
             return ""
 
-    def bound_log(self) -> None:
+    def truncate_log(self) -> None:
         """Empty a log that grew too long; it is written in append mode."""
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > MAX_LOG_BYTES:
                 os.truncate(self.log, 0)
 
-    def created_at(self) -> float | None:
+    def creation_time(self) -> float | None:
         """When it was made, in seconds since the epoch."""
         try:
             return (self.path / OWNER_FILE).stat().st_mtime
@@ -115,7 +115,7 @@ class SandboxDirectory:
             while self.runner_pid() is not None and time.monotonic() < deadline:
                 time.sleep(0.01)
 
-    def left(self) -> str | None:
+    def removal_failure(self) -> str | None:
         """Return why it could not be removed before; None if that was not tried."""
         try:
             with (self.path / LEFT_FILE).open("rb") as file:
@@ -161,7 +161,7 @@ def _why_no_directories(parent: Path, prefix: str) -> str | None:
         return f"{existing} is not a directory"
     if not os.access(existing, os.W_OK | os.X_OK):
         return f"this user cannot write to {existing}"
-    unsafe = why_not_strict(existing)
+    unsafe = unsafe_reason(existing)
     if unsafe is not None:
         return unsafe
     refused = _try_directory(parent, prefix)
@@ -223,11 +223,11 @@ def _maker(name: str) -> Labels | None:
 
 def find_directories(base_dir: str | None, prefix: str) -> list[SandboxDirectory]:
     """The directories of sandboxes of this user whose names begin so, whoever owns them now."""
-    found = []
+    directories = []
     with contextlib.suppress(OSError), os.scandir(parent_directory(base_dir)) as entries:
         for entry in entries:
             if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-                        found.append(SandboxDirectory(Path(entry.path)))
-    return found
+                        directories.append(SandboxDirectory(Path(entry.path)))
+    return directories

@@ -17,7 +17,7 @@ ALL_IDS = ["0", "0", "4294967295"]
 """The map of a user namespace in which each user has a number."""
 
 
-def why_not_strict(path: Path) -> str | None:
+def unsafe_reason(path: Path) -> str | None:
     """Return why another user could put something else at a path without links; None if nobody but root can.
 
     This user or root owns each directory on the way, and others may write to none of them unless it is sticky, or lies
@@ -26,22 +26,22 @@ def why_not_strict(path: Path) -> str | None:
     """
     why: str | None = None
     for directory in (path, *path.parents):
-        found = directory.lstat()
-        if found.st_uid not in (0, os.geteuid(), _nobody()):
-            return f"{directory} belongs to another user ({found.st_uid})"
-        if found.st_uid == os.geteuid() != 0 and not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+        status = directory.lstat()
+        if status.st_uid not in (0, os.geteuid(), _nobody()):
+            return f"{directory} belongs to another user ({status.st_uid})"
+        if status.st_uid == os.geteuid() != 0 and not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
             why = None
-        elif why is None and _others_write(directory, found) and not found.st_mode & stat.S_ISVTX:
-            mode = stat.S_IMODE(found.st_mode)
+        elif why is None and _others_write(directory, status) and not status.st_mode & stat.S_ISVTX:
+            mode = stat.S_IMODE(status.st_mode)
             why = f"others may write to {directory} (mode {mode:04o}, not sticky): chmod go-w, or +t"
     return why
 
 
-def _others_write(directory: Path, found: os.stat_result) -> bool:
+def _others_write(directory: Path, status: os.stat_result) -> bool:
     """Return whether its mode lets others write to a directory."""
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return True
-    return bool(found.st_mode & stat.S_IWGRP) and not _is_private(directory, found.st_gid)
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private(directory, status.st_gid)
 
 
 def _is_private(directory: Path, group: int) -> bool:
@@ -86,6 +86,6 @@ def make_private_directory(prefix: str, where: str | None = None) -> Path:
         ConfigError: others could put another one in its place.
     """
     parent = Path(where or tempfile.gettempdir()).resolve()
-    if why := why_not_strict(parent):
+    if why := unsafe_reason(parent):
         raise ConfigError(f"no private directory can be made in {parent}: {why}; set TMPDIR to another one")
     return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))

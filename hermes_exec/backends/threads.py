@@ -22,20 +22,20 @@ class _Handover(Generic[T]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: list[T] = []
-        self._nobody_waits = False
+        self._results: list[T] = []
+        self._abandoned = False
 
-    def give(self, made: T) -> bool:
+    def put(self, result: T) -> bool:
         """Hand over what was made; False when nobody waits for it any more."""
         with self._lock:
-            self._made.append(made)
-            return not self._nobody_waits
+            self._results.append(result)
+            return not self._abandoned
 
     def leave(self) -> list[T]:
         """Stop waiting; returns what was made already, which the caller must unmake."""
         with self._lock:
-            self._nobody_waits = True
-            return self._made
+            self._abandoned = True
+            return self._results
 
 
 async def in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
@@ -63,16 +63,16 @@ async def launch_in_thread(
 
     def work() -> T:
         try:
-            made = make()
-            if not handover.give(made):
-                unmake(made)
-            return made
+            result = make()
+            if not handover.put(result):
+                unmake(result)
+            return result
         finally:
             ended.set()
 
     try:
         with patience or anyio.CancelScope(shield=True) as scope:
-            made = await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+            result = await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
         if scope.cancelled_caught:
             atexit.register(ended.wait)  # trio's threads end with the program
             raise LaunchError("what was being made is not waited for any more")
@@ -82,4 +82,4 @@ async def launch_in_thread(
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(unmake, left)
         raise
-    return made
+    return result

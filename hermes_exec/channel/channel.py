@@ -13,13 +13,13 @@ from typing import Any, Literal
 import anyio
 
 from hermes_exec.aio.waker import Waker, current_waker
-from hermes_exec.channel.connection import Connection, Opener
+from hermes_exec.channel.connection import ChannelConnection, Opener
 from hermes_exec.channel.conversation import Conversation, Overdue
 from hermes_exec.channel.encoding import readable
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import Identity, SandboxFacts, unpack_memory
-from hermes_exec.channel.keepalive import HEART
-from hermes_exec.channel.trace import Trace
+from hermes_exec.channel.keepalive import KEEPALIVE_THREAD
+from hermes_exec.channel.trace import ChannelTrace
 from hermes_exec.errors import (
     ChannelLost,
     ConfigError,
@@ -37,7 +37,7 @@ BACKOFF_S = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 MAX_BATCHED_ACKS = 64
 PROMPT_ACK_BYTES = 64 << 10
 """From this size on, what the runner keeps for a conversation is worth a write of its own to free it."""
-TOO_LONG = (
+REQUEST_TOO_LONG = (
     "this takes {sent_mb} MiB to send, and at most {most_mb} MiB can be: put a long script, argument, variable or list "
     "into a file of the slot (slot.files.write_text, slot.files.upload) and name that, or give it as stdin"
 )
@@ -64,7 +64,7 @@ class Channel:
         *,
         lease_s: float,
         memory_bytes: int = 0,
-        trace: Trace | None = None,
+        trace: ChannelTrace | None = None,
         diagnose: Diagnose | None = None,
     ) -> None:
         self.state: State = "open"
@@ -78,7 +78,7 @@ class Channel:
         self._trace = trace
         self._waited_since: float | None = None
         self._identity = Identity(memory_bytes=memory_bytes)
-        self._connection: Connection | None = None
+        self._connection: ChannelConnection | None = None
         self._facts: SandboxFacts | None = None
         self._memory: RunnerMemory | None = None
         self._conversations: dict[int, Conversation] = {}
@@ -96,7 +96,7 @@ class Channel:
         *,
         lease_s: float,
         memory_bytes: int = 0,
-        trace: Trace | None = None,
+        trace: ChannelTrace | None = None,
         diagnose: Diagnose | None = None,
         patience_s: float = 0.0,
     ) -> Channel:
@@ -131,11 +131,13 @@ class Channel:
 
     async def _connect(self) -> None:
         self._waker = self._waker or current_waker()
-        made = await Connection.open(self._opener, self._identity, self._lease_s, self._interval_s, self._trace)
+        connection = await ChannelConnection.open(
+            self._opener, self._identity, self._lease_s, self._interval_s, self._trace
+        )
         if self._connection is not None:
-            HEART.remove(self._connection)
-        self._connection, self._facts, self._memory = made, made.facts, None
-        HEART.add(made)
+            KEEPALIVE_THREAD.remove(self._connection)
+        self._connection, self._facts, self._memory = connection, connection.facts, None
+        KEEPALIVE_THREAD.add(connection)
 
     async def run(self) -> None:
         """Serve the channel until it is closed or lost; never raises for what a sandbox does."""
@@ -149,7 +151,7 @@ class Channel:
             self._lose(ChannelLost("the channel was closed"))
             connection = self._connection
             if connection is not None:
-                HEART.remove(connection)
+                KEEPALIVE_THREAD.remove(connection)
                 await connection.aclose()
 
     async def _stay_connected(self) -> None:
@@ -222,21 +224,21 @@ class Channel:
 
     def _waste(self) -> None:
         if self._connection is not None:
-            self._connection.wasted()
+            self._connection.count_wasted_frame()
 
     def _on_connection_frame(self, kind: int, payload: bytes) -> None:
         if kind == FrameType.KEEPALIVE:
             if self._connection is not None:
-                self._connection.answered()
+                self._connection.on_keepalive()
             self._memory = unpack_memory(payload) or self._memory
             self._waste()
             return
         if kind != FrameType.GOODBYE:
             raise ProtocolError(f"the sandbox sent a frame of type {kind} outside of any conversation")
-        said = parse_json(payload)
-        reason = said.get("reason")
+        goodbye = parse_json(payload)
+        reason = goodbye.get("reason")
         if reason == "protocol":
-            raise ProtocolError(f"the runner ended the stream: {readable(said.get('message'))}")
+            raise ProtocolError(f"the runner ended the stream: {readable(goodbye.get('message'))}")
         if reason == "shutdown":
             self._lose(SandboxDied("the runner ended", post_mortem=PostMortem(reason="the runner was told to end")))
         elif reason == "lease":
@@ -295,7 +297,7 @@ class Channel:
         self.state = "lost"
         self.lost_reason = why
         if self._trace is not None:
-            self._trace.lost(type(why).__name__)
+            self._trace.on_lost(type(why).__name__)
         for conversation in list(self._conversations.values()):
             conversation.fail(why)
         self._conversations.clear()
@@ -322,15 +324,15 @@ class Channel:
         input_window = self.facts.input_window
         if self._connection is not None:
             window, input_window = self._connection.window(window), self._connection.window(input_window)
-        asked = {"method": method, "params": params, "window": window, "input_window": input_window}
-        request = encode_json(asked).encode()
+        message = {"method": method, "params": params, "window": window, "input_window": input_window}
+        request = encode_json(message).encode()
         if len(request) > MAX_MESSAGE_BYTES:
-            raise ConfigError(TOO_LONG.format(sent_mb=len(request) >> 20, most_mb=MAX_MESSAGE_BYTES >> 20))
+            raise ConfigError(REQUEST_TOO_LONG.format(sent_mb=len(request) >> 20, most_mb=MAX_MESSAGE_BYTES >> 20))
         self._next_id += 1
         self.calls += 1
         if self._trace is not None:
             now = time.monotonic()
-            self._trace.begun(self._next_id, method, now if self._waited_since is None else self._waited_since)
+            self._trace.on_call(self._next_id, method, now if self._waited_since is None else self._waited_since)
             self._waited_since = None
         conversation = Conversation(
             self._write, self._waker or current_waker(), self._next_id, request, window, input_window
@@ -340,7 +342,7 @@ class Channel:
             self._write(conversation.start())
         return conversation
 
-    def waited(self, since: float) -> None:
+    def set_waiting_since(self, since: float) -> None:
         """Tell the trace since when the next call has been waiting."""
         self._waited_since = since
 
@@ -408,5 +410,5 @@ class Channel:
         self._scope.cancel()
         if connection is not None:
             connection.stop()
-            HEART.remove(connection)
+            KEEPALIVE_THREAD.remove(connection)
             await connection.aclose()

@@ -10,21 +10,21 @@ from math import inf
 import anyio
 from anyio.abc import ByteStream
 
-from hermes_exec.aio.streams import NowaitStream, QueuedStream, nowait
+from hermes_exec.aio.streams import NowaitStream, QueuedStream, to_nowait
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.channel.frames import HEADER, KEEPALIVE_FRAME, Frame
 from hermes_exec.channel.handshake import FrameReader, Identity, SandboxFacts, shake_hands
-from hermes_exec.channel.trace import Trace, traced
+from hermes_exec.channel.trace import ChannelTrace, trace_frame
 from hermes_exec.errors import ChannelLost, ProtocolError
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_S = 10.0
-CLOSE_S = 1.0
+HANDSHAKE_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 1.0
 SILENT_INTERVALS = 3
 ROUND_TRIP_BYTES_PER_S = 192 << 20
 """What one conversation can carry however long the way is: its windows hold what such a link has on the way."""
-MOST_WINDOW = 16 << 20
+MAX_WINDOW = 16 << 20
 FREE_FRAMES = 1000
 """How many frames without news a sandbox may send, besides some for each frame of ours, before it counts as an attack.
 """
@@ -39,11 +39,16 @@ STREAM_ERRORS = (
 Opener = Callable[[], Awaitable[ByteStream]]
 
 
-class Connection:
+class ChannelConnection:
     """One stream that is open for frames."""
 
     def __init__(
-        self, stream: NowaitStream, reader: FrameReader, facts: SandboxFacts, interval_s: float, trace: Trace | None
+        self,
+        stream: NowaitStream,
+        reader: FrameReader,
+        facts: SandboxFacts,
+        interval_s: float,
+        trace: ChannelTrace | None,
     ) -> None:
         self.facts = facts
         self._stream = stream
@@ -52,7 +57,7 @@ class Connection:
         self._trace = trace
         self._scope = anyio.CancelScope()
         self._flush = anyio.Event()
-        self._last_beat = self._heard = time.monotonic()
+        self._last_keepalive = self._heard = time.monotonic()
         self._asked_at: float | None = None
         self._round_trip_s = inf
         self._wasted = 0
@@ -61,13 +66,13 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, opener: Opener, identity: Identity, lease_s: float, interval_s: float, trace: Trace | None
-    ) -> Connection:
+        cls, opener: Opener, identity: Identity, lease_s: float, interval_s: float, trace: ChannelTrace | None
+    ) -> ChannelConnection:
         """Open a stream and shake hands. ChannelLost or ProtocolError when that fails; then the stream is closed."""
-        begun = time.monotonic()
-        stream = nowait(await opener())
+        started_at = time.monotonic()
+        stream = to_nowait(await opener())
         try:
-            with anyio.fail_after(HANDSHAKE_S):
+            with anyio.fail_after(HANDSHAKE_TIMEOUT_S):
                 reader, facts = await shake_hands(stream, identity, lease_s)
         except (*STREAM_ERRORS, TimeoutError) as error:
             await _close(stream)
@@ -77,7 +82,7 @@ class Connection:
             await _close(stream)
             raise
         if trace is not None:
-            trace.reconnected(time.monotonic() - begun)
+            trace.on_connect(time.monotonic() - started_at)
         return cls(stream, reader, facts, interval_s, trace)
 
     async def serve(self, dispatch: Callable[[Frame], None]) -> None:
@@ -103,20 +108,20 @@ class Connection:
 
     async def _read(self, dispatch: Callable[[Frame], None]) -> None:
         reader = self._reader
-        over = anyio.Event()
+        ended = anyio.Event()
         failure: Exception | None = None
 
         def take(data: bytes) -> None:
             self._dispatch_all(reader.decoder.feed(data), dispatch)
 
-        def ended(error: Exception) -> None:
+        def on_end(error: Exception) -> None:
             nonlocal failure
             failure = error
-            over.set()
+            ended.set()
 
         self._dispatch_all(reader.frames, dispatch)
-        if self._stream.deliver(take, ended):
-            await over.wait()
+        if self._stream.deliver(take, on_end):
+            await ended.wait()
             if failure is not None:
                 raise failure
         while not self._ended:
@@ -128,7 +133,7 @@ class Connection:
             if self._ended:
                 return
             if self._trace is not None:
-                self._trace.frame(traced("<", *frame, self._heard))
+                self._trace.on_frame(trace_frame("<", *frame, self._heard))
             dispatch(frame)
 
     async def _flush_always(self) -> None:
@@ -149,7 +154,7 @@ class Connection:
             await anyio.sleep(self._interval_s)
             now = time.monotonic()
             if isinstance(self._stream, QueuedStream):
-                self._beat(now)
+                self._send_if_due(now)
                 self._flush.set()
             late = now - before > 1.5 * self._interval_s
             silent = 0 if late or now - self._heard < self._interval_s else silent + 1
@@ -160,22 +165,22 @@ class Connection:
         logger.debug("nothing heard for %.1f s: stream given up", time.monotonic() - self._heard)
         self._scope.cancel()
 
-    def beat(self, now: float) -> None:
+    def send_if_due(self, now: float) -> None:
         """Send a keepalive if one is due. Called from the keepalive thread: only where writing is thread safe."""
         if not isinstance(self._stream, QueuedStream):
-            self._beat(now)
+            self._send_if_due(now)
 
     @property
     def interval_s(self) -> float:
         """How often a keepalive is due."""
         return self._interval_s
 
-    def _beat(self, now: float) -> None:
-        if not self._ended and now - self._last_beat >= self._interval_s:
+    def _send_if_due(self, now: float) -> None:
+        if not self._ended and now - self._last_keepalive >= self._interval_s:
             self._keep_alive(now)
 
     def _keep_alive(self, now: float) -> None:
-        self._last_beat = now
+        self._last_keepalive = now
         self._asked_at = self._asked_at or now
         self._caused += 1
         if self._trace is not None:
@@ -185,7 +190,7 @@ class Connection:
         except STREAM_ERRORS:
             return  # The reader sees it too.
 
-    def answered(self) -> None:
+    def on_keepalive(self) -> None:
         """A keepalive came back: the shortest way of one there and back is that of the link."""
         if self._asked_at is not None:
             self._round_trip_s = min(self._round_trip_s, time.monotonic() - self._asked_at)
@@ -194,7 +199,7 @@ class Connection:
     def window(self, least: int) -> int:
         """How far a sender may be ahead over this stream: so much, and what is on the way at full speed."""
         on_the_way = 0.0 if self._round_trip_s == inf else self._round_trip_s * ROUND_TRIP_BYTES_PER_S
-        return min(MOST_WINDOW, least + int(on_the_way))
+        return min(MAX_WINDOW, least + int(on_the_way))
 
     def write(self, frames: bytes) -> None:
         """Send whole frames, or keep them until the stream takes them; nothing is raised when it is gone."""
@@ -214,7 +219,7 @@ class Connection:
             self._trace_all(frames)
         self._stream.queue_nowait(frames)
 
-    def wasted(self) -> None:
+    def count_wasted_frame(self) -> None:
         """Count a frame that brought nothing new; ProtocolError when a sandbox sends nothing else."""
         self._wasted += 1
         if self._wasted > FREE_FRAMES + 16 * self._caused:
@@ -227,11 +232,11 @@ class Connection:
         while offset < len(frames):
             length, kind, flags, channel, number = HEADER.unpack_from(frames, offset)
             begin, offset = offset + HEADER.size, offset + HEADER.size + length
-            self._trace.frame(traced(">", kind, flags, channel, number, view[begin:offset], now))
+            self._trace.on_frame(trace_frame(">", kind, flags, channel, number, view[begin:offset], now))
 
     async def drain(self) -> None:
         """Wait until everything is written, at most a second."""
-        with anyio.move_on_after(CLOSE_S, shield=True):
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             try:
                 await self._stream.drain()
             except STREAM_ERRORS:
@@ -249,7 +254,7 @@ class Connection:
 
 
 async def _close(stream: NowaitStream) -> None:
-    with anyio.move_on_after(CLOSE_S, shield=True):
+    with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
         try:
             await stream.aclose()
         except STREAM_ERRORS:

@@ -80,9 +80,9 @@ class Conversation:
     deadline = inf
     """On the clock of time.monotonic: the channel interrupts then, with Overdue."""
     _signal: Any = None
-    _arrived: Callable[[], None] | None = None
+    _on_arrival: Callable[[], None] | None = None
     _finished: anyio.Event | None = None
-    _room: anyio.Event | None = None
+    _window_open: anyio.Event | None = None
     _interruption: Exception | None = None
     _received = 0
     _consumed = 0
@@ -116,7 +116,7 @@ class Conversation:
         return self._received + self._response_size
 
     @property
-    def _knows(self) -> bool:
+    def _runner_has_request(self) -> bool:
         """Whether the runner is known to have the request: on a new stream not before RESUMED; frames are kept."""
         return self.sent and not self._resuming
 
@@ -136,8 +136,8 @@ class Conversation:
         for start in range(0, len(view), MAX_DATA):
             piece = bytes(view[start : start + MAX_DATA])
             while self._input_position - self._input_consumed >= self._input_window and not self.finished:
-                self._room = self._room or anyio.Event()
-                await self._room.wait()
+                self._window_open = self._window_open or anyio.Event()
+                await self._window_open.wait()
             if self._failure is not None:
                 raise self.failure()
             if self.answered:
@@ -162,7 +162,7 @@ class Conversation:
         position = self._input_position
         self._kept.append((position, kind, channel, data))
         self._input_position += len(data)
-        if self._knows:
+        if self._runner_has_request:
             self._write(encode_positioned(kind, self.id, channel, position, data))
 
     async def receive(self) -> Item | None:
@@ -192,9 +192,9 @@ class Conversation:
         """Have the event loop pass the data that come to `sink`, without waking a task for each, until it returns False
         or only `receive` tells what has come. What `sink` raises is raised here.
         """
-        over, failure = anyio.Event(), None
+        ended, failure = anyio.Event(), None
 
-        def arrived() -> None:
+        def pass_data() -> None:
             nonlocal failure
             more = bool(self._items)
             try:
@@ -208,16 +208,16 @@ class Conversation:
             except Exception as error:  # noqa: BLE001 -- raised below: whoever calls this is the channel
                 failure, more = error, False
             if not more:
-                self._arrived = None
-                over.set()
+                self._on_arrival = None
+                ended.set()
 
-        self._arrived = arrived
+        self._on_arrival = pass_data
         try:
             if self._items or self.finished:
-                arrived()
-            await over.wait()
+                pass_data()
+            await ended.wait()
         finally:
-            self._arrived = None
+            self._on_arrival = None
         if failure is not None:
             raise failure
 
@@ -270,7 +270,7 @@ class Conversation:
     def cancel_nowait(self) -> None:
         """As `cancel`, without a checkpoint."""
         self._cancelled = True
-        if self._knows and not self.finished:
+        if self._runner_has_request and not self.finished:
             self._write(encode(FrameType.CANCEL, self.id))
 
     async def wait_finished(self) -> None:
@@ -290,22 +290,22 @@ class Conversation:
         """Make the current or next `receive` raise `why` once; the conversation itself goes on."""
         if not self.finished:
             self._interruption = why
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._signal is not None:
             self._waker.wake(self._signal)
             self._signal = None
         if self._finished is not None:
             self._finished.set()
             self._finished = None
-        if self._arrived is not None:
-            self._arrived()
+        if self._on_arrival is not None:
+            self._on_arrival()
 
-    def _give_room(self) -> None:
-        if self._room is not None:
-            self._room.set()
-            self._room = None
+    def _wake_sender(self) -> None:
+        if self._window_open is not None:
+            self._window_open.set()
+            self._window_open = None
 
     def _drop_items(self) -> None:
         size = sum(size for _, size in self._items)
@@ -399,7 +399,7 @@ class Conversation:
             raise ProtocolError("the sandbox sent a flood of tiny frames", request_id=self.id)
         if self._abandoned:
             self._drop_items()
-        self._tell()
+        self._notify()
 
     def on_response(self, payload: bytes, more: bool) -> bool:
         """Handle a RESPONSE or a part of it; return whether it is complete."""
@@ -418,8 +418,8 @@ class Conversation:
         self._answer = answer
         self._response_parts = None
         self._kept.clear()
-        self._tell()
-        self._give_room()
+        self._notify()
+        self._wake_sender()
         return True
 
     def on_credit(self, payload: bytes) -> bool:
@@ -434,7 +434,7 @@ class Conversation:
             self._kept and self._kept[0][1] is FrameType.DATA and self._kept[0][0] + len(self._kept[0][3]) <= position
         ):
             self._kept.popleft()
-        self._give_room()
+        self._wake_sender()
         return True
 
     def fail(self, why: ExecError) -> None:
@@ -442,5 +442,5 @@ class Conversation:
         if self._answer is None and self._failure is None:
             self._failure = why
             self._kept.clear()
-            self._tell()
-            self._give_room()
+            self._notify()
+            self._wake_sender()

@@ -12,8 +12,8 @@ from hermes_exec.errors import ConfigError, ProtocolError
 WireBytes = str | dict[str, str]
 
 
-def to_wire(value: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: str) -> WireBytes:
-    """A caller's path, argument or value in the form of the wire; `what` names it in errors.
+def to_wire(value: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: str) -> WireBytes:
+    """A caller's path, argument or value in the form of the wire; `name` names it in errors.
 
     Raises:
         ConfigError: it holds a NUL byte, text that stands for no bytes, or is neither text nor bytes.
@@ -22,26 +22,26 @@ def to_wire(value: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
         value = os.fspath(value)
     if isinstance(value, str):
         if "\0" in value:
-            raise ConfigError(f"{what} has a NUL byte")
+            raise ConfigError(f"{name} has a NUL byte")
         if value.isascii():
             return value
         try:
             data = value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise ConfigError(f"{what} has a lone surrogate at {error.start}, which stands for no bytes") from error
+            raise ConfigError(f"{name} has a lone surrogate at {error.start}, which stands for no bytes") from error
     elif isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
         if b"\0" in data:
-            raise ConfigError(f"{what} has a NUL byte")
+            raise ConfigError(f"{name} has a NUL byte")
     else:
-        raise ConfigError(f"{what} must be str or bytes, not {type(value).__name__}")
+        raise ConfigError(f"{name} must be str or bytes, not {type(value).__name__}")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return {"b64": base64.b64encode(data).decode("ascii")}
 
 
-def from_wire(value: object, what: str) -> str:
+def from_wire(value: object, name: str) -> str:
     """A byte string from a sandbox as text; bytes that are not UTF-8 become surrogate escapes (`os.fsencode` undoes
     it).
 
@@ -51,16 +51,16 @@ def from_wire(value: object, what: str) -> str:
     if isinstance(value, str):
         text = value
         if not text.isascii() and not is_unicode(text):
-            raise ProtocolError(f"the sandbox sent a {what} with a lone surrogate, which stands for no bytes")
+            raise ProtocolError(f"the sandbox sent a {name} with a lone surrogate, which stands for no bytes")
     elif isinstance(value, dict) and isinstance(encoded := value.get("b64"), str):
         try:
             text = base64.b64decode(encoded.encode(), validate=True).decode("utf-8", "surrogateescape")
         except (binascii.Error, UnicodeEncodeError) as error:
-            raise ProtocolError(f"the sandbox sent a {what} that is not base64") from error
+            raise ProtocolError(f"the sandbox sent a {name} that is not base64") from error
     else:
-        raise ProtocolError(f"the sandbox sent a {what} of a wrong type")
+        raise ProtocolError(f"the sandbox sent a {name} of a wrong type")
     if "\0" in text:
-        raise ProtocolError(f"the sandbox sent a {what} with a NUL byte")
+        raise ProtocolError(f"the sandbox sent a {name} with a NUL byte")
     return text
 
 
@@ -73,17 +73,17 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def readable(value: object, most: int = 4096) -> str:
-    """Words of a sandbox for people: halves of characters replaced, and no more than `most` of it; "" for anything
+def readable(value: object, limit: int = 4096) -> str:
+    """Words of a sandbox for people: halves of characters replaced, and no more than `limit` of it; "" for anything
     else.
     """
     if not isinstance(value, str):
         return ""
-    text = value[:most].encode("utf-8", "replace").decode()
-    return text if len(value) <= most else text + "…"
+    text = value[:limit].encode("utf-8", "replace").decode()
+    return text if len(value) <= limit else text + "…"
 
 
-def shown(value: object) -> str:
+def shorten(value: object) -> str:
     """Whatever a sandbox sent, as an error shows it: a few words of it, however large or deep it is."""
     return _SHORT.repr(value)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_exec.aio.streams import NowaitStream
-from hermes_exec.channel.encoding import readable, shown
+from hermes_exec.channel.encoding import readable, shorten
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
 from hermes_exec.errors import ChannelLost, PostMortem, ProtocolError, SandboxDied
 from hermes_exec.results import RunnerMemory
@@ -58,7 +58,7 @@ class SandboxFacts:
         ):
             raise ProtocolError("the sandbox sent READY without a boot id or with an impossible window")
         memory = ready.get("memory")
-        return cls(boot_id, window, ready, runner_memory(memory.get("runner") if isinstance(memory, dict) else None))
+        return cls(boot_id, window, ready, parse_memory(memory.get("runner") if isinstance(memory, dict) else None))
 
     @property
     def most_output_bytes(self) -> int:
@@ -68,13 +68,13 @@ class SandboxFacts:
     @property
     def isolation(self) -> dict[str, Any]:
         """What the runner's isolation probe found."""
-        found = self.raw.get("isolation")
-        return found if isinstance(found, dict) else {}
+        isolation = self.raw.get("isolation")
+        return isolation if isinstance(isolation, dict) else {}
 
 
-def runner_memory(told: object) -> RunnerMemory:
+def parse_memory(memory: object) -> RunnerMemory:
     """What READY tells of the runner's memory; the default budget, unused, where that is nothing."""
-    values = told if isinstance(told, dict) else {}
+    values = memory if isinstance(memory, dict) else {}
     numbers = [number for name in MEMORY_FIELDS if type(number := values.get(name)) is int and 0 <= number < 1 << 63]
     if len(numbers) == len(MEMORY_FIELDS):
         return RunnerMemory(*numbers)
@@ -120,7 +120,9 @@ async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) 
     reader = FrameReader(stream)
     welcome = await _expect(reader, FrameType.WELCOME)
     if welcome.get("version") != VERSION:
-        raise ProtocolError(f"the runner speaks version {shown(welcome.get('version'))} of the protocol, not {VERSION}")
+        raise ProtocolError(
+            f"the runner speaks version {shorten(welcome.get('version'))} of the protocol, not {VERSION}"
+        )
     boot_id = welcome.get("boot_id")
     if not isinstance(boot_id, str) or not boot_id.isascii():
         raise ProtocolError("the sandbox sent WELCOME without a boot id")
@@ -159,8 +161,8 @@ async def _expect(reader: FrameReader, kind: FrameType) -> dict[str, Any]:
         if frame.type == FrameType.KEEPALIVE:
             continue
         if frame.type == FrameType.GOODBYE:
-            said = parse_json(frame.payload)
-            why = f"{readable(said.get('reason'))}: {readable(said.get('message'))}"
+            goodbye = parse_json(frame.payload)
+            why = f"{readable(goodbye.get('reason'))}: {readable(goodbye.get('message'))}"
             raise ChannelLost(f"the runner refused the stream: {why}")
         if frame.type != kind or frame.conversation != 0:
             raise ProtocolError(f"the sandbox sent a frame of type {frame.type} where {kind.name} belongs")

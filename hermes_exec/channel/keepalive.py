@@ -13,44 +13,44 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.5
 
 
-class Beating(Protocol):
+class KeepaliveSender(Protocol):
     """What the thread keeps alive."""
 
     @property
     def interval_s(self) -> float:
         """How often one is due."""
 
-    def beat(self, now: float) -> None:
+    def send_if_due(self, now: float) -> None:
         """Send a keepalive if one is due; called from the thread."""
 
 
-class Heart:
-    """Calls `beat` of everything registered from a daemon thread that runs only while it is needed.
+class KeepaliveThread:
+    """Calls `send_if_due` of everything registered from a daemon thread that runs only while it is needed.
 
     A forked process has no such thread and starts its own.
     """
 
     def __init__(self) -> None:
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._members: WeakSet[Beating] = WeakSet()
+        self._members: WeakSet[KeepaliveSender] = WeakSet()
         self._thread: threading.Thread | None = None
 
-    def add(self, member: Beating) -> None:
-        """Begin to call its `beat`."""
+    def add(self, member: KeepaliveSender) -> None:
+        """Begin to call its `send_if_due`."""
         if self._pid != os.getpid():
-            self._begin()
+            self._reset()
         with self._lock:
             self._members.add(member)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="hermes-exec-keepalive", daemon=True)
                 self._thread.start()
 
-    def remove(self, member: Beating) -> None:
-        """Stop calling its `beat`."""
+    def remove(self, member: KeepaliveSender) -> None:
+        """Stop calling its `send_if_due`."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -69,10 +69,10 @@ class Heart:
             now = time.monotonic()
             for member in members:
                 try:
-                    member.beat(now)
+                    member.send_if_due(now)
                 except Exception:
                     logger.exception("keepalive failed")
             del members
 
 
-HEART = Heart()
+KEEPALIVE_THREAD = KeepaliveThread()

@@ -33,23 +33,23 @@ class TracedFrame(NamedTuple):
     """Whether this frame ends its message."""
 
 
-class Trace(Protocol):
+class ChannelTrace(Protocol):
     """Told of all that goes over the streams of one channel, in the event loop (keepalives: in any thread)."""
 
-    def begun(self, number: int, method: str, since: float) -> None:
+    def on_call(self, number: int, method: str, since: float) -> None:
         """A call begins, which its caller has waited for since that time."""
 
-    def frame(self, frame: TracedFrame) -> None:
+    def on_frame(self, frame: TracedFrame) -> None:
         """A frame was sent, or has come."""
 
-    def reconnected(self, handshake_s: float) -> None:
+    def on_connect(self, handshake_s: float) -> None:
         """A stream was opened, the first one or one in place of another."""
 
-    def lost(self, why: str) -> None:
+    def on_lost(self, why: str) -> None:
         """The channel is gone: what is not answered will not be."""
 
 
-def traced(
+def trace_frame(
     direction: str, kind: int, flags: int, channel: int, number: int, payload: bytes | memoryview, now: float
 ) -> TracedFrame:
     """What may be told of a frame."""
@@ -58,11 +58,11 @@ def traced(
         slot = match[2]
         return frame._replace(method=match[1].decode(), slot=None if slot is None else slot.decode())
     if kind == FrameType.RESPONSE and frame.last:
-        return _answered(frame, bytes(payload))
+        return _trace_response(frame, bytes(payload))
     return frame
 
 
-def _answered(frame: TracedFrame, payload: bytes) -> TracedFrame:
+def _trace_response(frame: TracedFrame, payload: bytes) -> TracedFrame:
     try:
         answer = parse_json(payload)
     except ProtocolError:

@@ -2,21 +2,21 @@
 
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.limits import Limits
-from hermes_exec.config.loading import Configured, named_backends, pool_schema, read_config, resolve_config
-from hermes_exec.config.model import ConfigModel, masked_settings, nearest, secret_fields
-from hermes_exec.config.pool import PoolConfig, ProfileConfig, overlaid, with_profile
+from hermes_exec.config.loading import ResolvedConfig, backend_sections, pool_schema, read_config, resolve_config
+from hermes_exec.config.model import ConfigModel, mask_settings, nearest, secret_fields
+from hermes_exec.config.pool import PoolConfig, ProfileConfig, merge_options, with_profile
 
 __all__ = [
     "BackendConfig",
     "ConfigModel",
-    "Configured",
     "Limits",
     "PoolConfig",
     "ProfileConfig",
-    "masked_settings",
-    "named_backends",
+    "ResolvedConfig",
+    "backend_sections",
+    "mask_settings",
+    "merge_options",
     "nearest",
-    "overlaid",
     "pool_schema",
     "read_config",
     "resolve_config",

@@ -48,20 +48,20 @@ class BackendConfig(ConfigModel):
         """
         return {slots: sandboxes}
 
-    def wrapped(self, wrap: Callable[[Any], Any]) -> Self:
+    def with_wrapper(self, wrap: Callable[[Any], Any]) -> Self:
         """The same configuration, with something around the backend that is made from it (see `testing.faults`)."""
-        made = self.model_copy()
-        made._wrap = wrap
-        return made
+        copy = self.model_copy()
+        copy._wrap = wrap
+        return copy
 
     def with_options(self, options: dict[str, Any]) -> Self:
         """The same configuration with other values for some fields. ConfigError for a wrong name or value."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        made = type(self).of({**given, **options})
-        made._wrap = self._wrap
-        return made
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        copy = type(self).of({**values, **options})
+        copy._wrap = self._wrap
+        return copy
 
-    def around(self, backend: T) -> T:
-        """The backend, or what `wrapped` put around it."""
-        made: T = backend if self._wrap is None else self._wrap(backend)
-        return made
+    def wrap(self, backend: T) -> T:
+        """The backend, or what `with_wrapper` put around it."""
+        wrapped: T = backend if self._wrap is None else self._wrap(backend)
+        return wrapped

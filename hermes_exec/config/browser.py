@@ -92,18 +92,18 @@ class BrowserConfig(ConfigModel):
             return None
         return self._private(address, f"{host} is at {address},", network=network, own_loopback=own_loopback)
 
-    def _private(self, host: str, told: str, *, network: bool, own_loopback: bool) -> str | None:
-        why = private(host) if network and not self.allow_private else None
+    def _private(self, host: str, subject: str, *, network: bool, own_loopback: bool) -> str | None:
+        why = private_range(host) if network and not self.allow_private else None
         if why is None or (why == "loopback" and own_loopback):
             return None
-        return f"{told} a {why} address, which the pool does not allow (browser={{'allow_private': True}})"
+        return f"{subject} a {why} address, which the pool does not allow (browser={{'allow_private': True}})"
 
 
 _WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "::/96")))
 """Networks whose addresses have one of IPv4 in their last 32 bits: mapped, NAT64 (RFC 6052), compatible."""
 
 
-def private(host: str) -> str | None:
+def private_range(host: str) -> str | None:
     """The kind of an address that is not public: loopback, private, link-local or metadata; None for any other."""
     if host == "localhost" or host.endswith(".localhost"):
         return "loopback"
@@ -113,7 +113,7 @@ def private(host: str) -> str | None:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
-    address = _embedded(address) or address
+    address = _extract_ipv4(address) or address
     if address.is_loopback or address.is_unspecified:
         return "loopback"
     if address.is_link_local:
@@ -121,6 +121,6 @@ def private(host: str) -> str | None:
     return None if address.is_global and not getattr(address, "is_site_local", False) else "private"
 
 
-def _embedded(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+def _extract_ipv4(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     has_one = address.version == 6 and int(address) > 1 and any(address in network for network in _WITH_IPV4)
     return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if has_one else None

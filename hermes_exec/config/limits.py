@@ -42,12 +42,12 @@ class Limits(ConfigModel):
 
     def per_process(self) -> dict[str, float | int]:
         """The limits of a single process that are set: slots enforce them, whoever asks for them."""
-        return {name: value for name, value in self.given().items() if name in PER_PROCESS}
+        return {name: value for name, value in self.to_dict().items() if name in PER_PROCESS}
 
     def total(self) -> dict[str, float | int]:
         """The limits over all processes together that are set: the sandbox or the slot enforces them."""
-        return {name: value for name, value in self.given().items() if name not in PER_PROCESS}
+        return {name: value for name, value in self.to_dict().items() if name not in PER_PROCESS}
 
-    def given(self) -> dict[str, float | int]:
+    def to_dict(self) -> dict[str, float | int]:
         """The limits that are set, by name."""
         return {name: value for name, value in self if value is not None}

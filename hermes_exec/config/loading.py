@@ -37,7 +37,7 @@ BACKENDS = "backends"
 """The section of a configuration that names several backends."""
 
 
-class Configured(NamedTuple):
+class ResolvedConfig(NamedTuple):
     """A pool's configuration and that of its backend."""
 
     pool: PoolConfig
@@ -71,7 +71,7 @@ def read_config(source: str | PathLike[str] | Mapping[str, Any]) -> dict[str, An
     return values
 
 
-def named_backends(values: Mapping[str, Any]) -> dict[str, Any]:
+def backend_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     """What a configuration says of each backend that it names; nothing where it has no such section.
 
     Raises:
@@ -85,7 +85,7 @@ def named_backends(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(section)
 
 
-def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) -> Configured:
+def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) -> ResolvedConfig:
     """Check flat options, as SandboxPool takes them: the pool's own, and those of the backend's configuration class.
 
     The backend's options may also stand together under ``backend_options``.
@@ -108,15 +108,15 @@ def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) 
             if (limit := name.removeprefix("limits.")) in Limits.model_fields:
                 hint = f"it is a limit of a sandbox or a slot: limits={{{limit}: …}}, slot_limits={{{limit}: …}}"
             wrong.append(f"there is no option {name!r} for backend {config_type.backend!r}; {hint}")
-    made: list[ConfigModel] = []
-    for kind, given in ((PoolConfig, pool), (config_type, backend)):
+    models: list[ConfigModel] = []
+    for model, options in ((PoolConfig, pool), (config_type, backend)):
         try:
-            made.append(kind.of(given))
+            models.append(model.of(options))
         except ConfigError as error:
             wrong.append(str(error))
     if wrong:
         raise ConfigError("\n".join(wrong))
-    return Configured(*made)  # type: ignore[arg-type]
+    return ResolvedConfig(*models)  # type: ignore[arg-type]
 
 
 def pool_schema(config_types: Mapping[str, type[BackendConfig]]) -> dict[str, Any]:

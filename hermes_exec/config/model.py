@@ -27,9 +27,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     longer = [n for n in names if n.casefold().startswith(f"{name.casefold()}_")]
     if len(longer) == 1:
         return f"did you mean {longer[0]!r}?"
-    found = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.55)
-    if found:
-        return f"did you mean {by_fold[found[0]]!r}?"
+    matches = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.55)
+    if matches:
+        return f"did you mean {by_fold[matches[0]]!r}?"
     return f"valid names are {', '.join(names)}" if names else "there are none"
 
 
@@ -102,37 +102,37 @@ class ConfigModel(BaseModel):
 
 def secret_fields(model: type[BaseModel]) -> frozenset[str]:
     """The names of the fields that hold secrets, of a model and of those inside of it."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name, field in model.model_fields.items():
-        for kind in _kinds(field.annotation):
+        for kind in _component_types(field.annotation):
             if issubclass(kind, SecretStr | SecretBytes):
-                found.add(name)
+                names.add(name)
             elif issubclass(kind, BaseModel):
-                found |= secret_fields(kind)
-    return frozenset(found)
+                names |= secret_fields(kind)
+    return frozenset(names)
 
 
-def masked_settings(data: T, fields: Collection[str]) -> T:
+def mask_settings(data: T, fields: Collection[str]) -> T:
     """Settings as JSON has them, with what stands in these fields masked, wherever they are."""
     result: object = data
     if isinstance(data, dict):
         result = {
             name: (dict.fromkeys(value, MASK) if isinstance(value, dict) else MASK)
             if name in fields and value is not None
-            else masked_settings(value, fields)
+            else mask_settings(value, fields)
             for name, value in data.items()
         }
     elif isinstance(data, list):
-        result = [masked_settings(value, fields) for value in data]
+        result = [mask_settings(value, fields) for value in data]
     return cast(T, result)
 
 
-def _kinds(annotation: Any) -> Iterator[type]:  # noqa: ANN401 - what an annotation may be
+def _component_types(annotation: Any) -> Iterator[type]:  # noqa: ANN401 - what an annotation may be
     """The classes that an annotation is made of."""
     if isinstance(annotation, type):
         yield annotation
     for part in get_args(annotation):
-        yield from _kinds(part)
+        yield from _component_types(part)
 
 
 def _is_hidden(model: type[BaseModel], path: Sequence[int | str]) -> bool:
@@ -142,7 +142,7 @@ def _is_hidden(model: type[BaseModel], path: Sequence[int | str]) -> bool:
         return False
     if path[0] in secret_fields(model):
         return True
-    inner = [kind for kind in _kinds(field.annotation) if issubclass(kind, BaseModel)]
+    inner = [kind for kind in _component_types(field.annotation) if issubclass(kind, BaseModel)]
     if len(path) == 1:
         return any(map(secret_fields, inner))
     return any(_is_hidden(kind, path[begin:]) for kind in inner for begin in range(1, len(path)))
@@ -150,10 +150,10 @@ def _is_hidden(model: type[BaseModel], path: Sequence[int | str]) -> bool:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """All that is wrong, one sentence each, with the path of the field and without the values of secrets."""
-    return "\n".join(_sentence(detail, model) for detail in error.errors(include_url=False))
+    return "\n".join(_format_error(detail, model) for detail in error.errors(include_url=False))
 
 
-def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
+def _format_error(detail: ErrorDetails, model: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         name = str(detail["loc"][-1])
@@ -164,13 +164,13 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
     if isinstance(raised, ConfigError):
         joint = "." if _FIELD.match(str(raised)) else ": "
         return f"{path}{joint}{raised}" if path else str(raised)
-    said = detail["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
-    said = said[:1].lower() + said[1:]
-    untold = detail["type"] in {"missing", "value_error"} or _is_hidden(model, detail["loc"])
-    given = "" if untold else f", not {_short(detail['input'])}"
+    problem = detail["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+    problem = problem[:1].lower() + problem[1:]
+    hidden = detail["type"] in {"missing", "value_error"} or _is_hidden(model, detail["loc"])
+    received = "" if hidden else f", not {_short(detail['input'])}"
     if detail["type"] == "missing" and len(detail["loc"]) == 1:
-        given = f" ({path}=... in Python, --option {path}=... on the command line)"
-    return f"{path or model.__name__}: {said}{given}"
+        received = f" ({path}=... in Python, --option {path}=... on the command line)"
+    return f"{path or model.__name__}: {problem}{received}"
 
 
 def _short(value: object) -> str:

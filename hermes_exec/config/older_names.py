@@ -39,13 +39,16 @@ FIELDS = frozenset(name for name in ROWS if name.islower() and "." not in name)
 """The fields of an RL environment."""
 _KEYS = {name.removeprefix("profile."): row for name, row in ROWS.items() if name.startswith("profile.")}
 _PROFILE = re.compile(rf"(TERMINAL|ATROPOS)_MODAL_PROFILE_(?P<name>\w+?)_(?P<key>{'|'.join(_KEYS).upper()})")
-_NOMADS_OWN = frozenset(name for name in ROWS if name.startswith("NOMAD_")) - {"NOMAD_CACERT", "NOMAD_SKIP_VERIFY"}
+_NOMAD_CLIENT_VARS = frozenset(name for name in ROWS if name.startswith("NOMAD_")) - {
+    "NOMAD_CACERT",
+    "NOMAD_SKIP_VERIFY",
+}
 """Nomad's client reads them wherever it runs."""
 BACKENDS = {name: name for name in ("local", "docker", "ssh", "singularity", "modal", "nomad")}
 BACKENDS |= {"apptainer": "singularity"}
 
 
-class Imported(NamedTuple):
+class ImportedConfig(NamedTuple):
     """Options as SandboxPool takes them, the option that each name became, and a sentence a name that is left out."""
 
     options: dict[str, Any]
@@ -76,42 +79,42 @@ def _mapping(value: object) -> dict[str, str]:
     return {str(name).strip(): str(content).strip() for name, content in value.items()}
 
 
-def _truth(value: object) -> bool:
-    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if (found := known.get(str(value).strip().lower())) is None:
+def _boolean(value: object) -> bool:
+    booleans = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if (boolean := booleans.get(str(value).strip().lower())) is None:
         raise ValueError(f"{value!r} is neither true nor false")
-    return found
+    return boolean
 
 
 def _number(value: Any) -> float:  # noqa: ANN401 - what a file may hold
     try:
-        found = float(value)
+        number = float(value)
     except (ValueError, TypeError):
         raise ValueError(f"{value!r} is no number") from None
-    return int(found) if found.is_integer() else found
+    return int(number) if number.is_integer() else number
 
 
-_READ: Mapping[str, Callable[[Any], object]] = {
+_PARSERS: Mapping[str, Callable[[Any], object]] = {
     **dict.fromkeys(("slots_per_sandbox", "min_sandboxes", "max_sandboxes", "hosts.port"), _number),
     **dict.fromkeys(("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s"), _number),
     "environment.terminal_timeout_s": _number,
     **dict.fromkeys(("limits.cpus", "limits.memory_mb"), lambda value: _number(value) or None),  # 0 was no limit
-    **dict.fromkeys(("network", "purge_on_start", "purge_on_shutdown"), _truth),
+    **dict.fromkeys(("network", "purge_on_start", "purge_on_shutdown"), _boolean),
     **dict.fromkeys(("volumes", "modal_secrets"), _list),
     "env": _mapping,
     "driver": lambda value: "singularity" if value == "raw_exec" else value,
-    "min_isolation": lambda wanted: "namespaces" if _truth(wanted) else "none",
+    "min_isolation": lambda wanted: "namespaces" if _boolean(wanted) else "none",
 }
 """How values are read, by what they became; others stay as they are."""
 
 
 def find_older_names(environ: Mapping[str, str]) -> list[str]:
     """The variables that `import_names` would read, but those that Nomad's client knows."""
-    known = ROWS.keys() - _NOMADS_OWN - FIELDS
-    return sorted(name for name, text in environ.items() if text and (name in known or _PROFILE.fullmatch(name)))
+    names = ROWS.keys() - _NOMAD_CLIENT_VARS - FIELDS
+    return sorted(name for name, text in environ.items() if text and (name in names or _PROFILE.fullmatch(name)))
 
 
-def import_names(given: Mapping[str, object], backend: str | None = None) -> Imported:
+def import_names(settings: Mapping[str, object], backend: str | None = None) -> ImportedConfig:
     """Options for the variables of older tools, or the fields of an older RL environment, in a mapping.
 
     `backend` is the type of backend that was chosen otherwise; without one these names choose it, local at last.
@@ -119,35 +122,35 @@ def import_names(given: Mapping[str, object], backend: str | None = None) -> Imp
     Raises:
         ConfigError: a value cannot be read, or the backend has no counterpart here.
     """
-    stripped = {name: value.strip() if isinstance(value, str) else value for name, value in given.items()}
-    given = {name: value for name, value in stripped.items() if value not in (None, "")}
+    stripped = {name: value.strip() if isinstance(value, str) else value for name, value in settings.items()}
+    settings = {name: value for name, value in stripped.items() if value not in (None, "")}
     for image, other, driver in (
         ("TERMINAL_NOMAD_IMAGE", "TERMINAL_NOMAD_APPTAINER_IMAGE", "TERMINAL_NOMAD_DRIVER"),
         ("sandbox_image", "singularity_image", "driver"),
     ):
-        if image in given and str(given.get(driver, "docker")).lower() == "docker":
-            given.pop(other, None)  # it is that of the other driver
-    asked = None if backend else _backend(given)
+        if image in settings and str(settings.get(driver, "docker")).lower() == "docker":
+            settings.pop(other, None)  # it is that of the other driver
+    asked = None if backend else _backend(settings)
     chosen = backend or asked or "local"
-    found = Imported({"backend": asked} if asked else {}, {}, [])
+    imported = ImportedConfig({"backend": asked} if asked else {}, {}, [])
     for name, row in ROWS.items():
-        if name not in given:
+        if name not in settings:
             continue
         if row.of != "every" and chosen not in row.of.split():
-            found.left_out.append(f"{name} is left out: it is about {' and '.join(row.of.split())}, not {chosen}")
+            imported.left_out.append(f"{name} is left out: it is about {' and '.join(row.of.split())}, not {chosen}")
         elif row.option == "backend" and backend:
-            found.left_out.append(f"{name}={given[name]} is left out: the backend is {backend}")
+            imported.left_out.append(f"{name}={settings[name]} is left out: the backend is {backend}")
         else:
-            _take(found, name, row, given[name])
-    for profile, keys in _profiles(given, chosen, found).items():
+            _import_value(imported, name, row, settings[name])
+    for profile, keys in _profiles(settings, chosen, imported).items():
         inside = () if profile.lower() == "default" else ("profiles", profile)  # the former is the pool itself
-        _take_profile(found, f"profile {profile}: ", keys, inside)
-    unknown = sorted(n for n in given.keys() - ROWS if n.startswith("TERMINAL_") and not _PROFILE.fullmatch(n))
-    found.left_out.extend(f"{name} is left out: it means nothing here" for name in unknown)
-    return found
+        _import_profile(imported, f"profile {profile}: ", keys, inside)
+    unknown = sorted(n for n in settings.keys() - ROWS if n.startswith("TERMINAL_") and not _PROFILE.fullmatch(n))
+    imported.left_out.extend(f"{name} is left out: it means nothing here" for name in unknown)
+    return imported
 
 
-def import_profiles(path: str | PathLike[str]) -> Imported:
+def import_profiles(path: str | PathLike[str]) -> ImportedConfig:
     """Options for a file of profiles of Modal, in both shapes that were in use: the profiles, with the default one as
     the pool itself.
 
@@ -155,24 +158,26 @@ def import_profiles(path: str | PathLike[str]) -> Imported:
         ConfigError: the file cannot be read, or has names that mean nothing.
     """
     content = read_config(path)
-    given = content.get("profiles", content)
-    if not isinstance(given, Mapping) or not given:
+    profiles = content.get("profiles", content)
+    if not isinstance(profiles, Mapping) or not profiles:
         raise ConfigError(f"{path}: there are no profiles in it")
-    default = content.get("default_profile") or ("default" if "default" in given else None)
-    if default is not None and default not in given:
-        raise ConfigError(f"{path}: default_profile {default!r}: there is no such profile; {nearest(default, given)}")
-    found = Imported({"profiles": {str(name): {} for name in given}}, {}, [])
-    for name, values in given.items():
-        _take_profile(found, f"{path}: {name}.", values, ("profiles", str(name)))
-    profiles = found.options["profiles"]
-    own = deepcopy(profiles.get(default, {}))
+    default = content.get("default_profile") or ("default" if "default" in profiles else None)
+    if default is not None and default not in profiles:
+        raise ConfigError(
+            f"{path}: default_profile {default!r}: there is no such profile; {nearest(default, profiles)}"
+        )
+    imported = ImportedConfig({"profiles": {str(name): {} for name in profiles}}, {}, [])
+    for name, values in profiles.items():
+        _import_profile(imported, f"{path}: {name}.", values, ("profiles", str(name)))
+    merged = imported.options["profiles"]
+    own = deepcopy(merged.get(default, {}))
     # The minimum of the default profile is the pool's; another one for the profile itself would double it.
-    profiles.get(default, {}).pop("min_sandboxes", None)
-    most = [profile.get("max_sandboxes") for profile in profiles.values()]
-    return found._replace(options={**own, "max_sandboxes": None if None in most else sum(most), **found.options})
+    merged.get(default, {}).pop("min_sandboxes", None)
+    most = [profile.get("max_sandboxes") for profile in merged.values()]
+    return imported._replace(options={**own, "max_sandboxes": None if None in most else sum(most), **imported.options})
 
 
-def import_file(path: str | PathLike[str], backend: str | None = None) -> Imported:
+def import_file(path: str | PathLike[str], backend: str | None = None) -> ImportedConfig:
     """Options for a file of profiles of Modal, or of the settings of an older RL environment. `backend`: see
     `import_names`.
 
@@ -184,39 +189,39 @@ def import_file(path: str | PathLike[str], backend: str | None = None) -> Import
     if not isinstance(section, Mapping) or "profiles" in content:
         section = {}
     if fields := FIELDS & section.keys():
-        found = import_names({name: section[name] for name in fields}, backend or section.get("backend"))
+        imported = import_names({name: section[name] for name in fields}, backend or section.get("backend"))
         if others := sorted(map(str, section.keys() - FIELDS)):
-            found.left_out.append(f"the environment keeps {', '.join(others)}")
-        return found
+            imported.left_out.append(f"the environment keeps {', '.join(others)}")
+        return imported
     if "env" in content or not all(isinstance(value, Mapping) for value in content.get("profiles", content).values()):
         raise ConfigError(f"{path} has neither profiles of Modal nor fields of an older environment in its section env")
     if backend not in (None, "modal"):
         raise ConfigError(f"{path} has profiles of Modal, which are not for the backend {backend}")
-    found = import_profiles(path)
-    return found._replace(options={"backend": "modal", **found.options})
+    imported = import_profiles(path)
+    return imported._replace(options={"backend": "modal", **imported.options})
 
 
-def _take(found: Imported, name: str, row: Row, value: object, inside: tuple[str, ...] = ()) -> None:
+def _import_value(imported: ImportedConfig, name: str, row: Row, value: object, inside: tuple[str, ...] = ()) -> None:
     """Put what a name became into the options, below `inside`."""
     if not row.option:
-        found.left_out.append(f"{name} is left out: {row.gone}")
+        imported.left_out.append(f"{name} is left out: {row.gone}")
         return
-    found.became[name] = row.option
+    imported.became[name] = row.option
     if row.option in ("backend", "profiles"):
         return  # read before
     *outer, last = row.option.split(".")
     if inside and [*outer, last][0] not in ProfileConfig.model_fields:
         outer = ["backend_options"]
-    options = found.options
+    options = imported.options
     for part in (*inside, *outer):
         options = options.setdefault(part, {})
     try:
-        options[last] = _READ[row.option](value) if row.option in _READ else value
+        options[last] = _PARSERS[row.option](value) if row.option in _PARSERS else value
     except ValueError as error:
         raise ConfigError(f"{name} cannot be read: {error}") from None
 
 
-def _take_profile(found: Imported, where: str, values: object, inside: tuple[str, ...]) -> None:
+def _import_profile(imported: ImportedConfig, where: str, values: object, inside: tuple[str, ...]) -> None:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where.rstrip('.')}: a profile is a mapping of names to values")
     for key in values:
@@ -224,27 +229,27 @@ def _take_profile(found: Imported, where: str, values: object, inside: tuple[str
             raise ConfigError(f"{where.rstrip('.')}: there is no {key!r}; {nearest(str(key), _KEYS)}")
     for key, row in _KEYS.items():
         if values.get(key) is not None:
-            _take(found, where + key, row, values[key], inside)
+            _import_value(imported, where + key, row, values[key], inside)
 
 
-def _profiles(given: Mapping[str, Any], chosen: str, found: Imported) -> dict[str, dict[str, object]]:
+def _profiles(settings: Mapping[str, Any], chosen: str, imported: ImportedConfig) -> dict[str, dict[str, object]]:
     """What variables of profiles say of each, with the names as `ATROPOS_MODAL_PROFILES` writes them."""
-    called = {name.upper().replace("-", "_"): name for name in _list(given.get("ATROPOS_MODAL_PROFILES", ""))}
+    called = {name.upper().replace("-", "_"): name for name in _list(settings.get("ATROPOS_MODAL_PROFILES", ""))}
     profiles: dict[str, dict[str, object]] = {}
-    for name in sorted(given):
+    for name in sorted(settings):
         if (parts := _PROFILE.fullmatch(name)) and chosen == "modal":
             own = profiles.setdefault(called.get(parts["name"], parts["name"]), {})
-            own[parts["key"].lower()] = given[name]
+            own[parts["key"].lower()] = settings[name]
         elif parts:
-            found.left_out.append(f"{name} is left out: it is about modal, not {chosen}")
+            imported.left_out.append(f"{name} is left out: it is about modal, not {chosen}")
     return profiles
 
 
-def _backend(given: Mapping[str, object]) -> str | None:
+def _backend(settings: Mapping[str, object]) -> str | None:
     for name in ("TERMINAL_ENV", "tool_pool_mode", "terminal_backend"):
-        chosen = str(given.get(name, "default")).lower()
+        chosen = str(settings.get(name, "default")).lower()
         if chosen == "slot_pool":
-            name, chosen = "TERMINAL_SLOT_BACKEND", str(given.get("TERMINAL_SLOT_BACKEND", "modal")).lower()
+            name, chosen = "TERMINAL_SLOT_BACKEND", str(settings.get("TERMINAL_SLOT_BACKEND", "modal")).lower()
         if chosen in BACKENDS:
             return BACKENDS[chosen]
         if chosen != "default":

@@ -148,10 +148,10 @@ def with_profile(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     profiles = values.get("profiles") or {}
     if not isinstance(profiles, Mapping) or name not in profiles:
         raise ConfigError(f"there is no profile {name!r}; {nearest(name, profiles)}")
-    return overlaid(values, {key: value for key, value in dict(profiles[name] or {}).items() if value is not None})
+    return merge_options(values, {key: value for key, value in dict(profiles[name] or {}).items() if value is not None})
 
 
-def overlaid(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def merge_options(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a pool with others in their place; `env`, `secrets`, `files`, `profiles` and `backend_options` have
     the names of both.
     """

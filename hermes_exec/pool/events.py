@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hermes_exec.aio.loop import cancelled_from_outside, interrupt_main
+from hermes_exec.aio.loop import interrupt_main, is_cancelled_from_outside
 from hermes_exec.redact import masked
 from hermes_exec.results import PoolEvent
 
@@ -128,7 +128,7 @@ class Hub:
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - as in `emit`
                     _pass_on(error, "on_event failed")
                 except asyncio.CancelledError:
-                    if cancelled_from_outside():
+                    if is_cancelled_from_outside():
                         raise
                     logger.exception("on_event failed")
             if self._ended:

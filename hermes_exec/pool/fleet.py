@@ -14,8 +14,8 @@ from anyio import to_thread
 
 from hermes_exec.aio.tasks import DetachedTaskGroup
 from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sandbox
-from hermes_exec.backends.capabilities import HasDeadline, OwnSize
-from hermes_exec.backends.engine_errors import why_not_ended
+from hermes_exec.backends.capabilities import HasDeadline, HasSlotCount
+from hermes_exec.backends.engine_errors import end_with_retries
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
@@ -211,7 +211,7 @@ class Fleet:
             await next_turn(type(backend).backend, backend.creates_per_s)
         sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
         self.remaining[id(sandbox)] = sandbox
-        if isinstance(sandbox, OwnSize) and sandbox.slots is not None:
+        if isinstance(sandbox, HasSlotCount) and sandbox.slots is not None:
             record.size = sandbox.slots
         self.emit(
             Launched(
@@ -235,7 +235,7 @@ class Fleet:
         began = anyio.current_time()
         until = max(began + LEAST_S, min(self._end_at, began + self.templates.config.shutdown_timeout_s))
         with anyio.CancelScope(shield=True, deadline=until) as scope:
-            if (failure := await why_not_ended(sandbox.destroy)) is not None:
+            if (failure := await end_with_retries(sandbox.destroy)) is not None:
                 logger.warning("sandbox %s could not be ended: %s", sandbox.id, masked(str(failure), self._secrets))
                 return
         if scope.cancelled_caught:

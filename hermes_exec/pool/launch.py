@@ -10,8 +10,8 @@ import anyio
 
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.backends.base import Labels, Sandbox
-from hermes_exec.backends.capabilities import Prefetches
-from hermes_exec.channel.trace import Trace
+from hermes_exec.backends.capabilities import CanPrefetch
+from hermes_exec.channel.trace import ChannelTrace
 from hermes_exec.errors import ChannelLost, LaunchTimeout
 from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
 from hermes_exec.pool.state import SandboxRecord
@@ -32,7 +32,7 @@ async def launch_sandbox(
         LaunchError: as `Backend.launch`; LaunchTimeout when the time is over.
     """
     config = template.config
-    if isinstance(template.backend, Prefetches):
+    if isinstance(template.backend, CanPrefetch):
         with errors_masked(template.secrets):
             await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
     heard: list[tuple[float, PullProgress]] = []
@@ -75,7 +75,7 @@ async def start_sandbox(
     sandbox: Sandbox,
     serve: Callable[[Callable[[], Awaitable[None]]], None],
     destroy: Callable[[Sandbox], Awaitable[None]],
-    trace: Trace | None = None,
+    trace: ChannelTrace | None = None,
 ) -> PooledSandbox:
     """Open the channel into a sandbox that was launched, set the sandbox up, and create its first slot.
 

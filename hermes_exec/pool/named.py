@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_exec.backends.registry import backend_names, config_type, config_types
-from hermes_exec.config import BackendConfig, PoolConfig, named_backends, nearest, overlaid, resolve_config
+from hermes_exec.config import BackendConfig, PoolConfig, backend_sections, merge_options, nearest, resolve_config
 from hermes_exec.config.loading import BACKENDS
 from hermes_exec.errors import BackendUnavailable, ConfigError
 
@@ -21,13 +21,13 @@ def with_backend(values: Mapping[str, Any], name: str | BackendConfig | None = N
         ConfigError: there is no such name, or none was said; its entry, or what stands beside the section, is wrong.
         BackendUnavailable: the backend of its type is not installed.
     """
-    entries = named_backends(values)
+    entries = backend_sections(values)
     common = {key: value for key, value in values.items() if key != BACKENDS}
     chosen = common.get("backend") if name is None else name
     if entries:
         _check_common(common)
     if isinstance(chosen, str) and chosen in entries:
-        return overlaid(common, _checked_entry(chosen, entries[chosen]))
+        return merge_options(common, _checked_entry(chosen, entries[chosen]))
     if entries and chosen is None:
         names = ", ".join(entries)
         raise ConfigError(f"there are several backends here, say which: backend=… (--backend …), one of {names}")

@@ -22,7 +22,7 @@ import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from hermes_exec.aio.peers import peer, tells_peers
+from hermes_exec.aio.peers import has_peer_credentials, peer_credentials
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
@@ -110,7 +110,10 @@ async def _guarded(held: Held, stream: SocketStream) -> None:
 
 def _allowed(stream: SocketStream) -> bool:
     """Only this user and root; where the system does not tell who asks, the directory lets nobody else in."""
-    return not tells_peers() or peer(stream.extra(SocketAttribute.raw_socket))[1] in {0, os.geteuid()}
+    return not has_peer_credentials() or peer_credentials(stream.extra(SocketAttribute.raw_socket))[1] in {
+        0,
+        os.geteuid(),
+    }
 
 
 async def _answer_all(held: Held, stream: SocketStream) -> None:

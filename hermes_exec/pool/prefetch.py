@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import anyio
 
-from hermes_exec.backends.capabilities import Prefetches
+from hermes_exec.backends.capabilities import CanPrefetch
 from hermes_exec.errors import ConfigError, ExecError, SlotClosed
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.launch import OnPull
@@ -26,7 +26,7 @@ async def prefetch(
     async def one(image: str, template: Template) -> None:
         async with room:
             try:
-                assert isinstance(template.backend, Prefetches)
+                assert isinstance(template.backend, CanPrefetch)
                 with errors_masked(template.secrets):
                     await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
             except ExecError as error:
@@ -43,7 +43,7 @@ async def prefetch(
 
 def _checked(fleet: Fleet, images: Iterable[str]) -> list[str]:
     backend = fleet.templates.backends[0]
-    if not isinstance(backend, Prefetches):
+    if not isinstance(backend, CanPrefetch):
         raise ConfigError(
             f"backend {backend.name!r} has no images that can be fetched before its sandboxes are launched"
         )

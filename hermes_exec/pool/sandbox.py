@@ -14,7 +14,7 @@ import anyio
 from hermes_exec.backends.base import NoOwnRoot, Sandbox, SandboxStatus
 from hermes_exec.channel import Channel, RemoteError
 from hermes_exec.channel.encoding import from_wire, readable, to_wire
-from hermes_exec.channel.trace import Trace
+from hermes_exec.channel.trace import ChannelTrace
 from hermes_exec.errors import (
     ChannelLost,
     ConfigError,
@@ -358,7 +358,7 @@ async def status_of(sandbox: Sandbox) -> SandboxStatus:
 
 
 async def open_sandbox(
-    record: SandboxRecord, template: Template, sandbox: Sandbox, trace: Trace | None = None
+    record: SandboxRecord, template: Template, sandbox: Sandbox, trace: ChannelTrace | None = None
 ) -> PooledSandbox:
     """Open the channel into a sandbox that was launched, within `launch_timeout_s`. The caller runs the channel, then
     `PooledSandbox.set_up`.

@@ -151,7 +151,7 @@ class Template:
             # The limit of a whole sandbox is its engine's.
             "limits": {
                 **config.limits.per_process(),
-                **(config.slot_limits if self.exclusive else self._slot_limits()).given(),
+                **(config.slot_limits if self.exclusive else self._slot_limits()).to_dict(),
             },
             "best_effort_limits": config.best_effort_limits,
             "default_limits": [] if "pids" in config.slot_limits.model_fields_set else ["pids"],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_exec.channel import RemoteError
-from hermes_exec.channel.encoding import from_wire, is_unicode, readable, shown
+from hermes_exec.channel.encoding import from_wire, is_unicode, readable, shorten
 from hermes_exec.errors import (
     ConfigError,
     ExecError,
@@ -81,7 +81,7 @@ def integer(answer: Mapping[str, Any], name: str, *, least: int = 0) -> int:
     """An integer field. ProtocolError when it is missing, below `least`, or of more than 64 bits."""
     value = answer.get(name)
     if type(value) is not int or not least <= value <= LARGEST:
-        raise ProtocolError(f"the sandbox sent {name} = {shown(value)}")
+        raise ProtocolError(f"the sandbox sent {name} = {shorten(value)}")
     return value
 
 
@@ -95,14 +95,14 @@ def number(answer: Mapping[str, Any], name: str) -> float:
     value = answer.get(name)
     if (type(value) is float or type(value) is int) and -LARGEST_NUMBER < value < LARGEST_NUMBER:
         return float(value)
-    raise ProtocolError(f"the sandbox sent {name} = {shown(value)}")
+    raise ProtocolError(f"the sandbox sent {name} = {shorten(value)}")
 
 
 def text(answer: Mapping[str, Any], name: str) -> str:
     """A text field; ProtocolError for anything else."""
     value = answer.get(name)
     if not isinstance(value, str) or not (value.isascii() or is_unicode(value)):
-        raise ProtocolError(f"the sandbox sent {name} = {shown(value)}")
+        raise ProtocolError(f"the sandbox sent {name} = {shorten(value)}")
     return value
 
 
@@ -112,7 +112,7 @@ def texts(answer: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise ProtocolError(f"the sandbox sent {name} = {shown(value)}")
+        raise ProtocolError(f"the sandbox sent {name} = {shorten(value)}")
     return tuple(from_wire(item, name) for item in value)
 
 

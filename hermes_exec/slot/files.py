@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from hermes_exec.aio.tasks import run_to_end
-from hermes_exec.channel.encoding import WireBytes, from_wire, shown, to_wire
+from hermes_exec.channel.encoding import WireBytes, from_wire, shorten, to_wire
 from hermes_exec.checks import checked_count, checked_size
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
 from hermes_exec.results import FileStat, FileType, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
@@ -313,7 +313,7 @@ def _checked_mode(mode: int) -> int:
 def _stat(entry: Mapping[str, Any]) -> FileStat:
     kind = entry.get("type")
     if kind not in FILE_TYPES:
-        raise ProtocolError(f"the sandbox sent a file of type {shown(kind)}")
+        raise ProtocolError(f"the sandbox sent a file of type {shorten(kind)}")
     return FileStat(
         path=from_wire(entry.get("path"), "path"),
         name=from_wire(entry.get("name"), "name"),

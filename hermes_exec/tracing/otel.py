@@ -84,20 +84,20 @@ class SandboxSpans:
         self._telemetry, self._calls = telemetry, Calls(sandbox)
         self._parents: dict[int, context.Context] = {}
 
-    def begun(self, number: int, method: str, since: float) -> None:
+    def on_call(self, number: int, method: str, since: float) -> None:
         """See Trace."""
         self._parents[number] = context.get_current()
         self._calls.begin(number, method, since)
 
-    def frame(self, frame: TracedFrame) -> None:
+    def on_frame(self, frame: TracedFrame) -> None:
         """See Trace."""
         if frame.id and (call := self._calls.add(frame)) is not None:
             self._telemetry.record_call(call, self._parents.pop(frame.id))
 
-    def reconnected(self, handshake_s: float) -> None:
+    def on_connect(self, handshake_s: float) -> None:
         """See Trace."""
 
-    def lost(self, why: str) -> None:
+    def on_lost(self, why: str) -> None:
         """See Trace."""
         for call in self._calls.close():
             self._telemetry.record_call(call, self._parents.pop(call.id))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import IO, Protocol, runtime_checkable
 
 from hermes_exec.channel.frames import FrameType
-from hermes_exec.channel.trace import Trace, TracedFrame
+from hermes_exec.channel.trace import ChannelTrace, TracedFrame
 from hermes_exec.errors import ConfigError
 from hermes_exec.private_files import private
 from hermes_exec.redact import masked_data
@@ -32,7 +32,7 @@ class Tracer(Protocol):
     wait.
     """
 
-    def for_sandbox(self, sandbox: str) -> Trace:
+    def for_sandbox(self, sandbox: str) -> ChannelTrace:
         """What takes the trace of one sandbox."""
 
     def event(self, event: PoolEvent) -> None:
@@ -130,23 +130,23 @@ class SandboxLines:
     def __init__(self, file: TraceFile, sandbox: str) -> None:
         self._file, self._sandbox = file, sandbox
 
-    def begun(self, number: int, method: str, since: float) -> None:
+    def on_call(self, number: int, method: str, since: float) -> None:
         """See Trace."""
         self._file.write({"sandbox": self._sandbox, "begun": number, "method": method}, since)
 
-    def frame(self, frame: TracedFrame) -> None:
+    def on_frame(self, frame: TracedFrame) -> None:
         """See Trace."""
         line: dict[str, object] = {"sandbox": self._sandbox, "dir": frame.direction, "type": NAMES[frame.type]}
         line |= {"id": frame.id, "channel": frame.channel or None, "bytes": frame.bytes, "more": not frame.last or None}
         line |= {"method": frame.method, "slot": frame.slot, "exec_s": frame.exec_s, "error": frame.error}
         self._file.write(line, frame.time)
 
-    def reconnected(self, handshake_s: float) -> None:
+    def on_connect(self, handshake_s: float) -> None:
         """See Trace."""
         self._file.write(
             {"sandbox": self._sandbox, "connected": True, "handshake_s": round(handshake_s, 6)}, time.monotonic()
         )
 
-    def lost(self, why: str) -> None:
+    def on_lost(self, why: str) -> None:
         """See Trace."""
         self._file.write({"sandbox": self._sandbox, "lost": why}, time.monotonic())

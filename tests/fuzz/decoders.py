@@ -292,13 +292,13 @@ def docker(data: bytes) -> None:
     assert read(max(1, len(data))) == read(cut + 1)
 
 
-def accepted() -> WebSocket:
+def accepted_websocket() -> WebSocket:
     """A websocket that a server has accepted."""
     websocket = WebSocket()
     key = websocket.request("host", "/", {}).partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]
     proof = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
     answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    assert websocket.accepted(answer + b"Sec-WebSocket-Accept: " + proof + b"\r\n\r\n") == 0
+    assert websocket.refusal_status(answer + b"Sec-WebSocket-Accept: " + proof + b"\r\n\r\n") == 0
     return websocket
 
 
@@ -307,7 +307,7 @@ def nomad(data: bytes) -> None:
     cut = data[0] if data else 0
 
     def read(size: int) -> bytes:
-        stream, got = ExecStream(os.open(os.devnull, os.O_RDWR), accepted(), frames=False), b""
+        stream, got = ExecStream(os.open(os.devnull, os.O_RDWR), accepted_websocket(), frames=False), b""
         with contextlib.suppress(anyio.BrokenResourceError, anyio.EndOfStream):
             for at in range(0, len(data), size):
                 got += stream.unwrap(data[at : at + size])

@@ -42,7 +42,7 @@ class Told:
 @contextlib.contextmanager
 def impatient() -> Iterator[None]:
     """A handshake that is not answered is given up soon."""
-    with patch.object(connection, "HANDSHAKE_S", 0.2):
+    with patch.object(connection, "HANDSHAKE_TIMEOUT_S", 0.2):
         yield
 
 

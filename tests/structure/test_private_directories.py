@@ -87,6 +87,6 @@ def test_shells_use_no_names_that_others_can_guess() -> None:
     """The one with a number of a process is in a directory that was closed before."""
     for path in sorted(BACKENDS.rglob("*.sh")):
         assert "$$" not in path.read_text("utf-8"), path.name
-    arrival = (BACKENDS / "nomad" / "arrival.py").read_text("utf-8")
-    assert set(re.findall(r"\S*\$\$", arrival)) == {">part.$$", "part.$$"}
-    assert "umask 022; mkdir" not in arrival
+    delivery = (BACKENDS / "nomad" / "delivery.py").read_text("utf-8")
+    assert set(re.findall(r"\S*\$\$", delivery)) == {">part.$$", "part.$$"}
+    assert "umask 022; mkdir" not in delivery

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from hermes_exec.aio.bridge import bridged
+from hermes_exec.aio.bridge import bridge_calls
 from hermes_exec.aio.streams import READ_BYTES, FdStream
 from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
 from hermes_exec.config import BackendConfig
@@ -42,7 +42,7 @@ def delayed(stream: FdStream, one_way_s: float) -> FdStream:
 
     for work in (lambda: fill(coming, far, one_way_s), empty):
         threading.Thread(target=work, daemon=True).start()
-    return bridged(lambda: arrived(coming), lambda data: going.put((time.monotonic() + one_way_s, data)), close)
+    return bridge_calls(lambda: arrived(coming), lambda data: going.put((time.monotonic() + one_way_s, data)), close)
 
 
 def fill(pieces: queue.SimpleQueue[Due], source: socket.socket, one_way_s: float) -> None:
@@ -80,17 +80,17 @@ def throttled(stream: FdStream, bytes_per_s: float) -> FdStream:
         far.shutdown(socket.SHUT_RDWR)
         far.close()
 
-    return bridged(receive, far.sendall, close)
+    return bridge_calls(receive, far.sendall, close)
 
 
 def slow(config: C, bytes_per_s: float) -> C:
     """The same configuration, for sandboxes whose answers come over such a line."""
-    return config.wrapped(lambda backend: _Far(backend, lambda stream: throttled(stream, bytes_per_s)))
+    return config.with_wrapper(lambda backend: _Far(backend, lambda stream: throttled(stream, bytes_per_s)))
 
 
 def far_away(config: C, one_way_s: float) -> C:
     """The same configuration, for sandboxes whose streams take so long."""
-    return config.wrapped(lambda backend: _Far(backend, lambda stream: delayed(stream, one_way_s)))
+    return config.with_wrapper(lambda backend: _Far(backend, lambda stream: delayed(stream, one_way_s)))
 
 
 class _Far:

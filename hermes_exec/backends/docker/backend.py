@@ -18,10 +18,10 @@ from hermes_exec.backends.docker.container import base_of, check_options, check_
 from hermes_exec.backends.docker.delivery import Delivery, NotShared
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
-from hermes_exec.backends.docker.leftovers import advice_on, left_alone, remove, remove_volumes
+from hermes_exec.backends.docker.leftovers import advice_on, find_leftovers, remove, remove_volumes
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.docker.trial_image import trial_image
-from hermes_exec.backends.engine_errors import why_not_ended
+from hermes_exec.backends.engine_errors import end_with_retries
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_each, reap_reason
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 from hermes_exec.errors import BackendUnavailable
@@ -69,11 +69,11 @@ class DockerBackend:
             return self._launch(client, spec, labels, image, name)
 
         try:
-            return await self._engine.make(work, lambda made: made.destroy_now(self._config.api_timeout_s))
+            return await self._engine.make(work, lambda sandbox: sandbox.destroy_now(self._config.api_timeout_s))
         except BackendUnavailable as error:
             if error.retryable:  # the daemon went away in the middle
                 with anyio.CancelScope(shield=True):
-                    await why_not_ended(partial(self._engine.call, partial(remove, container=name)))
+                    await end_with_retries(partial(self._engine.call, partial(remove, container=name)))
             raise
 
     async def prefetch(self, spec: LaunchSpec) -> None:
@@ -106,22 +106,22 @@ class DockerBackend:
     ) -> DockerSandbox:
         from docker.errors import APIError
 
-        with self._delivery.open(runner) as way:
-            plan = plan_container(client, self._config, spec, labels, name, way.mounts, way.dial_socket)
+        with self._delivery.open(runner) as delivery:
+            plan = plan_container(client, self._config, spec, labels, name, delivery.mounts, delivery.dial_socket)
             try:
                 created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
                 for warning in created.get("Warnings") or ():
                     logger.warning("Docker: %s", warning)
                 container = str(created["Id"])
-                self._delivery.prepare(client, container, way, runner)
+                self._delivery.prepare(client, container, delivery, runner)
                 client.api.start(container)
-                stream = self._delivery.accept(client, container, way)
+                stream = self._delivery.accept(client, container, delivery)
             except BaseException as error:
                 remove(client, name)
-                if isinstance(error, APIError) and self._delivery.refuted(error, way, runner):
+                if isinstance(error, APIError) and self._delivery.disproves_sharing(error, delivery, runner):
                     raise NotShared from error
                 raise
-        made = CreatedContainer(
+        info = CreatedContainer(
             id=container,
             name=name,
             user=None if self._config.user else image.user,
@@ -130,20 +130,22 @@ class DockerBackend:
             exclusive=spec.exclusive,
             base=base_of(self._config),
         )
-        return DockerSandbox(self._engine, made, stream)
+        return DockerSandbox(self._engine, info, stream)
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """See ``Backend.reap``."""
-        alone = await self._engine.call(partial(left_alone, retry=which.retry))
-        found = [info for info in await self.sandboxes() if f"container-{info.sandbox}" not in alone]
-        ended = await reap_each(found, which, lambda info: self._engine.call(partial(remove, container=info.sandbox)))
+        leftovers = await self._engine.call(partial(find_leftovers, retry=which.retry))
+        sandboxes = [info for info in await self.sandboxes() if f"container-{info.sandbox}" not in leftovers]
+        ended = await reap_each(
+            sandboxes, which, lambda info: self._engine.call(partial(remove, container=info.sandbox))
+        )
         await self._engine.call(partial(self._reap_volumes, which=which))
         return ended
 
     def _reap_volumes(self, client: DockerClient, which: ReapFilter) -> None:
         """Those of containers that somebody else has removed."""
 
-        def chosen(strings: Mapping[str, str]) -> bool:
+        def matches(strings: Mapping[str, str]) -> bool:
             labels = from_strings(strings)
             if labels is None:
                 return False
@@ -151,14 +153,14 @@ class DockerBackend:
             owner = owner_state(labels, shared_engine=True)
             return reap_reason(which, labels, owner, ended=False) is not None
 
-        remove_volumes(client, {"label": RUN_LABEL, "dangling": "true"}, chosen)
+        remove_volumes(client, {"label": RUN_LABEL, "dangling": "true"}, matches)
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``."""
-        return await self._engine.call(self._found)
+        return await self._engine.call(self._list_containers)
 
-    def _found(self, client: DockerClient) -> list[SandboxInfo]:
-        found = []
+    def _list_containers(self, client: DockerClient) -> list[SandboxInfo]:
+        sandboxes = []
         containers: list[Mapping[str, Any]] = client.api.containers(all=True, filters={"label": RUN_LABEL})
         for container in containers:
             labels = from_strings(container.get("Labels") or {})
@@ -175,13 +177,13 @@ class DockerBackend:
                 created_at=container.get("Created"),
                 ended=state in ENDED,
             )
-            found.append(info)
-        return found
+            sandboxes.append(info)
+        return sandboxes
 
     async def leftovers(self) -> list[str]:
         """See ``Leaves.leftovers``."""
-        alone = await self._engine.call(partial(left_alone, retry=False))
-        return [f"{advice_on(what)}: {why}" for what, why in alone.items()]
+        leftovers = await self._engine.call(partial(find_leftovers, retry=False))
+        return [f"{advice_on(what)}: {why}" for what, why in leftovers.items()]
 
     def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
         """See ``TrialImage.trial_image``."""

@@ -15,17 +15,17 @@ from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.context import ContextAPI
 from docker.utils import kwargs_from_env
 
-from hermes_exec.backends.docker.answer import ANSWER
 from hermes_exec.backends.docker.config import DockerConfig
-from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL
-from hermes_exec.backends.helpers import without_others
+from hermes_exec.backends.docker.deadline import RESPONSE_DEADLINE
+from hermes_exec.backends.docker.streaming_response import CURRENT_RESPONSE
+from hermes_exec.backends.helpers import blank_others
 from hermes_exec.errors import BackendUnavailable
 
-LEAST_S = 0.1
+MIN_TIMEOUT_S = 0.1
 """Least timeout of a request, in seconds, also past the deadline: enough for an engine that answers."""
 
 
-class HurriedApi(docker.APIClient):
+class DeadlineApi(docker.APIClient):
     """An API client whose timeout is computed for each request: the SDK reads it from this attribute each time; what
     answers in parts can be hung up on.
     """
@@ -35,29 +35,29 @@ class HurriedApi(docker.APIClient):
     @property  # type: ignore[override]  # what the stubs call an int goes to requests as it is
     def timeout(self) -> float:
         """Longest time for one answer, in seconds."""
-        return max(LEAST_S, min(self._timeout_s, ANSWERED_UNTIL.get() - time.monotonic()))
+        return max(MIN_TIMEOUT_S, min(self._timeout_s, RESPONSE_DEADLINE.get() - time.monotonic()))
 
     @timeout.setter
     def timeout(self, seconds: float) -> None:
         self._timeout_s = seconds
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """Send a request; an answer that comes in parts is told to `ANSWER`."""
+        """Send a request; an answer that comes in parts is told to `CURRENT_RESPONSE`."""
         response = super().send(request, **options)
-        answer = ANSWER.get()
+        answer = CURRENT_RESPONSE.get()
         if answer is not None and options.get("stream"):
-            answer.comes(response)
+            answer.attach(response)
         return response
 
 
-class HurriedClient(docker.DockerClient):
-    """The SDK's client with a `HurriedApi`."""
+class DeadlineClient(docker.DockerClient):
+    """The SDK's client with a `DeadlineApi`."""
 
     def __init__(self, **options: Any) -> None:
-        self.api = HurriedApi(**options)
+        self.api = DeadlineApi(**options)
 
 
-def connect(config: DockerConfig, connections: int) -> HurriedClient:
+def connect(config: DockerConfig, connections: int) -> DeadlineClient:
     """A client of the engine that the configuration, the environment or the context of Docker's clients names.
 
     Raises:
@@ -65,23 +65,23 @@ def connect(config: DockerConfig, connections: int) -> HurriedClient:
         OSError, docker.errors.DockerException: it is not reached.
     """
     with readable_settings():
-        found = {"base_url": config.base_url} if config.base_url else kwargs_from_env()
-        if "base_url" not in found and hasattr(ContextAPI, "kwargs_from_context"):
-            found = {**ContextAPI.kwargs_from_context(), **found}
-        base_url = found.pop("base_url", None) or DEFAULT_UNIX_SOCKET
-        if found.get("tls") or base_url.startswith(("https://", "ssh://")):
+        settings = {"base_url": config.base_url} if config.base_url else kwargs_from_env()
+        if "base_url" not in settings and hasattr(ContextAPI, "kwargs_from_context"):
+            settings = {**ContextAPI.kwargs_from_context(), **settings}
+        base_url = settings.pop("base_url", None) or DEFAULT_UNIX_SOCKET
+        if settings.get("tls") or base_url.startswith(("https://", "ssh://")):
             raise BackendUnavailable(
                 f"no stream into a sandbox goes over TLS or ssh as {base_url} is reached: forward the engine's socket "
                 "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and set base_url='unix:///tmp/engine.sock'"
             )
         timeout_s = max(1, round(config.api_timeout_s))
         _reach(base_url, timeout_s)
-        client = HurriedClient(
+        client = DeadlineClient(
             base_url=base_url,
             timeout=timeout_s,
             version="auto",
             max_pool_size=connections,
-            credstore_env=without_others(config.helper_environment("DOCKER_.*")),
+            credstore_env=blank_others(config.helper_environment("DOCKER_.*")),
         )
         if config.docker_config is not None:
             client.api.reload_config(config.docker_config)

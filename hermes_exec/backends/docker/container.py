@@ -27,7 +27,7 @@ LEAST_MEMORY_MB = 8
 LOG_BYTES = "1m"
 SECCOMP_PROFILE = Path(__file__).with_name("seccomp.json")
 """Of containers whose slots have roots of their own."""
-AS_THEY_ARE = (
+SAME_NAME_OPTIONS = (
     "cap_add",
     "cap_drop",
     "cpuset_cpus",
@@ -45,7 +45,7 @@ AS_THEY_ARE = (
 NAME_LABEL = f"{PREFIX}name"
 
 
-class Plan(NamedTuple):
+class ContainerPlan(NamedTuple):
     """Arguments of create_container, and how each limit is enforced."""
 
     name: str
@@ -91,7 +91,7 @@ def image_of(config: DockerConfig, spec: LaunchSpec) -> str:
     return spec.image or config.image or ""
 
 
-def how_enforced(spec: LaunchSpec) -> dict[str, str]:
+def limit_enforcement(spec: LaunchSpec) -> dict[str, str]:
     """How each limit of a sandbox is enforced on a container. Those of a single process are the slots' business."""
     return {name: "not enforced" if name == "disk_mb" else "cgroup of the container" for name in spec.limits.total()}
 
@@ -104,7 +104,7 @@ def plan_container(
     name: str,
     mounts: list[dict[str, Any]],
     dial_socket: DialSocket | None = None,
-) -> Plan:
+) -> ContainerPlan:
     """Everything that the container is created with; ``mounts`` are those that bring the runner, which calls us by
     ``dial_socket`` if there is one.
     """
@@ -137,7 +137,7 @@ def plan_container(
         arguments["host_config"] |= {"MaskedPaths": [], "ReadonlyPaths": []}
     if config.cgroupns is not None:
         arguments["host_config"]["CgroupnsMode"] = config.cgroupns
-    return Plan(name, arguments, how_enforced(spec))
+    return ContainerPlan(name, arguments, limit_enforcement(spec))
 
 
 def bind_mount(volume: str) -> dict[str, Any] | None:
@@ -175,7 +175,7 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         "device_write_bps": _rates(config.device_write_bps),
         "log_config": {"Type": "json-file", "Config": {"max-size": LOG_BYTES, "max-file": "1"}},
     }
-    for name in AS_THEY_ARE:
+    for name in SAME_NAME_OPTIONS:
         value = getattr(config, name)
         options[name] = list(value) if isinstance(value, tuple) else value
     if config.gpus is not None:

@@ -7,11 +7,11 @@ from contextvars import ContextVar
 
 import anyio
 
-ANSWERED_UNTIL: ContextVar[float] = ContextVar("ANSWERED_UNTIL", default=math.inf)
+RESPONSE_DEADLINE: ContextVar[float] = ContextVar("RESPONSE_DEADLINE", default=math.inf)
 """The moment of `time.monotonic` past which no answer of an engine is waited for."""
 
 
 def deadline() -> float:
     """The caller's deadline on the clock of `anyio.current_time`; infinite where it has none or has passed it."""
-    found = anyio.current_effective_deadline()
-    return found if found > anyio.current_time() else math.inf
+    effective = anyio.current_effective_deadline()
+    return effective if effective > anyio.current_time() else math.inf

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hermes_exec.aio.peers import tells_peers
+from hermes_exec.aio.peers import has_peer_credentials
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import BASE_DIR, RUNNER, STATE_DIR
 from hermes_exec.backends.docker.dial_socket import DialSocket
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from docker.errors import APIError
 
 logger = logging.getLogger(__name__)
-PATIENCE_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """How long a container's main process may take to connect."""
-MISSES = 3
+MAX_MISSES = 3
 """Containers of this host's kernel in a row that did not connect in time: one or two may have been slow."""
 DIRECT_RUNTIMES = (None, "runc", "crun", "youki")
 """Other runtimes (gVisor, Kata) have a kernel of their own, which cannot connect to a socket of this host."""
@@ -39,7 +39,7 @@ class NotShared(Exception):
     """The engine does not see our files: the runner has to be copied."""
 
 
-class Way(NamedTuple):
+class DeliveryPlan(NamedTuple):
     """How one container gets its runner: the mount that brings it, if any, and the socket by which it calls, if any."""
 
     mounts: list[dict[str, Any]]
@@ -55,7 +55,7 @@ class Delivery:
     def __init__(self, config: DockerConfig) -> None:
         self._config = config
         self._auto = config.runner_delivery == "auto"
-        self._dials = config.runtime in DIRECT_RUNTIMES and tells_peers()
+        self._dials = config.runtime in DIRECT_RUNTIMES and has_peer_credentials()
         self._shares: bool | None = None if self._auto else config.runner_delivery == "bind"
         self._called = False  # a runner has connected
         self._misses = 0
@@ -65,11 +65,11 @@ class Delivery:
         return self._dials if self._shares is None else self._shares
 
     @contextmanager
-    def open(self, runner: RunnerBinary) -> Iterator[Way]:
+    def open(self, runner: RunnerBinary) -> Iterator[DeliveryPlan]:
         """The way for one container; its socket is closed with the block."""
         dial_socket = self._dial_socket() if self._binds and self._dials else None
         try:
-            yield Way([_bind(runner)] if self._binds else [], dial_socket)
+            yield DeliveryPlan([_bind(runner)] if self._binds else [], dial_socket)
         finally:
             if dial_socket is not None:
                 dial_socket.close()
@@ -85,33 +85,33 @@ class Delivery:
         self._dials = False
         logger.info("streams into containers go through the daemon: %s", why)
 
-    def prepare(self, client: DockerClient, container: str, way: Way, runner: RunnerBinary) -> None:
+    def prepare(self, client: DockerClient, container: str, plan: DeliveryPlan, runner: RunnerBinary) -> None:
         """Put what is missing into the volume of the created container, before it starts."""
         entries = []
         if self._config.user:
             # A new volume belongs to root: the runner of another user makes its own directory in this one.
-            entries.append(Entry(BASE_DIR.removeprefix(f"{STATE_DIR}/"), 0o1777, None))
-        if not way.mounts:
-            entries.append(Entry(RUNNER.removeprefix(f"{STATE_DIR}/"), 0o755, runner.path.read_bytes()))
+            entries.append(ArchiveEntry(BASE_DIR.removeprefix(f"{STATE_DIR}/"), 0o1777, None))
+        if not plan.mounts:
+            entries.append(ArchiveEntry(RUNNER.removeprefix(f"{STATE_DIR}/"), 0o755, runner.path.read_bytes()))
         if entries and not client.api.put_archive(container, STATE_DIR, archive(*entries)):
             raise LaunchError(f"Docker did not take the runner into {STATE_DIR} of the container")
 
-    def accept(self, client: DockerClient, container: str, way: Way) -> socket.socket | None:
+    def accept(self, client: DockerClient, container: str, plan: DeliveryPlan) -> socket.socket | None:
         """The connection of a started container's main process; blocking. None: use the daemon's.
 
         Raises:
             NotShared: it does not come, no other has, and it is not of this host, or several of this host were late.
         """
-        if way.dial_socket is None:
+        if plan.dial_socket is None:
             return None
         pid = int(client.api.inspect_container(container)["State"]["Pid"])
-        caller = way.dial_socket.accept(pid, PATIENCE_S)
+        caller = plan.dial_socket.accept(pid, CONNECT_TIMEOUT_S)
         if caller is not None:
             self._shares = self._called = True
             self._misses = 0
             return caller
         self._misses += 1
-        if self._misses < MISSES and _serves_here(pid):
+        if self._misses < MAX_MISSES and _serves_here(pid):
             return None  # it was slow: its stream goes through the daemon
         if not self._called:
             self._give_up("the runner did not connect")
@@ -120,11 +120,11 @@ class Delivery:
             raise NotShared
         return None
 
-    def refuted(self, error: APIError, way: Way, runner: RunnerBinary) -> bool:
+    def disproves_sharing(self, error: APIError, plan: DeliveryPlan, runner: RunnerBinary) -> bool:
         """Whether an engine's failure to make or start a container shows that it does not see our files."""
-        if not self._auto or self._shares or way.dial_socket is None:
+        if not self._auto or self._shares or plan.dial_socket is None:
             return False
-        ours = (RUNNER, str(runner.path.resolve()), str(way.dial_socket.directory))
+        ours = (RUNNER, str(runner.path.resolve()), str(plan.dial_socket.directory))
         if not any(path in str(error.explanation) for path in ours):
             return False
         self._shares = False
@@ -143,7 +143,7 @@ def _bind(runner: RunnerBinary) -> dict[str, Any]:
     return {"Type": "bind", "Source": str(runner.path.resolve()), "Target": RUNNER, "ReadOnly": True}
 
 
-class Entry(NamedTuple):
+class ArchiveEntry(NamedTuple):
     """A file, or with None as its content a directory."""
 
     name: str
@@ -151,13 +151,13 @@ class Entry(NamedTuple):
     content: bytes | None
 
 
-def archive(*entries: Entry) -> bytes:
+def archive(*entries: ArchiveEntry) -> bytes:
     """A tar archive of root's files, as the engine takes it."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as made:
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, mode, content in entries:
             info = tarfile.TarInfo(name)
             info.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
             info.mode, info.size = mode, len(content or b"")
-            made.addfile(info, io.BytesIO(content or b""))
+            tar.addfile(info, io.BytesIO(content or b""))
     return buffer.getvalue()

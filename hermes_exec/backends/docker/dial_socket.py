@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hermes_exec.aio.peers import peer
+from hermes_exec.aio.peers import peer_credentials
 from hermes_exec.backends.owner import process_start
 from hermes_exec.backends.strict_path import make_private_directory
 
@@ -50,7 +50,7 @@ class DialSocket:
                 caller, _ = self._listener.accept()
             except TimeoutError:
                 return None
-            if pid > 0 and peer(caller)[0] == pid:
+            if pid > 0 and peer_credentials(caller)[0] == pid:
                 return caller
             caller.close()
         return None

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.docker.answer import ANSWER, Answer
 from hermes_exec.backends.docker.config import DockerConfig
-from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL, deadline
-from hermes_exec.backends.engine_errors import away_for_now
+from hermes_exec.backends.docker.deadline import RESPONSE_DEADLINE, deadline
+from hermes_exec.backends.docker.streaming_response import CURRENT_RESPONSE, StreamingResponse
+from hermes_exec.backends.engine_errors import mark_temporary
 from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hermes_exec.backends.docker.client import HurriedClient
+    from hermes_exec.backends.docker.client import DeadlineClient
 
 T = TypeVar("T")
 MAX_CALLS = 16
@@ -41,30 +41,30 @@ class Engine:
     def __init__(self, config: DockerConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._client: HurriedClient | None = None
+        self._client: DeadlineClient | None = None
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
         self._making: set[anyio.CancelScope] = set()
         self._answered = False
         self._closed = False
 
-    def client(self) -> HurriedClient:
+    def client(self) -> DeadlineClient:
         """The client, made at the first call; blocking. Raises BackendUnavailable."""
         with self._lock:
             if self._client is None:
-                self._client = self._connected()
+                self._client = self._connect()
             return self._client
 
-    def _connected(self) -> HurriedClient:
+    def _connect(self) -> DeadlineClient:
         try:
             from hermes_exec.backends.docker.client import connect
-            from hermes_exec.backends.docker.errors import translated
+            from hermes_exec.backends.docker.errors import translate_errors
         except ImportError as error:
             raise BackendUnavailable("the Docker SDK is not installed: pip install 'hermes-exec[docker]'") from error
-        with translated():
+        with translate_errors():
             return connect(self._config, MAX_CALLS + 4)
 
     async def call(self, work: Callable[[DockerClient], T]) -> T:
-        """Do blocking work with the client in a thread. Errors of the engine become ours (see ``translated``).
+        """Do blocking work with the client in a thread. Errors of the engine become ours (see ``translate_errors``).
 
         Work that was begun goes on when nobody waits for it any more; no answer is then waited for past the deadline
         of the caller.
@@ -76,21 +76,21 @@ class Engine:
         """As ``call`` for work that takes long and reads one answer as it comes. When nobody waits for it any more the
         engine is hung up on, and gives it up.
         """
-        answer = Answer()
+        response = StreamingResponse()
 
-        def followed(client: DockerClient) -> T:
-            token = ANSWER.set(answer)
+        def work_attached(client: DockerClient) -> T:
+            token = CURRENT_RESPONSE.set(response)
             try:
                 return work(client)
             finally:
-                ANSWER.reset(token)
-                answer.ended()
+                CURRENT_RESPONSE.reset(token)
+                response.detach()
 
         try:
             # Not the limiter of the calls, which would wait for it.
-            return await anyio.to_thread.run_sync(partial(self.call_now, followed), abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(partial(self.call_now, work_attached), abandon_on_cancel=True)
         finally:
-            answer.hang_up()
+            response.hang_up()
 
     async def make(self, work: Callable[[DockerClient], T], unmake: Callable[[T], None]) -> T:
         """As ``call`` for work that makes something, which is unmade when nobody waits for it any more.
@@ -108,24 +108,24 @@ class Engine:
         """As ``call`` in the calling thread; no answer is waited for longer than `within_s` from now.
 
         Raises:
-            ExecError: as ``translated``; BackendUnavailable is retryable when the daemon has answered before, or did
-                not answer in time.
+            ExecError: as ``translate_errors``; BackendUnavailable is retryable when the daemon has answered before,
+                or did not answer in time.
         """
-        token = ANSWERED_UNTIL.set(time.monotonic() + within_s)
+        token = RESPONSE_DEADLINE.set(time.monotonic() + within_s)
         try:
             client = self.client()
-            from hermes_exec.backends.docker.errors import translated
+            from hermes_exec.backends.docker.errors import translate_errors
 
-            with translated():
-                done = work(client)
+            with translate_errors():
+                result = work(client)
             self._answered = True
-            return done
+            return result
         except BackendUnavailable as error:
             if self._answered:
-                away_for_now(error)
+                mark_temporary(error)
             raise
         finally:
-            ANSWERED_UNTIL.reset(token)
+            RESPONSE_DEADLINE.reset(token)
             if self._closed:
                 self._drop_connections()
 

@@ -9,35 +9,35 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from requests import RequestException
 from urllib3.exceptions import HTTPError
 
-from hermes_exec.backends.engine_errors import ErrorRow, translate, unavailable_for_now
+from hermes_exec.backends.engine_errors import ErrorRow, temporarily_unavailable, translate
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError
 
-REFUSED = "Docker refuses the configuration: {said}"
+REFUSED = "Docker refuses the configuration: {reason}"
 ROWS = (
-    ErrorRow(ImageError, "there is no such image: {said}", types=(ImageNotFound,)),
+    ErrorRow(ImageError, "there is no such image: {reason}", types=(ImageNotFound,)),
     ErrorRow(ConfigError, REFUSED, types=(APIError,), statuses=(400,)),
     ErrorRow(ConfigError, REFUSED, r"unable to find (user|group) |network \S+ not found", types=(APIError,)),
     ErrorRow(ConfigError, REFUSED, "could not select device driver", types=(APIError,)),
-    ErrorRow(LaunchError, "Docker answered with {status}: {said}", types=(APIError,)),
+    ErrorRow(LaunchError, "Docker answered with {status}: {reason}", types=(APIError,)),
     ErrorRow(
         BackendUnavailable,
         "this user may not use the Docker daemon: sudo usermod -aG docker $USER, then log in again",
         "Permission denied",
     ),
     ErrorRow(  # silence says nothing about the configuration
-        unavailable_for_now,
-        "the Docker daemon does not answer in time: sudo systemctl restart docker ({said})",
+        temporarily_unavailable,
+        "the Docker daemon does not answer in time: sudo systemctl restart docker ({reason})",
         "(?i)timed out",
     ),
     ErrorRow(
         BackendUnavailable,
-        "no Docker daemon answers: sudo systemctl start docker, or set base_url or DOCKER_HOST ({said})",
+        "no Docker daemon answers: sudo systemctl start docker, or set base_url or DOCKER_HOST ({reason})",
     ),
 )
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Turn errors of the SDK into errors of this library.
 
     Raises:
@@ -51,7 +51,7 @@ def translated() -> Iterator[None]:
     except ExecError:
         raise
     except APIError as error:
-        said, status = str(error.explanation or error), error.status_code
-        raise translate(ROWS, said, failure=error, status=status) from error
+        reason, status = str(error.explanation or error), error.status_code
+        raise translate(ROWS, reason, failure=error, status=status) from error
     except (DockerException, RequestException, HTTPError, OSError) as error:
         raise translate(ROWS, str(error), failure=error) from error

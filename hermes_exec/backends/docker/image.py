@@ -17,7 +17,7 @@ from hermes_exec.backends.docker.build import tag_of
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.dockerfile import directory_of
-from hermes_exec.backends.image_errors import not_built, not_fetched
+from hermes_exec.backends.image_errors import build_error, fetch_error
 from hermes_exec.errors import ExecError, ImageError, LaunchTimeout, QuotaExceeded
 from hermes_exec.file_lock import locked
 from hermes_exec.results import PullProgress
@@ -83,25 +83,25 @@ class Images:
         directory = directory_of(name)
         if directory is not None:
             return await self._ensure_built(name, directory, timeout_s, on_progress)
-        found = await self.find(name)
-        if found is None or (self._config.pull_policy == "always" and name not in self._fetched):
+        facts = await self.find(name)
+        if facts is None or (self._config.pull_policy == "always" and name not in self._fetched):
             await self._pull(name, on_progress)
             self._fetched.add(name)
-            found = await self.find(name)
-        return _ready(name, found)
+            facts = await self.find(name)
+        return _require_facts(name, facts)
 
     async def _ensure_built(
         self, name: str, directory: Path, timeout_s: float, on_progress: Progress | None
     ) -> ImageFacts:
         tag = await self._tag(name)
-        found = await self.find(tag)
-        if found is None:
+        facts = await self.find(tag)
+        if facts is None:
             async with locked(Path.home() / ".cache" / "hermes-exec" / "builds" / tag):
-                found = await self.find(tag)
-                if found is None:
+                facts = await self.find(tag)
+                if facts is None:
                     self._tags[name] = await self._build(name, directory, timeout_s, on_progress)
-                    found = await self.find(self._tags[name])
-        return _ready(name, found)
+                    facts = await self.find(self._tags[name])
+        return _require_facts(name, facts)
 
     async def _tag(self, name: str) -> str:
         """What the engine calls it: of what is built, what its directory held when it was first asked for."""
@@ -114,7 +114,7 @@ class Images:
 
     async def _build(self, name: str, directory: Path, timeout_s: float, on_progress: Progress | None) -> str:
         """The tag of what the directory holds by now."""
-        platform, failed = self._config.platform, partial(not_built, name)
+        platform, failed = self._config.platform, partial(build_error, name)
 
         def work(client: DockerClient) -> str:
             with tempfile.TemporaryFile() as context:
@@ -122,7 +122,7 @@ class Images:
                 context.seek(0)
                 wait_s = max(1, round(timeout_s))
                 events = client.api.build(fileobj=context, tag=tag, platform=platform, timeout=wait_s, **BUILD)
-                _read(name, events, on_progress, failed)
+                _read_events(name, events, on_progress, failed)
             return tag
 
         return await self._follow(work, failed)
@@ -133,11 +133,11 @@ class Images:
         from docker.utils import parse_repository_tag
 
         repository, tag = parse_repository_tag(name)
-        platform, failed = self._config.platform, partial(not_fetched, name)
+        platform, failed = self._config.platform, partial(fetch_error, name)
 
         def work(client: DockerClient) -> None:
             events = client.api.pull(repository, tag=tag or "latest", stream=True, decode=True, platform=platform)
-            _read(name, events, on_progress, failed)
+            _read_events(name, events, on_progress, failed)
 
         await self._follow(work, failed)
 
@@ -150,27 +150,27 @@ class Images:
             raise failed(str(error)) from error
 
 
-def _ready(name: str, found: ImageFacts | None) -> ImageFacts:
-    if found is None:
+def _require_facts(name: str, facts: ImageFacts | None) -> ImageFacts:
+    if facts is None:
         raise ImageError(f"the image {name!r} was made ready and is still not on this engine")
-    return found
+    return facts
 
 
 def _inspect(client: DockerClient, name: str) -> ImageFacts | None:
     from docker.errors import ImageNotFound
 
     try:
-        found: Mapping[str, Any] = client.images.get(name).attrs
+        attributes: Mapping[str, Any] = client.images.get(name).attrs
     except ImageNotFound:
         return None
-    config: Mapping[str, Any] = found.get("Config") or {}
+    config: Mapping[str, Any] = attributes.get("Config") or {}
     user = config.get("User") or None
     plain = None if user in {"0", "root", "0:0", "root:root"} else user
-    system, arch = found.get("Os") or "linux", found.get("Architecture") or "amd64"
-    return ImageFacts(name, found["Id"], system, arch, plain, config.get("WorkingDir") or "/")
+    system, arch = attributes.get("Os") or "linux", attributes.get("Architecture") or "amd64"
+    return ImageFacts(name, attributes["Id"], system, arch, plain, config.get("WorkingDir") or "/")
 
 
-def _read(
+def _read_events(
     name: str,
     events: Generator[Mapping[str, Any]],
     on_progress: Progress | None,
@@ -188,7 +188,7 @@ def _read(
             detail = event.get("progressDetail") or {}
             if event.get("status") == "Downloading" and detail.get("total"):
                 layers[str(event.get("id"))] = (int(detail.get("current", 0)), int(detail["total"]))
-            said = str(event.get("status") or stream).strip().rpartition("\n")[2]
-            if on_progress is not None and said:
+            status = str(event.get("status") or stream).strip().rpartition("\n")[2]
+            if on_progress is not None and status:
                 current, total = (sum(layer[part] for layer in layers.values()) for part in (0, 1))
-                anyio.from_thread.run_sync(on_progress, PullProgress(name, said, current, total))
+                anyio.from_thread.run_sync(on_progress, PullProgress(name, status, current, total))

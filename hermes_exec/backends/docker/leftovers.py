@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 logger = logging.getLogger(__name__)
-STOP_S = 15
+STOP_TIMEOUT_S = 15
 """Longest wait for a runner that removes what its tenants have left."""
-WIPE_S = 60
+WIPE_TIMEOUT_S = 60
 """Longest wait for the removal of what a killed runner has left."""
 WIPE_LABEL = f"{PREFIX}wipe"
 TARGET = "/left"
@@ -42,12 +42,12 @@ def remove(client: DockerClient, container: str, name: str | None = None) -> Non
     from docker.errors import APIError
 
     with contextlib.suppress(APIError):
-        client.api.stop(container, timeout=max(0, min(STOP_S, int(client.api.timeout / 2))))
+        client.api.stop(container, timeout=max(0, min(STOP_TIMEOUT_S, int(client.api.timeout / 2))))
     ended_in_order = False
     try:
-        found: Mapping[str, Any] = client.api.inspect_container(container)
-        name, ended_in_order = str(found["Name"]).removeprefix("/"), found["State"]["ExitCode"] == 0
-        _remove_container(client, container, found)
+        attributes: Mapping[str, Any] = client.api.inspect_container(container)
+        name, ended_in_order = str(attributes["Name"]).removeprefix("/"), attributes["State"]["ExitCode"] == 0
+        _remove_container(client, container, attributes)
     except APIError as error:
         if error.status_code not in GONE:
             raise
@@ -55,9 +55,9 @@ def remove(client: DockerClient, container: str, name: str | None = None) -> Non
         remove_volumes(client, {"label": f"{NAME_LABEL}={name}"}, lambda _: True)
 
 
-def _remove_container(client: DockerClient, container: str, found: Mapping[str, Any]) -> None:
+def _remove_container(client: DockerClient, container: str, attributes: Mapping[str, Any]) -> None:
     end = partial(client.api.remove_container, container, force=True, v=True)
-    layer = ((found.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
+    layer = ((attributes.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
     if layer is None:
         end()
     else:
@@ -79,15 +79,15 @@ def _remove_volume(client: DockerClient, name: str) -> None:
     _remove_or_wipe(client, f"volume-{name}", mount, lambda: client.api.remove_volume(name))
 
 
-def _remove_or_wipe(client: DockerClient, what: str, mount: dict[str, Any], end: Callable[[], object]) -> None:
+def _remove_or_wipe(client: DockerClient, name: str, mount: dict[str, Any], end: Callable[[], object]) -> None:
     """Remove something by `end`; where the engine cannot, let our own program remove its content first."""
     failure = _failure(end)
-    if failure is not None and _wipe(client, what, mount):
+    if failure is not None and _wipe(client, name, mount):
         failure = _failure(end)
         if failure is not None:
-            _create(client, what, mount)
+            _create(client, name, mount)
     if failure is not None:
-        logger.warning("%s: %s", advice_on(what), failure)
+        logger.warning("%s: %s", advice_on(name), failure)
 
 
 def _failure(end: Callable[[], object]) -> str | None:
@@ -101,23 +101,23 @@ def _failure(end: Callable[[], object]) -> str | None:
     return None
 
 
-def _wipe(client: DockerClient, what: str, mount: dict[str, Any]) -> bool:
+def _wipe(client: DockerClient, name: str, mount: dict[str, Any]) -> bool:
     """Remove the content of a mount in a container of its own, which stays when that fails."""
     from docker.errors import APIError
     from requests import RequestException
 
     try:
-        container = _create(client, what, mount)
+        container = _create(client, name, mount)
         client.api.start(container)
-        if client.api.wait(container, timeout=int(min(WIPE_S, client.api.timeout)))["StatusCode"] == 0:
+        if client.api.wait(container, timeout=int(min(WIPE_TIMEOUT_S, client.api.timeout)))["StatusCode"] == 0:
             client.api.remove_container(container)
             return True
     except (APIError, RequestException) as error:
-        logger.debug("%s is not wiped: %s", what, error)
+        logger.debug("%s is not wiped: %s", name, error)
     return False
 
 
-def _create(client: DockerClient, what: str, mount: dict[str, Any]) -> str:
+def _create(client: DockerClient, name: str, mount: dict[str, Any]) -> str:
     """Create the container that is to wipe something; of two at the same time one is refused, by its name."""
     image = make_image(client)
     try:
@@ -128,37 +128,37 @@ def _create(client: DockerClient, what: str, mount: dict[str, Any]) -> str:
             security_opt=["no-new-privileges"],
             read_only=True,
         )
-        made: Mapping[str, Any] = client.api.create_container(
+        container: Mapping[str, Any] = client.api.create_container(
             image=image,
             command=["/runner", "wipe", TARGET],
-            name=f"hermes-exec-wipe-{what}",
-            labels={WIPE_LABEL: what},
+            name=f"hermes-exec-wipe-{name}",
+            labels={WIPE_LABEL: name},
             user="0:0",
             host_config={**host, "Mounts": [mount]},
         )
-        return str(made["Id"])
+        return str(container["Id"])
     finally:
         remove_image(client, image)
 
 
-def left_alone(client: DockerClient, *, retry: bool) -> dict[str, str]:
+def find_leftovers(client: DockerClient, *, retry: bool) -> dict[str, str]:
     """What could not be removed before, and why. Of that which is wiped by now nothing is said, nor, with `retry`, of
     anything that nobody works at: the engine is asked again.
     """
     from docker.errors import APIError
 
-    found: dict[str, str] = {}
+    leftovers: dict[str, str] = {}
     containers: list[Mapping[str, Any]] = client.api.containers(all=True, filters={"label": WIPE_LABEL})
     for each in containers:
-        what = str(each["Labels"][WIPE_LABEL])
+        name = str(each["Labels"][WIPE_LABEL])
         with contextlib.suppress(APIError):
             state: Mapping[str, Any] = client.api.inspect_container(each["Id"])["State"]
             wiped = state["Status"] == "exited" and state["ExitCode"] == 0
             if state["Status"] != "running" and (wiped or retry):
                 client.api.remove_container(each["Id"])
             else:
-                found[what] = client.api.logs(each["Id"], tail=1).decode("utf-8", "replace").strip() or REFUSED
-    return found
+                leftovers[name] = client.api.logs(each["Id"], tail=1).decode("utf-8", "replace").strip() or REFUSED
+    return leftovers
 
 
 def advice_on(what: str) -> str:

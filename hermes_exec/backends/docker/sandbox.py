@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import BY_ITSELF, SandboxStatus
+from hermes_exec.backends.base import OWN_EXIT_CODES, SandboxStatus
 from hermes_exec.backends.docker.container import RUNNER
 from hermes_exec.backends.docker.deadline import deadline
 from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.docker.leftovers import remove
 from hermes_exec.backends.docker.stream import DockerStream
-from hermes_exec.backends.engine_errors import not_opened
+from hermes_exec.backends.engine_errors import open_error
 from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 LOG_LINES = 40
-LAST_RESORT_S = 10.0
+EXIT_TIMEOUT_S = 10.0
 """Longest wait for the engine at the end of a program that did not close its pool, for each container."""
 
 
@@ -44,13 +44,13 @@ class CreatedContainer(NamedTuple):
 class DockerSandbox:
     """One container with a serving runner."""
 
-    def __init__(self, engine: Engine, made: CreatedContainer, stream: socket.socket | None = None) -> None:
+    def __init__(self, engine: Engine, container: CreatedContainer, stream: socket.socket | None = None) -> None:
         self._engine = engine
-        self._made = made
-        self.id = made.id
-        self.user = made.user
-        self.workdir = made.workdir
-        self.limits = made.limits
+        self._container = container
+        self.id = container.id
+        self.user = container.user
+        self.workdir = container.workdir
+        self.limits = container.limits
         self._stream = stream
 
     async def open(self, argv: Sequence[str]) -> FdStream:
@@ -60,14 +60,14 @@ class DockerSandbox:
             return FdStream(stream.detach())
 
         def work(client: DockerClient) -> DockerStream:
-            command = [RUNNER, *argv, "--base", self._made.base]
-            made = client.api.exec_create(self.id, command, stdin=True, stdout=True, stderr=False)
-            return DockerStream(_hijack(client.api.exec_start(made["Id"], socket=True)))
+            command = [RUNNER, *argv, "--base", self._container.base]
+            execution = client.api.exec_create(self.id, command, stdin=True, stdout=True, stderr=False)
+            return DockerStream(_hijack(client.api.exec_start(execution["Id"], socket=True)))
 
         try:
             return await self._engine.make(work, DockerStream.close_now)
         except ExecError as error:
-            raise await not_opened(self, "container", error) from error
+            raise await open_error(self, "container", error) from error
 
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""
@@ -103,13 +103,13 @@ class DockerSandbox:
             # Docker itself could not do something, as when somebody starts the container anew.
             return "outside"
         if oom:
-            return "tenant" if self._made.exclusive else "unknown"
+            return "tenant" if self._container.exclusive else "unknown"
         if code == 137:
             # PID 1 cannot be killed by SIGKILL from inside its own namespace.
             return "outside"
-        if code in BY_ITSELF:
-            return "unknown" if self._made.exclusive else "outside"
-        return "tenant" if self._made.exclusive else "unknown"
+        if code in OWN_EXIT_CODES:
+            return "unknown" if self._container.exclusive else "outside"
+        return "tenant" if self._container.exclusive else "unknown"
 
     def _log_tail(self, client: DockerClient) -> str:
         from docker.errors import DockerException
@@ -138,14 +138,14 @@ class DockerSandbox:
         if scope.cancelled_caught:
             raise BackendUnavailable("the Docker daemon did not remove the container in time")
 
-    def destroy_now(self, within_s: float = LAST_RESORT_S) -> None:
+    def destroy_now(self, within_s: float = EXIT_TIMEOUT_S) -> None:
         """The same in this thread; errors are swallowed."""
         self._drop_stream()
         with contextlib.suppress(ExecError):
             self._engine.call_now(self._remove, within_s)
 
     def _remove(self, client: DockerClient) -> None:
-        remove(client, self.id, self._made.name)
+        remove(client, self.id, self._container.name)
 
     def _drop_stream(self) -> None:
         """Close a first stream that nobody took."""

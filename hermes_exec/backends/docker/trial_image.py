@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.backends import runner_binary
-from hermes_exec.backends.docker.delivery import Entry, archive
+from hermes_exec.backends.docker.delivery import ArchiveEntry, archive
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.errors import ExecError
 
@@ -42,7 +42,7 @@ def remove_image(client: DockerClient, name: str) -> None:
 def make_image(client: DockerClient) -> str:
     """Make an image that holds nothing but `/runner`, without a registry; its name."""
     runner = runner_binary.path("linux", str(client.info()["Architecture"]))
-    data = archive(Entry("runner", 0o755, runner.read_bytes()))
+    data = archive(ArchiveEntry("runner", 0o755, runner.read_bytes()))
     tag = secrets.token_hex(6)
     client.api.import_image_from_data(data, repository=REPOSITORY, tag=tag, changes=["ENV PATH=/"])
     return f"{REPOSITORY}:{tag}"

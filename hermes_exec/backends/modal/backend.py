@@ -17,10 +17,10 @@ import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo, volume_arguments
 from hermes_exec.backends.dockerfile import directory_of
-from hermes_exec.backends.engine_errors import unavailable_for_now
+from hermes_exec.backends.engine_errors import temporarily_unavailable
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
-from hermes_exec.backends.modal.images import RUNNER, Images, told_of
+from hermes_exec.backends.modal.images import RUNNER, Images, report_progress
 from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, workdir_of
 from hermes_exec.backends.modal.stream import Streams
 from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_each, to_strings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LAUNCH_TAG = f"{PREFIX}launch"
 ROOTS_TAG = f"{PREFIX}slot-roots"
 LIMITED = "limit of the sandbox on Modal"
-BEYOND_S = 3600
+LIFETIME_MARGIN_S = 3600
 """How much longer a sandbox may live than its slots are lent."""
 
 
@@ -57,7 +57,7 @@ class ModalBackend:
         try:
             await self._client.call(self._client.hello)
         except LaunchError as error:
-            raise unavailable_for_now(f"Modal is not to be had now, try again later: {error}") from error
+            raise temporarily_unavailable(f"Modal is not to be had now, try again later: {error}") from error
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> ModalSandbox:
         """See ``Backend.launch``."""
@@ -84,25 +84,25 @@ class ModalBackend:
         tags = {**to_tags(labels), LAUNCH_TAG: launch, ROOTS_TAG: "own" if spec.own_roots else "shared"}
         gpus = f" with gpus={self._config.gpus!r}" if self._config.gpus else ""
         try:
-            with told_of(check_options(self._config, spec), f"Modal looks for a place{gpus}", spec.on_progress):
-                made = await modal.Sandbox.create.aio(
+            with report_progress(check_options(self._config, spec), f"Modal looks for a place{gpus}", spec.on_progress):
+                sandbox = await modal.Sandbox.create.aio(
                     *command(self._config, spec), app=app, image=image, tags=tags, **options
                 )
                 # It answers when the sandbox has started. Until there is a GPU for it, say, Modal lets it wait.
-                workdir = await workdir_of(made)
+                workdir = await workdir_of(sandbox)
         except BaseException:
             # Modal may have made it though its answer did not come; one that is made still later ends with its lease.
             with anyio.move_on_after(ANSWER_S, shield=True), contextlib.suppress(Exception):
                 await self._end_all({LAUNCH_TAG: launch})
             raise
         limits = {name: LIMITED if name in ENFORCED else "not enforced" for name in spec.limits.total()}
-        return ModalSandbox(self._client, self._streams, made, workdir, limits, ends_at, exclusive=spec.exclusive)
+        return ModalSandbox(self._client, self._streams, sandbox, workdir, limits, ends_at, exclusive=spec.exclusive)
 
     def _options(self, spec: LaunchSpec) -> dict[str, Any]:
         import modal
 
         config, cpus, memory_mb = self._config, spec.limits.cpus, spec.limits.memory_mb
-        longest = DAY_S if spec.lifetime_s is None else min(DAY_S, int(spec.lifetime_s) + BEYOND_S)
+        longest = DAY_S if spec.lifetime_s is None else min(DAY_S, int(spec.lifetime_s) + LIFETIME_MARGIN_S)
         region = config.region
         named = partial(modal.Secret.from_name, environment_name=config.environment)
         return {
@@ -123,25 +123,25 @@ class ModalBackend:
     def _volumes(self) -> dict[str, modal.Volume]:
         import modal
 
-        found = {}
+        volumes = {}
         for volume in (*self._config.volumes, *self._config.shared_volumes):
             name, target, mode = volume_parts(volume)
-            made = modal.Volume.from_name(name, environment_name=self._config.environment)
-            found[target] = made.with_mount_options(read_only=True) if mode == "ro" else made
-        return found
+            mounted = modal.Volume.from_name(name, environment_name=self._config.environment)
+            volumes[target] = mounted.with_mount_options(read_only=True) if mode == "ro" else mounted
+        return volumes
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """See ``Backend.reap``."""
-        found = {info.sandbox: (sandbox, info) for sandbox, info in await self._client.call(self._found)}
+        sandboxes = {info.sandbox: (sandbox, info) for sandbox, info in await self._client.call(self._list_sandboxes)}
 
         def end(info: SandboxInfo) -> Awaitable[None]:
-            return self._client.call(partial(terminate, found[info.sandbox][0]))
+            return self._client.call(partial(terminate, sandboxes[info.sandbox][0]))
 
-        return await reap_each([info for _, info in found.values()], which, end)
+        return await reap_each([info for _, info in sandboxes.values()], which, end)
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``. Modal tells of those that run."""
-        return [info for _, info in await self._client.call(self._found)]
+        return [info for _, info in await self._client.call(self._list_sandboxes)]
 
     async def _end_all(self, tags: Mapping[str, str]) -> None:
         import modal
@@ -151,7 +151,7 @@ class ModalBackend:
             async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, tags=dict(tags)):
                 await terminate(sandbox)
 
-    async def _found(self) -> list[tuple[modal.Sandbox, SandboxInfo]]:
+    async def _list_sandboxes(self) -> list[tuple[modal.Sandbox, SandboxInfo]]:
         import modal
 
         app = await self._client.app(make=False)
@@ -159,7 +159,7 @@ class ModalBackend:
             return []
         running = [sandbox async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id)]
         tagged = await asyncio.gather(*(sandbox.get_tags.aio() for sandbox in running), return_exceptions=True)
-        found = []
+        sandboxes = []
         for sandbox, tags in zip(running, tagged, strict=True):
             if isinstance(tags, modal.exception.NotFoundError):
                 continue  # it has ended meanwhile
@@ -174,8 +174,8 @@ class ModalBackend:
                     owner=owner_state(labels, shared_engine=True),
                     state="running",
                 )
-                found.append((sandbox, info))
-        return found
+                sandboxes.append((sandbox, info))
+        return sandboxes
 
     async def aclose(self) -> None:
         """End the client's event loop."""
@@ -190,9 +190,9 @@ def check_options(config: ModalConfig, spec: LaunchSpec) -> str:
     name = spec.image or config.image
     if not name:
         raise ConfigError("the modal backend needs an image: SandboxPool('modal', image='…')")
-    asked = set(spec.limits.total()) - spec.default_limits - set(ENFORCED)
-    if asked and not spec.best_effort_limits:
-        named = ", ".join(f"limits.{limit}" for limit in sorted(asked))
+    unsupported = set(spec.limits.total()) - spec.default_limits - set(ENFORCED)
+    if unsupported and not spec.best_effort_limits:
+        named = ", ".join(f"limits.{limit}" for limit in sorted(unsupported))
         raise ConfigError(f"Modal has no bound for {named}: use slot_limits, or best_effort_limits=True")
     return name
 

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
-from hermes_exec.backends.engine_errors import unavailable_for_now
+from hermes_exec.backends.engine_errors import temporarily_unavailable
 from hermes_exec.backends.modal.config import INSTALL, TOKEN
 from hermes_exec.errors import BackendUnavailable, ConfigError
 
@@ -44,26 +44,26 @@ class Client:
         """Do something with the client. Cancelled here, it is cancelled there, and its end is waited for.
 
         Raises:
-            ExecError: as ``translated``; BackendUnavailable also when there is no answer within `within_s`.
+            ExecError: as ``translate_errors``; BackendUnavailable also when there is no answer within `within_s`.
         """
         portal = await anyio.to_thread.run_sync(self._ready)
-        from hermes_exec.backends.modal.errors import translated
+        from hermes_exec.backends.modal.errors import translate_errors
 
-        with translated(), anyio.move_on_after(within_s):
+        with translate_errors(), anyio.move_on_after(within_s):
             return await portal.call_async(work)
         import modal
 
         url = modal.config.config["server_url"]
-        raise unavailable_for_now(
+        raise temporarily_unavailable(
             f"Modal did not answer within {within_s:g} s at {url}: is there a network, and MODAL_SERVER_URL right?"
         )
 
     def call_now(self, work: Callable[[], Awaitable[T]], within_s: float) -> T:
         """The same in this thread."""
         portal = self._ready()
-        from hermes_exec.backends.modal.errors import translated
+        from hermes_exec.backends.modal.errors import translate_errors
 
-        with translated():
+        with translate_errors():
             return portal.start_task_soon(work).result(within_s)
 
     def _ready(self) -> BlockingPortal:

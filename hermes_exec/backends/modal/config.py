@@ -10,7 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.model import Volume
-from hermes_exec.config.pool import PoolConfig, overlaid
+from hermes_exec.config.pool import PoolConfig, merge_options
 
 logger = logging.getLogger(__name__)
 DAY_S = 86_400
@@ -75,9 +75,9 @@ class ModalConfig(BackendConfig):
         from hermes_exec.config.older_names import import_profiles
 
         own, _, left_out = import_profiles(str(path))
-        for told in left_out:
-            logger.warning("%s", told)
+        for message in left_out:
+            logger.warning("%s", message)
         fields = PoolConfig.model_fields
-        usual = {name: fields[name].get_default(call_default_factory=True) for name in values.keys() & fields.keys()}
-        said = {name: value for name, value in values.items() if value is not None and value != usual.get(name)}
-        return overlaid(own, said)
+        defaults = {name: fields[name].get_default(call_default_factory=True) for name in values.keys() & fields.keys()}
+        explicit = {name: value for name, value in values.items() if value is not None and value != defaults.get(name)}
+        return merge_options(own, explicit)

@@ -25,29 +25,29 @@ from hermes_exec.errors import (
 ROWS = (
     ErrorRow(
         BackendUnavailable,
-        f"Modal does not let us in ({{said}}): {TOKEN}",
+        f"Modal does not let us in ({{reason}}): {TOKEN}",
         types=(modal_errors.AuthError, modal_errors.PermissionDeniedError),
     ),
     ErrorRow(
         BackendUnavailable,
-        f"Modal does not know this version of its client ({{said}}): {INSTALL}",
+        f"Modal does not know this version of its client ({{reason}}): {INSTALL}",
         types=(modal_errors.VersionError,),
     ),
-    ErrorRow(QuotaExceeded, "Modal has no room for it: {said}", types=(modal_errors.ResourceExhaustedError,)),
-    ErrorRow(ImageError, "Modal cannot build the image: {said}", types=(modal_errors.ImageBuildError,)),
-    ErrorRow(LaunchError, "Modal refuses: {said}", types=(modal_errors.ConflictError,)),
+    ErrorRow(QuotaExceeded, "Modal has no room for it: {reason}", types=(modal_errors.ResourceExhaustedError,)),
+    ErrorRow(ImageError, "Modal cannot build the image: {reason}", types=(modal_errors.ImageBuildError,)),
+    ErrorRow(LaunchError, "Modal refuses: {reason}", types=(modal_errors.ConflictError,)),
     ErrorRow(
         ConfigError,
-        "Modal refuses what was asked for: {said}",
+        "Modal refuses what was asked for: {reason}",
         types=(modal_errors.InvalidError, modal_errors.NotFoundError, ValueError),
     ),
-    ErrorRow(partial(LaunchError, cause=ErrorCause.PROVIDER), "Modal: {kind}{said}"),
+    ErrorRow(partial(LaunchError, cause=ErrorCause.PROVIDER), "Modal: {kind}{reason}"),
 )
 FOREIGN = (modal_errors.Error, StreamTerminatedError, ValueError, OSError, CancelledError)
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Turn errors of the client into errors of this library, with Modal's own text.
 
     Raises:
@@ -63,6 +63,6 @@ def translated() -> Iterator[None]:
     except ExecError:
         raise
     except FOREIGN as error:
-        said = str(error)
-        kind = f"{type(error).__name__}: " if said else type(error).__name__
-        raise translate(ROWS, said, failure=error, kind=kind) from error
+        reason = str(error)
+        kind = f"{type(error).__name__}: " if reason else type(error).__name__
+        raise translate(ROWS, reason, failure=error, kind=kind) from error

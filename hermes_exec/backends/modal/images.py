@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[PullProgress], None]
 RUNNER = "/hermes-exec/runner"
-TOLD_AFTER_S = 2.0
+REPORT_AFTER_S = 2.0
 LOG_LINES = 40
 LOG_S = 10.0
 
@@ -46,25 +46,25 @@ class Images:
             if name not in self._built:
                 try:
                     with anyio.fail_after(timeout_s):
-                        with told_of(name, "Modal builds the image", on_progress):
+                        with report_progress(name, "Modal builds the image", on_progress):
                             self._built[name] = await self._build(name)
                 except TimeoutError as error:
-                    told = f"the image {name!r} was not built within pull_timeout_s={timeout_s:g}"
-                    raise LaunchTimeout(told) from error
+                    message = f"the image {name!r} was not built within pull_timeout_s={timeout_s:g}"
+                    raise LaunchTimeout(message) from error
         return self._built[name]
 
     async def _build(self, name: str) -> modal.Image:
         from modal.exception import ImageBuildError
 
         # Modal's own machines are of this kind. The file is added when a sandbox starts: the image stays as it is.
-        image = self._described(name).add_local_file(find_runner("linux", "amd64").path, RUNNER)
+        image = self._define_image(name).add_local_file(find_runner("linux", "amd64").path, RUNNER)
         try:
             return await image.build.aio(await self._client.app())
         except ImageBuildError as error:
             log = await _log(image)
             raise ImageError(f"Modal cannot build the image {name!r}: {error}\n{log}".rstrip()) from error
 
-    def _described(self, name: str) -> modal.Image:
+    def _define_image(self, name: str) -> modal.Image:
         import modal
 
         if name in self._config.images:
@@ -78,25 +78,25 @@ class Images:
         where = self._config.environment
         credentials = None if secret is None else modal.Secret.from_name(secret, environment_name=where)
         if (directory := directory_of(name)) is not None:
-            made = modal.Image.from_dockerfile(
+            image = modal.Image.from_dockerfile(
                 directory / DOCKERFILE, context_dir=directory, registry_secret=credentials
             )
         else:
-            made = modal.Image.from_registry(name, secret=credentials)
-        return made.entrypoint([])  # else the runner would be an argument of the image's
+            image = modal.Image.from_registry(name, secret=credentials)
+        return image.entrypoint([])  # else the runner would be an argument of the image's
 
 
 @contextlib.contextmanager
-def told_of(name: str, doing: str, on_progress: Progress | None) -> Iterator[None]:
+def report_progress(name: str, doing: str, on_progress: Progress | None) -> Iterator[None]:
     """Tell of what takes long; an image that Modal has already is ready in a moment."""
     if on_progress is None:
         yield
         return
-    telling = asyncio.get_running_loop().call_later(TOLD_AFTER_S, on_progress, PullProgress(name, doing))
+    report = asyncio.get_running_loop().call_later(REPORT_AFTER_S, on_progress, PullProgress(name, doing))
     try:
         yield
     finally:
-        telling.cancel()
+        report.cancel()
 
 
 async def _log(image: modal.Image) -> str:

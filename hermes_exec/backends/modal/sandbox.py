@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import BY_ITSELF, SandboxStatus
-from hermes_exec.backends.engine_errors import not_opened
+from hermes_exec.backends.base import OWN_EXIT_CODES, SandboxStatus
+from hermes_exec.backends.engine_errors import open_error
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.images import RUNNER
 from hermes_exec.backends.modal.stream import Streams
@@ -26,7 +26,7 @@ STATE_DIR = "/hermes-exec/state"
 BASE = f"{STATE_DIR}/base"
 LOG_S = 2.0
 LOG_BYTES = 8192
-LAST_RESORT_S = 10.0
+EXIT_TIMEOUT_S = 10.0
 
 
 class ModalSandbox:
@@ -60,7 +60,7 @@ class ModalSandbox:
         try:
             return FdStream((await self._client.call(partial(self._open, argv))).detach())
         except ExecError as error:
-            raise await not_opened(self, "sandbox", error) from error
+            raise await open_error(self, "sandbox", error) from error
 
     async def _open(self, argv: Sequence[str]) -> socket.socket:
         return await self._streams.open(await run(self._sandbox, *argv, "--base", BASE))
@@ -95,7 +95,7 @@ class ModalSandbox:
         else:
             reason = f"its runner ended with exit code {code}"
             # Process 1 is an init of Modal's: a tenant of the whole sandbox can kill the runner, or use up memory.
-            suspect = "tenant" if self._exclusive and code not in BY_ITSELF else "unknown"
+            suspect = "tenant" if self._exclusive and code not in OWN_EXIT_CODES else "unknown"
         return SandboxStatus("dead", PostMortem(reason, exit_code=code, log_tail=log, suspect=suspect))
 
     async def _log_tail(self) -> str:
@@ -112,7 +112,7 @@ class ModalSandbox:
         """See ``Sandbox.destroy_now``."""
         if not self._ended:
             with contextlib.suppress(ExecError, OSError, RuntimeError):
-                self._client.call_now(self._end, LAST_RESORT_S)
+                self._client.call_now(self._end, EXIT_TIMEOUT_S)
 
     def signal_now(self, number: int) -> None:
         """See ``Signalable.signal_now``: Modal sends no signals, but ends a sandbox as when it is preempted."""
@@ -147,12 +147,12 @@ async def workdir_of(sandbox: modal.Sandbox) -> str:
         process = await run(sandbox, "cwd", workdir=None)
         return (await process.stdout.read.aio()).decode("utf-8", "replace").rstrip("\n") or "/"
     except NotFoundError as error:
-        code, said = await sandbox.poll.aio(), ""
+        code, log = await sandbox.poll.aio(), ""
         with contextlib.suppress(Exception), anyio.move_on_after(LOG_S):
-            said = (await sandbox.stderr.read.aio())[-LOG_BYTES:].strip()
+            log = (await sandbox.stderr.read.aio())[-LOG_BYTES:].strip()
         why = f"exit code {code} (are limits.memory_mb and limits.cpus enough?)"
-        if said:
-            why += f": {said}"
+        if log:
+            why += f": {log}"
         raise LaunchError(f"the sandbox ended while it started: {why}") from error
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modal.container_process import ContainerProcess
 
-AT_ONCE_BYTES = 1 << 20
+MAX_REQUEST_BYTES = 1 << 20
 """Of what is sent, so much goes in one request: each waits for its answer, so small ones are slow far away."""
 FIRST = 0
 """The first byte of a runner's output: a frame is shorter than 16 MiB."""
-GOODBYE_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
 
 
 class Streams:
@@ -28,7 +28,7 @@ class Streams:
         offset when its own connection breaks; the stream ends when it gives up.
         """
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=theirs, limit=AT_ONCE_BYTES)
+        reader, writer = await asyncio.open_connection(sock=theirs, limit=MAX_REQUEST_BYTES)
         carrier = asyncio.create_task(_carry(process, reader, writer))
         self._carriers.add(carrier)
         carrier.add_done_callback(self._carriers.discard)
@@ -36,17 +36,17 @@ class Streams:
 
 
 async def _carry(process: ContainerProcess[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    async def come() -> None:
-        begun = False
+    async def copy_output() -> None:
+        started = False
         async for data in process.stdout:
-            if not begun and data[0] != FIRST:
+            if not started and data[0] != FIRST:
                 return  # text of an engine, which could not start the process
-            begun = True
+            started = True
             writer.write(data)
             await writer.drain()
 
-    async def go() -> None:
-        while data := await reader.read(AT_ONCE_BYTES):
+    async def copy_input() -> None:
+        while data := await reader.read(MAX_REQUEST_BYTES):
             process.stdin.write(data)
             await process.stdin.drain.aio()
 
@@ -54,7 +54,7 @@ async def _carry(process: ContainerProcess[bytes], reader: asyncio.StreamReader,
         process.stdin.write_eof()
         await process.stdin.drain.aio()
 
-    both = [asyncio.create_task(come()), asyncio.create_task(go())]
+    both = [asyncio.create_task(copy_output()), asyncio.create_task(copy_input())]
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -63,5 +63,5 @@ async def _carry(process: ContainerProcess[bytes], reader: asyncio.StreamReader,
             task.cancel()
         # The process ends with its input, wherever nobody else ends it.
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(end(), GOODBYE_S)
+            await asyncio.wait_for(end(), CLOSE_TIMEOUT_S)
         await asyncio.gather(*both, return_exceptions=True)

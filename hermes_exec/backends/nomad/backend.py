@@ -14,17 +14,25 @@ import anyio
 import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo
-from hermes_exec.backends.engine_errors import why_not_ended
-from hermes_exec.backends.nomad.arrival import taking
+from hermes_exec.backends.engine_errors import end_with_retries
 from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
-from hermes_exec.backends.nomad.errors import task_failed
-from hermes_exec.backends.nomad.job import IMAGE, check_options, check_own_roots, hides, how_enforced, image_of, job
+from hermes_exec.backends.nomad.delivery import receive_command
+from hermes_exec.backends.nomad.errors import task_error
+from hermes_exec.backends.nomad.job import (
+    IMAGE,
+    check_options,
+    check_own_roots,
+    hides,
+    image_of,
+    job,
+    limit_enforcement,
+)
 from hermes_exec.backends.nomad.placement import nodes_of, wait_for_allocation
-from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, send_signal, state_of
+from hermes_exec.backends.nomad.sandbox import NomadSandbox, PlacedJob, events_of, purge, send_signal, state_of
 from hermes_exec.backends.owner import from_strings, owner_state, reap_each
 from hermes_exec.backends.runner_binary import find_runner
-from hermes_exec.backends.singularity.errors import RefusedError, not_started
+from hermes_exec.backends.singularity.errors import RefusedError, start_error
 from hermes_exec.errors import ConfigError, ExecError, IsolationError, LaunchError, QuotaExceeded
 from hermes_exec.results import PullProgress
 
@@ -76,7 +84,7 @@ class NomadBackend:
 
     async def _is_open(self) -> bool:
         if self._open_api is None:
-            self._open_api = await self._cluster.run(self._cluster.facts)
+            self._open_api = await self._cluster.run(self._cluster.is_open)
         return self._open_api
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> NomadSandbox:
@@ -92,15 +100,15 @@ class NomadBackend:
                 lambda client: client.job.register_job(name, wanted), gone
             )
             allocation = await wait_for_allocation(self._cluster, str(registered["EvalID"]), wanted["Job"])
-            workdir = await self._arrived(allocation, spec)
+            workdir = await self._wait_for_runner(allocation, spec)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                failure = await why_not_ended(partial(self._cluster.call, gone))
+                failure = await end_with_retries(partial(self._cluster.call, gone))
             if failure is not None:
                 logger.warning("the job %s is left to its lease: %s", name, failure)
             raise
-        limits = how_enforced(self._config, spec)
-        return NomadSandbox(self._config, self._cluster, Placed(name, allocation, workdir, limits, spec.exclusive))
+        limits = limit_enforcement(self._config, spec)
+        return NomadSandbox(self._config, self._cluster, PlacedJob(name, allocation, workdir, limits, spec.exclusive))
 
     async def _purge_others(self, labels: Labels) -> None:
         async with self._starting:
@@ -115,13 +123,13 @@ class NomadBackend:
         if spec.limits.cpus is None:
             return None
         nodes = await self._cluster.call(nodes_of)
-        found = [node["NodeResources"]["Cpu"] for node in nodes if node.get("Status") == "ready"]
-        per_core: list[float] = [cpu["CpuShares"] / cpu["TotalCpuCores"] for cpu in found if cpu.get("TotalCpuCores")]
+        cpus = [node["NodeResources"]["Cpu"] for node in nodes if node.get("Status") == "ready"]
+        per_core: list[float] = [cpu["CpuShares"] / cpu["TotalCpuCores"] for cpu in cpus if cpu.get("TotalCpuCores")]
         if not per_core:
             raise QuotaExceeded("no node of the Nomad cluster is ready")
         return max(1, math.ceil(spec.limits.cpus * min(per_core)))
 
-    async def _arrived(self, allocation: str, spec: LaunchSpec) -> str:
+    async def _wait_for_runner(self, allocation: str, spec: LaunchSpec) -> str:
         """Wait until the runner is in the sandbox; the working directory of the image.
 
         A node whose exec is used in the moment in which a task starts may keep what was before (AllocState in Nomad's
@@ -132,48 +140,48 @@ class NomadBackend:
             try:
                 if overlooked:
                     await self._cluster.call(partial(send_signal, allocation=allocation, name="SIGCONT"))
-                return await self._bring(allocation)
+                return await self._deliver_runner(allocation)
             except (LaunchError, *STREAM_ERRORS) as error:
                 refusal = str(error)
                 if "Permission denied" in refusal:
                     raise self._cluster.explain(refusal) from error
-            found: Mapping[str, Any] = await self._cluster.call(lambda c: c.allocation.get_allocation(allocation))
-            events = events_of(found)
-            if state_of(found, exclusive=False).state == "dead":
+            info: Mapping[str, Any] = await self._cluster.call(lambda c: c.allocation.get_allocation(allocation))
+            events = events_of(info)
+            if state_of(info, exclusive=False).state == "dead":
                 if self._config.driver == "singularity" and (log := await self._cluster.log_tail(allocation)):
-                    why = not_started(log)
+                    why = start_error(log)
                     raise why.error if isinstance(why, RefusedError) else why
-                raise task_failed(image_of(self._config, spec), events)
+                raise task_error(image_of(self._config, spec), events)
             news = str(events[-1].get("DisplayMessage", "")) if events else ""
             if spec.on_progress is not None and "ownloading image" in news:
                 spec.on_progress(PullProgress(image_of(self._config, spec), news))
-            overlooked = "not started yet" in refusal and found.get("ClientStatus") == "running"
+            overlooked = "not started yet" in refusal and info.get("ClientStatus") == "running"
             await anyio.sleep(pause_s)
             pause_s = min(MOST_POLL_S, pause_s * 1.2)
 
-    async def _bring(self, allocation: str) -> str:
-        stream = await self._cluster.open(allocation, taking(self._config), frames=False)
-        said = b""
+    async def _deliver_runner(self, allocation: str) -> str:
+        stream = await self._cluster.open(allocation, receive_command(self._config), frames=False)
+        output = b""
         try:
-            while b"\n" not in said:
-                said += await stream.receive()
+            while b"\n" not in output:
+                output += await stream.receive()
             runner = find_runner("linux")
             if self._config.runner_delivery == "exec":
-                runner = find_runner("linux", said.decode("utf-8", "replace").removeprefix("for ").strip())
+                runner = find_runner("linux", output.decode("utf-8", "replace").removeprefix("for ").strip())
                 data = await anyio.to_thread.run_sync(runner.path.read_bytes)
                 await stream.send(b"%d\n" % len(data) + data)
-                said = b""
-                while b"\n" not in said:
-                    said += await stream.receive()
-            told = json.loads(said)
-            if told["sha256"] != runner.sha256:
-                raise ConfigError(f"runner_source is another runner than that of this installation: {told['sha256']}")
-            return str(told["workdir"])
+                output = b""
+                while b"\n" not in output:
+                    output += await stream.receive()
+            answer = json.loads(output)
+            if answer["sha256"] != runner.sha256:
+                raise ConfigError(f"runner_source is another runner than that of this installation: {answer['sha256']}")
+            return str(answer["workdir"])
         except (ValueError, LookupError) as error:
             if isinstance(error, ExecError):
                 raise
             raise LaunchError(
-                f"the runner did not arrive in the sandbox: {said[:500].decode('utf-8', 'replace')}"
+                f"the runner did not arrive in the sandbox: {output[:500].decode('utf-8', 'replace')}"
             ) from error
         finally:
             stream.close_now()
@@ -186,10 +194,10 @@ class NomadBackend:
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``."""
-        return await self._cluster.call(self._found)
+        return await self._cluster.call(self._list_jobs)
 
-    def _found(self, client: Nomad) -> list[SandboxInfo]:
-        found = []
+    def _list_jobs(self, client: Nomad) -> list[SandboxInfo]:
+        sandboxes = []
         for each in client.jobs.get_jobs(prefix=PREFIX, meta=True):
             meta: Mapping[str, str] = each.get("Meta") or {}
             labels = from_strings(meta)
@@ -206,8 +214,8 @@ class NomadBackend:
                 created_at=each.get("SubmitTime", 0) / NS_PER_S,
                 ended=state == "dead",
             )
-            found.append(info)
-        return found
+            sandboxes.append(info)
+        return sandboxes
 
     async def aclose(self) -> None:
         """Close the connections; sandboxes and their streams have their own."""

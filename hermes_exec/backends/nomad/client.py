@@ -40,15 +40,15 @@ def connect(config: NomadConfig, session: Session, token: str | None) -> Nomad:
     except ImportError as error:
         raise BackendUnavailable(NOT_INSTALLED) from error
     settings = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
-    given = {name: value for name, value in settings.items() if value is not None}
-    found = Nomad(**given)  # with what it knows of the environment
+    options = {name: value for name, value in settings.items() if value is not None}
+    client = Nomad(**options)  # with what it knows of the environment
     try:
-        given["address"] = address_of(found.address or f"{found.get_uri()}:{found.port}")
+        options["address"] = address_of(client.address or f"{client.get_uri()}:{client.port}")
     except ValueError as error:
         raise ConfigError(f"NOMAD_ADDR: {error}") from None
-    given["token"] = _checked_token(found.token)
+    options["token"] = _validate_token(client.token)
     return Nomad(
-        **given,
+        **options,
         timeout=config.api_timeout_s,
         verify=config.ca_cert or ssl.get_default_verify_paths().cafile or True,  # else that of `requests`
         cert=(config.client_cert, config.client_key) if config.client_cert else None,
@@ -56,8 +56,8 @@ def connect(config: NomadConfig, session: Session, token: str | None) -> Nomad:
     )
 
 
-def _checked_token(found: str | None) -> str:
-    token = (found or "").strip()
+def _validate_token(text: str | None) -> str:
+    token = (text or "").strip()
     if not token.isascii() or not token.isprintable():
         raise ConfigError("the token of Nomad, or NOMAD_TOKEN, has letters that no token has")
     return token

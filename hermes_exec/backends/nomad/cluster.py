@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from hermes_exec.backends.engine_errors import away_for_now, translate
+from hermes_exec.backends.engine_errors import mark_temporary, translate
 from hermes_exec.backends.nomad.client import NOT_INSTALLED, connect, open_session, tls_context
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.errors import NO_ANSWER, ROWS, is_denied
@@ -34,15 +34,15 @@ MAX_CALLS = 16
 PREFIX = "hermes-exec-"
 """With which the names of our jobs begin."""
 TASK = "sandbox"
-PLACE = "hermes-exec"
+TASK_DIRECTORY = "hermes-exec"
 """What is ours in the directory of a task."""
-LOG, LOG_BYTES = f"{TASK}/{PLACE}/log", 8192
+LOG, LOG_BYTES = f"{TASK}/{TASK_DIRECTORY}/log", 8192
 OLDEST = (1, 8)
 RIGHTS = ["submit-job", "alloc-exec", "alloc-lifecycle"]
 """What a token may have to do in its namespace; for programs on the nodes themselves one more."""
-DENIED_S = 1.0
+DENIED_PAUSE_S = 1.0
 """How long after a refusal Nomad is asked once more."""
-MOST_SAID = 2000
+MAX_ANSWER_CHARS = 2000
 """Characters of an answer that are told: a proxy's is a page."""
 
 
@@ -52,7 +52,7 @@ class Cluster:
     def __init__(self, config: NomadConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._made: Nomad | None = None
+        self._client: Nomad | None = None
         self._session: Session | None = None
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
         self._answered = False
@@ -81,29 +81,29 @@ class Cluster:
             ConfigError: Nomad refuses what was asked for.
             NotThere, LaunchError: everything else that it reports.
         """
-        return self._allowed(partial(self.ask_now, work))
+        return self._retry_denied(partial(self.ask_now, work))
 
     def ask_now(self, work: Callable[[Nomad], T]) -> T:
         """The same for what a token need not allow."""
         client = self.client()
-        with self._translated():
+        with self._translate_errors():
             done = work(client)
         self._answered = True
         return done
 
-    def _allowed(self, work: Callable[[], T]) -> T:
+    def _retry_denied(self, work: Callable[[], T]) -> T:
         """Do something that Nomad may refuse. A server that has just started refuses everybody for a moment."""
         try:
             return work()
         except BackendUnavailable as error:
             if not self._answered or not is_denied(error):
                 raise
-        time.sleep(DENIED_S)
+        time.sleep(DENIED_PAUSE_S)
         try:
             return work()
         except BackendUnavailable as error:
             if is_denied(error) and self._lets_nobody_in():
-                away_for_now(error)
+                mark_temporary(error)
             raise
 
     def _lets_nobody_in(self) -> bool:
@@ -118,17 +118,17 @@ class Cluster:
         with self._lock:
             if self._session is None:
                 self._session = open_session(MAX_CALLS)
-            if self._made is None:
+            if self._client is None:
                 own = self._config.token
-                self._made = connect(self._config, self._session, own.get_secret_value() if own else None)
-            return self._made if token is None else connect(self._config, self._session, token)
+                self._client = connect(self._config, self._session, own.get_secret_value() if own else None)
+            return self._client if token is None else connect(self._config, self._session, token)
 
     @property
     def address(self) -> str:
         """Where the cluster is reached."""
         return str(self.client().address)
 
-    def facts(self) -> bool:
+    def is_open(self) -> bool:
         """Whether this cluster lets in everybody; blocking.
 
         Raises:
@@ -136,8 +136,8 @@ class Cluster:
         """
         self.call_now(lambda client: client.jobs.get_jobs(prefix=PREFIX))
         try:
-            told = self.ask_now(lambda client: client.agent.get_agent())
-            build = str(told["config"]["Version"]["Version"])
+            agent = self.ask_now(lambda client: client.agent.get_agent())
+            build = str(agent["config"]["Version"]["Version"])
         except (BackendUnavailable, LookupError, TypeError):  # it takes a further right to be told
             build = ""
         version = re.match(r"(\d+)\.(\d+)", build)
@@ -145,7 +145,7 @@ class Cluster:
             raise BackendUnavailable(f"Nomad at {self.address} is of version {build}: sandboxes need 1.8 or newer")
         try:
             stranger = self.client(token=str(uuid.uuid4()))
-            with self._translated():
+            with self._translate_errors():
                 stranger.jobs.get_jobs(prefix=PREFIX)
         except BackendUnavailable as error:
             if not is_denied(error):  # no answer is no proof of ACLs
@@ -191,7 +191,7 @@ class Cluster:
         where = (url.hostname or "127.0.0.1", url.port or (443 if tls else 80))
         headers = {"X-Nomad-Token": client.token} if client.token else {}
 
-        def opened() -> ExecStream:
+        def connect() -> ExecStream:
             try:
                 fd, websocket = open_websocket(where, target, headers, tls, self._config.api_timeout_s)
             except WebSocketRefused as error:
@@ -200,7 +200,7 @@ class Cluster:
                 raise self.explain(str(error), failure=error) from error
             return ExecStream(fd, websocket, frames=frames)
 
-        return self._allowed(opened)
+        return self._retry_denied(connect)
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
@@ -208,7 +208,7 @@ class Cluster:
             self._session.close()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         from nomad.api.exceptions import BaseNomadException
         from requests import RequestException, Response
         from requests.exceptions import InvalidJSONError
@@ -221,17 +221,17 @@ class Cluster:
                 raise self.explain(response.text.strip(), response.status_code) from error
             raise self.explain(str(response or error), failure=error) from error
         except InvalidJSONError as error:
-            told = f"what answers at {self.address} is no Nomad: set address or NOMAD_ADDR"
-            raise BackendUnavailable(f"{told} ({error})") from error
+            problem = f"what answers at {self.address} is no Nomad: set address or NOMAD_ADDR"
+            raise BackendUnavailable(f"{problem} ({error})") from error
         except (RequestException, OSError) as error:
             raise self.explain(str(error), failure=error) from error
 
-    def explain(self, said: str, status: int | None = None, *, failure: Exception | None = None) -> ExecError:
+    def explain(self, reason: str, status: int | None = None, *, failure: Exception | None = None) -> ExecError:
         """Return the error for an answer of Nomad that is no success, or for a failure in its place."""
         names = {"address": self.address, "policy": self._policy()}
-        error = translate(ROWS, said[:MOST_SAID], failure=failure, status=status, **names)
+        error = translate(ROWS, reason[:MAX_ANSWER_CHARS], failure=failure, status=status, **names)
         if isinstance(error, BackendUnavailable) and NO_ANSWER in str(error):
-            return away_for_now(error) if self._answered or "timed out" in str(error) else error
+            return mark_temporary(error) if self._answered or "timed out" in str(error) else error
         return error
 
     def _policy(self) -> str:

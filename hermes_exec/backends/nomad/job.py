@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot, volume_arguments
-from hermes_exec.backends.nomad.arrival import BOUND, FETCHED, STATE, arrival, artifacts, place_of
-from hermes_exec.backends.nomad.cluster import PLACE, TASK
+from hermes_exec.backends.nomad.cluster import TASK, TASK_DIRECTORY
 from hermes_exec.backends.nomad.config import NomadConfig
+from hermes_exec.backends.nomad.delivery import BOUND, FETCHED, STATE, artifacts, delivery_script, runner_directory
 from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.backends.runner_binary import RunnerBinary
-from hermes_exec.backends.singularity.command import Place, Start, command, limited
+from hermes_exec.backends.singularity.command import LaunchSite, Start, command, limit_options
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import OLDEST, Engine
 from hermes_exec.errors import ConfigError
@@ -23,7 +23,7 @@ HIDDEN = "/sys/firmware"
 """Where a container has the node's directories of its task, which take set-uid programs and device nodes: the engine
 mounts an empty file system over it after all others, so that nobody in the container reaches them."""
 DIRECTORIES = {"ALLOC": HIDDEN, "TASK": f"{HIDDEN}/data", "SECRETS": f"{HIDDEN}/tmp"}
-AS_USUAL = ("/alloc", "/local", "/secrets")
+USUAL_DIRECTORIES = ("/alloc", "/local", "/secrets")
 """The same where a runtime may have no such file system."""
 IMAGE = f"{PREFIX}image"
 LEAST_MEMORY_MB, MEMORY_MB = 1024, 256
@@ -43,8 +43,8 @@ def check_options(config: NomadConfig, spec: LaunchSpec) -> None:
     if not spec.network and config.docker.get("network_mode", "none") != "none":
         raise ConfigError(f"network=False and network_mode={config.docker['network_mode']!r} exclude each other")
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
-        told = "limits.disk_mb cannot be enforced on a job: leave it out (resources.disk reserves it)"
-        raise ConfigError(f"{told}, or say best_effort_limits=True")
+        problem = "limits.disk_mb cannot be enforced on a job: leave it out (resources.disk reserves it)"
+        raise ConfigError(f"{problem}, or say best_effort_limits=True")
     if config.resources.cores is not None and spec.limits.cpus is not None:
         raise ConfigError("limits.cpus and resources.cores exclude each other")
 
@@ -68,15 +68,15 @@ def image_of(config: NomadConfig, spec: LaunchSpec) -> str:
     return spec.image or config.image or ""
 
 
-def how_enforced(config: NomadConfig, spec: LaunchSpec) -> dict[str, str]:
+def limit_enforcement(config: NomadConfig, spec: LaunchSpec) -> dict[str, str]:
     """How each limit of a sandbox is enforced."""
-    by_cgroup = {"cpus", "memory_mb", "pids"} if config.driver == "docker" or _limited(spec) else set()
+    by_cgroup = {"cpus", "memory_mb", "pids"} if config.driver == "docker" or _needs_cgroups(spec) else set()
     return {name: "cgroup of the container" if name in by_cgroup else "not enforced" for name in spec.limits.total()}
 
 
-def _limited(spec: LaunchSpec) -> bool:
+def _needs_cgroups(spec: LaunchSpec) -> bool:
     """Whether Apptainer is to make cgroups, which not all nodes have: only for limits that somebody asked for."""
-    return bool(limited(spec)) and not set(spec.limits.total()) <= spec.default_limits
+    return bool(limit_options(spec)) and not set(spec.limits.total()) <= spec.default_limits
 
 
 def job(
@@ -103,7 +103,7 @@ def job(
         "EphemeralDisk": {"SizeMB": config.resources.disk},
     }
     constraints = [{"LTarget": c.attribute, "Operand": c.operator, "RTarget": c.value} for c in config.constraints]
-    made = {
+    fields = {
         "ID": name,
         "Name": name,
         "Type": "batch",
@@ -117,7 +117,7 @@ def job(
         "TaskGroups": [group],
     }
     # A job of this name is never changed: that would end the sandbox.
-    job = {key: value for key, value in made.items() if value is not None}
+    job = {key: value for key, value in fields.items() if value is not None}
     return {"Job": job, "EnforceIndex": True, "JobModifyIndex": 0}
 
 
@@ -129,29 +129,35 @@ def _resources(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> dict[s
     return {**{name: value for name, value in values.items() if value is not None}, "Devices": devices}
 
 
-def asked_for(job: Mapping[str, Any]) -> dict[str, int]:
+def resource_request(job: Mapping[str, Any]) -> dict[str, int]:
     """How much a job asks for, as the scheduler calls it, as far as it says so."""
     (group,) = job["TaskGroups"]
     resources = group["Tasks"][0]["Resources"]
-    asked = {
+    requested = {
         "memory": resources.get("MemoryMB"),
         "cpu": resources.get("CPU"),
         "cores": resources.get("Cores"),
         "disk": group["EphemeralDisk"]["SizeMB"],
     }
-    return {what: size for what, size in asked.items() if size}
+    return {name: size for name, size in requested.items() if size}
 
 
 def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: int | None) -> dict[str, Any]:
-    place, hidden = place_of(config), hides(config)
-    serve = ["serve", "--base", f"{place}/base", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
-    for directory in (HIDDEN,) if hidden else AS_USUAL:
+    base, hidden = runner_directory(config), hides(config)
+    serve = ["serve", "--base", f"{base}/base", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
+    for directory in (HIDDEN,) if hidden else USUAL_DIRECTORIES:
         serve += ["--hide", directory]
     serve += volume_arguments(config.volumes)
     if config.runner_delivery == "bind":
         start = [BOUND, *serve]
     else:
-        start = ["/bin/sh", "-c", f'{arrival(config, spec, runner)}cd / && exec {place}/runner "$@"', "sh", *serve]
+        start = [
+            "/bin/sh",
+            "-c",
+            f'{delivery_script(config, spec, runner)}cd / && exec {base}/runner "$@"',
+            "sh",
+            *serve,
+        ]
     options = _docker_options(config, spec, mhz)
     options |= {"image": image_of(config, spec), "image_pull_timeout": f"{round(spec.pull_timeout_s)}s"}
     options |= {"entrypoint": start[:1], "args": start[1:], "volumes": _docker_volumes(config, runner)}
@@ -165,7 +171,7 @@ def _docker_options(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> d
     """Return the options of a container that the configuration and the limits say."""
     options = dict(config.docker)
     if options.get("readonly_rootfs") and not options.get("privileged"):
-        target = STATE if place_of(config) == STATE else "/tmp"
+        target = STATE if runner_directory(config) == STATE else "/tmp"
         options["mount"] = [*options.get("mount", ()), {"type": "volume", "target": target}]
     if "mknod" not in (name.lower() for name in options.get("cap_add", ())):
         options["cap_drop"] = [*options.get("cap_drop", ()), "mknod"]
@@ -184,9 +190,9 @@ def _docker_options(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> d
 def _docker_volumes(config: NomadConfig, runner: RunnerBinary) -> list[str]:
     volumes = list(config.volumes)
     if config.docker.get("privileged"):
-        volumes.append(f"{PLACE}:{STATE}")  # of the task's directory: overlays cannot lie on an overlay
+        volumes.append(f"{TASK_DIRECTORY}:{STATE}")  # of the task's directory: overlays cannot lie on an overlay
     if config.runner_delivery == "artifact":
-        volumes.append(f"local/{PLACE}:{FETCHED}:ro")
+        volumes.append(f"local/{TASK_DIRECTORY}:{FETCHED}:ro")
     if config.runner_delivery == "bind":
         volumes.append(f"{config.runner_source or runner.path.resolve()}:{BOUND}:ro")
     return volumes
@@ -196,17 +202,17 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
     """Apptainer, started by the agent's user, which is root: a shell makes the directories, and leaves out mounts of
     what this node does not have.
     """
-    made: list[str] = []
+    directories: list[str] = []
 
     def make(name: str) -> str:
-        made.append(name)
+        directories.append(name)
         return f"{HERE}/{name}"
 
-    place = Place(HERE, secrets.token_hex(4), 0, make, lambda _: True)
+    site = LaunchSite(HERE, secrets.token_hex(4), 0, make, lambda _: True)
     engine, image = Engine(config.binary, "apptainer", OLDEST["apptainer"]), image_of(config, spec)
-    start = Start(engine, image, f"{HERE}/runner", True, _limited(spec))
+    start = Start(engine, image, f"{HERE}/runner", True, _needs_cgroups(spec))
     options = SingularityConfig(volumes=config.volumes, gpus="all" if config.gpus else None)
-    argv = command(options, spec, start, place)
+    argv = command(options, spec, start, site)
     argv.remove("--until-stdin-ends")
     lines = ["set --"]
     for word in argv:
@@ -216,7 +222,7 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
         else:
             lines[-1] = f'[ ! -e {optional[1]} ] || set -- "$@" --mount {shlex.quote(word)}'
     hosts = "cp /etc/hosts hosts" if spec.network else "echo 127.0.0.1 localhost >hosts"
-    script = f"{arrival(config, spec, runner)}mkdir -p {' '.join(made)} && {hosts} || exit\n"
+    script = f"{delivery_script(config, spec, runner)}mkdir -p {' '.join(directories)} && {hosts} || exit\n"
     script += "\n".join(lines).replace(HERE, '"$PWD"') + '\nexec "$@" 2>log'
     env = {f"APPTAINERENV_{name}": value for name, value in config.env.items()}
     return {"Driver": "raw_exec", "Env": env, "Config": {"command": "/bin/sh", "args": ["-c", script]}}

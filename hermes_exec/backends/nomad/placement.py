@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from hermes_exec.backends.nomad.cluster import Cluster
-from hermes_exec.backends.nomad.job import asked_for
+from hermes_exec.backends.nomad.job import resource_request
 from hermes_exec.errors import ErrorCause, ExecError, LaunchError, QuotaExceeded
 
 if TYPE_CHECKING:
@@ -55,19 +55,19 @@ async def wait_for_allocation(cluster: Cluster, evaluation: str, job: Mapping[st
         LaunchError: no node can have it, now (QuotaExceeded) or ever.
     """
     while True:
-        found: Mapping[str, Any] = await cluster.call(lambda client: client.evaluation.get_evaluation(evaluation))
-        for metrics in (found.get("FailedTGAllocs") or {}).values():
-            nodes = await _known_nodes(cluster) if metrics.get("DimensionExhausted") else []
-            raise unplaced(metrics, job, nodes)
-        if found.get("Status") in {"failed", "canceled"}:
-            raise LaunchError(f"Nomad did not place the sandbox: {found.get('StatusDescription')}")
+        info: Mapping[str, Any] = await cluster.call(lambda client: client.evaluation.get_evaluation(evaluation))
+        for metrics in (info.get("FailedTGAllocs") or {}).values():
+            nodes = await _list_nodes(cluster) if metrics.get("DimensionExhausted") else []
+            raise placement_error(metrics, job, nodes)
+        if info.get("Status") in {"failed", "canceled"}:
+            raise LaunchError(f"Nomad did not place the sandbox: {info.get('StatusDescription')}")
         allocations = await cluster.call(lambda client: client.evaluation.get_allocations(evaluation))
         if allocations:
             return str(allocations[0]["ID"])
         await anyio.sleep(POLL_S)
 
 
-async def _known_nodes(cluster: Cluster) -> list[Mapping[str, Any]]:
+async def _list_nodes(cluster: Cluster) -> list[Mapping[str, Any]]:
     """Return the nodes of the cluster, none where the token lacks the further right that it takes."""
     try:
         return await cluster.run(partial(cluster.ask_now, nodes_of))
@@ -75,27 +75,29 @@ async def _known_nodes(cluster: Cluster) -> list[Mapping[str, Any]]:
         return []
 
 
-def unplaced(metrics: Mapping[str, Any], job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> LaunchError:
+def placement_error(
+    metrics: Mapping[str, Any], job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]
+) -> LaunchError:
     """Return the error for a job that no node can have, with the scheduler's reasons: QuotaExceeded where that may
     change. `nodes` are those of the cluster, as far as they are known.
     """
-    asked = asked_for(job)
+    requested = resource_request(job)
     reasons = [f"{count} filtered by {why}" for why, count in (metrics.get("ConstraintFiltered") or {}).items()]
-    for what, count in (metrics.get("DimensionExhausted") or {}).items():
-        if what not in asked:
-            reasons.append(f"{count} have no {what} left")
+    for name, count in (metrics.get("DimensionExhausted") or {}).items():
+        if name not in requested:
+            reasons.append(f"{count} have no {name} left")
             continue
-        resource = RESOURCES[what]
-        wanted = f"the sandbox asks for {asked[what]} {resource.unit}"
+        resource = RESOURCES[name]
+        wanted = f"the sandbox asks for {requested[name]} {resource.unit}"
         most = max(map(resource.of, nodes), default=None)
-        if most is not None and most < asked[what]:
+        if most is not None and most < requested[name]:
             return _never(
                 f"no node of the Nomad cluster is large enough: {wanted}, and the largest has {most}: set "
                 f"{resource.option}"
             )
-        reasons.append(f"{count} have no {what} left ({wanted})")
+        reasons.append(f"{count} have no {name} left ({wanted})")
     reasons += [f"{count} filtered as class {why}" for why, count in (metrics.get("ClassFiltered") or {}).items()]
-    reasons += [f"quota exhausted: {what}" for what in metrics.get("QuotaExhausted") or ()]
+    reasons += [f"quota exhausted: {name}" for name in metrics.get("QuotaExhausted") or ()]
     anywhere = list(job["Datacenters"]) == ["*"]
     may_change = metrics.get("NodesExhausted") or metrics.get("QuotaExhausted") or (anywhere and not reasons)
     if not reasons:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from hermes_exec.backends.base import BY_ITSELF, SandboxStatus
-from hermes_exec.backends.engine_errors import not_opened
-from hermes_exec.backends.nomad.arrival import program
+from hermes_exec.backends.base import OWN_EXIT_CODES, SandboxStatus
+from hermes_exec.backends.engine_errors import open_error
 from hermes_exec.backends.nomad.cluster import TASK, Cluster
-from hermes_exec.backends.nomad.errors import NotThere
+from hermes_exec.backends.nomad.delivery import runner_command
+from hermes_exec.backends.nomad.errors import NotFound
 from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from hermes_exec.backends.nomad.config import NomadConfig
     from hermes_exec.backends.nomad.exec_stream import ExecStream
 
-DESTROY_S = 30.0
+DESTROY_TIMEOUT_S = 30.0
 """Longest wait for a cluster that is to end a job."""
 
 
-class Placed(NamedTuple):
+class PlacedJob(NamedTuple):
     """What a launch knows of the job that it has made."""
 
     name: str
@@ -42,38 +42,38 @@ class NomadSandbox:
 
     user: str | None = None
 
-    def __init__(self, config: NomadConfig, cluster: Cluster, placed: Placed) -> None:
+    def __init__(self, config: NomadConfig, cluster: Cluster, job: PlacedJob) -> None:
         self._config = config
         self._cluster = cluster
-        self._placed = placed
-        self.id = placed.name
-        self.workdir = placed.workdir
-        self.limits = placed.limits
+        self._job = job
+        self.id = job.name
+        self.workdir = job.workdir
+        self.limits = job.limits
 
     async def open(self, argv: Sequence[str]) -> ExecStream:
         """See ``Sandbox.open``."""
         try:
-            return await self._cluster.open(self._placed.allocation, program(self._config, *argv, base=True))
+            return await self._cluster.open(self._job.allocation, runner_command(self._config, *argv, base=True))
         except ExecError as error:
-            raise await not_opened(self, "job", error) from error
+            raise await open_error(self, "job", error) from error
 
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""
         try:
-            found = await self._cluster.call(lambda client: client.allocation.get_allocation(self._placed.allocation))
-            status = state_of(found, exclusive=self._placed.exclusive)
+            allocation = await self._cluster.call(lambda client: client.allocation.get_allocation(self._job.allocation))
+            status = state_of(allocation, exclusive=self._job.exclusive)
             if status.post_mortem is None:
                 return status
-            tail = await self._cluster.log_tail(self._placed.allocation)
+            tail = await self._cluster.log_tail(self._job.allocation)
             return SandboxStatus("dead", replace(status.post_mortem, log_tail=tail))
-        except NotThere:
+        except NotFound:
             return SandboxStatus("dead", PostMortem("the job was removed", suspect="outside"))
         except ExecError as error:
             return SandboxStatus("unknown", detail=str(error))
 
     async def destroy(self) -> None:
         """See ``Sandbox.destroy``. A cancelled caller waits for it, but not for a silent cluster."""
-        with anyio.move_on_after(DESTROY_S, shield=True) as scope:
+        with anyio.move_on_after(DESTROY_TIMEOUT_S, shield=True) as scope:
             await self._cluster.call(self._purge)
         if scope.cancelled_caught:
             raise BackendUnavailable("Nomad did not end the job in time")
@@ -88,7 +88,7 @@ class NomadSandbox:
 
     def signal_now(self, number: int) -> None:
         """See ``Signalable.signal_now``."""
-        name, allocation = signal.Signals(number).name, self._placed.allocation
+        name, allocation = signal.Signals(number).name, self._job.allocation
         self._cluster.call_now(lambda client: send_signal(client, allocation, name))
 
 
@@ -134,7 +134,7 @@ def _suspect(code: int | None, oom: bool, exclusive: bool) -> Suspect:
     # PID 1 cannot be killed by SIGKILL from inside its own namespace; without a code it was the cluster's doing.
     if code in {None, 137}:
         return "outside"
-    return "tenant" if exclusive and code not in BY_ITSELF else "unknown"
+    return "tenant" if exclusive and code not in OWN_EXIT_CODES else "unknown"
 
 
 def events_of(allocation: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -29,10 +29,10 @@ from hermes_exec.backends.owner import descendants
 from hermes_exec.backends.process import kill_with_descendants, start_child
 from hermes_exec.backends.removal import remove_tree
 from hermes_exec.backends.sandbox_directory import SandboxDirectory, check_parent, make_directory
-from hermes_exec.backends.singularity.command import Start, command, how_enforced, limited, place_here
+from hermes_exec.backends.singularity.command import Start, command, limit_enforcement, limit_options, local_site
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import Engine, check_options, environment, fakeroot, find_engine, image_of
-from hermes_exec.backends.singularity.errors import Refused, RefusedError, not_started
+from hermes_exec.backends.singularity.errors import RefusedError, RefusedFeature, start_error
 from hermes_exec.backends.singularity.images import Images
 from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
 from hermes_exec.backends.strict_path import make_private_directory
@@ -42,7 +42,7 @@ from hermes_exec.errors import ExecError, LaunchError
 logger = logging.getLogger(__name__)
 PREFIX = "hermes-singularity-"
 """With which the names of the sandboxes' directories begin."""
-START_S = 60.0
+START_TIMEOUT_S = 60.0
 """Longest wait for the runner of a new sandbox; its image is there already."""
 POLL_S = 0.005
 
@@ -60,7 +60,7 @@ class SingularityBackend(HostBackend):
         self._config = config
         self._images = Images(config)
         self._engine: Engine | None = None
-        self._refused: set[Refused] = set()
+        self._refused: set[RefusedFeature] = set()
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
@@ -117,7 +117,7 @@ class SingularityBackend(HostBackend):
         runner = runner_binary.path()
         while True:
             on_disk = self._config.overlay != "memory" and "overlay" not in self._refused
-            with_limits = bool(limited(spec)) and "limits" not in self._refused
+            with_limits = bool(limit_options(spec)) and "limits" not in self._refused
             try:
                 return self._start(spec, labels, Start(engine, image, runner, on_disk, with_limits), given_up)
             except RefusedError as error:
@@ -132,14 +132,14 @@ class SingularityBackend(HostBackend):
     def _start(self, spec: LaunchSpec, labels: Labels, start: Start, given_up: threading.Event) -> SingularitySandbox:
         directory = make_directory(self._config.base_dir, PREFIX, labels)
         try:
-            argv = command(self._config, spec, start, place_here(directory, spec.network))
+            argv = command(self._config, spec, start, local_site(directory, spec.network))
             env = environment(self._config, start.engine)
             process = start_child(argv, directory.log, env, subprocess.PIPE)
         except OSError as error:
             directory.remove()
             raise LaunchError(f"the sandbox cannot be started: {error}") from error
         try:
-            pid = _wait(process, directory, given_up)
+            pid = _wait_for_runner(process, directory, given_up)
         except BaseException:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -153,7 +153,7 @@ class SingularityBackend(HostBackend):
             pid,
             directory,
             Path(start.runner),
-            limits=how_enforced(spec, with_limits=start.with_limits),
+            limits=limit_enforcement(spec, with_limits=start.with_limits),
             remove=self._remove,
             exclusive=spec.exclusive,
         )
@@ -171,7 +171,9 @@ class SingularityBackend(HostBackend):
             argv += ["--bind", f"{path}:/hermes-exec-left", str(directory)]
             argv += ["/runner", "end", "--base", "/hermes-exec-left/base"]
             env = environment(self._config, engine)
-            subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_S, check=False)
+            subprocess.run(
+                argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_TIMEOUT_S, check=False
+            )
         except (OSError, ExecError, subprocess.TimeoutExpired) as error:
             logger.debug("%s cannot be removed with fakeroot: %s", path, error)
         finally:
@@ -193,22 +195,22 @@ async def _set_when_cancelled(event: threading.Event) -> None:
         event.set()
 
 
-def _wait(process: subprocess.Popen[bytes], directory: SandboxDirectory, given_up: threading.Event) -> int:
+def _wait_for_runner(process: subprocess.Popen[bytes], directory: SandboxDirectory, given_up: threading.Event) -> int:
     """Wait until the runner serves; its pid on this host.
 
     Raises:
         LaunchError: the engine ended before, or nothing came of it.
     """
-    deadline, socket = time.monotonic() + START_S, base_of(directory) / "run" / "socket"
+    deadline, socket = time.monotonic() + START_TIMEOUT_S, base_of(directory) / "run" / "socket"
     while time.monotonic() < deadline:
         ended = process.poll() is not None
         if socket.exists() and (pid := _process_1(process.pid)) is not None:
             return pid
         if ended:
-            raise not_started(directory.log_tail())
+            raise start_error(directory.log_tail())
         if given_up.wait(POLL_S):
             raise LaunchError("nobody waits for the sandbox any more")
-    raise LaunchError(f"the sandbox did not start within {START_S:g} s: {directory.log_tail()[-500:]}")
+    raise LaunchError(f"the sandbox did not start within {START_TIMEOUT_S:g} s: {directory.log_tail()[-500:]}")
 
 
 def _process_1(starter: int) -> int | None:

@@ -49,7 +49,7 @@ HIDDEN = (
 )
 DEVICES = ("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module")
 """What root of a sandbox may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
-LEFT_OUT = (
+UNSET_VARIABLES = (
     "APPTAINER_*",
     "SINGULARITY_*",
     "HOME",
@@ -62,7 +62,7 @@ LEFT_OUT = (
 """Variables that the engine sets in each sandbox, its own paths on the host among them."""
 
 
-def limited(spec: LaunchSpec) -> dict[str, str]:
+def limit_options(spec: LaunchSpec) -> dict[str, str]:
     """Those limits of a sandbox that a cgroup can enforce, in the engine's options."""
     limits = spec.limits
     values: dict[str, object] = {"--cpus": limits.cpus, "--pids-limit": spec.sandbox_pids}
@@ -71,7 +71,7 @@ def limited(spec: LaunchSpec) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def how_enforced(spec: LaunchSpec, *, with_limits: bool) -> dict[str, str]:
+def limit_enforcement(spec: LaunchSpec, *, with_limits: bool) -> dict[str, str]:
     """Return how each limit of a sandbox is enforced."""
     by_cgroup = {"cpus", "memory_mb", "pids"} if with_limits else set()
     return {name: "cgroup of the sandbox" if name in by_cgroup else "not enforced" for name in spec.limits.total()}
@@ -87,7 +87,7 @@ class Start(NamedTuple):
     with_limits: bool
 
 
-class Place(NamedTuple):
+class LaunchSite(NamedTuple):
     """Where a sandbox is started: its directory there, with a file ``hosts``; by whom; what makes a directory in it,
     and tells what the host has.
     """
@@ -99,22 +99,22 @@ class Place(NamedTuple):
     exists: Callable[[str], bool]
 
 
-def place_here(directory: SandboxDirectory, network: bool) -> Place:
+def local_site(directory: SandboxDirectory, network: bool) -> LaunchSite:
     """A place on this host."""
     (directory.path / "hosts").write_text(_hosts(network), "utf-8")
-    return Place(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
+    return LaunchSite(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
 
 
-def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
+def command(config: SingularityConfig, spec: LaunchSpec, start: Start, site: LaunchSite) -> list[str]:
     """What starts the sandbox; the directories that it names are made."""
-    home = _home() if spec.exclusive and not config.fakeroot and place.uid else None
+    home = _home() if spec.exclusive and not config.fakeroot and site.uid else None
     argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-umask", "--no-eval"]
-    argv += _container_options(config, spec, start, place)
+    argv += _container_options(config, spec, start, site)
     if home is None:
         argv += ["--no-home"]
     else:
-        argv += ["--home", f"{place.make('home')}:{home}"]
-    for mount in _mounts(config, spec, start, place):
+        argv += ["--home", f"{site.make('home')}:{home}"]
+    for mount in _mounts(config, spec, start, site):
         argv += ["--mount", mount]
     argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s)]
     argv += ["--filter", "--until-stdin-ends", "--own", "/tmp", "--own", "/var/tmp"]
@@ -122,17 +122,17 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Pl
         argv += ["--own", home]
     if spec.network:
         argv += ["--network-of", "host"]
-    for name in LEFT_OUT:
+    for name in UNSET_VARIABLES:
         argv += ["--unset", name]
     return argv + volume_arguments(config.volumes, config.shared_volumes)
 
 
-def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
+def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start, site: LaunchSite) -> list[str]:
     """Return the engine's options for a sandbox, but for its home and its mounts."""
-    argv = ["--pwd", "/", "--workdir", place.make("work"), "--no-mount", "bind-paths"]
-    argv += ["--hostname", f"sandbox-{place.name[-8:].replace('_', '0')}"]
+    argv = ["--pwd", "/", "--workdir", site.make("work"), "--no-mount", "bind-paths"]
+    argv += ["--hostname", f"sandbox-{site.name[-8:].replace('_', '0')}"]
     if start.overlay_on_disk:
-        argv += ["--overlay", place.make("overlay")]
+        argv += ["--overlay", site.make("overlay")]
     else:
         argv += ["--writable-tmpfs"]
     if not spec.network:
@@ -142,9 +142,9 @@ def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start
     if config.fakeroot:
         argv += fakeroot(start.engine)
     if start.with_limits:
-        for option, value in limited(spec).items():
+        for option, value in limit_options(spec).items():
             argv += [option, value]
-    if place.uid == 0:
+    if site.uid == 0:
         capabilities = ",".join(f"CAP_{name}" for name in CAPABILITIES)
         argv += ["--no-privs", "--add-caps", capabilities, "--no-mount", "sys"]
     return argv
@@ -159,21 +159,21 @@ def _home() -> str | None:
     return home if re.fullmatch("(/[^/:]+)+", home) else None
 
 
-def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> Iterator[str]:
-    yield _mount(place.make("state"), f"{MOUNT}/state")
+def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, site: LaunchSite) -> Iterator[str]:
+    yield _mount(site.make("state"), f"{MOUNT}/state")
     yield _mount(str(start.runner), RUNNER, read_only=True)
-    yield _mount(f"{place.directory}/hosts", "/etc/hosts")
+    yield _mount(f"{site.directory}/hosts", "/etc/hosts")
     for volume in (*config.volumes, *config.shared_volumes):
         source, target, mode = volume_parts(volume)
         yield _mount(source, target, read_only=mode == "ro")
-    if place.uid != 0:
+    if site.uid != 0:
         return
-    yield from (_mount(path, path, read_only=True) for path in DEVICES if place.exists(path))
+    yield from (_mount(path, path, read_only=True) for path in DEVICES if site.exists(path))
     if spec.exclusive and not spec.own_roots:
         # Its tenant is root of this host; where slots have roots of their own, the runner does the same for each.
-        yield from (_mount(path, path, read_only=True) for path in READ_ONLY if place.exists(path))
-        empty = place.make("empty")
-        for path in filter(place.exists, HIDDEN):
+        yield from (_mount(path, path, read_only=True) for path in READ_ONLY if site.exists(path))
+        empty = site.make("empty")
+        for path in filter(site.exists, HIDDEN):
             yield _mount(empty if path.endswith("/") else "/dev/null", path.rstrip("/"), read_only=True)
 
 

@@ -9,7 +9,7 @@ import subprocess
 from typing import NamedTuple
 
 from hermes_exec.backends.base import LaunchSpec
-from hermes_exec.backends.engine_errors import unavailable_for_now
+from hermes_exec.backends.engine_errors import temporarily_unavailable
 from hermes_exec.backends.process import SYSTEM_PATH
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.config.model import volume_parts
@@ -48,17 +48,18 @@ def find_engine(binary: str | None) -> Engine:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise unavailable_for_now(f"{path} --version did not answer within {ANSWER_S:g} s") from error
+        raise temporarily_unavailable(f"{path} --version did not answer within {ANSWER_S:g} s") from error
     except OSError as error:
         raise BackendUnavailable(f"{path} cannot be started: {error}") from error
-    told = re.match(r"(apptainer|singularity-ce) version (\d+)\.(\d+)", done.stdout)
-    if told is not None:
-        engine = Engine(path, told[1], (int(told[2]), int(told[3])))
+    version = re.match(r"(apptainer|singularity-ce) version (\d+)\.(\d+)", done.stdout)
+    if version is not None:
+        engine = Engine(path, version[1], (int(version[2]), int(version[3])))
         if engine.version >= OLDEST[engine.family]:
             return engine
-    said = (done.stdout or done.stderr).strip()[:200]
+    output = (done.stdout or done.stderr).strip()[:200]
     raise BackendUnavailable(
-        f"{path} says {said!r}: sandboxes need Apptainer 1.1 or SingularityCE 3.10 or newer; `binary` names another one"
+        f"{path} says {output!r}: sandboxes need Apptainer 1.1 or SingularityCE 3.10 or newer; `binary` names another "
+        "one"
     )
 
 

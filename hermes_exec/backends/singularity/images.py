@@ -17,11 +17,11 @@ import anyio
 import anyio.to_thread
 from anyio.abc import Process
 
-from hermes_exec.backends.process import with_us
+from hermes_exec.backends.process import tie_to_parent
 from hermes_exec.backends.removal import remove_tree
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import Engine
-from hermes_exec.backends.singularity.errors import image_not_built
+from hermes_exec.backends.singularity.errors import image_build_error
 from hermes_exec.backends.singularity.sources import Source, find, mounts_files
 from hermes_exec.errors import ConfigError, ImageError, LaunchTimeout
 from hermes_exec.file_lock import locked
@@ -30,7 +30,7 @@ from hermes_exec.results import PullProgress
 Progress = Callable[[PullProgress], None]
 GRACE_S = 5.0
 CREDENTIALS = "(APPTAINER|SINGULARITY|DOCKER)_.*|REGISTRY_AUTH_FILE"
-SAID_BYTES = 4096
+MAX_OUTPUT_CHARS = 4096
 
 
 class Images:
@@ -45,7 +45,7 @@ class Images:
         """ImageError when the image is a file that is not there, or may not be fetched; blocking."""
         source = find(name)
         if isinstance(source, Source):
-            self._check_policy(name, self._cached(source))
+            self._check_policy(name, self._cache_path(source))
 
     def _check_policy(self, name: str, path: Path) -> None:
         if self._config.pull_policy == "never" and not path.exists():
@@ -72,7 +72,7 @@ class Images:
         source = await anyio.to_thread.run_sync(find, name, abandon_on_cancel=True)
         if isinstance(source, Path):
             return source
-        path = self._cached(source)
+        path = self._cache_path(source)
         if not path.exists():
             self._check_policy(name, path)
             try:
@@ -81,11 +81,11 @@ class Images:
                     if not path.exists():
                         await self._build(name, source, path, engine, on_progress, alone=alone)
             except OSError as error:
-                told = f"images cannot be kept in {self._cache} ({error.strerror}): choose another cache_dir"
-                raise ConfigError(told) from error
+                problem = f"images cannot be kept in {self._cache} ({error.strerror}): choose another cache_dir"
+                raise ConfigError(problem) from error
         return path
 
-    def _cached(self, source: Source) -> Path:
+    def _cache_path(self, source: Source) -> Path:
         key = f"{source.content} {platform.machine()} {'file' if mounts_files() else 'directory'}"
         readable = re.sub(r"[^A-Za-z0-9.]+", "-", source.argument.rpartition("/")[2])[-40:].strip("-.")
         name = f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -105,9 +105,9 @@ class Images:
             if self._config.no_https:
                 argv.append("--no-https")
             env = self._config.helper_environment(CREDENTIALS) | {f"{engine.prefix}_TMPDIR": str(part)}
-            said = await _run([*argv, str(part / "image"), source.argument], env, name, on_progress)
-            if said is not None:
-                raise image_not_built(name, source.argument, said)
+            errors = await _run([*argv, str(part / "image"), source.argument], env, name, on_progress)
+            if errors is not None:
+                raise image_build_error(name, source.argument, errors)
             with contextlib.suppress(OSError):  # somebody was faster
                 os.rename(part / "image", path)
         finally:
@@ -119,7 +119,7 @@ async def _run(argv: list[str], env: Mapping[str, str], name: str, on_progress: 
     """Run a build; what it said if it failed. One that is not waited for any more is ended."""
     with anyio.CancelScope(shield=True):  # a start that is called off half-way leaves its pipes open
         process = await anyio.open_process(
-            with_us(argv),
+            tie_to_parent(argv),
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -127,22 +127,22 @@ async def _run(argv: list[str], env: Mapping[str, str], name: str, on_progress: 
             start_new_session=True,
         )
     try:
-        said = await _said(process, name, on_progress)
+        errors = await _read_errors(process, name, on_progress)
         code = await process.wait()
     finally:
         await _end(process)
-    return None if code == 0 else said
+    return None if code == 0 else errors
 
 
-async def _said(process: Process, name: str, on_progress: Progress | None) -> str:
+async def _read_errors(process: Process, name: str, on_progress: Progress | None) -> str:
     assert process.stderr is not None
-    said = ""
+    errors = ""
     async for data in process.stderr:
-        said = (said + data.decode("utf-8", "replace"))[-SAID_BYTES:]
-        line = re.sub(r"\x1b\[\d*m", "", said.rstrip().rpartition("\n")[2])
+        errors = (errors + data.decode("utf-8", "replace"))[-MAX_OUTPUT_CHARS:]
+        line = re.sub(r"\x1b\[\d*m", "", errors.rstrip().rpartition("\n")[2])
         if on_progress is not None and line.startswith("INFO:"):
             on_progress(PullProgress(name, line.removeprefix("INFO:").strip()))
-    return re.sub(r"\x1b\[\d*m", "", said)
+    return re.sub(r"\x1b\[\d*m", "", errors)
 
 
 async def _end(process: Process) -> None:

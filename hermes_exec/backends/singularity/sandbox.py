@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hermes_exec.backends.base import BY_ITSELF
+from hermes_exec.backends.base import OWN_EXIT_CODES
 from hermes_exec.backends.child_sandbox import ChildSandbox
 from hermes_exec.backends.sandbox_directory import SandboxDirectory
 from hermes_exec.errors import PostMortem, Suspect
@@ -45,7 +45,7 @@ class SingularitySandbox(ChildSandbox):
         # Nothing in the sandbox can kill its process 1; what it may have brought about is the end of its memory.
         by_force = code in {137, -9}
         suspect: Suspect = "outside" if by_force and "memory_mb" not in self.limits else "unknown"
-        if self._exclusive and code > 0 and not by_force and code not in BY_ITSELF:
+        if self._exclusive and code > 0 and not by_force and code not in OWN_EXIT_CODES:
             suspect = "tenant"
         reason = f"the sandbox ended with exit code {code}" if code >= 0 else f"the engine was ended by signal {-code}"
         return PostMortem(reason, exit_code=code, log_tail=self._directory.log_tail(), suspect=suspect)

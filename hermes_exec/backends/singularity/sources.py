@@ -93,7 +93,7 @@ def _definition(path: Path) -> str:
     parts = [text]
     for line in words:
         for name in glob.glob(os.path.expandvars(_first_word(line))):
-            parts += (f"{path} {found.st_size} {found.st_mtime_ns}" for path, found in _below(Path(name)))
+            parts += (f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in _below(Path(name)))
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -112,8 +112,8 @@ def _below(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _hash(path: Path) -> str:
-    found = path.stat()
-    return _hash_of(path, found.st_size, found.st_mtime_ns, found.st_ino)
+    status = path.stat()
+    return _hash_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @lru_cache(maxsize=256)

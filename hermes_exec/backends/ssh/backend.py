@@ -37,7 +37,7 @@ class SSHBackend:
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``: one host that can be used is enough."""
         check_host_sandbox(self.name, spec)
-        await self._hosts.ask(Host.ready, self._patience_s)
+        await self._hosts.ask(Host.prepare, self._patience_s)
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SSHSandbox:
         """See ``Backend.launch``."""
@@ -63,9 +63,9 @@ class SSHBackend:
             except (ExecError, OSError) as error:
                 logger.warning("%s could not be ended: %s", info.sandbox, error)
 
-        found = await self._found()
+        sandboxes = await self._find_sandboxes()
         async with anyio.create_task_group() as tasks:
-            for host, base, info in found:
+            for host, base, info in sandboxes:
                 reason = reap_reason(which, info.labels, info.owner, ended=info.ended, left=info.left is not None)
                 if reason is not None:
                     tasks.start_soon(end, host, base, info, reason)
@@ -73,14 +73,14 @@ class SSHBackend:
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``."""
-        return [info for _, _, info in await self._found()]
+        return [info for _, _, info in await self._find_sandboxes()]
 
     async def leftovers(self) -> list[str]:
         """See ``Leaves.leftovers``."""
         return advise(await self.sandboxes())
 
-    async def _found(self) -> list[tuple[Host, str, SandboxInfo]]:
-        found = []
+    async def _find_sandboxes(self) -> list[tuple[Host, str, SandboxInfo]]:
+        entries = []
         for host, sandboxes in (await self._hosts.ask(Host.sandboxes, self._patience_s)).items():
             for sandbox in sandboxes:
                 labels = from_values(sandbox.get("owner"))
@@ -98,11 +98,11 @@ class SSHBackend:
                     host=host.name,
                     left="; ".join(map(str, sandbox.get("left") or ())) or None,
                 )
-                found.append((host, base, info))
-        return found
+                entries.append((host, base, info))
+        return entries
 
     async def aclose(self) -> None:
         """Close the connections."""
         async with anyio.create_task_group() as tasks:
-            for known in self._hosts.known:
-                tasks.start_soon(anyio.to_thread.run_sync, known.host.close)
+            for state in self._hosts.states:
+                tasks.start_soon(anyio.to_thread.run_sync, state.host.close)

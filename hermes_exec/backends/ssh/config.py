@@ -108,9 +108,9 @@ class SSHConfig(HelpedConfig):
         """See ``BackendConfig``."""
         if not any(host.slots for host in self.hosts):
             return super().sizes(sandboxes, slots)
-        return Counter(host.slots or slots for host in islice(self._places(), sandboxes))
+        return Counter(host.slots or slots for host in islice(self._placements(), sandboxes))
 
-    def _places(self) -> Iterator[SSHHost]:
+    def _placements(self) -> Iterator[SSHHost]:
         """Where one sandbox after the other is, while no host is away."""
         sandboxes = Counter(dict.fromkeys(range(len(self.hosts)), 0))
         while True:

@@ -18,13 +18,13 @@ from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import to_json
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.openssh import OpenSSH, installed
-from hermes_exec.backends.ssh.transport import Completed, StreamAfter, Transport
+from hermes_exec.backends.ssh.openssh import OpenSSH, has_openssh
+from hermes_exec.backends.ssh.transport import CompletedCommand, StreamAfter, Transport
 from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
 
 logger = logging.getLogger(__name__)
-ANSWER_S = 60.0
-INSTALL_S = 600.0
+ANSWER_TIMEOUT_S = 60.0
+INSTALL_TIMEOUT_S = 600.0
 MAX_CALLS = 16
 """Calls to a host that may be under way at once; each occupies a thread and a session of the connection."""
 BEGIN = "hermes-exec begins"
@@ -32,7 +32,7 @@ BEGIN = "hermes-exec begins"
 PROBE = Path(__file__).with_name("probe.sh")
 
 
-class Facts(NamedTuple):
+class HostFacts(NamedTuple):
     """What was found out about a host."""
 
     runner: str
@@ -50,17 +50,17 @@ class Host:
         self._config = config
         self._host = host
         self._lock = threading.RLock()
-        self._facts: Facts | None = None
-        self._made: Transport | None = None
+        self._facts: HostFacts | None = None
+        self._open_transport: Transport | None = None
 
     @property
     def _transport(self) -> Transport:
         with self._lock:
-            if self._made is None:
-                self._made = transport_for(self._config, self._host)
-            return self._made
+            if self._open_transport is None:
+                self._open_transport = transport_for(self._config, self._host)
+            return self._open_transport
 
-    def ready(self) -> Facts:
+    def prepare(self) -> HostFacts:
         """Have the runner there.
 
         Raises:
@@ -70,28 +70,28 @@ class Host:
         """
         with self._lock:
             if self._facts is None:
-                self._facts = self._find()
+                self._facts = self._probe()
             return self._facts
 
-    def _find(self) -> Facts:
+    def _probe(self) -> HostFacts:
         done = self._run(PROBE.read_text("utf-8"), self._config.base_dir or "")
-        told = dict(line.split(" ", 1) for line in lines(done) if " " in line)
-        if told.get("system") != "Linux":
-            said = told.get("system") or (done.stdout + done.stderr).decode("utf-8", "replace")[-500:]
-            raise BackendUnavailable(f"ssh {self.name}: sandboxes need Linux, and its shell says {said!r}")
-        why = told.get("unsafe", "set base_dir")
-        if "base" not in told:
+        facts = dict(line.split(" ", 1) for line in lines(done) if " " in line)
+        if facts.get("system") != "Linux":
+            system = facts.get("system") or (done.stdout + done.stderr).decode("utf-8", "replace")[-500:]
+            raise BackendUnavailable(f"ssh {self.name}: sandboxes need Linux, and its shell says {system!r}")
+        why = facts.get("unsafe", "set base_dir")
+        if "base" not in facts:
             where = self._config.base_dir or "$TMPDIR, /tmp, /var/tmp and /dev/shm"
             raise ConfigError(f"ssh {self.name}: no program can be put and run in {where}: {why}")
-        if "cache" not in told:
+        if "cache" not in facts:
             raise ConfigError(f"ssh {self.name}: no private directory can be made there in which a program runs: {why}")
         try:
-            runner = find_runner("linux", told.get("arch"))
+            runner = find_runner("linux", facts.get("arch"))
         except BackendUnavailable as error:
             raise BackendUnavailable(f"ssh {self.name}: {error}") from error
-        path = f"{told['cache']}/runner-{runner.sha256}"
+        path = f"{facts['cache']}/runner-{runner.sha256}"
         self._install(path, runner)
-        return Facts(path, told["base"])
+        return HostFacts(path, facts["base"])
 
     def _install(self, path: str, runner: RunnerBinary) -> None:
         if self._hash(path) == runner.sha256:
@@ -99,7 +99,7 @@ class Host:
         data, part = runner.path.read_bytes(), f"{path}.{secrets.token_hex(4)}"
         new, old = shlex.quote(part), shlex.quote(path)
         take = f"head -c {len(data)} >{new} && chmod 700 {new} && mv {new} {old} || {{ rm -f {new}; exit 1; }}"
-        done = self._run(f"umask 077; {take}", stdin=data, timeout_s=INSTALL_S)
+        done = self._run(f"umask 077; {take}", stdin=data, timeout_s=INSTALL_TIMEOUT_S)
         if done.code == 0 and self._hash(path) == runner.sha256:
             logger.info("the runner was brought to %s: %s", self.name, path)
             return
@@ -111,17 +111,17 @@ class Host:
         return "".join(lines(self._run(f"{shlex.quote(path)} sha256")))
 
     def start(self, labels: Labels, lease_s: float) -> str:
-        """Start a sandbox; its base directory. Raises as `ready`, and LaunchError with what the runner said."""
-        base = f"{self.ready().base.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/base"
+        """Start a sandbox; its base directory. Raises as `prepare`, and LaunchError with what the runner said."""
+        base = f"{self.prepare().base.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/base"
         self._ask("start", "--base", base, "--owner", to_json(labels), "--lease-s", str(lease_s))
         return base
 
     def status(self, base: str) -> Mapping[str, Any]:
-        """What the runner's program says of a sandbox. Raises as `ready`."""
+        """What the runner's program says of a sandbox. Raises as `prepare`."""
         return dict(self._ask("status", "--base", base))
 
     def end(self, base: str) -> bool:
-        """End a sandbox and remove its directory; whether nothing is left. Raises as `ready`."""
+        """End a sandbox and remove its directory; whether nothing is left. Raises as `prepare`."""
         left = self._ask("end", "--base", base).get("left")
         if left:
             logger.warning("ssh %s: %s could not be removed", self.name, base)
@@ -140,31 +140,33 @@ class Host:
 
     def sandboxes(self) -> list[Mapping[str, Any]]:
         """Those of this user."""
-        return list(self._ask("list", "--base", self.ready().base))
+        return list(self._ask("list", "--base", self.prepare().base))
 
     def open(self, base: str, argv: Sequence[str]) -> FdStream:
         """A stream to the runner's program."""
-        command = shlex.join([self.ready().runner, *argv, "--base", base])
+        command = shlex.join([self.prepare().runner, *argv, "--base", base])
         return StreamAfter(self._transport.open(script(f"echo '{BEGIN}'; exec {command}")), f"{BEGIN}\n".encode())
 
     def close(self) -> None:
         """Close the connection."""
-        if self._made is not None:
-            self._made.close()
+        if self._open_transport is not None:
+            self._open_transport.close()
 
-    def _run(self, text: str, *arguments: str, stdin: bytes = b"", timeout_s: float = ANSWER_S) -> Completed:
+    def _run(
+        self, text: str, *arguments: str, stdin: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> CompletedCommand:
         return self._transport.run(script(f"echo '{BEGIN}'; {text}", *arguments), stdin, timeout_s)
 
     def _ask(self, *argv: str) -> Any:  # noqa: ANN401 -- what the runner answers, as JSON has it
-        command = shlex.join([self.ready().runner, *argv])
+        command = shlex.join([self.prepare().runner, *argv])
         done = self._run(f"exec {command}")
         try:
             answer = json.loads("".join(lines(done)))
         except ValueError:
             with self._lock:
                 self._facts = None  # it may have been removed: the next call looks again
-            said = done.stderr.decode("utf-8", "replace").strip()[-500:]
-            raise LaunchError(f"ssh {self.name}: the runner did not answer ({done.code}): {said}") from None
+            errors = done.stderr.decode("utf-8", "replace").strip()[-500:]
+            raise LaunchError(f"ssh {self.name}: the runner did not answer ({done.code}): {errors}") from None
         if isinstance(answer, dict) and "error" in answer:
             raise LaunchError(f"ssh {self.name}: {answer['error']}")
         return answer
@@ -176,15 +178,15 @@ def transport_for(config: SSHConfig, host: SSHHost) -> Transport:
     Raises:
         BackendUnavailable: it is not installed.
     """
-    if config.transport != "paramiko" and installed():
+    if config.transport != "paramiko" and has_openssh():
         return OpenSSH(config, host)
     if config.transport == "openssh":
         raise BackendUnavailable("there is no OpenSSH client (ssh) here: install it, or transport='paramiko'")
     try:
         from hermes_exec.backends.ssh.paramiko_transport import Paramiko
     except ImportError as error:
-        told = "neither OpenSSH's client nor paramiko is installed: pip install 'hermes-exec[ssh]'"
-        raise BackendUnavailable(told) from error
+        problem = "neither OpenSSH's client nor paramiko is installed: pip install 'hermes-exec[ssh]'"
+        raise BackendUnavailable(problem) from error
     return Paramiko(config, host)
 
 
@@ -193,6 +195,6 @@ def script(text: str, *arguments: str) -> str:
     return f"exec {shlex.join(['/bin/sh', '-c', text, 'sh', *arguments])}"
 
 
-def lines(done: Completed) -> list[str]:
+def lines(done: CompletedCommand) -> list[str]:
     """What a script said after BEGIN."""
     return done.stdout.decode("utf-8", "replace").rpartition(f"{BEGIN}\n")[2].splitlines()

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import anyio
 
-from hermes_exec.backends.engine_errors import away_for_now, unavailable_for_now
+from hermes_exec.backends.engine_errors import mark_temporary, temporarily_unavailable
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.threads import in_thread
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError
@@ -24,7 +24,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
 
 @dataclass(eq=False, slots=True)
-class Known:
+class HostState:
     """What is known of a host: since it answered last it failed so often, for that reason. Times are the clock's."""
 
     host: Host
@@ -39,7 +39,7 @@ class Hosts:
     """The hosts of a backend. Everything happens in its event loop."""
 
     def __init__(self, hosts: Iterable[Host], clock: Callable[[], float] = time.monotonic) -> None:
-        self.known = [Known(host) for host in hosts]
+        self.states = [HostState(host) for host in hosts]
         self._clock = clock
 
     async def place(self, start: Callable[[Host, Callable[[], None]], Awaitable[T]]) -> T:
@@ -51,30 +51,30 @@ class Hosts:
         """
         rest = self._due()
         while rest:
-            chosen = max(rest, key=lambda known: known.host.claim(len(known.sandboxes)))
+            chosen = max(rest, key=lambda state: state.host.claim(len(state.sandboxes)))
             sandbox, began = object(), self._clock()
             gone = partial(chosen.sandboxes.discard, sandbox)
             chosen.sandboxes.add(sandbox)
             chosen.left_out_until = began + _pause_s(chosen.failures)  # of one that was away: it is tried once
             try:
-                made = await start(chosen.host, gone)
+                launched = await start(chosen.host, gone)
             except BaseException as error:
                 gone()
                 if not isinstance(error, ExecError | OSError):
                     raise
                 self._leave_out(chosen, error, began)
             else:
-                self._take_back(chosen)
-                return made
-            rest = [known for known in rest if known is not chosen and known.left_out_until <= self._clock()]
-        away = self._away()
-        raise away_for_now(away) if isinstance(away, BackendUnavailable) else away
+                self._readmit(chosen)
+                return launched
+            rest = [state for state in rest if state is not chosen and state.left_out_until <= self._clock()]
+        away = self._away_error()
+        raise mark_temporary(away) if isinstance(away, BackendUnavailable) else away
 
-    def _due(self) -> list[Known]:
+    def _due(self) -> list[HostState]:
         """Those that are not left out; when all are, the one that is so for the shortest time."""
         now = self._clock()
-        due = [known for known in self.known if known.left_out_until <= now]
-        return due or [min(self.known, key=lambda known: known.left_out_until)]
+        due = [state for state in self.states if state.left_out_until <= now]
+        return due or [min(self.states, key=lambda state: state.left_out_until)]
 
     async def ask(self, question: Callable[[Host], T], patience_s: float) -> dict[Host, T]:
         """Ask all hosts at once, in threads. After the first answer the others have `patience_s` more.
@@ -86,49 +86,49 @@ class Hosts:
         answers: dict[Host, T] = {}
         async with anyio.create_task_group() as tasks:
 
-            async def ask(known: Known) -> None:
+            async def ask(state: HostState) -> None:
                 try:
-                    answers[known.host] = await in_thread(partial(question, known.host), known.host.limiter)
+                    answers[state.host] = await in_thread(partial(question, state.host), state.host.limiter)
                 except (ExecError, OSError) as error:
-                    self._leave_out(known, error, began)
+                    self._leave_out(state, error, began)
                 else:
-                    self._take_back(known)
+                    self._readmit(state)
                     scope = tasks.cancel_scope
                     scope.deadline = min(scope.deadline, anyio.current_time() + patience_s)
 
-            for known in due:
-                tasks.start_soon(ask, known)
-        for known in due:
-            if known.host not in answers and known.failed_at < began:
-                told = f"ssh {known.host.name}: no answer within {patience_s:g} s after that of another host"
-                self._leave_out(known, unavailable_for_now(told), began)
+            for state in due:
+                tasks.start_soon(ask, state)
+        for state in due:
+            if state.host not in answers and state.failed_at < began:
+                problem = f"ssh {state.host.name}: no answer within {patience_s:g} s after that of another host"
+                self._leave_out(state, temporarily_unavailable(problem), began)
         if not answers:
-            raise self._away()
+            raise self._away_error()
         return answers
 
-    def _leave_out(self, known: Known, error: ExecError | OSError, began: float) -> None:
+    def _leave_out(self, state: HostState, error: ExecError | OSError, began: float) -> None:
         """Leave out a host that failed in what was begun at that time. What fails together counts once."""
-        if not known.failures:
-            logger.warning("%s is left out until it answers again: %s", known.host.name, error)
-        known.error = error
-        if known.failed_at < began:
-            known.failures += 1
-            known.failed_at = self._clock()
-            known.left_out_until = known.failed_at + _pause_s(known.failures)
+        if not state.failures:
+            logger.warning("%s is left out until it answers again: %s", state.host.name, error)
+        state.error = error
+        if state.failed_at < began:
+            state.failures += 1
+            state.failed_at = self._clock()
+            state.left_out_until = state.failed_at + _pause_s(state.failures)
 
-    def _take_back(self, known: Known) -> None:
-        if known.failures:
-            logger.warning("%s is back", known.host.name)
-        known.failures, known.left_out_until = 0, -math.inf
+    def _readmit(self, state: HostState) -> None:
+        if state.failures:
+            logger.warning("%s is back", state.host.name)
+        state.failures, state.left_out_until = 0, -math.inf
 
-    def _away(self) -> ExecError:
+    def _away_error(self) -> ExecError:
         """The error when no host can be used."""
-        errors = [known.error for known in self.known if known.error is not None]
+        errors = [state.error for state in self.states if state.error is not None]
         kinds = {type(error) if isinstance(error, ExecError) else LaunchError for error in errors}
         kind = kinds.pop() if len(kinds) == 1 else LaunchError
         away = kind("; ".join(dict.fromkeys(map(str, errors))))
         if isinstance(away, BackendUnavailable) and any(isinstance(e, ExecError) and e.retryable for e in errors):
-            away_for_now(away)
+            mark_temporary(away)
         return away
 
 

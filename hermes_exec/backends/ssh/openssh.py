@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.process import open_child, with_us
+from hermes_exec.backends.process import open_child, tie_to_parent
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.errors import CLOSED, unavailable
-from hermes_exec.backends.ssh.transport import Attempts, Completed
+from hermes_exec.backends.ssh.errors import CLOSED, unavailable_error
+from hermes_exec.backends.ssh.transport import Attempts, CompletedCommand
 from hermes_exec.backends.strict_path import make_private_directory
 
 LONGEST_TMPDIR = 52
 """Characters: the path of the client's socket below it has up to 51 more, and the system allows 103 (107 on Linux)."""
-LOST = 255
+CLIENT_FAILURE = 255
 """Exit code of the client for failures of its own."""
 ASKPASS = '#!/bin/sh\nexec cat "$HERMES_EXEC_PASSPHRASE_FILE"\n'
 
@@ -38,7 +38,7 @@ class OpenSSH:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
 
-    def run(self, command: str, stdin: bytes, timeout_s: float) -> Completed:
+    def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
         """See ``Transport.run``."""
         argv = self._command(command)
         pipe = subprocess.PIPE
@@ -51,12 +51,12 @@ class OpenSSH:
                 stdout, stderr = child.communicate(stdin, timeout_s)
             except subprocess.TimeoutExpired:
                 child.kill()
-                raise unavailable(self._host, f"timeout: no answer within {timeout_s:g} s") from None
+                raise unavailable_error(self._host, f"timeout: no answer within {timeout_s:g} s") from None
             finally:
                 self._running.discard(child)
-        if child.returncode in {LOST, -signal.SIGKILL}:
-            raise unavailable(self._host, stderr.decode("utf-8", "replace") or CLOSED)
-        return Completed(child.returncode, stdout, stderr)
+        if child.returncode in {CLIENT_FAILURE, -signal.SIGKILL}:
+            raise unavailable_error(self._host, stderr.decode("utf-8", "replace") or CLOSED)
+        return CompletedCommand(child.returncode, stdout, stderr)
 
     def open(self, command: str) -> FdStream:
         """See ``Transport.open``."""
@@ -129,9 +129,9 @@ class OpenSSH:
 
     def _connect(self) -> None:
         """Have a connection; raises BackendUnavailable."""
-        with self._attempts.one():
+        with self._attempts.attempt():
             if self._closed:
-                raise unavailable(self._host, CLOSED)
+                raise unavailable_error(self._host, CLOSED)
             if self._master is not None and self._master.poll() is None and self._socket().exists():
                 return
             self._end_master()
@@ -139,7 +139,7 @@ class OpenSSH:
             argv = [*self._client(), "-M", "-S", self._socket_option(), "-N", self._host.host]
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
-                    with_us(argv, str(log.parent)),
+                    tie_to_parent(argv, str(log.parent)),
                     env=self._config.helper_environment() | self._askpass(),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
@@ -149,9 +149,9 @@ class OpenSSH:
             until = time.monotonic() + self._config.connect_timeout_s + 5.0
             while not self._socket().exists():
                 if self._master.poll() is not None or time.monotonic() > until or self._closed:
-                    said = log.read_text("utf-8", "replace") or "timeout"
+                    output = log.read_text("utf-8", "replace") or "timeout"
                     self._end_master()
-                    raise unavailable(self._host, said)
+                    raise unavailable_error(self._host, output)
                 time.sleep(0.005)
             self._forget_passphrase()
 
@@ -192,6 +192,6 @@ def _write_anew(path: Path, text: str, mode: int) -> None:
         file.write(text)
 
 
-def installed() -> bool:
+def has_openssh() -> bool:
     """Whether there is an OpenSSH client."""
     return shutil.which("ssh") is not None

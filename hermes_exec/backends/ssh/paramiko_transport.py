@@ -11,12 +11,12 @@ from typing import Any
 
 import paramiko
 
-from hermes_exec.aio.bridge import bridged
+from hermes_exec.aio.bridge import bridge_calls
 from hermes_exec.aio.streams import READ_BYTES, FdStream
 from hermes_exec.backends.helpers import unset_others
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.errors import CLOSED, unavailable
-from hermes_exec.backends.ssh.transport import Attempts, Completed
+from hermes_exec.backends.ssh.errors import CLOSED, unavailable_error
+from hermes_exec.backends.ssh.transport import Attempts, CompletedCommand
 from hermes_exec.errors import BackendUnavailable
 
 SLICE_BYTES = 1 << 20
@@ -45,10 +45,10 @@ class Paramiko:
         self._host = host
         self._attempts = Attempts()
         self._client: paramiko.SSHClient | None = None
-        self._made_of: socket.socket | paramiko.ProxyCommand | None = None
+        self._connection: socket.socket | paramiko.ProxyCommand | None = None
         self._closed = False
 
-    def run(self, command: str, stdin: bytes, timeout_s: float) -> Completed:
+    def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
         """See ``Transport.run``."""
         try:
             with contextlib.closing(self._session(command if stdin else f"{command} </dev/null")) as channel:
@@ -57,17 +57,17 @@ class Paramiko:
                 send(channel, stdin)
                 stdout = b"".join(iter(lambda: channel.recv(READ_BYTES), b""))
                 stderr = b"".join(iter(lambda: channel.recv_stderr(READ_BYTES), b""))
-                return Completed(channel.recv_exit_status(), stdout, stderr)
+                return CompletedCommand(channel.recv_exit_status(), stdout, stderr)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise unavailable(self._host, said(error)) from error
+            raise unavailable_error(self._host, error_text(error)) from error
 
     def open(self, command: str) -> FdStream:
         """See ``Transport.open``."""
         try:
             channel = self._session(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise unavailable(self._host, said(error)) from error
-        return bridged(lambda: channel.recv(READ_BYTES), lambda data: send(channel, data), channel.close)
+            raise unavailable_error(self._host, error_text(error)) from error
+        return bridge_calls(lambda: channel.recv(READ_BYTES), lambda data: send(channel, data), channel.close)
 
     def close(self) -> None:
         """See ``Transport.close``."""
@@ -76,7 +76,7 @@ class Paramiko:
 
     def _drop(self) -> None:
         """Close what there is, also of a connection that is just being made: it is not waited for."""
-        for held in (self._client, self._made_of):
+        for held in (self._client, self._connection):
             if held is not None:
                 held.close()
 
@@ -86,7 +86,7 @@ class Paramiko:
         return channel
 
     def _transport(self) -> paramiko.Transport:
-        with self._attempts.one():
+        with self._attempts.attempt():
             self._check_open()
             transport = None if self._client is None else self._client.get_transport()
             if transport is not None and transport.is_active():
@@ -101,32 +101,32 @@ class Paramiko:
                 raise
             transport = self._client.get_transport()
             if transport is None:
-                raise unavailable(self._host, "the connection ended at once")
+                raise unavailable_error(self._host, "the connection ended at once")
             transport.set_keepalive(KEEPALIVE_S)
             return transport
 
     def _check_open(self) -> None:
         if self._closed:
-            raise unavailable(self._host, CLOSED)
+            raise unavailable_error(self._host, CLOSED)
 
     def _connect(self, client: paramiko.SSHClient) -> None:
         config, host = self._config, self._host
-        told = self._configured()
-        self._load_host_keys(client, str(told.get("userknownhostsfile", "~/.ssh/known_hosts")).split()[0])
+        settings = self._read_config()
+        self._load_host_keys(client, str(settings.get("userknownhostsfile", "~/.ssh/known_hosts")).split()[0])
         identity = host.identity_file or config.identity_file
-        names = [identity] if identity else told.get("identityfile") or []
-        address, port = told.get("hostname", host.host), int(host.port or told.get("port", 22))
-        self._made_of = self._socket(address, port, told.get("proxycommand"))
+        names = [identity] if identity else settings.get("identityfile") or []
+        address, port = settings.get("hostname", host.host), int(host.port or settings.get("port", 22))
+        self._connection = self._socket(address, port, settings.get("proxycommand"))
         self._check_open()
         client.connect(
             address,
             port,
-            username=host.user or told.get("user"),
+            username=host.user or settings.get("user"),
             key_filename=[os.path.expanduser(name) for name in names] or None,  # type: ignore[arg-type] # several are taken
             passphrase=None if config.passphrase is None else config.passphrase(),
             look_for_keys=not names,
             allow_agent=identity is None,
-            sock=self._made_of,
+            sock=self._connection,
             timeout=config.connect_timeout_s,
             banner_timeout=config.connect_timeout_s,
             auth_timeout=config.connect_timeout_s,
@@ -142,21 +142,21 @@ class Paramiko:
         accept = config.host_keys == "accept-new"
         client.set_missing_host_key_policy(AcceptNew(known_hosts) if accept else paramiko.RejectPolicy())
 
-    def _configured(self) -> dict[str, Any]:
+    def _read_config(self) -> dict[str, Any]:
         path = Path(self._config.ssh_config or "~/.ssh/config").expanduser()
         if not path.is_file():
             return {}
-        found: dict[str, Any] = dict(paramiko.SSHConfig.from_path(str(path)).lookup(self._host.host))
-        if "proxyjump" in found:
+        settings: dict[str, Any] = dict(paramiko.SSHConfig.from_path(str(path)).lookup(self._host.host))
+        if "proxyjump" in settings:
             raise BackendUnavailable(f"{path}: paramiko knows no ProxyJump; install the OpenSSH client")
-        return found
+        return settings
 
     def _socket(self, address: str, port: int, proxy: str | None) -> socket.socket | paramiko.ProxyCommand:
         if proxy:
             return paramiko.ProxyCommand(f"{shlex.join(unset_others(self._config.helper_environment()))} {proxy}")
-        made = socket.create_connection((address, port), timeout=self._config.connect_timeout_s)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # without it each answer takes 40 ms
-        return made
+        connection = socket.create_connection((address, port), timeout=self._config.connect_timeout_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # without it each answer takes 40 ms
+        return connection
 
 
 def send(channel: paramiko.Channel, data: bytes) -> None:
@@ -165,6 +165,6 @@ def send(channel: paramiko.Channel, data: bytes) -> None:
         channel.sendall(data[start : start + SLICE_BYTES])
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What an exception of paramiko's means, in words."""
     return f"{type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ from functools import partial
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
-from hermes_exec.backends.engine_errors import not_opened
+from hermes_exec.backends.engine_errors import open_error
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import ExecError, PostMortem
@@ -34,18 +34,18 @@ class SSHSandbox:
             work = partial(self._host.open, self._base, argv)
             return await launch_in_thread(work, FdStream.close_now, self._host.limiter)
         except ExecError as error:
-            raise await not_opened(self, "sandbox", error) from error
+            raise await open_error(self, "sandbox", error) from error
 
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""
         try:
-            told = await in_thread(partial(self._host.status, self._base), self._host.limiter)
+            status = await in_thread(partial(self._host.status, self._base), self._host.limiter)
         except ExecError as error:
             return SandboxStatus("unknown", detail=str(error))
-        if told.get("state") == "ended":
-            tail = str(told.get("log", ""))
+        if status.get("state") == "ended":
+            tail = str(status.get("log", ""))
             return SandboxStatus("dead", PostMortem("the runner has ended", log_tail=tail, suspect="outside"))
-        if told.get("state") == "stopped":
+        if status.get("state") == "stopped":
             return SandboxStatus("unknown", detail="the runner is stopped")
         return SandboxStatus("alive")
 

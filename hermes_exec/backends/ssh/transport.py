@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from hermes_exec.aio.streams import FdStream
 
 
-class Completed(NamedTuple):
+class CompletedCommand(NamedTuple):
     """A command of the host that has ended."""
 
     code: int
@@ -22,7 +22,7 @@ class Completed(NamedTuple):
 class Transport(Protocol):
     """One connection to a host, made when it is first needed, and anew when it was lost."""
 
-    def run(self, command: str, stdin: bytes, timeout_s: float) -> Completed:
+    def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
         """Run a command of the host's shell to its end.
 
         Raises:
@@ -47,7 +47,7 @@ class Attempts:
         self._failure: Exception | None = None
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def attempt(self) -> Iterator[None]:
         """Hold the lock, and remember what is raised meanwhile."""
         asked_at = time.monotonic()
         with self.lock:

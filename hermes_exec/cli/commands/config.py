@@ -23,7 +23,7 @@ from hermes_exec.cli.kit.pools import (
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 
 if TYPE_CHECKING:
-    from hermes_exec.config import Configured, PoolConfig
+    from hermes_exec.config import PoolConfig, ResolvedConfig
 
 
 def show(
@@ -65,10 +65,10 @@ def check(
     """Check a configuration file, with all backends that it names; ends with 2 and one line an error when something in
     it is wrong, with 3 when a backend is not installed.
     """
-    from hermes_exec.config import named_backends, read_config
+    from hermes_exec.config import backend_sections, read_config
 
     values = read_config(file)
-    names: list[str | None] = [*named_backends(values)]
+    names: list[str | None] = [*backend_sections(values)]
     if not names or "backend" in values:
         names.append(None)
     found: dict[str | None, PoolConfig] = {}
@@ -136,7 +136,7 @@ def _of_its_backend(line: str, own: list[str | None], all_of_them: list[str | No
     return line if named else f"backends.{', '.join(map(str, own))}: {line}"
 
 
-def _resolved(settings: dict[str, Any]) -> Configured:
+def _resolved(settings: dict[str, Any]) -> ResolvedConfig:
     from hermes_exec.backends.registry import config_type
     from hermes_exec.config import resolve_config
 

@@ -143,7 +143,7 @@ async def _trial(finding: Finding, settings: dict[str, Any]) -> AsyncIterator[st
     """A command that does next to nothing; `settings` get a minimal image where they have none and the backend needs
     one.
     """
-    from hermes_exec.backends.capabilities import Leaves, Remarkable, TrialImage
+    from hermes_exec.backends.capabilities import HasLeftovers, HasRemarks, HasTrialImage
     from hermes_exec.backends.registry import make_backend
     from hermes_exec.cli.kit.known_backends import backend_config
     from hermes_exec.redact import errors_masked, secret_values
@@ -152,11 +152,11 @@ async def _trial(finding: Finding, settings: dict[str, Any]) -> AsyncIterator[st
     with errors_masked(secret_values(chosen)):
         backend = make_backend(chosen)
         try:
-            if isinstance(backend, Remarkable):
+            if isinstance(backend, HasRemarks):
                 finding.remarks += await backend.remarks()
-            if isinstance(backend, Leaves):
+            if isinstance(backend, HasLeftovers):
                 finding.remarks += await backend.leftovers()
-            if settings.get("image") is None and isinstance(backend, TrialImage):
+            if settings.get("image") is None and isinstance(backend, HasTrialImage):
                 async with backend.trial_image() as (image, command):
                     settings["image"] = image
                     yield command

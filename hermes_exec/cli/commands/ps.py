@@ -34,7 +34,7 @@ def ps(backend: AnyBackend = None, config: Config = None, option: Options = None
 
 
 async def _list(backend: str | None, config: Path | None, option: list[str] | None, as_json: bool) -> int:
-    from hermes_exec.backends.capabilities import Leaves
+    from hermes_exec.backends.capabilities import HasLeftovers
     from hermes_exec.cli.kit.ending import fields_of
     from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
     from hermes_exec.cli.observe.client import acquired_slots
@@ -43,7 +43,7 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
     left: list[str] = []
 
     async def ask(backend: Backend) -> list[SandboxInfo]:
-        if isinstance(backend, Leaves):
+        if isinstance(backend, HasLeftovers):
             left.extend(await backend.leftovers())
         return await backend.sandboxes()
 

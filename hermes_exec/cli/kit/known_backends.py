@@ -15,7 +15,7 @@ from hermes_exec.backends.registry import backend_names, config_type, has_client
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import say
 from hermes_exec.cli.kit.pools import settings_of
-from hermes_exec.config import BackendConfig, named_backends, read_config
+from hermes_exec.config import BackendConfig, backend_sections, read_config
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.redact import errors_masked, secret_values
 
@@ -49,7 +49,7 @@ def wanted_backends(backend: str | None, config: Path | None, options: list[str]
     Raises:
         ConfigError: the file cannot be read, or there are options for nobody in particular.
     """
-    named = [] if backend is not None or config is None else list(named_backends(read_config(config)))
+    named = [] if backend is not None or config is None else list(backend_sections(read_config(config)))
     name = backend if backend is not None or named else settings_of(None, None, config, options).get("backend")
     if name is not None:
         return Wanted([name], alone=True)

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from hermes_exec.backends.capabilities import OnThisHost, Signalable
+from hermes_exec.backends.capabilities import HasBaseDirectory, Signalable
 
 if TYPE_CHECKING:
     from hermes_exec import SandboxPool, Slot
@@ -25,7 +25,9 @@ def signalable(pool: SandboxPool, slot: Slot) -> Signalable | None:
 def disk_here(pool: SandboxPool) -> bool:
     """Return whether sandboxes keep their files on this host, in the directory of the option `base_dir`."""
     assert pool._running is not None  # it is open
-    return any(isinstance(sandbox.template.backend, OnThisHost) for sandbox in pool._running.fleet.sandboxes.values())
+    return any(
+        isinstance(sandbox.template.backend, HasBaseDirectory) for sandbox in pool._running.fleet.sandboxes.values()
+    )
 
 
 def open_sockets() -> set[tuple[int, str]]:

@@ -35,7 +35,7 @@ def faulty(config: C, faults: Faults) -> C:
         raise ConfigError(f"config must be a backend's configuration such as LocalConfig(), not {config!r}")
     if not isinstance(faults, Faults):
         raise ConfigError(f"faults must be such as Faults(seed=1), not {faults!r}")
-    return config.wrapped(lambda backend: FaultyBackend(backend, faults))
+    return config.with_wrapper(lambda backend: FaultyBackend(backend, faults))
 
 
 class FaultyBackend:

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, field_serializer, field_validator, model
 from hermes_agent import get_parser
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_exec import ConfigError, Limits, PoolConfig, SandboxPool, config_types
-from hermes_exec.config import masked_settings, named_backends, read_config, secret_fields
+from hermes_exec.config import backend_sections, mask_settings, read_config, secret_fields
 from hermes_exec.config.older_names import FIELDS, import_names
 from hermes_exec.tools import ToolOptions, draw_toolsets, select
 
@@ -168,7 +168,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         options: dict[str, Any] = json.loads(text or "{}")
         # Those of any backend: `pool_config` may be about another one than `backend`.
         fields = secret_fields(PoolConfig).union(*map(secret_fields, config_types().values()))
-        return json.dumps(masked_settings(options, fields)) if options else text
+        return json.dumps(mask_settings(options, fields)) if options else text
 
     @model_validator(mode="after")
     def _check_names(self) -> SandboxEnvConfig:
@@ -222,7 +222,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         return next((source[name] for source in sources if isinstance(source, Mapping) and name in source), None)
 
     def _file_backends(self) -> dict[str, Any]:
-        return {} if self.pool_config is None else named_backends(read_config(self.pool_config))
+        return {} if self.pool_config is None else backend_sections(read_config(self.pool_config))
 
     @property
     def pool_image(self) -> str | None:

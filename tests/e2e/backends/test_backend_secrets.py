@@ -13,7 +13,7 @@ from hermes_batch import BatchConfig
 from hermes_batch.settings import read_config, write_settings
 from hermes_exec import BackendUnavailable, ConfigError, LaunchError, SandboxPool
 from hermes_exec.backends.registry import config_type
-from hermes_exec.config import PoolConfig, masked_settings, secret_fields
+from hermes_exec.config import PoolConfig, mask_settings, secret_fields
 from hermes_exec.redact import secret_values
 from tests.support.guarded import install
 
@@ -96,7 +96,7 @@ async def test_wrong_values_where_a_secret_may_stand_are_not_told(wrong: dict[st
 async def test_settings_that_are_written_down() -> None:
     fields = secret_fields(PoolConfig) | secret_fields(config_type("guarded"))
     flat = {"token": TOKEN, "keys": [{"name": "mine", "phrase": PHRASE}], "secrets": {"A": "x"}, "image": "i"}
-    assert masked_settings({**flat, "profiles": settings()["profiles"]}, fields) == {
+    assert mask_settings({**flat, "profiles": settings()["profiles"]}, fields) == {
         "token": "***",
         "keys": [{"name": "mine", "phrase": "***"}],
         "secrets": {"A": "***"},

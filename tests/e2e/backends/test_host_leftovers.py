@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from hermes_exec.backends.base import ReapFilter
-from hermes_exec.backends.capabilities import Leaves
+from hermes_exec.backends.capabilities import HasLeftovers
 from hermes_exec.backends.local.backend import PREFIX
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import own_labels
@@ -78,7 +78,7 @@ async def test_a_removal_that_fails_is_reported_and_not_tried_again(
     await other.aclose()
     assert await backend.reap(ReapFilter(orphans=True)) == []
     assert caplog.text.count("could not be removed") == 1
-    assert isinstance(backend, Leaves)
+    assert isinstance(backend, HasLeftovers)
     (line,) = await backend.leftovers()
     assert f"; `hermes-exec reap --orphans -b {name}` tries it again: " in line
     assert KEPT in line

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_exec.aio.streams import FdStream, nowait
+from hermes_exec.aio.streams import FdStream, to_nowait
 from hermes_exec.backends.base import Backend, LaunchSpec
 from hermes_exec.backends.docker.backend import DockerBackend
 from hermes_exec.backends.docker.config import DockerConfig
@@ -143,7 +143,7 @@ async def test_a_first_stream_that_comes_late(tmp_path: Path) -> None:
     with anyio.fail_after(60):
         async with cut_often(LocalBackend(LocalConfig(base_dir=str(tmp_path))), LaunchSpec()) as (channel, streams):
             async with channel.converse("exec.run", command("echo ran >> log; sleep 1; cat log")) as conversation:
-                late = nowait(await channel._opener())
+                late = to_nowait(await channel._opener())
                 await shake_hands(late, Identity(channel._identity.key), lease_s=30)
                 await late.aclose()
                 _, pieces = await conversation.collect()

@@ -39,7 +39,7 @@ class MortalBackend:
 
 
 async def test_a_sandbox_close_to_its_end_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = LocalConfig().wrapped(lambda inner: MortalBackend(inner, [1e4, 1e6]))
+    config = LocalConfig().with_wrapper(lambda inner: MortalBackend(inner, [1e4, 1e6]))
     async with SandboxPool(config, max_lifetime_s=500) as pool:
         async with pool.slot() as slot:
             first = slot.sandbox

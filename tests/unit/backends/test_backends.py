@@ -31,7 +31,7 @@ from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.exec_stream import ExecStream
 from hermes_exec.backends.nomad.job import job
-from hermes_exec.backends.nomad.placement import unplaced
+from hermes_exec.backends.nomad.placement import placement_error
 from hermes_exec.backends.owner import (
     descendants,
     from_json,
@@ -46,7 +46,7 @@ from hermes_exec.backends.owner import (
 from hermes_exec.config import Limits
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, QuotaExceeded
 from hermes_exec.redact import secret_values
-from tests.fuzz.decoders import accepted
+from tests.fuzz.decoders import accepted_websocket
 from tests.fuzz.seeds import nomad
 
 
@@ -163,7 +163,7 @@ def test_what_docker_says_in_place_of_a_program_is_no_output_of_a_sandbox(text: 
 
 
 def test_a_nomad_task_that_cannot_start_the_runner_says_so_on_stdout() -> None:
-    stream = ExecStream(os.open(os.devnull, os.O_RDWR), accepted())
+    stream = ExecStream(os.open(os.devnull, os.O_RDWR), accepted_websocket())
     with pytest.raises(anyio.BrokenResourceError, match="no such file"):
         stream.unwrap(nomad({"stdout": {"data": base64.b64encode(b"exec: no such file").decode()}}))
     stream.close_now()
@@ -174,19 +174,19 @@ def test_nomads_reasons_reach_the_error() -> None:
         group = {"Tasks": [{"Resources": {"MemoryMB": memory_mb}}], "EphemeralDisk": {"SizeMB": 300}}
         return {"TaskGroups": [group], "Datacenters": list(datacenters)}
 
-    filtered = unplaced({"NodesEvaluated": 3, "ConstraintFiltered": {"missing drivers": 3}}, asking(9, "*"), [])
+    filtered = placement_error({"NodesEvaluated": 3, "ConstraintFiltered": {"missing drivers": 3}}, asking(9, "*"), [])
     assert "of 3: 3 filtered by missing drivers" in str(filtered)
     assert not filtered.retryable
     metrics = {"NodesEvaluated": 1, "NodesExhausted": 1, "DimensionExhausted": {"memory": 1}}
     nodes = [{"NodeResources": {"Memory": {"MemoryMB": 64}}, "ReservedResources": {"Memory": {"MemoryMB": 4}}}]
     for known in (nodes, []):
-        full = unplaced(metrics, asking(60, "*"), known)
+        full = placement_error(metrics, asking(60, "*"), known)
         assert isinstance(full, QuotaExceeded)
         assert "1 have no memory left (the sandbox asks for 60 MiB of memory)" in str(full)
-    too_large = unplaced(metrics, asking(61, "*"), nodes)
+    too_large = placement_error(metrics, asking(61, "*"), nodes)
     assert "the largest has 60: set limits.memory_mb" in str(too_large)
     assert not too_large.retryable
-    nowhere, later = unplaced({}, asking(9, "a", "b"), []), unplaced({}, asking(9, "*"), [])
+    nowhere, later = placement_error({}, asking(9, "a", "b"), []), placement_error({}, asking(9, "*"), [])
     assert "in the datacenters a, b" in str(nowhere)
     assert not nowhere.retryable
     assert isinstance(later, QuotaExceeded)
@@ -283,7 +283,7 @@ def test_runner_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_an_engine_that_is_away_for_a_moment_is_asked_again_to_end_a_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_errors, "AWAY_PAUSE_S", 0.01)
+    monkeypatch.setattr(engine_errors, "RETRY_PAUSE_S", 0.01)
     asked: list[ExecError] = []
 
     def away(times: int, *, for_now: bool) -> Callable[[], Awaitable[None]]:
@@ -295,12 +295,12 @@ async def test_an_engine_that_is_away_for_a_moment_is_asked_again_to_end_a_sandb
         asked.clear()
         return end
 
-    assert await engine_errors.why_not_ended(away(3, for_now=True)) is None
+    assert await engine_errors.end_with_retries(away(3, for_now=True)) is None
     assert len(asked) == 3
-    failure = await engine_errors.why_not_ended(away(3, for_now=False))
+    failure = await engine_errors.end_with_retries(away(3, for_now=False))
     assert [failure] == asked
-    monkeypatch.setattr(engine_errors, "AWAY_S", 0.05)
-    assert await engine_errors.why_not_ended(away(10**9, for_now=True)) is asked[-1]
+    monkeypatch.setattr(engine_errors, "RETRY_TIMEOUT_S", 0.05)
+    assert await engine_errors.end_with_retries(away(10**9, for_now=True)) is asked[-1]
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="descendants are read from /proc")

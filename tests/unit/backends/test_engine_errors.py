@@ -7,13 +7,13 @@ from importlib import import_module
 
 import pytest
 
-from hermes_exec.backends.engine_errors import ErrorRow, translate, unavailable_for_now
+from hermes_exec.backends.engine_errors import ErrorRow, temporarily_unavailable, translate
 from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
 
 ROWS = (
-    ErrorRow(ConfigError, "{name} refuses: {said}", "never", types=(ValueError,)),
-    ErrorRow(unavailable_for_now, "{name} is away ({status})", statuses=(502, 503)),
-    ErrorRow(LaunchError, "{name}: {said}"),
+    ErrorRow(ConfigError, "{name} refuses: {reason}", "never", types=(ValueError,)),
+    ErrorRow(temporarily_unavailable, "{name} is away ({status})", statuses=(502, 503)),
+    ErrorRow(LaunchError, "{name}: {reason}"),
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_exec.backends.nomad.arrival import WAIT
+from hermes_exec.backends.nomad.delivery import WAIT
 
 PLAIN_SLEEP = """#!/bin/sh
 case $1 in *.*) exit 1 ;; esac

@@ -42,13 +42,16 @@ def test_an_old_cluster_of_nomad(old_agent: str) -> None:
     pytest.importorskip("nomad")
     cluster = Cluster(NomadConfig(address=old_agent))
     with pytest.raises(BackendUnavailable, match=r"is of version 1\.7\.7: sandboxes need 1\.8 or newer"):
-        cluster.facts()
+        cluster.is_open()
     cluster.close()
 
 
 def test_a_client_that_is_too_old_for_modal() -> None:
     modal = pytest.importorskip("modal")
-    from hermes_exec.backends.modal.errors import translated
+    from hermes_exec.backends.modal.errors import translate_errors
 
-    with pytest.raises(BackendUnavailable, match=r"this version of its client \(use 9\): pip install"), translated():
+    with (
+        pytest.raises(BackendUnavailable, match=r"this version of its client \(use 9\): pip install"),
+        translate_errors(),
+    ):
         raise modal.exception.VersionError("use 9")

@@ -16,9 +16,9 @@ from hermes_exec import SandboxPool
 from hermes_exec.backends.nomad.cluster import Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.singularity import engine as singularity
-from hermes_exec.backends.singularity.errors import not_started
+from hermes_exec.backends.singularity.errors import start_error
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.errors import unavailable
+from hermes_exec.backends.ssh.errors import unavailable_error
 from hermes_exec.backends.ssh.openssh import OpenSSH
 from hermes_exec.errors import BackendUnavailable, ErrorCause, ExecError, QuotaExceeded
 
@@ -53,7 +53,7 @@ async def test_silent_docker_engine_is_retryable(tmp_path: Path) -> None:
 def test_silent_nomad_is_retryable(silent_port: int) -> None:
     cluster = Cluster(NomadConfig(address=f"http://127.0.0.1:{silent_port}", api_timeout_s=0.5))
     with found_slow():
-        cluster.facts()
+        cluster.is_open()
 
 
 def test_nomad_that_is_silent_to_a_stranger_has_not_refused_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_nomad_that_is_silent_to_a_stranger_has_not_refused_it(monkeypatch: pyte
         try:
             cluster = Cluster(NomadConfig(address=f"http://127.0.0.1:{server.server_port}", api_timeout_s=0.5))
             with found_slow():
-                cluster.facts()
+                cluster.is_open()
         finally:
             done.set()
             server.shutdown()
@@ -96,7 +96,7 @@ def test_silent_ssh_host_is_retryable(silent_port: int) -> None:
 
 
 def test_ssh_host_that_refuses_is_a_matter_of_configuration() -> None:
-    error = unavailable(SSHHost(host="a"), "Permission denied (publickey).")
+    error = unavailable_error(SSHHost(host="a"), "Permission denied (publickey).")
     assert error.cause is ErrorCause.CONFIG
     assert not error.retryable
 
@@ -120,7 +120,7 @@ def test_silent_apptainer_is_retryable(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_shortage_is_no_property_of_a_host_of_apptainer(log: str, kind: type[ExecError]) -> None:
-    error = not_started(log)
+    error = start_error(log)
     assert isinstance(error, kind)
     assert error.retryable
     assert error.cause in (ErrorCause.INFRA, ErrorCause.PROVIDER)

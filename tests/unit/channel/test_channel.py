@@ -329,14 +329,14 @@ class Seen:
         self.ends: list[str] = []
         self.streams = 0
 
-    def begun(self, number: int, method: str, since: float) -> None:
+    def on_call(self, number: int, method: str, since: float) -> None:
         self.calls.append((number, method, since))
 
-    def frame(self, frame: TracedFrame) -> None:
+    def on_frame(self, frame: TracedFrame) -> None:
         self.frames.append(frame)
 
-    def reconnected(self, handshake_s: float) -> None:
+    def on_connect(self, handshake_s: float) -> None:
         self.streams += 1
 
-    def lost(self, why: str) -> None:
+    def on_lost(self, why: str) -> None:
         self.ends.append(why)

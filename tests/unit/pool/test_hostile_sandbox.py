@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import ByteStream, TaskGroup
 
 from hermes_exec import Died, ExecError, LaunchError, OutcomeUnknown, PoolEvent, ProtocolError, SandboxPool
-from hermes_exec.channel.connection import Connection
+from hermes_exec.channel.connection import ChannelConnection
 from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_positioned
 from hermes_exec.slot import run
 from hermes_exec.slot.answers import SlotFacts
@@ -136,7 +136,7 @@ async def test_a_sandbox_that_breaks_the_protocol_is_destroyed_and_replaced(
     """Nothing more is waited for from such a sandbox, not even that it stops."""
     monkeypatch.setattr(run, "CANCEL_WAIT_S", 1e6)
     # A busy machine looks like a long way, whose windows are larger: credit comes after more than the first frames.
-    monkeypatch.setattr(Connection, "window", lambda _, least: least)
+    monkeypatch.setattr(ChannelConnection, "window", lambda _, least: least)
     events: list[PoolEvent] = []
     async with anyio.create_task_group() as tasks:
         backend = Backend(lambda _: Attacker(tasks, ATTACKS[name], set()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hermes_exec.channel.frames import MORE, FrameType, encode, encode_message
-from hermes_exec.channel.trace import TracedFrame, traced
+from hermes_exec.channel.trace import TracedFrame, trace_frame
 from hermes_exec.tracing import Call
 from hermes_exec.tracing.calls import KEPT_FRAMES, Calls
 
@@ -85,7 +85,7 @@ def test_what_is_not_answered_is_lost_with_its_channel() -> None:
 
 
 def seen(data: bytes) -> TracedFrame:
-    return traced("<", data[4], data[5], 0, 1, data[16:], 0.0)
+    return trace_frame("<", data[4], data[5], 0, 1, data[16:], 0.0)
 
 
 def test_nothing_of_a_request_is_told_but_its_method_and_slot() -> None:

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from hermes_exec.backends.base import LaunchSpec
-from hermes_exec.backends.nomad.cluster import PLACE
+from hermes_exec.backends.nomad.cluster import TASK_DIRECTORY
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.runner_binary import RunnerBinary
 
@@ -15,12 +15,12 @@ STATE = "/hermes-exec/state"
 BOUND, FETCHED = "/hermes-exec/runner", "/hermes-exec/artifact"
 ROOT = (None, "0", "0:0", "root", "root:root")
 POLL_S = 0.02
-ARRIVAL_S = 30.0
+DELIVERY_TIMEOUT_S = 30.0
 """How long a sandbox waits for its runner, or for its lease if that is longer, before it ends by itself."""
 ON_NODE = '"$(dirname "$NOMAD_TASK_DIR")"'
 IN_PLACE = "umask 066; mkdir -p {place} && cd {place} || exit; umask 022; "
-CLOSED = f"""umask 077; cd {ON_NODE} && chown 0:0 . && chmod 700 . && mkdir -p {PLACE} && [ ! -L {PLACE} ] \\
-&& [ -O {PLACE} ] && cd {PLACE} || exit; umask 022; """
+CLOSED = f"""umask 077; cd {ON_NODE} && chown 0:0 . && chmod 700 . && mkdir -p {TASK_DIRECTORY} \\
+&& [ ! -L {TASK_DIRECTORY} ] && [ -O {TASK_DIRECTORY} ] && cd {TASK_DIRECTORY} || exit; umask 022; """
 """Nomad lets each user of the node write to the directory of a task: it is closed, and what others have put there is
 not used."""
 TAKE = """w=$PWD; {there}echo "for $(uname -m)"; read n && head -c "$n" >part.$$ && chmod 755 part.$$ \\
@@ -37,40 +37,46 @@ kill $limit; wait $limit 2>/dev/null; """
 """What the main process does first where the runner is yet to come: it becomes the runner."""
 
 
-def program(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
+def runner_command(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
     """Return what starts the runner in a task where it has arrived; with `base` it speaks to the one that serves."""
     if config.driver == "singularity":
         start = 'exec ./runner "$@" --base state/base' if base else f'{UP}exec ./runner "$@"'
-        return ["/bin/sh", "-c", f"cd {ON_NODE}/{PLACE} || exit; {start}", "sh", *argv]
-    place = place_of(config)
-    command = [BOUND if config.runner_delivery == "bind" else f"{place}/runner", *argv]
-    return [*command, "--base", f"{place}/base"] if base else command
+        return ["/bin/sh", "-c", f"cd {ON_NODE}/{TASK_DIRECTORY} || exit; {start}", "sh", *argv]
+    directory = runner_directory(config)
+    command = [BOUND if config.runner_delivery == "bind" else f"{directory}/runner", *argv]
+    return [*command, "--base", f"{directory}/base"] if base else command
 
 
-def place_of(config: NomadConfig) -> str:
+def runner_directory(config: NomadConfig) -> str:
     """Return the directory of the runner in a container, which nobody else there can exchange."""
     return STATE if config.user in ROOT else "/tmp/hermes-exec"
 
 
-def taking(config: NomadConfig) -> list[str]:
+def receive_command(config: NomadConfig) -> list[str]:
     """What takes the runner in a task, unless it comes by itself, and says that it is there."""
     if config.runner_delivery != "exec":
-        return program(config, "here")
-    return ["/bin/sh", "-c", TAKE.format(there=_there(config), up=UP if config.driver == "singularity" else "")]
+        return runner_command(config, "here")
+    return [
+        "/bin/sh",
+        "-c",
+        TAKE.format(there=_enter_directory(config), up=UP if config.driver == "singularity" else ""),
+    ]
 
 
-def _there(config: NomadConfig) -> str:
-    return CLOSED if config.driver == "singularity" else IN_PLACE.format(place=place_of(config))
+def _enter_directory(config: NomadConfig) -> str:
+    return CLOSED if config.driver == "singularity" else IN_PLACE.format(place=runner_directory(config))
 
 
-def arrival(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> str:
+def delivery_script(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> str:
     """What a shell does until the runner is there."""
     if config.runner_delivery == "exec":
-        return _there(config) + WAIT.format(limit_s=math.ceil(max(spec.lease_s, ARRIVAL_S)), poll_s=POLL_S)
+        return _enter_directory(config) + WAIT.format(
+            limit_s=math.ceil(max(spec.lease_s, DELIVERY_TIMEOUT_S)), poll_s=POLL_S
+        )
     source = config.runner_source or str(runner.path.resolve())
     if config.runner_delivery == "artifact":
-        source = f"../local/{PLACE}/runner" if config.driver == "singularity" else f"{FETCHED}/runner"
-    return _there(config) + COPY.format(source=shlex.quote(source), sha256=runner.sha256)
+        source = f"../local/{TASK_DIRECTORY}/runner" if config.driver == "singularity" else f"{FETCHED}/runner"
+    return _enter_directory(config) + COPY.format(source=shlex.quote(source), sha256=runner.sha256)
 
 
 def artifacts(config: NomadConfig, runner: RunnerBinary) -> list[dict[str, Any]]:
@@ -79,4 +85,4 @@ def artifacts(config: NomadConfig, runner: RunnerBinary) -> list[dict[str, Any]]
         return []
     options = {"checksum": f"sha256:{runner.sha256}"}
     source = {"GetterSource": config.runner_source, "GetterMode": "file", "GetterOptions": options}
-    return [{**source, "RelativeDest": f"local/{PLACE}/runner"}]
+    return [{**source, "RelativeDest": f"local/{TASK_DIRECTORY}/runner"}]
