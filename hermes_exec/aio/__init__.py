@@ -1,1 +1,1 @@
-"""What anyio leaves open: event loops, tasks that belong to no block, streams, the blocking portal."""
+"""Additions to anyio: event loops, detached tasks, byte streams and the portal for blocking callers."""

@@ -1,4 +1,4 @@
-"""A stream over blocking calls: what a library reads and writes in threads, as a descriptor that any thread can use."""
+"""Streams over blocking calls: two threads copy the bytes between a library and a descriptor."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 def bridge_calls(read: Callable[[], bytes], write: Callable[[bytes], object], close: Callable[[], object]) -> FdStream:
-    """A stream that carries what `read` gives (b"" at the end) and hands what is sent to `write`.
+    """Return a stream that carries the bytes of `read` (b"" at the end) and passes sent bytes to `write`.
 
-    Each is called in a thread of its own, so that neither waits for the event loop. `close` is called once, when either
-    side has ended; it must make a `read` that waits return. An error of theirs ends the stream.
+    `read` and `write` each run in a thread of their own, so neither waits for the event loop. `close` is called once,
+    when either side has ended; it must make a waiting `read` return. An exception in either function ends the stream.
     """
     ours, theirs = socket.socketpair()
 
@@ -56,7 +56,7 @@ def bridge_calls(read: Callable[[], bytes], write: Callable[[bytes], object], cl
 
 
 def open_tls_tunnel(connection: ssl.SSLSocket) -> int:
-    """The descriptor of a tunnel to an encrypted connection, which it owns."""
+    """Return the descriptor of a tunnel into a TLS connection. The tunnel owns the connection."""
     connection.setblocking(False)
     lock = threading.Lock()  # OpenSSL takes one call at a time
 

@@ -1,4 +1,4 @@
-"""How a blocking object is made of an async one: its methods run in the event loop of a portal."""
+"""Blocking forms of async objects: their methods run in the event loop of a portal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 
 class SyncFacade(Generic[W_co]):
-    """Holds the async object (`wrapped`) and the portal to its event loop. Usable from any thread."""
+    """A blocking form of `wrapped`, an async object in the portal's event loop. Usable from any thread."""
 
     def __init__(self, wrapped: W_co, portal: BlockingPortal) -> None:
         self.wrapped = wrapped
@@ -31,13 +31,17 @@ class SyncFacade(Generic[W_co]):
 
     @property
     def portal(self) -> BlockingPortal:
-        """The portal. Raises RuntimeError in a forked process, where its event loop does not run."""
+        """The portal.
+
+        Raises:
+            RuntimeError: If this process is a fork, in which the event loop does not run.
+        """
         if self._pid != os.getpid():
             raise RuntimeError(f"this pool belongs to process {self._pid}: make one of your own after a fork")
         return self._portal
 
     def run_async(self, work: Callable[[], Awaitable[R]]) -> R:
-        """Do async work, such as with `wrapped`, in the event loop, and wait for it; an interrupt here cancels it."""
+        """Run async work in the event loop and return its result. An interrupt in this thread cancels the work."""
         return call(self.portal, work)
 
     def __repr__(self) -> str:
@@ -51,7 +55,7 @@ class SyncFacade(Generic[W_co]):
 
 
 class SyncContext(AbstractContextManager[T, None], Generic[R, T]):
-    """An async context manager as a plain one; its value is converted to its blocking form."""
+    """A blocking form of an async context manager. `make` converts its value to a blocking form."""
 
     def __init__(
         self,
@@ -76,14 +80,14 @@ class SyncContext(AbstractContextManager[T, None], Generic[R, T]):
         if may_leave(self._pid):
             call(self._portal, functools.partial(self._context.__aexit__, kind, error, trace))
 
-    if not TYPE_CHECKING:  # which finds the mistake before
+    if not TYPE_CHECKING:  # a type checker reports the mistake itself
 
         def __getattr__(self, name: str) -> object:
-            raise AttributeError(f"{name!r} is not lent yet: `with pool.slot() as slot:`, then `slot.{name}`")
+            raise AttributeError(f"{name!r} is not acquired yet: `with pool.slot() as slot:`, then `slot.{name}`")
 
 
 class FacadeMember(Generic[W, R]):
-    """A property of a facade with the type of its getter."""
+    """A member of a facade, read like a property; it has the type of its getter."""
 
     def __init__(self, get: Callable[[SyncFacade[W]], R], doc: str | None = None) -> None:
         self._get = get
@@ -98,7 +102,7 @@ class FacadeMember(Generic[W, R]):
 
 
 def blocking(method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> FacadeMember[W, Callable[P, R]]:
-    """A blocking method that runs the async method it is made from."""
+    """Make a blocking method that runs an async one."""
     return wraps(method, lambda result, _: result)
 
 
@@ -117,8 +121,9 @@ def wraps(
     make: Callable[[Any, BlockingPortal], T],
     undo: Callable[[W, Any], Awaitable[object]] | None = None,
 ) -> FacadeMember[W, Callable[P, T]]:
-    """As `blocking`, also of a plain method, which runs in the loop too; the result is made into its blocking form, or
-    given to `undo` where an interrupt came first.
+    """Make a blocking method from an async or plain one, which runs in the event loop.
+
+    `make` converts the result to its blocking form. If an interrupt comes first, `undo` receives the result instead.
     """
 
     def bind(facade: SyncFacade[W]) -> Callable[P, T]:
@@ -137,7 +142,7 @@ def wraps(
 
 
 def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> FacadeMember[W, Callable[[], None]]:
-    """As `blocking`, for a method that may be called again; it does nothing after the event loop has ended."""
+    """Make a blocking method that may be called again, and does nothing after the event loop has ended."""
 
     def bind(facade: SyncFacade[W]) -> Callable[[], None]:
         wrapped, portal = facade.wrapped, facade.portal
@@ -155,7 +160,7 @@ def context(
     method: Callable[Concatenate[W, P], AbstractAsyncContextManager[R, bool | None]],
     make: Callable[[R, BlockingPortal], T],
 ) -> FacadeMember[W, Callable[P, SyncContext[R, T]]]:
-    """A context manager of the async object, as `SyncContext`."""
+    """Make a method that returns the async object's context manager as a `SyncContext`."""
 
     def bind(facade: SyncFacade[W]) -> Callable[P, SyncContext[R, T]]:
         wrapped, portal = facade.wrapped, facade.portal

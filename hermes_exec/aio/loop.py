@@ -1,4 +1,4 @@
-"""What anyio leaves to each event loop: which one is running, who cancels, and how the main thread is interrupted."""
+"""Functions that differ between event loops: find the running loop, detect cancellation, interrupt the main thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from anyio.lowlevel import current_token
 
 
 def asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    """The running asyncio loop; None where the running task is not asyncio's, such as one of trio in guest mode."""
+    """Return the running asyncio loop, or None if the running task is not asyncio's (such as one of trio in guest
+    mode).
+    """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -22,10 +24,10 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def running_loop() -> object:
-    """Something that is equal only in one event loop.
+    """Return an object that is equal only within one event loop.
 
     Raises:
-        RuntimeError: none runs in this thread.
+        RuntimeError: If no event loop runs in this thread.
     """
     try:
         return asyncio.get_running_loop()
@@ -34,15 +36,18 @@ def running_loop() -> object:
 
 
 def is_cancelled_from_outside() -> bool:
-    """Whether the running task itself is being cancelled; if not, a CancelledError comes from what it awaited."""
+    """Return whether the running task itself is being cancelled. If not, a CancelledError comes from something it
+    awaited.
+    """
     task = None if asyncio_loop() is None else asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 @contextmanager
 def raise_stray_cancellation(author: str) -> Iterator[None]:
-    """Raise RuntimeError in place of a CancelledError while nobody cancels the running task: the author's code awaited
-    something that was cancelled. Task groups would end the task without an error.
+    """Raise RuntimeError for a CancelledError that no cancellation of the running task explains.
+
+    Such an error means that the author's code awaited something cancelled. Task groups would end the task silently.
     """
     try:
         yield
@@ -53,8 +58,9 @@ def raise_stray_cancellation(author: str) -> Iterator[None]:
 
 
 def interrupt_main() -> None:
-    """Interrupt the main thread as Ctrl-C would, unless SIGINT has no handler. The signal is sent from the event loop,
-    not from this task, since trio would raise KeyboardInterrupt in the task.
+    """Interrupt the main thread as Ctrl-C does, unless SIGINT has no handler.
+
+    The event loop sends the signal, because trio would raise KeyboardInterrupt in the sending task.
     """
     if not callable(signal.getsignal(signal.SIGINT)):
         return

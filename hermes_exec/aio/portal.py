@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Portals:
-    """One event loop thread a process, shared by every pool that is open in the blocking way; it ends with the last."""
+    """One event-loop thread for each process. All pools opened with plain `with` share it; it ends with the last."""
 
     def __init__(self) -> None:
         self._provider = BlockingPortalProvider()
@@ -29,13 +29,13 @@ class Portals:
         os.register_at_fork(after_in_child=self._reset_after_fork)
 
     def open(self) -> AbstractContextManager[BlockingPortal]:
-        """The portal, for as long as the context lasts. After a fork the child has its own."""
+        """Return a context manager for the portal. A forked child gets a portal of its own."""
         self._used = True
         return _PortalContext(self._provider)
 
     def _reset_after_fork(self) -> None:
-        """Begin anew in a child. What is left of the parent's portal is never freed: it would wait at its end for a
-        thread that the child does not have, at the latest when the interpreter ends.
+        """Start again in a child. The parent's portal is never freed, because freeing it would wait for a thread that
+        the child does not have.
         """
         if self._used:
             import ctypes
@@ -45,9 +45,9 @@ class Portals:
 
 
 class _PortalContext(AbstractContextManager[BlockingPortal, None]):
-    """The portal of a provider. Ctrl-C while it is entered leaves no thread behind.
+    """The portal of a provider. Ctrl-C while it is being entered leaves no thread behind.
 
-    It is entered in a thread of its own: an interrupt inside anyio would leave the loop's thread running for ever.
+    A separate thread enters it: an interrupt inside anyio would leave the loop's thread running forever.
     """
 
     def __init__(self, provider: BlockingPortalProvider) -> None:
@@ -59,7 +59,7 @@ class _PortalContext(AbstractContextManager[BlockingPortal, None]):
         def enter() -> None:
             try:
                 portal = self._provider.__enter__()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 opened.set_exception(error)
             else:
                 opened.set_result(portal)
@@ -86,10 +86,10 @@ def call(portal: BlockingPortal, work: Callable[[], Awaitable[R]]) -> R: ...
 @overload
 def call(portal: BlockingPortal, work: Callable[[], R]) -> R: ...
 def call(portal: BlockingPortal, work: Callable[[], Any]) -> Any:
-    """Run a function in the portal's loop and wait; an interrupt here (Ctrl-C) cancels it there.
+    """Run a function in the portal's event loop and return its result. An interrupt here (Ctrl-C) cancels it there.
 
     Raises:
-        SlotClosed: the loop ended with the last open pool, or the interpreter is shutting down.
+        SlotClosed: If the loop has ended with the last open pool, or the interpreter is shutting down.
     """
     return _wait_for_result(_start(portal, work))
 
@@ -105,7 +105,7 @@ def _start(portal: BlockingPortal, work: Callable[[], Any]) -> Future[Any]:
         raise SlotClosed("the pool was closed") from None
 
 
-def _wait_for_result(future: Future[Any]) -> Any:  # noqa: ANN401 - what the work gives
+def _wait_for_result(future: Future[Any]) -> Any:  # noqa: ANN401 - the result of the work
     try:
         return future.result()
     except BaseException:
@@ -114,7 +114,7 @@ def _wait_for_result(future: Future[Any]) -> Any:  # noqa: ANN401 - what the wor
 
 
 def call_or_undo(portal: BlockingPortal, work: Callable[[], Awaitable[R]], undo: Callable[[R], Awaitable[object]]) -> R:
-    """As `call`; when an interrupt here comes after the work has given a result, `undo` is called with that result."""
+    """Run a function like `call`. If an interrupt comes after the work has returned, call `undo` with its result."""
     results: list[R] = []
     scopes: list[anyio.CancelScope] = []
     ended = anyio.Event()
@@ -130,7 +130,7 @@ def call_or_undo(portal: BlockingPortal, work: Callable[[], Awaitable[R]], undo:
 
     async def clean_up() -> None:
         if not scopes:
-            return  # the interrupt came before anything was begun
+            return  # the interrupt came before the work started
         scopes[0].cancel()
         await ended.wait()
         for outcome in results:
@@ -139,14 +139,14 @@ def call_or_undo(portal: BlockingPortal, work: Callable[[], Awaitable[R]], undo:
     try:
         result: R = _wait_for_result(_start(portal, run))
     except BaseException:
-        with suppress(RuntimeError):  # the loop has ended, and all that was lent in it
+        with suppress(RuntimeError):  # the loop has ended, and every slot acquired in it
             portal.start_task_soon(clean_up)
         raise
     return result
 
 
 def in_event_loop() -> bool:
-    """Whether an event loop runs in this thread."""
+    """Return whether an event loop runs in this thread."""
     try:
         current_token()
     except RuntimeError:
@@ -155,7 +155,8 @@ def in_event_loop() -> bool:
 
 
 def may_leave(pid: int) -> bool:
-    """Whether a context that was entered in process `pid` can be exited here: not in a forked child, which does not own
-    it, and not at interpreter shutdown, when no loop runs and suspended generators are closed.
+    """Return whether a context that was entered in process `pid` may be exited here.
+
+    A forked child does not own it. At interpreter shutdown no loop runs, and suspended generators are being closed.
     """
     return pid == os.getpid() and not sys.is_finalizing()

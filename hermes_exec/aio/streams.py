@@ -1,4 +1,4 @@
-"""Byte streams that can be written to without waiting and from any thread."""
+"""Byte streams that accept writes without waiting and from any thread."""
 
 from __future__ import annotations
 
@@ -17,40 +17,46 @@ from anyio.abc import ByteStream
 from hermes_exec.aio.loop import asyncio_loop
 
 READ_BYTES = 120 << 10
-"""At most, in one read: for a buffer of 128 KiB or more malloc maps memory anew each time, which takes 10 µs."""
+"""Most bytes of one read. A buffer of 128 KiB or more makes malloc map memory each time, which takes 10 µs."""
 JOINED_BYTES = 4096
-"""Up to this size it costs less to join the pending pieces than to write them one by one."""
+"""Up to this size, joining the pending pieces costs less than writing them one by one."""
 
 
 @runtime_checkable
 class NowaitStream(Protocol):
-    """A stream whose writes never wait: what the system does not take at once is kept and flushed later."""
+    """A stream whose writes never wait: it keeps bytes that the system cannot accept yet, and flushes them later."""
 
     def send_nowait(self, data: bytes) -> None:
-        """Send, or keep for later, from any thread; anyio.BrokenResourceError when the stream is gone."""
+        """Send bytes or keep them for later, from any thread.
+
+        Raises:
+            anyio.BrokenResourceError: If the stream is gone.
+        """
 
     def queue_nowait(self, data: bytes) -> None:
-        """Keep for the next send."""
+        """Keep bytes for the next send."""
 
     @property
     def pending_bytes(self) -> int:
-        """How much is kept."""
+        """The number of bytes kept."""
 
     async def drain(self) -> None:
-        """Wait until everything kept was sent."""
+        """Wait until all kept bytes are sent."""
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """As anyio's ByteStream."""
+        """Receive like anyio's ByteStream."""
 
     def deliver(self, sink: Callable[[bytes], None], on_end: Callable[[Exception], None]) -> bool:
-        """Have the event loop itself pass all incoming bytes to `sink`, without waking a task.
+        """Pass all incoming bytes from the event loop to `sink`, without waking a task.
 
-        `on_end` is called once, with what `receive` or `sink` would have raised. False where the loop cannot do that:
-        then nothing was changed, and `receive` is to be used.
+        `on_end` is called once, with the exception that `receive` or `sink` would have raised.
+
+        Returns:
+            False if the loop cannot do that. Nothing has changed then; use `receive`.
         """
 
     async def aclose(self) -> None:
-        """As anyio's ByteStream."""
+        """Close like anyio's ByteStream."""
 
 
 class _Outbox:
@@ -66,7 +72,7 @@ class _Outbox:
             self.size += len(data)
 
     def take(self) -> bytes:
-        """All of it, which is no longer kept."""
+        """Remove and return all bytes."""
         if not self.parts:
             return b""
         data = b"".join(self.parts)
@@ -88,9 +94,9 @@ class _Outbox:
 
 
 class FdStream(ByteStream):
-    """A byte stream on one or two non-blocking file descriptors (a socket, or two pipe ends), which it owns.
+    """A byte stream that owns one or two non-blocking file descriptors (a socket, or two pipe ends).
 
-    Reading belongs to one task. Writing is thread safe: a frame is never torn by another writer.
+    Reading belongs to one task. Writing is thread safe: no other writer can tear a frame.
     """
 
     def __init__(self, read_fd: int, write_fd: int | None = None) -> None:
@@ -107,18 +113,23 @@ class FdStream(ByteStream):
         self._eof_sent = False
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """Bytes as soon as there are any; anyio.EndOfStream at the end, anyio.ClosedResourceError after aclose."""
+        """Wait for bytes and return them.
+
+        Raises:
+            anyio.EndOfStream: If the other side has closed.
+            anyio.ClosedResourceError: If this stream is closed.
+        """
         self._check_open()
         while True:
-            # Waiting first gives other tasks their turn, also when a peer never stops sending.
+            # Waiting first lets other tasks run, even if a peer never stops sending.
             await anyio.wait_readable(self._read_fd)
-            # Another task may have closed the stream meanwhile, and the descriptor may be another file's by now.
+            # Another task may have closed the stream, and the descriptor may belong to another file by now.
             self._check_open()
             if data := self._read(max_bytes):
                 return data
 
     def _read(self, max_bytes: int) -> bytes:
-        """The bytes that can be read without waiting; b"" when there are none."""
+        """Return the bytes that can be read without waiting, or b""."""
         try:
             data = os.read(self._read_fd, max_bytes)
         except BlockingIOError:
@@ -130,11 +141,11 @@ class FdStream(ByteStream):
         return self.unwrap(data)
 
     def unwrap(self, data: bytes) -> bytes:
-        """The stream's own bytes in what was read: all of them, unless a subclass frames them."""
+        """Return the stream's own bytes in `data`: all of them, unless a subclass frames them."""
         return data
 
     def deliver(self, sink: Callable[[bytes], None], on_end: Callable[[Exception], None]) -> bool:
-        """As NowaitStream: on asyncio."""
+        """Deliver like `NowaitStream.deliver`, on asyncio only."""
         loop = asyncio_loop()
         if loop is None:
             return False
@@ -153,7 +164,7 @@ class FdStream(ByteStream):
             try:
                 if data := self._read(READ_BYTES):
                     sink(data)
-            except Exception as error:  # noqa: BLE001 -- whoever listens is told
+            except Exception as error:  # noqa: BLE001 -- passed to `on_end`
                 if self._stop_delivery is not None:
                     stop()
                     on_end(error)
@@ -163,12 +174,12 @@ class FdStream(ByteStream):
         return True
 
     async def send(self, item: bytes) -> None:
-        """Send everything; may be cancelled, what was begun is then finished by a later send or drain."""
+        """Send all bytes. If this is cancelled, a later send or drain sends the rest."""
         self.send_nowait(item)
         await self.drain()
 
     def send_nowait(self, data: bytes) -> None:
-        """Send what the system takes at once and keep the rest; thread safe."""
+        """Send the bytes that the system accepts at once and keep the rest; thread safe."""
         with self._lock:
             self._check()
             if self._outbox.size + len(data) > JOINED_BYTES:
@@ -186,17 +197,17 @@ class FdStream(ByteStream):
             self._outbox.add(data[sent:])
 
     def queue_nowait(self, data: bytes) -> None:
-        """Keep for the next send, so that both cost one system call; thread safe."""
+        """Keep bytes for the next send, so that both cost one system call; thread safe."""
         with self._lock:
             self._outbox.add(data)
 
     @property
     def pending_bytes(self) -> int:
-        """How much waits to be written."""
+        """The number of bytes that wait to be written."""
         return self._outbox.size
 
     async def drain(self) -> None:
-        """Wait until everything is written."""
+        """Wait until all bytes are written."""
         async with self._draining:
             while self._outbox.size:
                 with self._lock:
@@ -227,7 +238,7 @@ class FdStream(ByteStream):
             raise anyio.BrokenResourceError from error
 
     async def send_eof(self) -> None:
-        """Close the writing side: a descriptor of its own, or one half of a socket."""
+        """Close the writing side: a separate descriptor, or one half of a socket."""
         await self.drain()
         with self._lock:
             if self._closed or self._eof_sent:
@@ -240,37 +251,37 @@ class FdStream(ByteStream):
                 half.shutdown(socket.SHUT_WR)
 
     def detach(self) -> int:
-        """The descriptor of a stream that has one, for somebody else to own; this stream counts as closed."""
+        """Return the descriptor for a new owner; this stream counts as closed."""
         with self._lock:
             self._check()
             self._closed = True
             return self._read_fd
 
     async def aclose(self) -> None:
-        """Close both sides; a receive that waits raises ClosedResourceError."""
+        """Close both sides. A waiting `receive` raises ClosedResourceError."""
         self.close_now()
         await anyio.lowlevel.checkpoint()
 
     def close_now(self) -> None:
-        """Close without waiting, from any thread; harmless when repeated."""
+        """Close without waiting, from any thread. Repeated calls do nothing."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             if self._stop_delivery is not None:
-                # Outside of its loop nothing is delivered any more.
+                # Outside of its loop, nothing is delivered.
                 with contextlib.suppress(RuntimeError):
                     self._stop_delivery()
             fds = {self._read_fd} if self._eof_sent else {self._read_fd, self._write_fd}
             for fd in fds:
-                # Outside of an event loop nobody can be waiting for the descriptor.
+                # Outside of an event loop, no task waits for the descriptor.
                 with contextlib.suppress(anyio.NoEventLoopError):
                     anyio.notify_closing(fd)
                 os.close(fd)
 
 
 class QueuedStream:
-    """Gives any anyio byte stream the writes of a NowaitStream, from the event loop only."""
+    """Any anyio byte stream with the writes of a NowaitStream, from the event loop only."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -279,18 +290,18 @@ class QueuedStream:
         self._torn = False
 
     def send_nowait(self, data: bytes) -> None:
-        """Keep until the next drain."""
+        """Keep bytes until the next drain."""
         self._outbox.add(data)
 
     queue_nowait = send_nowait
 
     @property
     def pending_bytes(self) -> int:
-        """How much waits to be written."""
+        """The number of bytes that wait to be written."""
         return self._outbox.size
 
     async def drain(self) -> None:
-        """Send what is kept. Cancelling it may tear a frame: nothing can be sent after that."""
+        """Send the kept bytes. Cancelling this may tear a frame; nothing can be sent afterwards."""
         async with self._sending:
             while self._outbox.size:
                 if self._torn:
@@ -302,18 +313,18 @@ class QueuedStream:
                 self._outbox.remove(len(data))
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """As anyio's ByteStream."""
+        """Receive like anyio's ByteStream."""
         return await self._stream.receive(max_bytes)
 
     def deliver(self, sink: Callable[[bytes], None], on_end: Callable[[Exception], None]) -> bool:
-        """It cannot."""
+        """Return False: this stream cannot deliver from the event loop."""
         return False
 
     async def aclose(self) -> None:
-        """As anyio's ByteStream."""
+        """Close like anyio's ByteStream."""
         await self._stream.aclose()
 
 
 def to_nowait(stream: ByteStream) -> NowaitStream:
-    """The stream itself where its writes never wait, else wrapped so that they do not."""
+    """Return the stream itself if its writes never wait, else wrap it in a `QueuedStream`."""
     return stream if isinstance(stream, NowaitStream) else QueuedStream(stream)

@@ -1,4 +1,4 @@
-"""Task groups that anyio does not have: one that outlives its block, one that raises errors as they are."""
+"""Task groups that anyio lacks: detached from their block, raising plain errors, shielded from asyncio's cancel."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Args = TypeVarTuple("Args")
 class DetachedTaskGroup:
     """A task group that any task may end.
 
-    anyio's must be exited in the task and the cancel scopes in which it was entered; fixtures and frameworks that open
-    in one task and close in another cannot do that. This one outlives the task that started it, is not cancelled with
-    it, and ends with the event loop at the latest. What runs in it must handle its own errors.
+    An anyio task group must be exited in the task and the cancel scopes that entered it. Fixtures and frameworks that
+    open in one task and close in another cannot do that. This group outlives the task that started it, is not cancelled
+    with it, and ends with the event loop at the latest. Its tasks must handle their own errors.
 
-    `on_abandoned` is awaited when it is ended by anyone but its owner, as when a shutdown cancels all tasks.
+    `on_abandoned` is awaited if anything but the owner ends the group, such as a shutdown that cancels all tasks.
     """
 
     def __init__(self, on_abandoned: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -37,12 +37,12 @@ class DetachedTaskGroup:
         self._host: asyncio.Task[None] | None = None  # an event loop holds its tasks weakly
 
     async def start(self) -> TaskGroup:
-        """Start it, and give the group."""
+        """Start the group and return it as an anyio task group."""
         self._host = _start_detached(self._run)
         try:
             with anyio.CancelScope(shield=True):
                 await self._started.wait()
-        except asyncio.CancelledError:  # asyncio's own cancel heeds no shield
+        except asyncio.CancelledError:  # asyncio's own cancel ignores shields
             if self._host is not None:
                 self._host.cancel()
             raise
@@ -50,7 +50,7 @@ class DetachedTaskGroup:
 
     @property
     def tasks(self) -> TaskGroup:
-        """The group, once it was started."""
+        """The anyio task group, after `start`."""
         assert self._tasks is not None
         return self._tasks
 
@@ -60,7 +60,7 @@ class DetachedTaskGroup:
         self.tasks.cancel_scope.cancel()
 
     async def end(self) -> None:
-        """Cancel all tasks and wait until they have ended, also when cancelled."""
+        """Cancel all tasks and wait until they have ended, even if the caller is cancelled."""
         self.cancel()
         with anyio.CancelScope(shield=True):
             await self._ended.wait()
@@ -80,8 +80,9 @@ class DetachedTaskGroup:
 
 
 class PlainTaskGroup:
-    """A task group that raises the first error of its block or its tasks itself: anyio's own wraps it in an
-    ExceptionGroup, which no caller expects.
+    """A task group that raises the first error of its block or its tasks as it is.
+
+    anyio wraps it in an ExceptionGroup, which callers do not expect.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ class PlainTaskGroup:
 
     @property
     def cancel_scope(self) -> anyio.CancelScope:
-        """The scope of the block and all tasks."""
+        """The cancel scope of the block and all tasks."""
         return self._tasks.cancel_scope
 
     def start_soon(self, work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
@@ -124,9 +125,9 @@ class PlainTaskGroup:
 
 
 class ShieldedTask:
-    """Begins at once. A cancelled waiter cancels the work by an anyio scope, and waits for its end.
+    """A task that starts at once. Cancelling the waiter cancels the work by an anyio scope and waits for its end.
 
-    A shield of anyio does not hold against asyncio's own cancel; here it does.
+    An anyio shield does not hold against asyncio's own cancel; this class does.
     """
 
     def __init__(self, work: Callable[[], Awaitable[object]]) -> None:
@@ -137,7 +138,7 @@ class ShieldedTask:
         self._task = _start_detached(self._run)
 
     async def wait(self) -> None:
-        """Wait for its end, also when cancelled; raise what it raised."""
+        """Wait until the work has ended, even if the caller is cancelled, and raise its error."""
         try:
             await self._done.wait()
         except anyio.get_cancelled_exc_class():
@@ -153,20 +154,19 @@ class ShieldedTask:
         try:
             with self._scope:
                 await self._work()
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
         except asyncio.CancelledError as error:
-            self._error = error  # with every other task of the event loop
+            self._error = error  # the event loop cancels all tasks
             raise
         finally:
             self._done.set()
 
 
 async def run_to_end(work: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `work`. Threads that it waits for have ended when this ends, also when asyncio cancels the
-    caller.
+    """Return the result of `work`. Its threads have ended when this returns, even if asyncio cancels the caller.
 
-    anyio waits for threads under a shield, which asyncio's own cancel does not heed.
+    anyio waits for threads under a shield, which asyncio's own cancel ignores.
     """
     if asyncio_loop() is None:
         return await work()

@@ -1,4 +1,4 @@
-"""What one task waits on until the event loop has news for it: a bare future on asyncio, an event elsewhere."""
+"""Signals that wake one waiting task: a bare future on asyncio, an event elsewhere."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hermes_exec.aio.loop import asyncio_loop
 
 
 class Waker(Protocol):
-    """Wakes a task by a signal of one event loop, which is set once; one task at a time may wait for it."""
+    """The signals of one event loop. A signal is set once; one task at a time may wait for it."""
 
-    def make(self) -> Any:  # noqa: ANN401 -- each library has its own kind
-        """A new signal."""
+    def make(self) -> Any:  # noqa: ANN401 -- each event loop has its own type
+        """Make a new signal."""
 
     def wait(self, signal: Any) -> Awaitable[object]:  # noqa: ANN401
-        """What returns when the signal is set."""
+        """Return an awaitable that finishes when the signal is set."""
 
     def wake(self, signal: Any) -> None:  # noqa: ANN401
-        """Set the signal; harmless when repeated."""
+        """Set the signal. Repeated calls do nothing."""
 
 
 class FutureWaker:
@@ -31,30 +31,30 @@ class FutureWaker:
         self.make = loop.create_future
 
     def wait(self, signal: asyncio.Future[None]) -> Awaitable[None]:
-        """The future itself."""
+        """Return the future itself."""
         return signal
 
     def wake(self, signal: asyncio.Future[None]) -> None:
-        """A task that was cancelled has cancelled its future."""
+        """Set the signal, unless a cancelled task has cancelled its future."""
         if not signal.done():
             signal.set_result(None)
 
 
 class EventWaker:
-    """The waker for every other library that anyio supports."""
+    """The waker for every other event loop that anyio supports."""
 
     make = anyio.Event
 
     def wait(self, signal: anyio.Event) -> Awaitable[None]:
-        """The wait of the event."""
+        """Return the event's `wait`."""
         return signal.wait()
 
     def wake(self, signal: anyio.Event) -> None:
-        """Set it."""
+        """Set the event."""
         signal.set()
 
 
 def current_waker() -> Waker:
-    """The waker for the running event loop."""
+    """Return the waker for the running event loop."""
     loop = asyncio_loop()
     return EventWaker() if loop is None else FutureWaker(loop)

@@ -1,4 +1,4 @@
-"""A websocket on a descriptor: opened by blocking calls, its frames made and read without I/O (`wsproto`)."""
+"""A websocket on a descriptor. Blocking calls open it; `wsproto` builds and parses its frames without I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hermes_exec.aio.streams import READ_BYTES
 
 
 class WebSocketRefused(OSError):
-    """Raised when a server does not open a websocket: ``status`` is what HTTP says instead."""
+    """Raised when a server does not open a websocket; `status` is the HTTP status of its answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{status} {reason}".strip())
@@ -24,8 +24,8 @@ class WebSocketRefused(OSError):
 
 
 class WebSocket:
-    """The client's side of one connection, whose descriptor is somebody else's. Only one thread may read, and one write
-    at a time.
+    """The client's side of one connection. The caller owns the descriptor; one thread may read and one may write at a
+    time.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class WebSocket:
         self._text = ""
 
     def request(self, host: str, target: str, headers: Mapping[str, str]) -> bytes:
-        """What opens it."""
+        """Return the request that opens the websocket."""
         extra = [(name.encode(), value.encode()) for name, value in headers.items()]
         return self._connection.send(Request(host=host, target=target, extra_headers=extra))
 
     def refusal_status(self, answer: bytes) -> int:
-        """The status of a refusal, 0 when the headers in `answer` are of none."""
+        """Return the HTTP status of a refusal, or 0 if the headers in `answer` accept the websocket."""
         self._connection.receive_data(answer)
         event = next(iter(self._connection.events()), None)
         if isinstance(event, AcceptConnection):
@@ -46,17 +46,21 @@ class WebSocket:
         return event.status_code if isinstance(event, RejectConnection) else 500
 
     def message(self, text: str) -> bytes:
-        """The frame of a message; anyio.BrokenResourceError when the other side has closed."""
+        """Return the frame of a message.
+
+        Raises:
+            anyio.BrokenResourceError: If the other side has closed.
+        """
         try:
             return self._connection.send(TextMessage(data=text))
         except ProtocolError as error:
             raise anyio.BrokenResourceError from error
 
     def messages(self, data: bytes) -> Iterator[str]:
-        """The messages that are whole with what came.
+        """Yield the messages that `data` completes.
 
         Raises:
-            anyio.BrokenResourceError: the other side closes, and says why, or sends nonsense.
+            anyio.BrokenResourceError: If the other side closes (with its reason) or sends invalid frames.
         """
         try:
             self._connection.receive_data(data)
@@ -79,11 +83,12 @@ def open_websocket(
     tls: ssl.SSLContext | None = None,
     timeout_s: float = 30.0,
 ) -> tuple[int, WebSocket]:
-    """A websocket and its descriptor, which the caller owns: that of a tunnel where the connection is encrypted.
+    """Open a websocket and return it with its descriptor, which the caller owns. With TLS this is the descriptor of a
+    tunnel.
 
     Raises:
-        WebSocketRefused: no websocket was opened.
-        OSError: nobody answers.
+        WebSocketRefused: If the server refused the websocket.
+        OSError: If no server answers.
     """
     connection = socket.create_connection(address, timeout_s)
     try:
@@ -93,7 +98,7 @@ def open_websocket(
         websocket = WebSocket()
         connection.sendall(websocket.request(f"{address[0]}:{address[1]}", target, headers))
         answer = b""
-        while not answer.endswith(b"\r\n\r\n"):  # and not a byte of what follows
+        while not answer.endswith(b"\r\n\r\n"):  # not one byte more: the frames follow
             if not (byte := connection.recv(1)):
                 raise ConnectionError("the connection was closed")
             answer += byte

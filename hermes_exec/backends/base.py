@@ -30,8 +30,8 @@ def volume_arguments(volumes: Iterable[str], shared_volumes: Iterable[str] = ())
 class Labels:
     """Who owns a sandbox, so that it can be found and ended when the owner is gone.
 
-    ``host_id`` and ``boot_id`` name one boot of one kernel, ``pid_namespace`` is the inode of the pid namespace in
-    which ``pid`` counts, and ``pid_start`` is the start of that process in clock ticks since boot, so that a pid that
+    `host_id` and `boot_id` name one boot of one kernel, `pid_namespace` is the inode of the pid namespace in
+    which `pid` counts, and `pid_start` is the start of that process in clock ticks since boot, so that a pid that
     was given out again is not taken for the owner.
     """
 
@@ -52,13 +52,13 @@ limit of a sandbox too."""
 class LaunchSpec:
     """What a sandbox has to be. Everything that only one backend understands is in that backend's config object.
 
-    ``default_limits`` names those of ``limits`` that nobody asked for: they are left out where they cannot be enforced.
-    ``slots`` is how many there can be in it; ``exclusive`` is set when one slot gets the whole sandbox. ``network``
+    `default_limits` names those of `limits` that nobody asked for: they are left out where they cannot be enforced.
+    `slots` is how many there can be in it; `exclusive` is set when one slot gets the whole sandbox. `network`
     False asks for a sandbox without any network; with several slots that differ, the slots close it themselves.
-    ``own_roots`` asks for a sandbox whose runner may make user namespaces and mount in them, so that its slots can have
-    roots of their own. ``lifetime_s`` is how long its slots are lent, after which the pool ends it when the last one
-    comes back: an engine that bounds the life of a sandbox is to give it more. ``pull_timeout_s`` bounds the fetching
-    of the image alone. ``lease_s`` is how long the runner outlives its driver. ``min_isolation`` is what its slots are
+    `own_roots` asks for a sandbox whose runner may make user namespaces and mount in them, so that its slots can have
+    roots of their own. `lifetime_s` is how long its slots are lent, after which the pool ends it when the last one
+    comes back: an engine that bounds the life of a sandbox is to give it more. `pull_timeout_s` bounds the fetching
+    of the image alone. `lease_s` is how long the runner outlives its driver. `min_isolation` is what its slots are
     to reach at least, for a backend that knows of a way around it.
     """
 
@@ -94,8 +94,8 @@ def check_host_sandbox(backend: str, spec: LaunchSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReapFilter:
-    """Which sandboxes to end: ``all`` that this library started, those of one run, ``orphans``, whose owner is gone or
-    that have ended while nothing is known of it, or both: the orphans of one run. ``retry``: also what could not be
+    """Which sandboxes to end: `all` that this library started, those of one run, `orphans`, whose owner is gone or
+    that have ended while nothing is known of it, or both: the orphans of one run. `retry`: also what could not be
     removed before.
     """
 
@@ -107,7 +107,7 @@ class ReapFilter:
 
 @dataclass(frozen=True, slots=True)
 class ReapedSandbox:
-    """A sandbox that was ended by ``Backend.reap``."""
+    """A sandbox that was ended by `Backend.reap`."""
 
     sandbox: str
     backend: str
@@ -117,8 +117,8 @@ class ReapedSandbox:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """A sandbox that this library started, whoever owns it; ``owner`` says whether the owner still lives, ``ended``
-    that its runner does not. ``host`` is where it is, for backends that have several hosts. ``left`` says why something
+    """A sandbox that this library started, whoever owns it; `owner` says whether the owner still lives, `ended`
+    that its runner does not. `host` is where it is, for backends that have several hosts. `left` says why something
     of it could not be removed, which nobody tries again unless asked to.
     """
 
@@ -136,7 +136,7 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """The state of a sandbox: ``unknown`` (paused, daemon unreachable) never destroys it, ``dead`` has a
+    """The state of a sandbox: `unknown` (paused, daemon unreachable) never destroys it, `dead` has a
     post-mortem.
     """
 
@@ -154,7 +154,7 @@ class Sandbox(Protocol):
 
     @property
     def id(self) -> str:
-        """The backend's own name of the sandbox: a container id, ``local-<pid>``."""
+        """The backend's own name of the sandbox: a container id, `local-<pid>`."""
 
     @property
     def user(self) -> str | None:
@@ -168,7 +168,7 @@ class Sandbox(Protocol):
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """How each limit of the spec is enforced on the sandbox, or ``not enforced``."""
+        """How each limit of the spec is enforced on the sandbox, or `not enforced`."""
 
     async def open(self, argv: Sequence[str]) -> ByteStream:
         """Start the runner in the sandbox with these arguments and give its stdin and stdout.
@@ -212,16 +212,16 @@ class Backend(Protocol):
 
     @property
     def readonly_paths(self) -> tuple[str, ...]:
-        """Paths of the sandbox that every slot may read besides what the system needs; with ``private_root`` only."""
+        """Paths of the sandbox that every slot may read besides what the system needs; with `private_root` only."""
 
     async def check(self, spec: LaunchSpec) -> None:
-        """Find out, without starting anything, whether ``launch`` can work.
+        """Find out, without starting anything, whether `launch` can work.
 
         Raises:
             BackendUnavailable: the engine, its client or the credentials are missing.
             ImageError: the image is not there and may not be fetched.
             ConfigError: the spec asks for what this backend cannot give.
-            NoOwnRoot: it asks for ``own_roots``, which cannot be had here.
+            NoOwnRoot: it asks for `own_roots`, which cannot be had here.
         """
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> Sandbox:
@@ -232,9 +232,9 @@ class Backend(Protocol):
 
         Raises:
             LaunchError: the sandbox could not be started.
-            BackendUnavailable: as for ``check``; one that is ``retryable`` says that the engine is away for now, and
+            BackendUnavailable: as for `check`; one that is `retryable` says that the engine is away for now, and
                 whoever waits for the sandbox goes on waiting.
-            ImageError, ConfigError, NoOwnRoot: as for ``check``.
+            ImageError, ConfigError, NoOwnRoot: as for `check`.
         """
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:

@@ -39,7 +39,7 @@ class HasDeadline(Protocol):
 
     @property
     def ends_at(self) -> float:
-        """When, on the clock of ``time.monotonic()``."""
+        """When, on the clock of `time.monotonic()`."""
 
 
 @runtime_checkable
@@ -53,7 +53,7 @@ class HasSlotCount(Protocol):
 
 @runtime_checkable
 class HasBaseDirectory(Protocol):
-    """A backend whose sandboxes have their files on this host, in directories below ``base_dir`` of its
+    """A backend whose sandboxes have their files on this host, in directories below `base_dir` of its
     configuration.
     """
 
@@ -67,12 +67,12 @@ class CanPrefetch(Protocol):
     """A backend that can make an image ready, by fetching, building or converting it, before a sandbox is launched."""
 
     async def prefetch(self, spec: LaunchSpec) -> None:
-        """Make the image of the spec ready within its ``pull_timeout_s``, telling ``on_progress``; nothing half done is
+        """Make the image of the spec ready within its `pull_timeout_s`, telling `on_progress`; nothing half done is
         left when it fails or is cancelled. The rest of the spec does not matter.
 
         Raises:
             LaunchTimeout: it took longer.
-            BackendUnavailable, ImageError, ConfigError: as for ``Backend.check``.
+            BackendUnavailable, ImageError, ConfigError: as for `Backend.check`.
         """
 
 

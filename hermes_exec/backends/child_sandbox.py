@@ -25,8 +25,8 @@ LAST_GRACE_S = 1.0
 
 
 class ChildSandbox:
-    """One sandbox, in a directory of this host. ``process`` ends when the runner does, whose pid is ``runner``;
-    ``program`` attaches to what it serves at ``base``.
+    """One sandbox, in a directory of this host. `process` ends when the runner does, whose pid is `runner`;
+    `program` attaches to what it serves at `base`.
     """
 
     user: str | None = None
@@ -51,7 +51,7 @@ class ChildSandbox:
         self._attached: list[subprocess.Popen[bytes]] = []
 
     async def open(self, argv: Sequence[str]) -> FdStream:
-        """See ``Sandbox.open``; the stream is a socket whose other end is the runner's stdin and stdout."""
+        """See `Sandbox.open`; the stream is a socket whose other end is the runner's stdin and stdout."""
         if self._process.poll() is not None:
             raise SandboxDied("the sandbox has ended", post_mortem=self._post_mortem(), sandbox=self.id)
         self._attached = [child for child in self._attached if child.poll() is None]
@@ -64,7 +64,7 @@ class ChildSandbox:
         return stream
 
     async def status(self) -> SandboxStatus:
-        """The state of the runner's process; a stopped one is ``unknown``."""
+        """The state of the runner's process; a stopped one is `unknown`."""
         if self._process.poll() is not None:
             return SandboxStatus("dead", self._post_mortem())
         self._directory.truncate_log()
@@ -73,11 +73,11 @@ class ChildSandbox:
         return SandboxStatus("alive")
 
     def host_pid(self) -> int:
-        """See ``HostVisible.host_pid``."""
+        """See `HostVisible.host_pid`."""
         return self._runner
 
     def signal_now(self, number: int) -> None:
-        """See ``Signalable.signal_now``."""
+        """See `Signalable.signal_now`."""
         # Whoever has that number by now is not the runner once the process is over.
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""What ``dockerfile:DIR`` means as the name of an image: the directory that it is built of."""
+"""What `dockerfile:DIR` means as the name of an image: the directory that it is built of."""
 
 from __future__ import annotations
 

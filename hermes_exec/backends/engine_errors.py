@@ -82,7 +82,7 @@ async def end_with_retries(end: Callable[[], Awaitable[object]]) -> ExecError | 
 
 
 async def open_error(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:
-    """The error of ``Sandbox.open`` for a stream that could not be had: that the sandbox has ended, or that it cannot
+    """The error of `Sandbox.open` for a stream that could not be had: that the sandbox has ended, or that it cannot
     be reached now. `what` is what a sandbox of this backend is called.
     """
     status = await sandbox.status()

@@ -14,7 +14,7 @@ Engines report on stdout, as text, that the program could not be started, as in 
 
 
 class EngineStream(FdStream):
-    """Owns the descriptor of the connection; ``frames`` says that the program is the runner."""
+    """Owns the descriptor of the connection; `frames` says that the program is the runner."""
 
     def __init__(self, fd: int, *, frames: bool = True) -> None:
         super().__init__(fd)

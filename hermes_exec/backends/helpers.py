@@ -27,7 +27,7 @@ class HelpedConfig(BackendConfig):
     """Base of the configuration classes of backends that start programs on this host."""
 
     helper_env: tuple[EnvName, ...] = ()
-    """Names of variables of this process that helper programs (the SSH client and its ``ProxyCommand``, credential
+    """Names of variables of this process that helper programs (the SSH client and its `ProxyCommand`, credential
     helpers) get, besides those of a login, of its agents and of proxies."""
 
     def helper_environment(self, *more: str) -> dict[str, str]:

@@ -19,8 +19,8 @@ MAX_CALLS = 32
 
 
 class HostBackend:
-    """Base of a backend whose sandboxes have their directories in ``base_dir``, under names that begin with
-    ``prefix``.
+    """Base of a backend whose sandboxes have their directories in `base_dir`, under names that begin with
+    `prefix`.
     """
 
     name: str
@@ -31,7 +31,7 @@ class HostBackend:
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
-        """See ``Backend.reap``."""
+        """See `Backend.reap`."""
         return await anyio.to_thread.run_sync(self._reap, which, limiter=self._limiter)
 
     def _reap(self, which: ReapFilter) -> list[ReapedSandbox]:
@@ -48,11 +48,11 @@ class HostBackend:
         return ended
 
     async def leftovers(self) -> list[str]:
-        """See ``Leaves.leftovers``."""
+        """See `Leaves.leftovers`."""
         return advise(await self.sandboxes())
 
     async def sandboxes(self) -> list[SandboxInfo]:
-        """See ``Backend.sandboxes``."""
+        """See `Backend.sandboxes`."""
         return [info for _, info in await anyio.to_thread.run_sync(self._find_sandboxes, limiter=self._limiter)]
 
     def _find_sandboxes(self) -> list[tuple[SandboxDirectory, SandboxInfo]]:

@@ -86,7 +86,7 @@ def own_labels(run_id: str) -> Labels:
 
 
 def owner_state(labels: Labels, *, shared_engine: bool) -> OwnerState:
-    """Whether the owner lives. What cannot be compared from here (another host or pid namespace) is ``unknown``.
+    """Whether the owner lives. What cannot be compared from here (another host or pid namespace) is `unknown`.
 
     Another boot of this host is over, unless other hosts use the engine too: one that was cloned has the name and
     machine id of this one.

@@ -1,4 +1,4 @@
-"""Which backends there are: our own and those of the entry-point group ``hermes_exec.backends``."""
+"""Which backends there are: our own and those of the entry-point group `hermes_exec.backends`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def backend_module(name: str) -> BackendModule:
 
 
 def config_type(name: str) -> type[BackendConfig]:
-    """The configuration class of a backend; raises as ``backend_module``."""
+    """The configuration class of a backend; raises as `backend_module`."""
     return backend_module(name).Config
 
 

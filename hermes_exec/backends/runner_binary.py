@@ -34,12 +34,12 @@ def find_runner(os_name: str | None = None, arch: str | None = None) -> RunnerBi
 
 
 def path(os_name: str | None = None, arch: str | None = None) -> Path:
-    """The file of ``find_runner``."""
+    """The file of `find_runner`."""
     return find_runner(os_name, arch).path
 
 
 def find_program(directory: Path, program: str, os_name: str | None = None, arch: str | None = None) -> RunnerBinary:
-    """One of the Go programs of this installation for a platform, as ``find_runner``."""
+    """One of the Go programs of this installation for a platform, as `find_runner`."""
     system = (os_name or platform.system()).lower()
     machine = (arch or platform.machine()).lower()
     return _verify(directory, program, f"{system}/{ARCHITECTURES.get(machine, machine)}")

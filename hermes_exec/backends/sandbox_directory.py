@@ -45,7 +45,7 @@ class SandboxDirectory:
 
     @property
     def sandbox(self) -> Path:
-        """The ``--base`` of a runner that works on this host itself; it removes it when it ends."""
+        """The `--base` of a runner that works on this host itself; it removes it when it ends."""
         return self.path / "base"
 
     @property

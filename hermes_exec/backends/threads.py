@@ -49,7 +49,7 @@ async def launch_in_thread(
     limiter: anyio.CapacityLimiter | None = None,
     patience: anyio.CancelScope | None = None,
 ) -> T:
-    """Run ``make`` in a thread and return its result; ``unmake`` is called with it if the caller is cancelled
+    """Run `make` in a thread and return its result; `unmake` is called with it if the caller is cancelled
     meanwhile.
 
     A cancelled caller waits for the thread too, unless `patience` (a shielded scope) is cancelled or a cancellation

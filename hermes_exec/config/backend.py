@@ -43,8 +43,8 @@ class BackendConfig(ConfigModel):
 
     def sizes(self, sandboxes: int, slots: int) -> Mapping[int, int]:
         """How many slots so many sandboxes have when all is well: slots in a sandbox → sandboxes of that size.
-        ``slots`` is what the pool says; it holds for all sandboxes unless the backend has its own numbers (see
-        ``OwnSize``).
+        `slots` is what the pool says; it holds for all sandboxes unless the backend has its own numbers (see
+        `OwnSize`).
         """
         return {slots: sandboxes}
 

@@ -26,7 +26,7 @@ _NOWHERE = "~NOTFOUND"
 
 
 class BrowserConfig(ConfigModel):
-    """Rules for the browser tools. Hosts are names or patterns (``*.example.org``), without port."""
+    """Rules for the browser tools. Hosts are names or patterns (`*.example.org`), without port."""
 
     schemes: tuple[str, ...] = ("http", "https", "about", "data", "blob", "file")
     allow_hosts: tuple[str, ...] = ()

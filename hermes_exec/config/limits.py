@@ -16,14 +16,14 @@ PER_PROCESS = ("open_files", "file_size_mb", "cpu_time_s")
 class Limits(ConfigModel):
     """What a sandbox or a slot may use at most; None is no limit.
 
-    A limit that cannot be enforced where it is asked for is refused, or listed as ``not enforced`` when
-    ``best_effort_limits`` is set.
+    A limit that cannot be enforced where it is asked for is refused, or listed as `not enforced` when
+    `best_effort_limits` is set.
     """
 
     cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
     """Processors, as a share of time: 0.5 is half of one."""
     memory_mb: Positive | None = None
-    """Memory in MiB. A command over it is ended, with ``oom_killed`` in its result. That of a container counts the
+    """Memory in MiB. A command over it is ended, with `oom_killed` in its result. That of a container counts the
     runner too, with some 4 MiB for each slot: less than 8 is refused."""
     pids: Positive | None = None
     """Processes and threads at one time; of a slot for which nothing is said 1,024, and of a container as many as its

@@ -88,7 +88,7 @@ def backend_sections(values: Mapping[str, Any]) -> dict[str, Any]:
 def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) -> ResolvedConfig:
     """Check flat options, as SandboxPool takes them: the pool's own, and those of the backend's configuration class.
 
-    The backend's options may also stand together under ``backend_options``.
+    The backend's options may also stand together under `backend_options`.
 
     Raises:
         ConfigError: with all names that are unknown (and the nearest valid one for each) and values that are wrong.

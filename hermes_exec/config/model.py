@@ -58,7 +58,7 @@ AbsolutePath = Annotated[str, AfterValidator(check_absolute)]
 
 
 def check_volume(volume: str) -> str:
-    """The volume itself, if it is ``source:target[:mode]`` with an absolute target; ValueError otherwise."""
+    """The volume itself, if it is `source:target[:mode]` with an absolute target; ValueError otherwise."""
     parts = volume.split(":")
     if len(parts) not in {2, 3} or not parts[0] or not parts[1].startswith("/"):
         raise ValueError(f"{volume!r} is not source:target or source:target:mode with an absolute target")
@@ -66,7 +66,7 @@ def check_volume(volume: str) -> str:
 
 
 def volume_parts(volume: str) -> tuple[str, str, str]:
-    """Source, target and mode (``rw`` where none is given) of a checked volume."""
+    """Source, target and mode (`rw` where none is given) of a checked volume."""
     source, target, mode = (*volume.split(":"), "rw")[:3]
     return source, target, mode
 

@@ -66,7 +66,7 @@ def _list(value: object) -> tuple[str, ...]:
 
 
 def _mapping(value: object) -> dict[str, str]:
-    """A mapping, also as JSON, or ``NAME=VALUE`` with semicolons."""
+    """A mapping, also as JSON, or `NAME=VALUE` with semicolons."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         parts = [part.strip() for part in value.split(";") if part.strip()]
         if wrong := [part for part in parts if "=" not in part]:

@@ -95,10 +95,10 @@ class PoolConfig(ConfigModel):
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
     files: dict[str, FileSource] = Field(default_factory=dict)
     slot_root: SlotRoot | None = None
-    """``own``: each slot has a root of its own over the image, as in a container of its own; ``shared``: that of its
+    """`own`: each slot has a root of its own over the image, as in a container of its own; `shared`: that of its
     sandbox."""
     workdir: Workdir | None = None
-    """Where calls start and relative paths begin: an absolute path in the slot, or ``image`` for the image's WORKDIR;
+    """Where calls start and relative paths begin: an absolute path in the slot, or `image` for the image's WORKDIR;
     None for the slot's workspace."""
     browser: BrowserConfig = Field(default_factory=BrowserConfig)
     """Rules for the browser tools."""
@@ -115,7 +115,7 @@ class PoolConfig(ConfigModel):
     """What the runner of a sandbox may keep of output and of what is under way; at most an eighth of the sandbox's
     memory."""
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
-    """Letters, digits and ``._-``, at most 64; None for a random one."""
+    """Letters, digits and `._-`, at most 64; None for a random one."""
 
     @field_validator(
         "profiles", "limits", "slot_limits", "env", "secrets", "files", "setup", "slot_setup", "browser", mode="before"

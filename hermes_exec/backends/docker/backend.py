@@ -50,14 +50,14 @@ class DockerBackend:
         self._security_options: list[str] | None = None
 
     async def check(self, spec: LaunchSpec) -> None:
-        """See ``Backend.check``."""
+        """See `Backend.check`."""
         check_options(self._config, spec)
         await self._engine.call(lambda client: client.ping())
         await self._check_own_roots(spec)
         await self._images.check(image_of(self._config, spec))
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> DockerSandbox:
-        """See ``Backend.launch``."""
+        """See `Backend.launch`."""
         check_options(self._config, spec)
         await self._check_own_roots(spec)
         image = await self._ready(spec)
@@ -77,7 +77,7 @@ class DockerBackend:
             raise
 
     async def prefetch(self, spec: LaunchSpec) -> None:
-        """See ``Prefetches.prefetch``."""
+        """See `Prefetches.prefetch`."""
         await self._ready(spec)
 
     async def _ready(self, spec: LaunchSpec) -> ImageFacts:
@@ -133,7 +133,7 @@ class DockerBackend:
         return DockerSandbox(self._engine, info, stream)
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
-        """See ``Backend.reap``."""
+        """See `Backend.reap`."""
         leftovers = await self._engine.call(partial(find_leftovers, retry=which.retry))
         sandboxes = [info for info in await self.sandboxes() if f"container-{info.sandbox}" not in leftovers]
         ended = await reap_each(
@@ -156,7 +156,7 @@ class DockerBackend:
         remove_volumes(client, {"label": RUN_LABEL, "dangling": "true"}, matches)
 
     async def sandboxes(self) -> list[SandboxInfo]:
-        """See ``Backend.sandboxes``."""
+        """See `Backend.sandboxes`."""
         return await self._engine.call(self._list_containers)
 
     def _list_containers(self, client: DockerClient) -> list[SandboxInfo]:
@@ -181,12 +181,12 @@ class DockerBackend:
         return sandboxes
 
     async def leftovers(self) -> list[str]:
-        """See ``Leaves.leftovers``."""
+        """See `Leaves.leftovers`."""
         leftovers = await self._engine.call(partial(find_leftovers, retry=False))
         return [f"{advice_on(what)}: {why}" for what, why in leftovers.items()]
 
     def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
-        """See ``TrialImage.trial_image``."""
+        """See `TrialImage.trial_image`."""
         return trial_image(self._engine)
 
     async def aclose(self) -> None:

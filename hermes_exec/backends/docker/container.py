@@ -105,8 +105,8 @@ def plan_container(
     mounts: list[dict[str, Any]],
     dial_socket: DialSocket | None = None,
 ) -> ContainerPlan:
-    """Everything that the container is created with; ``mounts`` are those that bring the runner, which calls us by
-    ``dial_socket`` if there is one.
+    """Everything that the container is created with; `mounts` are those that bring the runner, which calls us by
+    `dial_socket` if there is one.
     """
     command = ["serve", "--base", base_of(config), "--lease-s", str(spec.lease_s)]
     if dial_socket is not None:
@@ -141,7 +141,7 @@ def plan_container(
 
 
 def bind_mount(volume: str) -> dict[str, Any] | None:
-    """``source:target[:mode]`` as a mount whose source must exist: with the short form Docker creates a missing one as
+    """`source:target[:mode]` as a mount whose source must exist: with the short form Docker creates a missing one as
     a directory of root. None for a named volume, and for modes that only the short form has.
     """
     source, target, mode = volume_parts(volume)

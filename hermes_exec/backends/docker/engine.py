@@ -64,7 +64,7 @@ class Engine:
             return connect(self._config, MAX_CALLS + 4)
 
     async def call(self, work: Callable[[DockerClient], T]) -> T:
-        """Do blocking work with the client in a thread. Errors of the engine become ours (see ``translate_errors``).
+        """Do blocking work with the client in a thread. Errors of the engine become ours (see `translate_errors`).
 
         Work that was begun goes on when nobody waits for it any more; no answer is then waited for past the deadline
         of the caller.
@@ -73,7 +73,7 @@ class Engine:
         return await in_thread(task, self._limiter)
 
     async def follow(self, work: Callable[[DockerClient], T]) -> T:
-        """As ``call`` for work that takes long and reads one answer as it comes. When nobody waits for it any more the
+        """As `call` for work that takes long and reads one answer as it comes. When nobody waits for it any more the
         engine is hung up on, and gives it up.
         """
         response = StreamingResponse()
@@ -93,7 +93,7 @@ class Engine:
             response.hang_up()
 
     async def make(self, work: Callable[[DockerClient], T], unmake: Callable[[T], None]) -> T:
-        """As ``call`` for work that makes something, which is unmade when nobody waits for it any more.
+        """As `call` for work that makes something, which is unmade when nobody waits for it any more.
 
         A caller that is cancelled waits for that, but not after `close`.
         """
@@ -105,10 +105,10 @@ class Engine:
             self._making.discard(patience)
 
     def call_now(self, work: Callable[[DockerClient], T], within_s: float = math.inf) -> T:
-        """As ``call`` in the calling thread; no answer is waited for longer than `within_s` from now.
+        """As `call` in the calling thread; no answer is waited for longer than `within_s` from now.
 
         Raises:
-            ExecError: as ``translate_errors``; BackendUnavailable is retryable when the daemon has answered before,
+            ExecError: as `translate_errors`; BackendUnavailable is retryable when the daemon has answered before,
                 or did not answer in time.
         """
         token = RESPONSE_DEADLINE.set(time.monotonic() + within_s)

@@ -69,7 +69,7 @@ class Images:
         Raises:
             ImageError: it is not there, and may not or cannot be fetched or built.
             ConfigError: the directory that it is built of is not there, or cannot be read.
-            LaunchTimeout: that took longer than ``timeout_s``.
+            LaunchTimeout: that took longer than `timeout_s`.
         """
         try:
             with anyio.fail_after(timeout_s):

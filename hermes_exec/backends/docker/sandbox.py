@@ -54,7 +54,7 @@ class DockerSandbox:
         self._stream = stream
 
     async def open(self, argv: Sequence[str]) -> FdStream:
-        """See ``Sandbox.open``. The first stream may be there already; later ones are made by the daemon."""
+        """See `Sandbox.open`. The first stream may be there already; later ones are made by the daemon."""
         if self._stream is not None:
             stream, self._stream = self._stream, None
             return FdStream(stream.detach())
@@ -70,7 +70,7 @@ class DockerSandbox:
             raise await open_error(self, "container", error) from error
 
     async def status(self) -> SandboxStatus:
-        """See ``Sandbox.status``."""
+        """See `Sandbox.status`."""
         try:
             return await self._engine.call(self._status)
         except BackendUnavailable as error:
@@ -124,7 +124,7 @@ class DockerSandbox:
         return int(state.get("Pid") or 0) or None
 
     def signal_now(self, number: int) -> None:
-        """See ``Signalable.signal_now``."""
+        """See `Signalable.signal_now`."""
         self._engine.call_now(lambda client: client.api.kill(self.id, signal=number))
 
     async def destroy(self) -> None:

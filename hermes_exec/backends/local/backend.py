@@ -42,7 +42,7 @@ class LocalBackend(HostBackend):
         return tuple(dict.fromkeys((*self._config.readonly_paths, sys.prefix, sys.base_prefix)))
 
     async def check(self, spec: LaunchSpec) -> None:
-        """See ``Backend.check``."""
+        """See `Backend.check`."""
         check_host_sandbox(self.name, spec)
         if platform.system() not in {"Linux", "Darwin"}:
             raise ConfigError(f"the local backend does not run on {platform.system()}")
@@ -50,7 +50,7 @@ class LocalBackend(HostBackend):
         check_parent(self._config.base_dir, PREFIX)
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> LocalSandbox:
-        """See ``Backend.launch``."""
+        """See `Backend.launch`."""
         await self.check(spec)
         program = runner_binary.path()
         return await launch_in_thread(

@@ -7,7 +7,7 @@ from hermes_exec.backends.local.cgroups import remove_groups
 
 
 class LocalSandbox(ChildSandbox):
-    """See ``Sandbox``. Its runner works on this host itself."""
+    """See `Sandbox`. Its runner works on this host itself."""
 
     def _remove(self) -> None:
         remove_groups(self._directory)

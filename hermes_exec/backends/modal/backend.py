@@ -52,7 +52,7 @@ class ModalBackend:
         self._streams = Streams()
 
     async def check(self, spec: LaunchSpec) -> None:
-        """See ``Backend.check``."""
+        """See `Backend.check`."""
         directory_of(check_options(self._config, spec))
         try:
             await self._client.call(self._client.hello)
@@ -60,12 +60,12 @@ class ModalBackend:
             raise temporarily_unavailable(f"Modal is not to be had now, try again later: {error}") from error
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> ModalSandbox:
-        """See ``Backend.launch``."""
+        """See `Backend.launch`."""
         image = await self._ready(spec)
         return await self._client.call(partial(self._create, spec, labels, image), within_s=None)
 
     async def prefetch(self, spec: LaunchSpec) -> None:
-        """See ``Prefetches.prefetch``."""
+        """See `Prefetches.prefetch`."""
         await self._ready(spec)
 
     async def _ready(self, spec: LaunchSpec) -> modal.Image:
@@ -131,7 +131,7 @@ class ModalBackend:
         return volumes
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
-        """See ``Backend.reap``."""
+        """See `Backend.reap`."""
         sandboxes = {info.sandbox: (sandbox, info) for sandbox, info in await self._client.call(self._list_sandboxes)}
 
         def end(info: SandboxInfo) -> Awaitable[None]:
@@ -140,7 +140,7 @@ class ModalBackend:
         return await reap_each([info for _, info in sandboxes.values()], which, end)
 
     async def sandboxes(self) -> list[SandboxInfo]:
-        """See ``Backend.sandboxes``. Modal tells of those that run."""
+        """See `Backend.sandboxes`. Modal tells of those that run."""
         return [info for _, info in await self._client.call(self._list_sandboxes)]
 
     async def _end_all(self, tags: Mapping[str, str]) -> None:
@@ -204,7 +204,7 @@ def command(config: ModalConfig, spec: LaunchSpec) -> list[str]:
 
 
 def to_tags(labels: Labels) -> dict[str, str]:
-    """Labels as Modal takes them: of letters, digits and ``._-``, at most 63."""
+    """Labels as Modal takes them: of letters, digits and `._-`, at most 63."""
     strings = to_strings(replace(labels, host_id=_digest(labels.host_id)))
     return {name: value[:63] or "-" for name, value in strings.items()}
 

@@ -44,7 +44,7 @@ class Client:
         """Do something with the client. Cancelled here, it is cancelled there, and its end is waited for.
 
         Raises:
-            ExecError: as ``translate_errors``; BackendUnavailable also when there is no answer within `within_s`.
+            ExecError: as `translate_errors`; BackendUnavailable also when there is no answer within `within_s`.
         """
         portal = await anyio.to_thread.run_sync(self._ready)
         from hermes_exec.backends.modal.errors import translate_errors

@@ -30,7 +30,7 @@ EXIT_TIMEOUT_S = 10.0
 
 
 class ModalSandbox:
-    """See ``Sandbox``, ``HasDeadline`` and ``Signalable``."""
+    """See `Sandbox`, `HasDeadline` and `Signalable`."""
 
     user: str | None = None
 
@@ -56,7 +56,7 @@ class ModalSandbox:
         self._ended = False
 
     async def open(self, argv: Sequence[str]) -> FdStream:
-        """See ``Sandbox.open``: the stream is one process beside the runner's."""
+        """See `Sandbox.open`: the stream is one process beside the runner's."""
         try:
             return FdStream((await self._client.call(partial(self._open, argv))).detach())
         except ExecError as error:
@@ -66,7 +66,7 @@ class ModalSandbox:
         return await self._streams.open(await run(self._sandbox, *argv, "--base", BASE))
 
     async def status(self) -> SandboxStatus:
-        """See ``Sandbox.status``."""
+        """See `Sandbox.status`."""
         from modal.exception import NotFoundError
 
         if self._ended:
@@ -104,18 +104,18 @@ class ModalSandbox:
         return ""
 
     async def destroy(self) -> None:
-        """See ``Sandbox.destroy``."""
+        """See `Sandbox.destroy`."""
         if not self._ended:
             await self._client.call(self._end)
 
     def destroy_now(self) -> None:
-        """See ``Sandbox.destroy_now``."""
+        """See `Sandbox.destroy_now`."""
         if not self._ended:
             with contextlib.suppress(ExecError, OSError, RuntimeError):
                 self._client.call_now(self._end, EXIT_TIMEOUT_S)
 
     def signal_now(self, number: int) -> None:
-        """See ``Signalable.signal_now``: Modal sends no signals, but ends a sandbox as when it is preempted."""
+        """See `Signalable.signal_now`: Modal sends no signals, but ends a sandbox as when it is preempted."""
         if number != signal.SIGKILL:
             raise LaunchError("Modal sends no signals into a sandbox", sandbox=self.id)
         self._client.call_now(partial(terminate, self._sandbox), ANSWER_S)

@@ -69,14 +69,14 @@ class NomadBackend:
         self._purged = not config.purge_on_start
 
     async def check(self, spec: LaunchSpec) -> None:
-        """See ``Backend.check``."""
+        """See `Backend.check`."""
         check_options(self._config, spec)
         if await self._is_open() and spec.min_isolation != "none" and not self._config.allow_open_api:
             raise IsolationError(f"min_isolation={spec.min_isolation!r} cannot be had: {OPEN}")
         check_own_roots(self._config, spec)
 
     async def remarks(self) -> list[str]:
-        """See ``Remarkable.remarks``."""
+        """See `Remarkable.remarks`."""
         remarks = [OPEN] if await self._is_open() else []
         if self._config.driver == "docker" and not hides(self._config):
             remarks.append(REACHABLE)
@@ -88,7 +88,7 @@ class NomadBackend:
         return self._open_api
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> NomadSandbox:
-        """See ``Backend.launch``."""
+        """See `Backend.launch`."""
         await self.check(spec)
         await self._purge_others(labels)
         # The name is ours before Nomad knows of it: whatever answer is lost, the job can be ended by it.
@@ -187,13 +187,13 @@ class NomadBackend:
             stream.close_now()
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
-        """See ``Backend.reap``."""
+        """See `Backend.reap`."""
         return await reap_each(
             await self.sandboxes(), which, lambda info: self._cluster.call(partial(purge, name=info.sandbox))
         )
 
     async def sandboxes(self) -> list[SandboxInfo]:
-        """See ``Backend.sandboxes``."""
+        """See `Backend.sandboxes`."""
         return await self._cluster.call(self._list_jobs)
 
     def _list_jobs(self, client: Nomad) -> list[SandboxInfo]:

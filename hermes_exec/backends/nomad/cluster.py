@@ -58,7 +58,7 @@ class Cluster:
         self._answered = False
 
     async def call(self, work: Callable[[Nomad], T]) -> T:
-        """Do blocking work with the client in a thread; errors become ours (see ``call_now``)."""
+        """Do blocking work with the client in a thread; errors become ours (see `call_now`)."""
         return await self.run(partial(self.call_now, work))
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -66,7 +66,7 @@ class Cluster:
         return await in_thread(work, self._limiter)
 
     async def make(self, work: Callable[[Nomad], T], unmake: Callable[[Nomad], object]) -> T:
-        """As ``call`` for work that makes something, which is unmade when nobody waits for it any more."""
+        """As `call` for work that makes something, which is unmade when nobody waits for it any more."""
 
         def undo(_: T) -> None:
             self.call_now(unmake)
@@ -74,7 +74,7 @@ class Cluster:
         return await launch_in_thread(partial(self.call_now, work), undo, self._limiter)
 
     def call_now(self, work: Callable[[Nomad], T]) -> T:
-        """As ``call`` in the calling thread.
+        """As `call` in the calling thread.
 
         Raises:
             BackendUnavailable: nobody answers, which is retryable when somebody has before, or the token lacks a right.

@@ -30,27 +30,27 @@ def address_of(text: str) -> str:
 
 
 class NomadConstraint(ConfigModel):
-    """Which nodes can have a sandbox, as Nomad's block ``constraint`` says it."""
+    """Which nodes can have a sandbox, as Nomad's block `constraint` says it."""
 
     attribute: str | None = None
-    """Such as ``${attr.cpu.arch}``, ``${node.class}`` or ``${meta.disk}``; some operators have none."""
+    """Such as `${attr.cpu.arch}`, `${node.class}` or `${meta.disk}`; some operators have none."""
     operator: str = "="
     value: str | None = None
 
 
 class NomadResources(ConfigModel):
-    """What a sandbox reserves beside what ``limits`` says."""
+    """What a sandbox reserves beside what `limits` says."""
 
     cores: Annotated[int, Field(gt=0)] | None = None
     """Processors that no other task gets."""
     memory_max: Annotated[int, Field(ge=-1)] | None = None
-    """MiB that a sandbox may use where its node has them left, while ``limits.memory_mb`` is what it reserves; -1 for
+    """MiB that a sandbox may use where its node has them left, while `limits.memory_mb` is what it reserves; -1 for
     all. The scheduler has to allow memory oversubscription.
     """
     disk: Annotated[int, Field(gt=100)] = 300
     """MiB of the node's disk that are reserved; nothing enforces them. Nomad takes no less: it counts 100 for logs."""
     devices: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
-    """Devices by what Nomad calls them, and how many, as ``{"nvidia/gpu": 2}``."""
+    """Devices by what Nomad calls them, and how many, as `{"nvidia/gpu": 2}`."""
 
 
 class NomadConfig(BackendConfig):
@@ -62,23 +62,23 @@ class NomadConfig(BackendConfig):
     image: str | None = None
     """Image of sandboxes for which the pool and the profile name none, as the driver on the nodes knows it."""
     driver: Literal["docker", "singularity"] = "docker"
-    """``singularity``: Apptainer, which Nomad's driver ``raw_exec`` starts."""
+    """`singularity`: Apptainer, which Nomad's driver `raw_exec` starts."""
 
     address: str | None = None
-    """Address of a server or agent, as ``https://nomad.example.org:4646``. None here and in the three below: what
-    `python-nomad` finds itself (``NOMAD_ADDR``, ``NOMAD_TOKEN``, …), at last the agent of this host."""
+    """Address of a server or agent, as `https://nomad.example.org:4646`. None here and in the three below: what
+    `python-nomad` finds itself (`NOMAD_ADDR`, `NOMAD_TOKEN`, …), at last the agent of this host."""
     token: SecretStr | None = None
     """ACL token; docs/backends.md has the policy that it needs."""
     namespace: str | None = None
     region: str | None = None
     ca_cert: AbsolutePath | None = None
-    """File with the certificate authority of an ``https`` address; None for the system's."""
+    """File with the certificate authority of an `https` address; None for the system's."""
     client_cert: AbsolutePath | None = None
     client_key: AbsolutePath | None = None
     api_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """Longest time for one answer of Nomad."""
     allow_open_api: bool = False
-    """Have slots with a ``min_isolation`` on a cluster without ACLs too, where each task can do everything in it."""
+    """Have slots with a `min_isolation` on a cluster without ACLs too, where each task can do everything in it."""
 
     datacenters: tuple[str, ...] = ("*",)
     node_pool: str | None = None
@@ -86,19 +86,19 @@ class NomadConfig(BackendConfig):
     priority: Annotated[int, Field(ge=1, le=32766)] | None = None
     resources: NomadResources = NomadResources()
     gpus: Annotated[int, Field(gt=0)] | Annotated[str, Field(pattern=r"^.+:[1-9]\d*$")] | None = None
-    """Number of GPUs of NVIDIA's, or Nomad's name of a device with a number, as ``nvidia/gpu/Tesla T4:2``."""
+    """Number of GPUs of NVIDIA's, or Nomad's name of a device with a number, as `nvidia/gpu/Tesla T4:2`."""
 
     runner_delivery: Literal["exec", "bind", "artifact"] = "exec"
     """How the runner gets into a sandbox: through Nomad's exec, for which the image needs a shell; mounted from
-    ``runner_source``; or fetched from there by the node, with its checksum."""
+    `runner_source`; or fetched from there by the node, with its checksum."""
     runner_source: str | None = None
-    """For ``bind`` the path of the runner on each node (None: as on this host), for ``artifact`` its URL."""
+    """For `bind` the path of the runner on each node (None: as on this host), for `artifact` its URL."""
     purge_on_start: bool = False
-    """End and remove what other pools with the same ``run_id`` have left, before the first sandbox: of those on this
+    """End and remove what other pools with the same `run_id` have left, before the first sandbox: of those on this
     host only what has lost its driver, of those on others all.
     """
     purge_on_shutdown: bool = True
-    """Remove the jobs of sandboxes that were ended; else Nomad keeps them, as ``dead``, until it collects its garbage.
+    """Remove the jobs of sandboxes that were ended; else Nomad keeps them, as `dead`, until it collects its garbage.
     """
 
     user: str | None = None
@@ -106,16 +106,16 @@ class NomadConfig(BackendConfig):
     env: dict[str, str] = Field(default_factory=dict)
     """Further variables of the sandbox."""
     volumes: tuple[Volume, ...] = ()
-    """Paths of the node in the sandbox, as ``source:target`` or ``source:target:ro``."""
+    """Paths of the node in the sandbox, as `source:target` or `source:target:ro`."""
     docker: dict[str, Any] = Field(default_factory=dict)
-    """Further options of the task, as Nomad's docker driver calls them, such as ``{"shm_size": 268435456}``. The
-    password in ``auth`` is a secret here."""
+    """Further options of the task, as Nomad's docker driver calls them, such as `{"shm_size": 268435456}`. The
+    password in `auth` is a secret here."""
     binary: str = "apptainer"
-    """Name or path of Apptainer on the nodes; with ``driver="singularity"``."""
+    """Name or path of Apptainer on the nodes; with `driver="singularity"`."""
 
     @property
     def devices(self) -> dict[str, int]:
-        """What ``resources`` and ``gpus`` ask for."""
+        """What `resources` and `gpus` ask for."""
         if self.gpus is None:
             return self.resources.devices
         gpus = self.gpus if isinstance(self.gpus, str) else f"nvidia/gpu:{self.gpus}"

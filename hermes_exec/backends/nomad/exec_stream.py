@@ -20,7 +20,7 @@ MESSAGE_BYTES = 1 << 20
 class ExecStream(EngineStream):
     """Owns the descriptor. Reads give stdout alone; what is written goes to stdin.
 
-    Nomad says ``exited`` of programs that run, and with code 0 of those that do not: its word ends the stream, and
+    Nomad says `exited` of programs that run, and with code 0 of those that do not: its word ends the stream, and
     nothing else follows from it.
     """
 
@@ -32,7 +32,7 @@ class ExecStream(EngineStream):
         self._over: Exception | None = None
 
     def send_nowait(self, data: bytes) -> None:
-        """See ``FdStream.send_nowait``."""
+        """See `FdStream.send_nowait`."""
         with self._order:
             data, self._held = self._held + data, b""
             for start in range(0, len(data), MESSAGE_BYTES):
@@ -40,12 +40,12 @@ class ExecStream(EngineStream):
                 super().send_nowait(self._websocket.message(f'{{"stdin":{{"data":"{text}"}}}}'))
 
     def queue_nowait(self, data: bytes) -> None:
-        """See ``FdStream.queue_nowait``."""
+        """See `FdStream.queue_nowait`."""
         with self._order:
             self._held += data
 
     def demultiplex(self, data: bytes) -> bytes:
-        """See ``EngineStream.demultiplex``; anyio.BrokenResourceError with what Nomad says when it closes."""
+        """See `EngineStream.demultiplex`; anyio.BrokenResourceError with what Nomad says when it closes."""
         parts: list[bytes] = []
         try:
             for text in self._websocket.messages(b"" if self._over else data):
@@ -57,7 +57,7 @@ class ExecStream(EngineStream):
         return b"".join(parts)
 
     def close_now(self) -> None:
-        """See ``FdStream.close_now``. The program is told: of a connection that is only dropped it hears nothing."""
+        """See `FdStream.close_now`. The program is told: of a connection that is only dropped it hears nothing."""
         with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), self._order:
             super().send_nowait(self._websocket.message('{"stdin":{"close":true}}'))
         super().close_now()

@@ -82,7 +82,7 @@ def _needs_cgroups(spec: LaunchSpec) -> bool:
 def job(
     config: NomadConfig, spec: LaunchSpec, labels: Labels, name: str, runner: RunnerBinary, mhz: int | None
 ) -> dict[str, Any]:
-    """What is registered, once: a job that is there is not changed. `mhz` is what ``limits.cpus`` comes to."""
+    """What is registered, once: a job that is there is not changed. `mhz` is what `limits.cpus` comes to."""
     task = {
         "Name": TASK,
         "KillSignal": "SIGTERM",

@@ -38,7 +38,7 @@ class PlacedJob(NamedTuple):
 
 
 class NomadSandbox:
-    """See ``Sandbox``. It outlives streams, and agents that are restarted: its lease and `destroy` end it."""
+    """See `Sandbox`. It outlives streams, and agents that are restarted: its lease and `destroy` end it."""
 
     user: str | None = None
 
@@ -51,14 +51,14 @@ class NomadSandbox:
         self.limits = job.limits
 
     async def open(self, argv: Sequence[str]) -> ExecStream:
-        """See ``Sandbox.open``."""
+        """See `Sandbox.open`."""
         try:
             return await self._cluster.open(self._job.allocation, runner_command(self._config, *argv, base=True))
         except ExecError as error:
             raise await open_error(self, "job", error) from error
 
     async def status(self) -> SandboxStatus:
-        """See ``Sandbox.status``."""
+        """See `Sandbox.status`."""
         try:
             allocation = await self._cluster.call(lambda client: client.allocation.get_allocation(self._job.allocation))
             status = state_of(allocation, exclusive=self._job.exclusive)
@@ -72,14 +72,14 @@ class NomadSandbox:
             return SandboxStatus("unknown", detail=str(error))
 
     async def destroy(self) -> None:
-        """See ``Sandbox.destroy``. A cancelled caller waits for it, but not for a silent cluster."""
+        """See `Sandbox.destroy`. A cancelled caller waits for it, but not for a silent cluster."""
         with anyio.move_on_after(DESTROY_TIMEOUT_S, shield=True) as scope:
             await self._cluster.call(self._purge)
         if scope.cancelled_caught:
             raise BackendUnavailable("Nomad did not end the job in time")
 
     def destroy_now(self) -> None:
-        """See ``Sandbox.destroy_now``."""
+        """See `Sandbox.destroy_now`."""
         with contextlib.suppress(ExecError):
             self._cluster.call_now(self._purge)
 
@@ -87,7 +87,7 @@ class NomadSandbox:
         purge(client, self.id, remove=self._config.purge_on_shutdown)
 
     def signal_now(self, number: int) -> None:
-        """See ``Signalable.signal_now``."""
+        """See `Signalable.signal_now`."""
         name, allocation = signal.Signals(number).name, self._job.allocation
         self._cluster.call_now(lambda client: send_signal(client, allocation, name))
 

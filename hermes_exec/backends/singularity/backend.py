@@ -63,7 +63,7 @@ class SingularityBackend(HostBackend):
         self._refused: set[RefusedFeature] = set()
 
     async def check(self, spec: LaunchSpec) -> None:
-        """See ``Backend.check``."""
+        """See `Backend.check`."""
         await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
         await anyio.to_thread.run_sync(self._images.check, image_of(self._config, spec), limiter=self._limiter)
 
@@ -76,7 +76,7 @@ class SingularityBackend(HostBackend):
         return self._engine
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SingularitySandbox:
-        """See ``Backend.launch``."""
+        """See `Backend.launch`."""
         engine, image = await self._ready(spec)
         given_up = threading.Event()
         work = partial(self._launch, spec, labels, engine, image, given_up)
@@ -91,7 +91,7 @@ class SingularityBackend(HostBackend):
         return sandbox
 
     async def prefetch(self, spec: LaunchSpec) -> None:
-        """See ``Prefetches.prefetch``."""
+        """See `Prefetches.prefetch`."""
         await self._ready(spec)
 
     async def _ready(self, spec: LaunchSpec) -> tuple[Engine, Path]:
@@ -101,7 +101,7 @@ class SingularityBackend(HostBackend):
 
     @asynccontextmanager
     async def trial_image(self) -> AsyncIterator[tuple[str, list[str]]]:
-        """See ``TrialImage.trial_image``: a directory."""
+        """See `TrialImage.trial_image`: a directory."""
         directory = await anyio.to_thread.run_sync(make_private_directory, "hermes-exec-image-")
         try:
             await anyio.to_thread.run_sync(_fill, directory)

@@ -88,7 +88,7 @@ class Start(NamedTuple):
 
 
 class LaunchSite(NamedTuple):
-    """Where a sandbox is started: its directory there, with a file ``hosts``; by whom; what makes a directory in it,
+    """Where a sandbox is started: its directory there, with a file `hosts`; by whom; what makes a directory in it,
     and tells what the host has.
     """
 

@@ -20,7 +20,7 @@ OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 10)}
 
 
 class Engine(NamedTuple):
-    """One installed program; ``family`` is ``apptainer`` or ``singularity-ce``."""
+    """One installed program; `family` is `apptainer` or `singularity-ce`."""
 
     path: str
     family: str

@@ -57,7 +57,7 @@ class Images:
         Raises:
             ImageError: it is not there, and may not or cannot be fetched or built.
             ConfigError: there can be no cache.
-            LaunchTimeout: that took longer than ``timeout_s``.
+            LaunchTimeout: that took longer than `timeout_s`.
         """
         ready = self._ready.get(name)
         if ready is None or not ready.exists():

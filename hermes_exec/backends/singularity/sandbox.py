@@ -13,12 +13,12 @@ from hermes_exec.errors import PostMortem, Suspect
 
 
 def base_of(directory: SandboxDirectory) -> Path:
-    """The ``--base`` of the runner, as this host sees it."""
+    """The `--base` of the runner, as this host sees it."""
     return directory.path / "state" / "base"
 
 
 class SingularitySandbox(ChildSandbox):
-    """See ``Sandbox``. The engine has no part in its streams: they lead to a socket in its directory."""
+    """See `Sandbox`. The engine has no part in its streams: they lead to a socket in its directory."""
 
     workdir = "/"
 

@@ -35,12 +35,12 @@ class SSHBackend:
         self._hosts = Hosts(Host(config, host) for host in config.hosts)
 
     async def check(self, spec: LaunchSpec) -> None:
-        """See ``Backend.check``: one host that can be used is enough."""
+        """See `Backend.check`: one host that can be used is enough."""
         check_host_sandbox(self.name, spec)
         await self._hosts.ask(Host.prepare, self._patience_s)
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SSHSandbox:
-        """See ``Backend.launch``."""
+        """See `Backend.launch`."""
         check_host_sandbox(self.name, spec)
         limits = dict.fromkeys(spec.limits.total(), "not enforced")
 
@@ -53,7 +53,7 @@ class SSHBackend:
         return await self._hosts.place(start)
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
-        """See ``Backend.reap``."""
+        """See `Backend.reap`."""
         ended: list[ReapedSandbox] = []
 
         async def end(host: Host, base: str, info: SandboxInfo, reason: str) -> None:
@@ -72,11 +72,11 @@ class SSHBackend:
         return ended
 
     async def sandboxes(self) -> list[SandboxInfo]:
-        """See ``Backend.sandboxes``."""
+        """See `Backend.sandboxes`."""
         return [info for _, _, info in await self._find_sandboxes()]
 
     async def leftovers(self) -> list[str]:
-        """See ``Leaves.leftovers``."""
+        """See `Leaves.leftovers`."""
         return advise(await self.sandboxes())
 
     async def _find_sandboxes(self) -> list[tuple[Host, str, SandboxInfo]]:

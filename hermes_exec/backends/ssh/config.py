@@ -19,20 +19,20 @@ _ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^]\s]+)\]|(?P<host>[
 
 
 class SSHHost(ConfigModel):
-    """One host. What is None is for ``ssh_config`` to say, or for the client's own default."""
+    """One host. What is None is for `ssh_config` to say, or for the client's own default."""
 
     host: str
     user: str | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     identity_file: str | None = None
     slots: SlotCount | None = None
-    """Slots of a sandbox on this host; None for the pool's ``slots_per_sandbox``."""
+    """Slots of a sandbox on this host; None for the pool's `slots_per_sandbox`."""
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Its share of the sandboxes, compared with that of other hosts."""
 
     @property
     def name(self) -> str:
-        """``[user@]host[:port]``"""
+        """`[user@]host[:port]`"""
         name = f"[{self.host}]" if ":" in self.host else self.host
         if self.user:
             name = f"{self.user}@{name}"
@@ -78,34 +78,34 @@ class SSHConfig(HelpedConfig):
         BeforeValidator(_hosts, json_schema_input_type=str | SSHHost | tuple[str | SSHHost, ...]),
         Field(min_length=1),
     ]
-    """One host or several: ``"[user@]host[:port]"``, or ``{host, user, port, identity_file, slots, weight}``."""
+    """One host or several: `"[user@]host[:port]"`, or `{host, user, port, identity_file, slots, weight}`."""
     transport: Literal["auto", "openssh", "paramiko"] = "auto"
-    """``auto``: the system's OpenSSH client where there is one, else paramiko."""
+    """`auto`: the system's OpenSSH client where there is one, else paramiko."""
     identity_file: str | None = None
     """Private key; None for those that the client finds itself, and the agent's."""
     passphrase: SkipJsonSchema[Callable[[], str]] | None = Field(default=None, exclude=True, repr=False)
     """A function that gives the passphrase of the key (in Python only). Nothing is ever asked on a terminal."""
     known_hosts: str | None = None
-    """File of host keys; None for the client's own. With ``accept-new`` new keys are written there."""
+    """File of host keys; None for the client's own. With `accept-new` new keys are written there."""
     host_keys: Literal["strict", "accept-new"] = "strict"
     """Whether the key of a host that is not known yet is believed and kept. One that has changed never is."""
     ssh_config: str | None = None
-    """Configuration of the client; None for ``~/.ssh/config`` and the system's."""
+    """Configuration of the client; None for `~/.ssh/config` and the system's."""
     connect_timeout_s: Annotated[float, Field(gt=0)] = 15.0
     readonly_paths: tuple[AbsolutePath, ...] = ()
     """Further absolute paths of the host that slots may read, besides what the system needs."""
     base_dir: AbsolutePath | None = None
-    """Directory of the host in which each sandbox makes its own private directory; None for its ``$TMPDIR``, ``/tmp``
-    or ``/var/tmp``.
+    """Directory of the host in which each sandbox makes its own private directory; None for its `$TMPDIR`, `/tmp`
+    or `/var/tmp`.
     """
 
     @property
     def default_max_sandboxes(self) -> int:
-        """See ``BackendConfig``: as many as there are hosts."""
+        """See `BackendConfig`: as many as there are hosts."""
         return len(self.hosts)
 
     def sizes(self, sandboxes: int, slots: int) -> Mapping[int, int]:
-        """See ``BackendConfig``."""
+        """See `BackendConfig`."""
         if not any(host.slots for host in self.hosts):
             return super().sizes(sandboxes, slots)
         return Counter(host.slots or slots for host in islice(self._placements(), sandboxes))

@@ -27,7 +27,7 @@ ASKPASS = '#!/bin/sh\nexec cat "$HERMES_EXEC_PASSPHRASE_FILE"\n'
 
 
 class OpenSSH:
-    """See ``Transport``. What it says goes into a log in a private directory."""
+    """See `Transport`. What it says goes into a log in a private directory."""
 
     def __init__(self, config: SSHConfig, host: SSHHost) -> None:
         self._config = config
@@ -39,7 +39,7 @@ class OpenSSH:
         self._closed = False
 
     def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
-        """See ``Transport.run``."""
+        """See `Transport.run`."""
         argv = self._command(command)
         pipe = subprocess.PIPE
         env = self._config.helper_environment()
@@ -59,7 +59,7 @@ class OpenSSH:
         return CompletedCommand(child.returncode, stdout, stderr)
 
     def open(self, command: str) -> FdStream:
-        """See ``Transport.open``."""
+        """See `Transport.open`."""
         argv = self._command(command)
         child, stream = open_child(argv, self._private() / "streams.log", self._config.helper_environment())
         # Its end is seen on the stream; somebody has to take its exit code.
@@ -67,7 +67,7 @@ class OpenSSH:
         return stream
 
     def close(self) -> None:
-        """See ``Transport.close``."""
+        """See `Transport.close`."""
         self._closed = True
         for child in list(self._running):
             child.kill()

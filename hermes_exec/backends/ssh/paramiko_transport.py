@@ -38,7 +38,7 @@ class AcceptNew(paramiko.MissingHostKeyPolicy):
 
 
 class Paramiko:
-    """See ``Transport``."""
+    """See `Transport`."""
 
     def __init__(self, config: SSHConfig, host: SSHHost) -> None:
         self._config = config
@@ -49,7 +49,7 @@ class Paramiko:
         self._closed = False
 
     def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
-        """See ``Transport.run``."""
+        """See `Transport.run`."""
         try:
             with contextlib.closing(self._session(command if stdin else f"{command} </dev/null")) as channel:
                 channel.settimeout(timeout_s)
@@ -62,7 +62,7 @@ class Paramiko:
             raise unavailable_error(self._host, error_text(error)) from error
 
     def open(self, command: str) -> FdStream:
-        """See ``Transport.open``."""
+        """See `Transport.open`."""
         try:
             channel = self._session(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -70,7 +70,7 @@ class Paramiko:
         return bridge_calls(lambda: channel.recv(READ_BYTES), lambda data: send(channel, data), channel.close)
 
     def close(self) -> None:
-        """See ``Transport.close``."""
+        """See `Transport.close`."""
         self._closed = True
         self._drop()
 

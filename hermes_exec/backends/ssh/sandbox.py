@@ -15,7 +15,7 @@ from hermes_exec.errors import ExecError, PostMortem
 
 
 class SSHSandbox:
-    """See ``Sandbox``. It outlives connections: only its lease and `destroy` end it."""
+    """See `Sandbox`. It outlives connections: only its lease and `destroy` end it."""
 
     user: str | None = None
     workdir: str | None = None
@@ -29,7 +29,7 @@ class SSHSandbox:
         self._gone = gone
 
     async def open(self, argv: Sequence[str]) -> FdStream:
-        """See ``Sandbox.open``."""
+        """See `Sandbox.open`."""
         try:
             work = partial(self._host.open, self._base, argv)
             return await launch_in_thread(work, FdStream.close_now, self._host.limiter)
@@ -37,7 +37,7 @@ class SSHSandbox:
             raise await open_error(self, "sandbox", error) from error
 
     async def status(self) -> SandboxStatus:
-        """See ``Sandbox.status``."""
+        """See `Sandbox.status`."""
         try:
             status = await in_thread(partial(self._host.status, self._base), self._host.limiter)
         except ExecError as error:
@@ -50,17 +50,17 @@ class SSHSandbox:
         return SandboxStatus("alive")
 
     async def destroy(self) -> None:
-        """See ``Sandbox.destroy``. Where the host is away its lease ends the sandbox."""
+        """See `Sandbox.destroy`. Where the host is away its lease ends the sandbox."""
         try:
             await in_thread(partial(self._host.end, self._base), self._host.limiter)
         finally:
             self._gone()
 
     def destroy_now(self) -> None:
-        """See ``Sandbox.destroy_now``."""
+        """See `Sandbox.destroy_now`."""
         with contextlib.suppress(ExecError):
             self._host.end(self._base)
 
     def signal_now(self, number: int) -> None:
-        """See ``Signalable.signal_now``."""
+        """See `Signalable.signal_now`."""
         self._host.signal(self._base, number)

@@ -69,7 +69,7 @@ class StreamAfter(FdStream):
         self._before = b""
 
     def unwrap(self, data: bytes) -> bytes:
-        """See ``FdStream``."""
+        """See `FdStream`."""
         if self._line is None:
             return data
         before, line, after = (self._before + data).partition(self._line)
