@@ -1,4 +1,4 @@
-"""One byte stream into a sandbox, many conversations on it; a lost stream is replaced by another within the lease."""
+"""One byte stream into a sandbox carries many conversations; within the lease, another stream replaces a lost one."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ CANCEL_WAIT_S = 5.0
 BACKOFF_S = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 MAX_BATCHED_ACKS = 64
 PROMPT_ACK_BYTES = 64 << 10
-"""From this size on, what the runner keeps for a conversation is worth a write of its own to free it."""
+"""A conversation that received more is acknowledged at once, because the runner keeps that much memory for it."""
 REQUEST_TOO_LONG = (
-    "this takes {sent_mb} MiB to send, and at most {most_mb} MiB can be: put a long script, argument, variable or list "
-    "into a file of the slot (slot.files.write_text, slot.files.upload) and name that, or give it as stdin"
+    "the request takes {sent_mb} MiB, and the limit is {most_mb} MiB: put a long script, argument, variable or list "
+    "into a file of the slot (slot.files.write_text, slot.files.upload) and name that file, or pass it as stdin"
 )
 
-# Members of an enumeration are slow to look up.
+# Not the obvious code: see docs/why-not-obvious.md ("Frame types as plain integers").
 RESPONSE = int(FrameType.RESPONSE)
 POSITIONED = frozenset((int(FrameType.DATA), int(FrameType.EVENT), int(FrameType.END)))
 
@@ -51,11 +51,10 @@ Diagnose = Callable[[], Awaitable[SandboxDied | None]]
 
 
 class Channel:
-    """Conversations with one sandbox. `run` must be running for anything to be answered.
+    """Conversations with one sandbox. `run` must be running for any answer to arrive.
 
-    `diagnose` is called when a stream is lost: an exception that it returns (SandboxDied) ends the channel at once
-    instead of trying until the lease is over. `on_lost` is called once, when the channel is gone for good and nobody
-    closed it.
+    `diagnose` is called when a stream is lost. If it returns an exception (SandboxDied), the channel ends at once and
+    does not retry until the lease is over. `on_lost` is called once, if the channel ends without being closed.
     """
 
     def __init__(
@@ -100,13 +99,13 @@ class Channel:
         diagnose: Diagnose | None = None,
         patience_s: float = 0.0,
     ) -> Channel:
-        """Open the first stream and claim the runner, trying again for `patience_s`. `memory_bytes` is the budget of
-        the runner, 0 for its default.
+        """Open the first stream and claim the runner, retrying for `patience_s`. `memory_bytes` is the runner's memory
+        budget, 0 for its default.
 
         Raises:
-            ChannelLost, OSError: that fails.
-            ProtocolError: the runner does not speak with us.
-            SandboxDied: what `diagnose` found after a failure.
+            ChannelLost, OSError: If the stream cannot be opened.
+            ProtocolError: If the runner breaks the protocol.
+            SandboxDied: If `diagnose` returned it after a failure.
         """
         channel = cls(opener, lease_s=lease_s, memory_bytes=memory_bytes, trace=trace, diagnose=diagnose)
         await channel._connect_within(patience_s)
@@ -114,19 +113,19 @@ class Channel:
 
     @property
     def facts(self) -> SandboxFacts:
-        """What the sandbox said of itself when the stream was opened."""
+        """The facts that the sandbox sent when the stream was opened."""
         if self._facts is None:
             raise ChannelLost("the channel was never opened")
         return self._facts
 
     @property
     def memory(self) -> RunnerMemory:
-        """The use of the runner's memory, as of its last answer to a keepalive."""
+        """The runner's memory use, from its latest answer to a keepalive."""
         return self._memory or self.facts.memory
 
     @property
     def boot_id(self) -> str:
-        """The life of the runner that this channel belongs to."""
+        """The boot id of the runner that this channel belongs to."""
         return self.facts.boot_id
 
     async def _connect(self) -> None:
@@ -140,7 +139,7 @@ class Channel:
         KEEPALIVE_THREAD.add(connection)
 
     async def run(self) -> None:
-        """Serve the channel until it is closed or lost; never raises for what a sandbox does."""
+        """Serve the channel until it is closed or lost. No behaviour of a sandbox makes this raise."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
@@ -165,7 +164,7 @@ class Channel:
             self._lose(error)
 
     async def _watch_deadlines(self) -> None:
-        """Interrupt conversations at their deadlines: one timer for all of them, which most calls need not touch."""
+        """Interrupt conversations at their deadlines. One timer serves all of them, so most calls never set one."""
         while True:
             now = time.monotonic()
             self._next_look, self._sooner = inf, anyio.Event()
@@ -178,7 +177,7 @@ class Channel:
                 await self._sooner.wait()
 
     def set_deadline(self, conversation: Conversation, deadline: float) -> None:
-        """Have a conversation interrupted with Overdue at a time of time.monotonic()."""
+        """Interrupt a conversation with Overdue at a time of `time.monotonic()`."""
         conversation.deadline = deadline
         if deadline < self._next_look:
             self._next_look = deadline
@@ -204,7 +203,7 @@ class Channel:
         conversation = self._conversations.get(number)
         if conversation is None:
             if kind != FrameType.CREDIT or number > self._next_id:
-                raise ProtocolError(f"the sandbox spoke of a conversation that is not there ({number})")
+                raise ProtocolError(f"the sandbox sent a frame of an unknown conversation ({number})")
             self._waste()
         elif kind == RESPONSE:
             if conversation.on_response(payload, bool(flags & MORE)):
@@ -240,13 +239,15 @@ class Channel:
         if reason == "protocol":
             raise ProtocolError(f"the runner ended the stream: {readable(goodbye.get('message'))}")
         if reason == "shutdown":
-            self._lose(SandboxDied("the runner ended", post_mortem=PostMortem(reason="the runner was told to end")))
+            self._lose(SandboxDied("the runner ended", post_mortem=PostMortem(reason="the runner was asked to end")))
         elif reason == "lease":
             self._lose(ChannelLost(f"the runner ended the stream: {reason}"))
-        raise anyio.EndOfStream  # also of one `replaced`: by an older one, given up, whose HELLO came late
+        raise anyio.EndOfStream  # also if `replaced`: the HELLO of an older, abandoned stream came late
 
     def _acknowledge(self, conversation: Conversation) -> None:
-        """ACKs ride with the next frame or keepalive; many, or one that frees much, go at once."""
+        """Acknowledge a response with the next frame or keepalive; at once if many wait or this one frees much
+        memory.
+        """
         frame = encode(FrameType.ACK, conversation.id)
         self._acks += 1
         if self._acks >= MAX_BATCHED_ACKS or conversation.received_bytes > PROMPT_ACK_BYTES:
@@ -274,7 +275,7 @@ class Channel:
             raise fatal
 
     async def _connect_within(self, patience_s: float) -> None:
-        """Open a stream; tried again, while nothing speaks against it, until the time is over. Raises as `open`."""
+        """Open a stream, retrying until the time is over. Raises like `open`."""
         deadline = time.monotonic() + patience_s
         for pause_s in chain(BACKOFF_S, repeat(BACKOFF_S[-1])):
             try:
@@ -282,7 +283,7 @@ class Channel:
                     await self._connect()
                 if not scope.cancelled_caught:
                     return
-                raise ChannelLost("there was no answer")
+                raise ChannelLost("the runner did not answer in time")
             except (ProtocolError, SandboxDied):
                 raise
             except (ExecError, OSError):
@@ -305,19 +306,20 @@ class Channel:
             self.on_lost(why)
 
     def fail(self, why: ExecError) -> None:
-        """End the channel for a reason that is known elsewhere (the sandbox was seen dead, the pool closes)."""
+        """End the channel for an outside reason: the sandbox is dead, or the pool closes."""
         self._lose(why)
         self._scope.cancel()
         if self._connection is not None:
             self._connection.stop()
 
     def begin(self, method: str, params: Mapping[str, object], window: int = DEFAULT_WINDOW) -> Conversation:
-        """Start a conversation that the caller ends by `finish`; `converse` does both. Its windows are larger than
-        `window` and the runner's own where the way is long.
+        """Start a conversation, which the caller ends by `finish`; `converse` does both.
+
+        Over a link with long round trips, the windows are larger than `window` and the runner's own.
 
         Raises:
-            ConfigError: the request is longer than one may be.
-            ChannelLost, SandboxDied, ProtocolError: the channel is gone.
+            ConfigError: If the request is too long.
+            ChannelLost, SandboxDied, ProtocolError: If the channel is gone.
         """
         if self.lost_reason is not None:
             raise self.lost_reason.with_traceback(None)
@@ -343,11 +345,11 @@ class Channel:
         return conversation
 
     def set_waiting_since(self, since: float) -> None:
-        """Tell the trace since when the next call has been waiting."""
+        """Set for the trace since when the next call has waited."""
         self._waited_since = since
 
     async def finish(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:
-        """Give a conversation up: cancel it when it is not answered, and wait at most so long for the receipt."""
+        """Give up a conversation: cancel it if it has no answer, and wait at most `wait_s` for the response."""
         if conversation.finished:
             return
         conversation.cancel_nowait()
@@ -364,7 +366,7 @@ class Channel:
     async def converse(
         self, method: str, params: Mapping[str, object], *, window: int = DEFAULT_WINDOW
     ) -> AsyncIterator[Conversation]:
-        """A conversation; leaving it early cancels the work and waits, shielded and at most 5 s, for the response."""
+        """Hold a conversation. Leaving early cancels the work and waits for the response, shielded, for at most 5 s."""
         conversation = self.begin(method, params, window)
         try:
             yield conversation
@@ -374,13 +376,13 @@ class Channel:
     async def call(
         self, method: str, params: Mapping[str, object], *, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """A request whose answer is all there is.
+        """Send a request and return its result.
 
         Raises:
-            RemoteError: the runner's answer was an error.
-            ChannelLost: the channel was lost before the request was sent.
-            OutcomeUnknown: it was lost after that, or `timeout_s` passed (then a TimeoutError is the cause).
-            ProtocolError: the sandbox sent what the protocol forbids.
+            RemoteError: If the runner answered with an error.
+            ChannelLost: If the channel was lost before the request was sent.
+            OutcomeUnknown: If the channel was lost later, or `timeout_s` passed (then a TimeoutError is the cause).
+            ProtocolError: If the sandbox broke the protocol.
         """
         conversation = self.begin(method, params)
         try:
@@ -395,8 +397,8 @@ class Channel:
             await self.finish(conversation)
 
     async def aclose(self, *, shutdown: bool = False) -> None:
-        """Leave the sandbox (`detach`), or have the runner end everything and exit (`shutdown`). Harmless when
-        repeated.
+        """Leave the sandbox (`detach`), or have the runner end everything and exit (`shutdown`). Repeated calls do
+        nothing.
         """
         connection = self._connection
         if self.state == "open" and connection is not None:

@@ -1,4 +1,4 @@
-"""One stream of a channel, from its handshake to its end: reading, flushing, keepalives, and noticing silence."""
+"""One stream of a channel, from its handshake to its end: reading, flushing, keepalives and detection of silence."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ HANDSHAKE_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
 SILENT_INTERVALS = 3
 ROUND_TRIP_BYTES_PER_S = 192 << 20
-"""What one conversation can carry however long the way is: its windows hold what such a link has on the way."""
+"""The rate that one conversation can reach on any link: its windows hold the bytes under way at this rate."""
 MAX_WINDOW = 16 << 20
 FREE_FRAMES = 1000
-"""How many frames without news a sandbox may send, besides some for each frame of ours, before it counts as an attack.
+"""Frames without news that a sandbox may send, plus a few for each frame of the driver, before they count as an
+attack.
 """
 STREAM_ERRORS = (
     anyio.EndOfStream,
@@ -68,7 +69,12 @@ class ChannelConnection:
     async def open(
         cls, opener: Opener, identity: Identity, lease_s: float, interval_s: float, trace: ChannelTrace | None
     ) -> ChannelConnection:
-        """Open a stream and shake hands. ChannelLost or ProtocolError when that fails; then the stream is closed."""
+        """Open a stream and shake hands. On failure the stream is closed.
+
+        Raises:
+            ChannelLost: If the stream cannot be opened.
+            ProtocolError: If the sandbox breaks the protocol.
+        """
         started_at = time.monotonic()
         stream = to_nowait(await opener())
         try:
@@ -86,7 +92,7 @@ class ChannelConnection:
         return cls(stream, reader, facts, interval_s, trace)
 
     async def serve(self, dispatch: Callable[[Frame], None]) -> None:
-        """Give each frame to `dispatch` until the stream is gone; ProtocolError and what `dispatch` raises pass
+        """Pass each frame to `dispatch` until the stream is gone. ProtocolError and exceptions of `dispatch` pass
         through.
         """
         try:
@@ -147,7 +153,9 @@ class ChannelConnection:
             self._scope.cancel()
 
     async def _watch(self) -> None:
-        """Give up a stream on which nothing comes in spite of keepalives, unless our own event loop was blocked."""
+        """Give up a stream on which nothing arrives in spite of keepalives, unless the driver's own event loop was
+        blocked.
+        """
         silent = 0
         while silent < SILENT_INTERVALS:
             before = time.monotonic()
@@ -159,20 +167,20 @@ class ChannelConnection:
             late = now - before > 1.5 * self._interval_s
             silent = 0 if late or now - self._heard < self._interval_s else silent + 1
             if silent == SILENT_INTERVALS:
-                # What came while the loop was busy is read now, if there is any.
+                # Read bytes that arrived while the loop was busy.
                 await anyio.sleep(min(0.25, self._interval_s / 4))
                 silent = 0 if time.monotonic() - self._heard < self._interval_s else silent
-        logger.debug("nothing heard for %.1f s: stream given up", time.monotonic() - self._heard)
+        logger.debug("no bytes for %.1f s: stream given up", time.monotonic() - self._heard)
         self._scope.cancel()
 
     def send_if_due(self, now: float) -> None:
-        """Send a keepalive if one is due. Called from the keepalive thread: only where writing is thread safe."""
+        """Send a keepalive if one is due. Called from the keepalive thread, so only if writing is thread safe."""
         if not isinstance(self._stream, QueuedStream):
             self._send_if_due(now)
 
     @property
     def interval_s(self) -> float:
-        """How often a keepalive is due."""
+        """Seconds between keepalives."""
         return self._interval_s
 
     def _send_if_due(self, now: float) -> None:
@@ -188,28 +196,30 @@ class ChannelConnection:
         try:
             self._stream.send_nowait(KEEPALIVE_FRAME)
         except STREAM_ERRORS:
-            return  # The reader sees it too.
+            return  # the reader sees it too
 
     def on_keepalive(self) -> None:
-        """A keepalive came back: the shortest way of one there and back is that of the link."""
+        """Handle an answered keepalive: the shortest round trip is taken as the link's."""
         if self._asked_at is not None:
             self._round_trip_s = min(self._round_trip_s, time.monotonic() - self._asked_at)
             self._asked_at = None
 
     def window(self, least: int) -> int:
-        """How far a sender may be ahead over this stream: so much, and what is on the way at full speed."""
+        """Return the bytes that a sender may be ahead over this stream: `least`, plus the bytes under way at full
+        speed.
+        """
         on_the_way = 0.0 if self._round_trip_s == inf else self._round_trip_s * ROUND_TRIP_BYTES_PER_S
         return min(MAX_WINDOW, least + int(on_the_way))
 
     def write(self, frames: bytes) -> None:
-        """Send whole frames, or keep them until the stream takes them; nothing is raised when it is gone."""
+        """Send whole frames, or keep them until the stream accepts them. A lost stream raises nothing here."""
         if self._trace is not None:
             self._trace_all(frames)
         self._caused += 1
         try:
             self._stream.send_nowait(frames)
         except STREAM_ERRORS:
-            return  # The reader sees it too; conversations keep what they have to send again.
+            return  # the reader sees it too; conversations keep their frames to send them again
         if self._stream.pending_bytes:
             self._flush.set()
 
@@ -220,10 +230,14 @@ class ChannelConnection:
         self._stream.queue_nowait(frames)
 
     def count_wasted_frame(self) -> None:
-        """Count a frame that brought nothing new; ProtocolError when a sandbox sends nothing else."""
+        """Count a frame without news.
+
+        Raises:
+            ProtocolError: If the sandbox sends too many of them.
+        """
         self._wasted += 1
         if self._wasted > FREE_FRAMES + 16 * self._caused:
-            raise ProtocolError("the sandbox floods the stream with frames that say nothing")
+            raise ProtocolError("the sandbox floods the stream with frames without news")
 
     def _trace_all(self, frames: bytes) -> None:
         if self._trace is None:
@@ -235,12 +249,12 @@ class ChannelConnection:
             self._trace.on_frame(trace_frame(">", kind, flags, channel, number, view[begin:offset], now))
 
     async def drain(self) -> None:
-        """Wait until everything is written, at most a second."""
+        """Wait until everything is written, for at most a second."""
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             try:
                 await self._stream.drain()
             except STREAM_ERRORS:
-                logger.debug("the last words were not heard", exc_info=True)
+                logger.debug("the last frames could not be sent", exc_info=True)
 
     def stop(self) -> None:
         """Make `serve` return."""

@@ -1,4 +1,4 @@
-"""One request with everything that belongs to it: what it sends, what it receives, and what survives a lost stream."""
+"""One request and its exchange: the bytes it sends and receives, and its state that survives a lost stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolE
 
 BROKEN_RESPONSE = "the sandbox sent a response without a result"
 LONGEST_MESSAGE = 4096
-"""Characters of an error's message: one may quote what it is about."""
+"""Characters of an error message, which may quote its subject."""
 LONGEST_NAME = 64
 
 
@@ -40,7 +40,7 @@ class Data(NamedTuple):
 
 
 class End(NamedTuple):
-    """A channel carries no more."""
+    """The end of a channel's data."""
 
     channel: int
 
@@ -55,11 +55,11 @@ Item = Data | End | Event
 
 
 class Overdue(Exception):
-    """The deadline of a conversation has passed."""
+    """Raised when the deadline of a conversation has passed."""
 
 
 class RemoteError(Exception):
-    """The runner's answer was an error of docs/protocol.md; `kind` is its name there."""
+    """Raised when the runner answers with an error of docs/protocol.md; `kind` is its name there."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         self.kind = readable(error.get("kind"), LONGEST_NAME) or "internal"
@@ -72,13 +72,13 @@ class RemoteError(Exception):
 
 
 class Conversation:
-    """Made by `Channel.converse`. Receiving belongs to one task at a time, sending to another."""
+    """A conversation of a channel, made by `Channel.converse`. One task at a time may receive, and another may send."""
 
-    # Class-level defaults: most conversations are a request and a response, and never set these.
+    # Not the obvious code: see docs/why-not-obvious.md ("Class-level defaults of a conversation").
     sent = False
-    """Whether the request was handed to a stream: from then on it may have run."""
+    """Whether a stream accepted the request: from then on it may have run."""
     deadline = inf
-    """On the clock of time.monotonic: the channel interrupts then, with Overdue."""
+    """The time (of `time.monotonic`) at which the channel interrupts with Overdue."""
     _signal: Any = None
     _on_arrival: Callable[[], None] | None = None
     _finished: anyio.Event | None = None
@@ -112,26 +112,26 @@ class Conversation:
 
     @property
     def received_bytes(self) -> int:
-        """How much the sandbox sent, response included."""
+        """The bytes received from the sandbox, including the response."""
         return self._received + self._response_size
 
     @property
     def _runner_has_request(self) -> bool:
-        """Whether the runner is known to have the request: on a new stream not before RESUMED; frames are kept."""
+        """Whether the runner has the request. On a new stream this is unknown before RESUMED, and frames are kept."""
         return self.sent and not self._resuming
 
     @property
     def answered(self) -> bool:
-        """Whether the response is here."""
+        """Whether the response has arrived."""
         return self._answer is not None
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come: answered, or failed with the channel."""
+        """Whether the conversation is over: answered, or failed with the channel."""
         return self._answer is not None or self._failure is not None
 
     async def send(self, data: bytes | memoryview, channel: int = 0) -> None:
-        """Send bytes, waiting while the runner is a whole window behind; dropped once the response is here."""
+        """Send bytes, waiting while the runner is a whole window behind. After the response, bytes are dropped."""
         view = memoryview(data).cast("B")
         for start in range(0, len(view), MAX_DATA):
             piece = bytes(view[start : start + MAX_DATA])
@@ -146,14 +146,14 @@ class Conversation:
         await anyio.lowlevel.checkpoint()
 
     def send_nowait(self, data: bytes, channel: int = 0) -> bool:
-        """Send bytes if that takes no waiting; False, with nothing sent, where `send` would wait or fail."""
+        """Send bytes if `send` would neither wait nor fail; else send nothing and return False."""
         if len(data) > MAX_DATA or self.finished or self._input_position - self._input_consumed >= self._input_window:
             return False
         self._put(FrameType.DATA, channel, data)
         return True
 
     async def end(self, channel: int = 0) -> None:
-        """Say that nothing more will be sent on this channel."""
+        """Send the end of this channel's data."""
         if not self.finished:
             self._put(FrameType.END, channel, b"")
         await anyio.lowlevel.checkpoint()
@@ -166,7 +166,7 @@ class Conversation:
             self._write(encode_positioned(kind, self.id, channel, position, data))
 
     async def receive(self) -> Item | None:
-        """The next item in order, or None once the response is here and everything before it was taken."""
+        """Return the next item in order, or None after the response and all items before it."""
         while not self._items:
             if self._answer is not None:
                 return None
@@ -180,7 +180,7 @@ class Conversation:
         return self.receive_nowait()
 
     def receive_nowait(self) -> Item | None:
-        """The next item if it is here, else None."""
+        """Return the next item if it has arrived, else None."""
         if not self._items:
             return None
         item, size = self._items.popleft()
@@ -189,8 +189,9 @@ class Conversation:
         return item
 
     async def deliver(self, sink: Callable[[bytes], bool]) -> None:
-        """Have the event loop pass the data that come to `sink`, without waking a task for each, until it returns False
-        or only `receive` tells what has come. What `sink` raises is raised here.
+        """Pass incoming data from the event loop to `sink`, without waking a task for each piece.
+
+        Returns when `sink` returns False, or when the next item is for `receive`. Exceptions of `sink` are raised here.
         """
         ended, failure = anyio.Event(), None
 
@@ -205,7 +206,7 @@ class Conversation:
                         break
                     self.receive_nowait()
                     more = sink(item.data)
-            except Exception as error:  # noqa: BLE001 -- raised below: whoever calls this is the channel
+            except Exception as error:  # noqa: BLE001 -- raised below, not in the channel that calls this
                 failure, more = error, False
             if not more:
                 self._on_arrival = None
@@ -222,13 +223,17 @@ class Conversation:
             raise failure
 
     async def response(self) -> dict[str, Any]:
-        """The result; data that nobody received is dropped. RemoteError when the runner answered with an error."""
+        """Wait for the result; data that nobody received is dropped.
+
+        Raises:
+            RemoteError: If the runner answered with an error.
+        """
         while await self.receive() is not None:
             pass
         return self.result()
 
     async def collect(self) -> tuple[dict[str, Any], dict[int, list[bytes]]]:
-        """The result, and the data of each channel as the pieces that came."""
+        """Wait for the result, and return it with the pieces of data of each channel."""
         pieces: dict[int, list[bytes]] = {}
         while (item := await self.receive()) is not None:
             if type(item) is Data:
@@ -236,7 +241,7 @@ class Conversation:
         return self.result(), pieces
 
     def result(self) -> dict[str, Any]:
-        """The result of a conversation that is answered."""
+        """Return the result of an answered conversation."""
         if self._answer is None:
             raise self.failure()
         error = self._answer.get("error")
@@ -248,14 +253,14 @@ class Conversation:
         return result
 
     def failure(self) -> ExecError:
-        """Why there will be no answer, as a fresh exception: what was sent may have run, what was not did not."""
+        """Return a new exception with the reason for the missing answer. A request that was sent may have run."""
         cause = self._failure
         if cause is None:
             return ChannelLost("the conversation has not been answered", request_id=self.id)
         if isinstance(cause, ProtocolError) or not self.sent:
             return cause
         unknown = OutcomeUnknown(
-            f"the request was sent and its answer can no longer be had: {cause}",
+            f"the request was sent and its answer is lost: {cause}",
             sandbox=cause.sandbox,
             request_id=self.id,
         )
@@ -263,18 +268,18 @@ class Conversation:
         return unknown
 
     async def cancel(self) -> None:
-        """Ask the runner to end the work; the response still comes."""
+        """Ask the runner to end the work; the response still arrives."""
         self.cancel_nowait()
         await anyio.lowlevel.checkpoint()
 
     def cancel_nowait(self) -> None:
-        """As `cancel`, without a checkpoint."""
+        """Cancel like `cancel`, without a checkpoint."""
         self._cancelled = True
         if self._runner_has_request and not self.finished:
             self._write(encode(FrameType.CANCEL, self.id))
 
     async def wait_finished(self) -> None:
-        """Wait for the response or the failure; data are dropped."""
+        """Wait for the response or the failure, and drop data."""
         while not self.finished:
             self._drop_items()
             self._finished = self._finished or anyio.Event()
@@ -282,7 +287,7 @@ class Conversation:
         self._drop_items()
 
     def abandon(self) -> None:
-        """Nobody listens any more: what comes is dropped as it comes, so that the response can arrive."""
+        """Drop all data, now and later, so that the response can arrive."""
         self._abandoned = True
         self._drop_items()
 
@@ -319,10 +324,10 @@ class Conversation:
             self._credited = self._consumed
             self._write(encode_position(FrameType.CREDIT, self.id, self._consumed))
 
-    # What the channel calls, in the event loop, for frames and for lost streams.
+    # The channel calls the following methods in the event loop, for frames and for lost streams.
 
     def start(self) -> bytes:
-        """Everything to send on a stream that has not seen this conversation."""
+        """Return all frames for a stream that has not seen this conversation."""
         self.sent = True
         parts = [encode_message(FrameType.REQUEST, self.id, self._request)]
         parts += [encode_positioned(kind, self.id, channel, pos, data) for pos, kind, channel, data in self._kept]
@@ -331,33 +336,37 @@ class Conversation:
         return b"".join(parts)
 
     def resume(self) -> bytes:
-        """The frames that ask a new stream to go on from here. A partial response is sent again as a whole."""
+        """Return the frames that continue the conversation on a new stream. A partial response is sent again as a
+        whole.
+        """
         self._response_parts, self._response_size = None, 0
         self._resuming = True
         frames = encode_position(FrameType.RESUME, self.id, self._received)
         if self._consumed:
-            # The last CREDIT may have gone with the stream, and no other follows when everything is consumed.
+            # The last CREDIT may be lost with the stream, and if all data is consumed, no other follows.
             self._credited = self._consumed
             frames += encode_position(FrameType.CREDIT, self.id, self._consumed)
         return frames
 
     def on_resumed(self, payload: bytes) -> bytes:
-        """The frames that the runner lacks: the rest of the input, or everything if the request never arrived."""
+        """Return the frames that the runner lacks: the rest of the input, or everything if the request never
+        arrived.
+        """
         if len(payload) != 1 + POSITION.size or payload[0] > 1 or not self._resuming:
-            raise ProtocolError("the sandbox sent a RESUMED of a wrong form, or unasked", request_id=self.id)
+            raise ProtocolError("the sandbox sent an invalid or unexpected RESUMED", request_id=self.id)
         self._resuming = False
         have = unpack_position(payload[1:])
         if not payload[0]:
             if self._received or have:
-                raise ProtocolError("the sandbox has forgotten a request that it was working on", request_id=self.id)
+                raise ProtocolError("the sandbox lost a request that it was working on", request_id=self.id)
             if self._cancelled:
-                # Nobody wants it any more, and it must not run beside what was requested since.
+                # The request was cancelled, and must not run beside newer requests.
                 self.sent = False
                 self.fail(ChannelLost("it was cancelled before the runner had it", request_id=self.id))
                 return b""
             return self.start()
         if have > self._input_position:
-            raise ProtocolError("the sandbox says it received more than was sent", request_id=self.id)
+            raise ProtocolError("the sandbox confirmed more data than was sent", request_id=self.id)
         parts = []
         for position, kind, channel, data in self._kept:
             skip = max(0, have - position)
@@ -370,7 +379,7 @@ class Conversation:
         return b"".join(parts)
 
     def on_positioned(self, kind: int, channel: int, payload: bytes) -> None:
-        """Handle DATA, EVENT or END from the sandbox."""
+        """Handle a DATA, EVENT or END of the sandbox."""
         position = unpack_position(payload)
         size = len(payload) - POSITION.size
         if position != self._received or self._response_parts:
@@ -381,12 +390,12 @@ class Conversation:
         if kind == FrameType.END:
             if size:
                 raise ProtocolError("the sandbox sent an END with data", request_id=self.id)
-            # One may come twice: where a stream broke, nobody knows whether the last END had arrived.
+            # An END may come twice, because the runner resends its last one after a lost stream.
             if channel not in self._ended:
                 self._ended |= {channel}
                 self._items.append((End(channel), 0))
         elif channel in self._ended and kind == FrameType.DATA:
-            raise ProtocolError("the sandbox went on with a channel that it had ended", request_id=self.id)
+            raise ProtocolError("the sandbox sent data on a channel that it had ended", request_id=self.id)
         else:
             if self._received - self._credited > self._window + MAX_PAYLOAD:
                 raise ProtocolError("the sandbox sent more than it was given credit for", request_id=self.id)
@@ -402,7 +411,7 @@ class Conversation:
         self._notify()
 
     def on_response(self, payload: bytes, more: bool) -> bool:
-        """Handle a RESPONSE or a part of it; return whether it is complete."""
+        """Handle a RESPONSE or a part of it, and return whether it is complete."""
         self._response_size += len(payload)
         if self._response_size > MAX_MESSAGE_BYTES:
             raise ProtocolError("the sandbox sent a response without end", request_id=self.id)
@@ -423,10 +432,10 @@ class Conversation:
         return True
 
     def on_credit(self, payload: bytes) -> bool:
-        """Handle CREDIT from the sandbox: data before its position are dropped. Return whether it is news."""
+        """Handle a CREDIT of the sandbox: drop the data before its position. Return whether it is news."""
         position = unpack_position(payload)
         if position > self._input_position:
-            raise ProtocolError("the sandbox gave credit for what was never sent", request_id=self.id)
+            raise ProtocolError("the sandbox gave credit for data that was never sent", request_id=self.id)
         if position <= self._input_consumed:
             return False
         self._input_consumed = position

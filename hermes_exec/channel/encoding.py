@@ -1,4 +1,6 @@
-"""Byte strings in JSON: text where it is UTF-8, `{"b64": …}` where it is not; surrogate escapes on our side."""
+"""Byte strings in JSON: text if they are UTF-8, else `{"b64": …}`. On the driver's side, other bytes are surrogate
+escapes.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ WireBytes = str | dict[str, str]
 
 
 def to_wire(value: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: str) -> WireBytes:
-    """A caller's path, argument or value in the form of the wire; `name` names it in errors.
+    """Return a caller's path, argument or value as the wire needs it. `name` describes it in errors.
 
     Raises:
-        ConfigError: it holds a NUL byte, text that stands for no bytes, or is neither text nor bytes.
+        ConfigError: If it holds a NUL byte or a lone surrogate, or is neither text nor bytes.
     """
     if type(value) is not str and isinstance(value, os.PathLike):
         value = os.fspath(value)
@@ -42,11 +44,11 @@ def to_wire(value: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: st
 
 
 def from_wire(value: object, name: str) -> str:
-    """A byte string from a sandbox as text; bytes that are not UTF-8 become surrogate escapes (`os.fsencode` undoes
-    it).
+    """Return a byte string from a sandbox as text. Bytes that are not UTF-8 become surrogate escapes (`os.fsencode`
+    reverses them).
 
     Raises:
-        ProtocolError: it is not a byte string of the wire.
+        ProtocolError: If it is not a byte string of the wire.
     """
     if isinstance(value, str):
         text = value
@@ -65,7 +67,7 @@ def from_wire(value: object, name: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be written as UTF-8: JSON may name halves of characters, which cannot."""
+    """Return whether text can be encoded as UTF-8. JSON may hold lone surrogates, which cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -74,8 +76,8 @@ def is_unicode(text: str) -> bool:
 
 
 def readable(value: object, limit: int = 4096) -> str:
-    """Words of a sandbox for people: halves of characters replaced, and no more than `limit` of it; "" for anything
-    else.
+    """Return text of a sandbox for people: at most `limit` characters, lone surrogates replaced. Other values
+    give "".
     """
     if not isinstance(value, str):
         return ""
@@ -84,7 +86,7 @@ def readable(value: object, limit: int = 4096) -> str:
 
 
 def shorten(value: object) -> str:
-    """Whatever a sandbox sent, as an error shows it: a few words of it, however large or deep it is."""
+    """Return a value of a sandbox for an error message: a short form, however large or deep it is."""
     return _SHORT.repr(value)
 
 

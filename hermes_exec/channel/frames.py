@@ -1,6 +1,4 @@
-"""Frames of the wire (docs/protocol.md): encoding, and decoding of what a sandbox sends, which is hostile until
-proven.
-"""
+"""Frames of the wire (docs/protocol.md), encoded and decoded. Frames of a sandbox may be hostile."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ MORE = 1
 
 
 class FrameType(IntEnum):
-    """What a frame is."""
+    """The types of frames."""
 
     HELLO = 1
     WELCOME = 2
@@ -41,7 +39,7 @@ class FrameType(IntEnum):
     GOODBYE = 21
 
 
-# Made once: json.loads and json.dumps with options look for theirs anew in each call.
+# Not the obvious code: see docs/why-not-obvious.md ("JSON coders made once").
 _decode = json.JSONDecoder().decode
 encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -50,7 +48,7 @@ KEEPALIVE_FRAME = HEADER.pack(0, FrameType.KEEPALIVE, 0, 0, 0)
 
 
 class Frame(NamedTuple):
-    """One frame as it came; `payload` is a copy of its own."""
+    """One received frame; `payload` is a copy of its own."""
 
     type: int
     flags: int
@@ -60,24 +58,24 @@ class Frame(NamedTuple):
 
 
 def encode(kind: FrameType, conversation: int = 0, payload: bytes = b"", channel: int = 0, flags: int = 0) -> bytes:
-    """One frame; the payload must not be over `MAX_PAYLOAD`."""
+    """Encode one frame; the payload is at most `MAX_PAYLOAD` bytes."""
     return HEADER.pack(len(payload), kind, flags, channel, conversation) + payload
 
 
 def encode_positioned(
     kind: FrameType, conversation: int, channel: int, position: int, data: bytes | memoryview = b""
 ) -> bytes:
-    """A DATA, EVENT or END frame with the position at which it starts."""
+    """Encode a DATA, EVENT or END frame with the position at which it starts."""
     return b"".join((POSITIONED_HEADER.pack(len(data) + POSITION.size, kind, 0, channel, conversation, position), data))
 
 
 def encode_position(kind: FrameType, conversation: int, position: int) -> bytes:
-    """A CREDIT or RESUME frame."""
+    """Encode a CREDIT or RESUME frame."""
     return POSITIONED_HEADER.pack(POSITION.size, kind, 0, 0, conversation, position)
 
 
 def encode_message(kind: FrameType, conversation: int, message: bytes) -> bytes:
-    """A REQUEST over as many frames as it takes."""
+    """Encode a REQUEST in as many frames as it needs."""
     if len(message) <= MAX_PAYLOAD:
         return HEADER.pack(len(message), kind, 0, 0, conversation) + message
     view = memoryview(message)
@@ -90,18 +88,22 @@ def encode_message(kind: FrameType, conversation: int, message: bytes) -> bytes:
 
 
 class Decoder:
-    """Cuts a byte stream into frames; holds at most one frame and what was fed last."""
+    """Splits a byte stream into frames. Holds at most one partial frame besides the latest bytes."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole with `data`; ProtocolError for what can never be a frame."""
+        """Return the frames that `data` completes.
+
+        Raises:
+            ProtocolError: If the bytes cannot be a frame.
+        """
         if self._buffer:
             self._buffer += data
             source: bytes | bytearray = self._buffer
         elif len(data) >= HEADER.size:
-            # Most of the time it is one whole frame.
+            # Not the obvious code: see docs/why-not-obvious.md ("Whole frames first").
             length, kind, flags, channel, conversation = HEADER.unpack_from(data)
             if len(data) == HEADER.size + length <= HEADER.size + MAX_PAYLOAD and kind in KNOWN_TYPES:
                 return [Frame(kind, flags, channel, conversation, data[HEADER.size :])]
@@ -126,7 +128,11 @@ class Decoder:
 
 
 def parse_json(payload: bytes) -> dict[str, Any]:
-    """A JSON object from a sandbox; ProtocolError for anything else."""
+    """Parse a JSON object of a sandbox.
+
+    Raises:
+        ProtocolError: If it is anything else.
+    """
     try:
         value = _decode(str(payload, "utf-8"))
     except (ValueError, RecursionError) as error:
@@ -137,7 +143,7 @@ def parse_json(payload: bytes) -> dict[str, Any]:
 
 
 def unpack_position(payload: bytes) -> int:
-    """The u64 at the start of a positioned frame."""
+    """Return the u64 at the start of a positioned frame."""
     if len(payload) < POSITION.size:
         raise ProtocolError("the sandbox sent a positioned frame without a position")
     position: int = POSITION.unpack_from(payload)[0]

@@ -1,4 +1,4 @@
-"""Opening a stream: the driver speaks first, claims the runner once, and from then on both sides prove the key."""
+"""Handshake of a stream: the driver begins and claims the runner once; later handshakes prove the shared key."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ SHARE_OF_OUTPUT, LEAST_OUTPUT_BYTES = 4, 4 << 20
 
 @dataclass(slots=True)
 class Identity:
-    """What a driver keeps of a runner: the shared key, and the boot that it belongs to once it is known. `memory_bytes`
-    is the budget that it gives the runner, 0 for the runner's own default.
+    """The driver's knowledge of a runner: the shared key, and after the first handshake the boot id.
+
+    `memory_bytes` is the runner's memory budget, 0 for the runner's own default.
     """
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
@@ -39,7 +40,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SandboxFacts:
-    """READY of docs/protocol.md, the fields that the driver uses; `raw` is all of it."""
+    """The fields of READY (docs/protocol.md) that the driver uses; `raw` is the whole message."""
 
     boot_id: str
     input_window: int
@@ -48,7 +49,11 @@ class SandboxFacts:
 
     @classmethod
     def parse(cls, ready: dict[str, Any]) -> SandboxFacts:
-        """ProtocolError when a needed field is missing or of a wrong type."""
+        """Parse READY.
+
+        Raises:
+            ProtocolError: If a required field is missing or of a wrong type.
+        """
         boot_id, window = ready.get("boot_id"), ready.get("input_window")
         if (
             not isinstance(boot_id, str)
@@ -67,13 +72,13 @@ class SandboxFacts:
 
     @property
     def isolation(self) -> dict[str, Any]:
-        """What the runner's isolation probe found."""
+        """The results of the runner's isolation probe."""
         isolation = self.raw.get("isolation")
         return isolation if isinstance(isolation, dict) else {}
 
 
 def parse_memory(memory: object) -> RunnerMemory:
-    """What READY tells of the runner's memory; the default budget, unused, where that is nothing."""
+    """Return the memory facts in READY, or the default budget, unused, if there are none."""
     values = memory if isinstance(memory, dict) else {}
     numbers = [number for name in MEMORY_FIELDS if type(number := values.get(name)) is int and 0 <= number < 1 << 63]
     if len(numbers) == len(MEMORY_FIELDS):
@@ -82,12 +87,12 @@ def parse_memory(memory: object) -> RunnerMemory:
 
 
 def unpack_memory(payload: bytes) -> RunnerMemory | None:
-    """What the answer to a KEEPALIVE tells of it."""
+    """Return the memory facts in an answered KEEPALIVE, or None if it has none."""
     return RunnerMemory(*MEMORY.unpack(payload)) if len(payload) == MEMORY.size else None
 
 
 class FrameReader:
-    """Frames of one stream, one by one; bytes read beyond a frame are kept."""
+    """The frames of one stream, one by one. Bytes read beyond a frame are kept."""
 
     def __init__(self, stream: NowaitStream) -> None:
         self._stream = stream
@@ -95,15 +100,19 @@ class FrameReader:
         self.frames: deque[Frame] = deque()
 
     async def next(self) -> Frame:
-        """The next frame; anyio's stream errors when the stream ends."""
+        """Return the next frame, or raise anyio's stream errors when the stream ends."""
         while not self.frames:
             self.frames.extend(self.decoder.feed(await self._stream.receive()))
         return self.frames.popleft()
 
 
 async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) -> tuple[FrameReader, SandboxFacts]:
-    """Open the stream for frames. SandboxDied when the sandbox was started anew, ChannelLost when it refuses;
-    ProtocolError for nonsense.
+    """Open a stream for frames, and return its reader and the facts of the sandbox.
+
+    Raises:
+        SandboxDied: If the sandbox was restarted.
+        ChannelLost: If the sandbox refuses the stream.
+        ProtocolError: If the sandbox breaks the protocol.
     """
     nonce = secrets.token_bytes(16)
     hello: dict[str, object] = {"versions": [VERSION], "nonce": nonce.hex(), "lease_s": lease_s}
@@ -128,7 +137,7 @@ async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) 
         raise ProtocolError("the sandbox sent WELCOME without a boot id")
     if not claiming:
         if boot_id != identity.boot_id:
-            why = "it was started anew, and what ran in it is gone"
+            why = "it was restarted, and its processes are gone"
             raise SandboxDied(f"the sandbox died: {why}", post_mortem=PostMortem(why, suspect="outside"))
         await _prove(stream, identity.key, nonce, welcome, boot_id)
     facts = SandboxFacts.parse(await _expect(reader, FrameType.READY))
@@ -145,7 +154,7 @@ async def _prove(stream: NowaitStream, key: bytes, nonce: bytes, welcome: dict[s
     except ValueError as error:
         raise ProtocolError("the sandbox sent WELCOME without a proof") from error
     if not hmac.compare_digest(proof, _mac(key, b"runner", nonce, theirs, boot_id)):
-        raise ProtocolError("the sandbox could not prove that it is the one that was started")
+        raise ProtocolError("the sandbox could not prove that this driver started it")
     answer = json.dumps({"proof": _mac(key, b"driver", nonce, theirs, boot_id).hex()}).encode()
     stream.send_nowait(encode(FrameType.PROOF, payload=answer))
     await stream.drain()
@@ -165,6 +174,6 @@ async def _expect(reader: FrameReader, kind: FrameType) -> dict[str, Any]:
             why = f"{readable(goodbye.get('reason'))}: {readable(goodbye.get('message'))}"
             raise ChannelLost(f"the runner refused the stream: {why}")
         if frame.type != kind or frame.conversation != 0:
-            raise ProtocolError(f"the sandbox sent a frame of type {frame.type} where {kind.name} belongs")
+            raise ProtocolError(f"the sandbox sent a frame of type {frame.type} where {kind.name} is due")
         return parse_json(frame.payload)
-    raise ProtocolError("the sandbox does not come to the point")
+    raise ProtocolError(f"the sandbox sent {MAX_HANDSHAKE_FRAMES} frames and no {kind.name}")

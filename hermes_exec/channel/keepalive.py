@@ -1,4 +1,4 @@
-"""One thread a process that keeps the leases of all channels alive, whatever user code does to the event loop."""
+"""One thread for each process that keeps all leases alive, even while user code blocks the event loop."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ TICK_S = 0.5
 
 
 class KeepaliveSender(Protocol):
-    """What the thread keeps alive."""
+    """A sender of keepalives that the thread calls."""
 
     @property
     def interval_s(self) -> float:
-        """How often one is due."""
+        """Seconds between keepalives."""
 
     def send_if_due(self, now: float) -> None:
-        """Send a keepalive if one is due; called from the thread."""
+        """Send a keepalive if one is due. The thread calls this."""
 
 
 class KeepaliveThread:
-    """Calls `send_if_due` of everything registered from a daemon thread that runs only while it is needed.
+    """A daemon thread that calls `send_if_due` of all registered senders, and runs only while there are any.
 
-    A forked process has no such thread and starts its own.
+    A forked process starts its own thread.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class KeepaliveThread:
         self._thread: threading.Thread | None = None
 
     def add(self, member: KeepaliveSender) -> None:
-        """Begin to call its `send_if_due`."""
+        """Register a sender."""
         if self._pid != os.getpid():
             self._reset()
         with self._lock:
@@ -50,7 +50,7 @@ class KeepaliveThread:
                 self._thread.start()
 
     def remove(self, member: KeepaliveSender) -> None:
-        """Stop calling its `send_if_due`."""
+        """Unregister a sender."""
         if self._pid != os.getpid():
             return
         with self._lock:

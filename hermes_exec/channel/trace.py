@@ -1,4 +1,4 @@
-"""What a channel tells of its frames to whoever traces it: kinds, sizes and times, never what is in them."""
+"""Records of a channel's frames for tracing: types, sizes and times, never the content."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _KIND = re.compile(r"[a-z_]{1,32}")
 
 
 class TracedFrame(NamedTuple):
-    """One frame: `direction` is `>` to the sandbox or `<` from it, `time` is that of `time.monotonic()`.
+    """One frame. `direction` is `>` to the sandbox or `<` from it; `time` is from `time.monotonic()`.
 
-    A REQUEST tells its method and slot, a RESPONSE the kind of its error, and where it is the result of a command how
-    long that ran in the sandbox.
+    A REQUEST has its method and slot, a RESPONSE the kind of its error. The result of a command has its run time in the
+    sandbox.
     """
 
     direction: str
@@ -34,25 +34,25 @@ class TracedFrame(NamedTuple):
 
 
 class ChannelTrace(Protocol):
-    """Told of all that goes over the streams of one channel, in the event loop (keepalives: in any thread)."""
+    """Receives all frames of one channel. It is called in the event loop; for keepalives, in any thread."""
 
     def on_call(self, number: int, method: str, since: float) -> None:
-        """A call begins, which its caller has waited for since that time."""
+        """Record a call that begins; its caller has waited since `since`."""
 
     def on_frame(self, frame: TracedFrame) -> None:
-        """A frame was sent, or has come."""
+        """Record a frame that was sent or received."""
 
     def on_connect(self, handshake_s: float) -> None:
-        """A stream was opened, the first one or one in place of another."""
+        """Record a stream that was opened, either the first one or a replacement."""
 
     def on_lost(self, why: str) -> None:
-        """The channel is gone: what is not answered will not be."""
+        """Record the end of the channel: open calls stay unanswered."""
 
 
 def trace_frame(
     direction: str, kind: int, flags: int, channel: int, number: int, payload: bytes | memoryview, now: float
 ) -> TracedFrame:
-    """What may be told of a frame."""
+    """Return the traced facts of a frame."""
     frame = TracedFrame(direction, kind, number, channel, len(payload), now, last=not flags & MORE)
     if kind == FrameType.REQUEST and (match := _REQUEST.match(payload)):
         slot = match[2]
@@ -66,7 +66,7 @@ def _trace_response(frame: TracedFrame, payload: bytes) -> TracedFrame:
     try:
         answer = parse_json(payload)
     except ProtocolError:
-        return frame  # the last part of a long one
+        return frame  # the last part of a long message
     result, error = answer.get("result"), answer.get("error")
     if isinstance(error, dict):
         kind = error.get("kind")
