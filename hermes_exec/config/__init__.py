@@ -1,4 +1,4 @@
-"""Configuration: models whose names carry their units, and which refuse what they do not know."""
+"""Configuration models: field names carry their units, and unknown names are refused."""
 
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.limits import Limits

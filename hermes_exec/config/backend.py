@@ -1,4 +1,4 @@
-"""What the configuration classes of all backends have in common."""
+"""Base of the configuration classes of all backends."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ T = TypeVar("T")
 
 
 class BackendConfig(ConfigModel):
-    """Base of the configuration classes of backends, with the options that only this backend understands; third parties
-    derive from it too. A class with a field `image` is one of sandboxes that have images.
+    """Base of the configuration classes of backends, with the options that only one backend understands.
+
+    Third parties derive from it too. A class with a field `image` configures sandboxes that have images.
     """
 
     backend: ClassVar[str]
-    """The name of the backend that this configures."""
+    """Name of the backend that this configures."""
     default_slots: ClassVar[int] = 1
-    """Slots in one sandbox where the pool does not set them."""
+    """Slots of one sandbox if the pool does not set them."""
     creates_per_s: Annotated[float, Field(gt=0)] | None = 20.0
-    """Most sandboxes that are begun in a second, by all programs of this user on this host together; None for no bound.
-    """
+    """Most sandboxes started in a second by all programs of this user on this host; None for no bound."""
     launches_at_once: Annotated[int, Field(ge=1)] = 4
-    """Most sandboxes of a pool that are being launched at the same time."""
+    """Most sandboxes of a pool that may be launching at the same time."""
 
     @classmethod
     def expand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The options of a pool and of this backend, flat as `SandboxPool` takes them, with what some of them stand
-        for, such as a file of profiles. ConfigError where that cannot be had.
+        """Expand options that stand for others, such as a file of profiles. Pool and backend options are flat, as in
+        `SandboxPool`.
+
+        Raises:
+            ConfigError: If an option cannot be expanded.
         """
         return values
 
@@ -38,30 +41,34 @@ class BackendConfig(ConfigModel):
 
     @property
     def default_max_sandboxes(self) -> int:
-        """Most sandboxes where the pool does not set them."""
+        """Most sandboxes if the pool does not set them."""
         return 4
 
     def sizes(self, sandboxes: int, slots: int) -> Mapping[int, int]:
-        """How many slots so many sandboxes have when all is well: slots in a sandbox → sandboxes of that size.
-        `slots` is what the pool says; it holds for all sandboxes unless the backend has its own numbers (see
-        `OwnSize`).
+        """Return the sizes of so many sandboxes if all of them start: slots in a sandbox → number of such sandboxes.
+
+        All have `slots`, the pool's value, unless the backend has sizes of its own (see `HasSlotCount`).
         """
         return {slots: sandboxes}
 
     def with_wrapper(self, wrap: Callable[[Any], Any]) -> Self:
-        """The same configuration, with something around the backend that is made from it (see `testing.faults`)."""
+        """Return a copy of the configuration whose backend is wrapped by `wrap` (see `testing.faults`)."""
         copy = self.model_copy()
         copy._wrap = wrap
         return copy
 
     def with_options(self, options: dict[str, Any]) -> Self:
-        """The same configuration with other values for some fields. ConfigError for a wrong name or value."""
+        """Return a copy of the configuration with other values for some fields.
+
+        Raises:
+            ConfigError: If a name or a value is wrong.
+        """
         values = {name: getattr(self, name) for name in self.model_fields_set}
         copy = type(self).of({**values, **options})
         copy._wrap = self._wrap
         return copy
 
     def wrap(self, backend: T) -> T:
-        """The backend, or what `with_wrapper` put around it."""
+        """Return the backend, wrapped as `with_wrapper` requested."""
         wrapped: T = backend if self._wrap is None else self._wrap(backend)
         return wrapped

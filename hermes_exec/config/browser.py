@@ -1,4 +1,4 @@
-"""What the browser of a slot may do: rules of the pool, which nothing in the slot can change."""
+"""Rules for the browser of a slot. They belong to the pool; nothing in the slot can change them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ _NOWHERE = "~NOTFOUND"
 
 
 class BrowserConfig(ConfigModel):
-    """Rules for the browser tools. Hosts are names or patterns (`*.example.org`), without port."""
+    """Rules for the browser tools. Hosts are names or patterns (`*.example.org`) without a port."""
 
     schemes: tuple[str, ...] = ("http", "https", "about", "data", "blob", "file")
     allow_hosts: tuple[str, ...] = ()
-    """When any are given, no other host is reached. One that is named in full may have a private address."""
+    """If set, no other host is reached. A host with its full name here may have a private address."""
     refuse_hosts: tuple[str, ...] = ()
     allow_private: bool = False
-    """Reach private and link-local addresses, where clouds have their metadata. A slot without network reaches only
-    itself, whatever this says; the loopback of a container is its own."""
+    """Allow private and link-local addresses, where clouds serve their metadata. A slot without network reaches only
+    itself in any case. The loopback of a container is its own.
+    """
     download_mb: Annotated[int, Field(ge=1)] = 100
-    """The largest file that is downloaded, in MiB."""
+    """Largest file that may be downloaded, in MiB."""
     dialogs: DialogPolicy = "must_respond"
     inactivity_timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    """A browser that no tool used for so long is ended; the next call starts another."""
+    """A browser that no tool has used for this time is closed; the next call starts another."""
 
     @field_validator("allow_hosts", "refuse_hosts")
     @classmethod
@@ -56,7 +57,7 @@ class BrowserConfig(ConfigModel):
         return self
 
     def resolver_rules(self, *, network: bool, own_loopback: bool) -> str:
-        """The rules as those of Chromium's `--host-resolver-rules`, which hold for all that a page does."""
+        """Return the rules for Chromium's `--host-resolver-rules`, which hold for all requests of a page."""
         if self.allow_hosts and "*" not in self.allow_hosts:
             return ", ".join([f"MAP * {_NOWHERE}", *(f"EXCLUDE {pattern}" for pattern in self.allow_hosts)])
         refused = list(self.refuse_hosts)
@@ -65,9 +66,12 @@ class BrowserConfig(ConfigModel):
         return ", ".join(f"MAP {pattern} {_NOWHERE}" for pattern in refused)
 
     def refusal(self, url: str, *, network: bool, own_loopback: bool) -> str | None:
-        """Why a URL may not be opened, as half a sentence; None when it may.
+        """Return why a URL may not be opened, as half a sentence, or None if it may.
 
-        `network` says whether the slot has a network, `own_loopback` whether its loopback is not that of a host.
+        Args:
+            url: The URL.
+            network: Whether the slot has a network.
+            own_loopback: Whether the slot's loopback is not a host's.
         """
         parts = urlsplit(url)
         scheme = parts.scheme.lower()
@@ -87,7 +91,7 @@ class BrowserConfig(ConfigModel):
         return self._private(host, f"{host} is", network=network, own_loopback=own_loopback)
 
     def address_refusal(self, host: str, address: str, *, network: bool, own_loopback: bool) -> str | None:
-        """Why what a host's name led to may not be shown, as half a sentence; None when it may."""
+        """Return why the address of a host may not be shown, as half a sentence, or None if it may."""
         if host in self.allow_hosts:
             return None
         return self._private(address, f"{host} is at {address},", network=network, own_loopback=own_loopback)
@@ -100,11 +104,11 @@ class BrowserConfig(ConfigModel):
 
 
 _WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "::/96")))
-"""Networks whose addresses have one of IPv4 in their last 32 bits: mapped, NAT64 (RFC 6052), compatible."""
+"""Networks whose addresses end with an IPv4 address: mapped, NAT64 (RFC 6052), compatible."""
 
 
 def private_range(host: str) -> str | None:
-    """The kind of an address that is not public: loopback, private, link-local or metadata; None for any other."""
+    """Return the range of a private address: loopback, private, link-local or metadata. None for a public one."""
     if host == "localhost" or host.endswith(".localhost"):
         return "loopback"
     if host in _METADATA_NAMES:

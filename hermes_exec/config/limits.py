@@ -14,40 +14,39 @@ PER_PROCESS = ("open_files", "file_size_mb", "cpu_time_s")
 
 
 class Limits(ConfigModel):
-    """What a sandbox or a slot may use at most; None is no limit.
+    """Upper bounds for a sandbox or a slot; None for no limit.
 
-    A limit that cannot be enforced where it is asked for is refused, or listed as `not enforced` when
-    `best_effort_limits` is set.
+    A limit that cannot be enforced is refused. With `best_effort_limits` it is listed as `not enforced` instead.
     """
 
     cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
     """Processors, as a share of time: 0.5 is half of one."""
     memory_mb: Positive | None = None
-    """Memory in MiB. A command over it is ended, with `oom_killed` in its result. That of a container counts the
-    runner too, with some 4 MiB for each slot: less than 8 is refused."""
+    """Memory in MiB. A command over it is ended, with `oom_killed` in its result. A container's memory includes the
+    runner and some 4 MiB for each slot: less than 8 is refused.
+    """
     pids: Positive | None = None
-    """Processes and threads at one time; of a slot for which nothing is said 1,024, and of a container as many as its
-    slots have together. A command that finds none left is a result with exit code 126. In a container
-    about 30 for the runner and as many for each slot's agent are added: while few slots are in use, tenants can have
-    more.
+    """Processes and threads at one time. Default for a slot: 1,024; for a container: the sum of its slots. A command
+    that finds none left is a result with exit code 126. A container gets about 30 more for the runner and as many for
+    each slot's agent: while few slots are in use, commands can have more.
     """
     disk_mb: Positive | None = None
     """Space that may be written, in MiB."""
     open_files: Positive | None = None
     """Open files of each process."""
     file_size_mb: Positive | None = None
-    """Size of each file that is written, in MiB."""
+    """Size of each written file, in MiB."""
     cpu_time_s: Annotated[float, Field(gt=0, le=2**53)] | None = None
     """Processor seconds of each process."""
 
     def per_process(self) -> dict[str, float | int]:
-        """The limits of a single process that are set: slots enforce them, whoever asks for them."""
+        """Return the limits of a single process that are set. Slots enforce them."""
         return {name: value for name, value in self.to_dict().items() if name in PER_PROCESS}
 
     def total(self) -> dict[str, float | int]:
-        """The limits over all processes together that are set: the sandbox or the slot enforces them."""
+        """Return the limits over all processes together that are set. The sandbox or the slot enforces them."""
         return {name: value for name, value in self.to_dict().items() if name not in PER_PROCESS}
 
     def to_dict(self) -> dict[str, float | int]:
-        """The limits that are set, by name."""
+        """Return the limits that are set, by name."""
         return {name: value for name, value in self if value is not None}

@@ -1,4 +1,4 @@
-"""Configuration from files and mappings: YAML, TOML or JSON to checked objects, and the JSON schema of it all."""
+"""Configuration from files and mappings: YAML, TOML or JSON as validated models, and the JSON schema of a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hermes_exec.config.pool import PoolConfig
 from hermes_exec.errors import ConfigError
 
 
-def _read_yaml(text: str) -> Any:  # noqa: ANN401 - what YAML holds
+def _read_yaml(text: str) -> Any:  # noqa: ANN401 - any value of YAML
     import yaml
 
     try:
@@ -24,7 +24,7 @@ def _read_yaml(text: str) -> Any:  # noqa: ANN401 - what YAML holds
         raise ValueError(str(error)) from error
 
 
-def _read_toml(text: str) -> Any:  # noqa: ANN401 - what TOML holds
+def _read_toml(text: str) -> Any:  # noqa: ANN401 - any value of TOML
     import tomllib
 
     return tomllib.loads(text)
@@ -38,17 +38,17 @@ BACKENDS = "backends"
 
 
 class ResolvedConfig(NamedTuple):
-    """A pool's configuration and that of its backend."""
+    """A pool's configuration and its backend's."""
 
     pool: PoolConfig
     backend: BackendConfig
 
 
 def read_config(source: str | PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping of a configuration file, by its ending, or a copy of the mapping that is given.
+    """Read the mapping of a configuration file, whose suffix names the format, or copy a mapping.
 
     Raises:
-        ConfigError: the file cannot be read, or is not a mapping.
+        ConfigError: If the file cannot be read, or is not a mapping.
     """
     if isinstance(source, Mapping):
         return dict(source)
@@ -72,10 +72,10 @@ def read_config(source: str | PathLike[str] | Mapping[str, Any]) -> dict[str, An
 
 
 def backend_sections(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration says of each backend that it names; nothing where it has no such section.
+    """Return the options of each backend that a configuration names; empty without such a section.
 
     Raises:
-        ConfigError: the section is no mapping of names.
+        ConfigError: If the section is not a mapping of names.
     """
     section = values.get(BACKENDS)
     if section is None:
@@ -86,12 +86,12 @@ def backend_sections(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) -> ResolvedConfig:
-    """Check flat options, as SandboxPool takes them: the pool's own, and those of the backend's configuration class.
+    """Validate flat options as `SandboxPool` takes them: those for the pool and those for the backend.
 
-    The backend's options may also stand together under `backend_options`.
+    The backend's options may also be grouped under `backend_options`.
 
     Raises:
-        ConfigError: with all names that are unknown (and the nearest valid one for each) and values that are wrong.
+        ConfigError: If names are unknown or values wrong. The message lists all of them, with the nearest valid names.
     """
     values = config_type.expand(dict(values))
     pool_names, backend_names = PoolConfig.model_fields, config_type.model_fields
@@ -120,7 +120,7 @@ def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) 
 
 
 def pool_schema(config_types: Mapping[str, type[BackendConfig]]) -> dict[str, Any]:
-    """The JSON schema (2020-12) of a configuration file, for these backends."""
+    """Return the JSON schema (2020-12) of a configuration file for these backends."""
     schema = PoolConfig.model_json_schema()
     definitions: dict[str, Any] = schema.setdefault("$defs", {})
     schema.pop("additionalProperties", None)
@@ -139,7 +139,7 @@ def pool_schema(config_types: Mapping[str, type[BackendConfig]]) -> dict[str, An
         several.append({"if": {"properties": {"type": {"const": name}}}, "then": needed})
     definitions["NamedBackend"] = {
         "type": "object",
-        "description": "A backend by its type, with its options; those of the pool may be others here.",
+        "description": "A backend by its type, with its options. It may override options of the pool.",
         "properties": {
             **{name: option for name, option in common.items() if name != "backend"},
             "type": types,

@@ -1,5 +1,5 @@
-"""The base of every configuration model: frozen, unknown names refused with the nearest valid one, one clear sentence
-an error.
+"""Base of every configuration model: frozen, refuses unknown names with the nearest valid one, one sentence an
+error.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hermes_exec.errors import ConfigError
 
 T = TypeVar("T")
 MASK = "***"
-"""What stands in the place of a secret."""
+"""Text in place of a secret."""
 _FIELD = re.compile(r"[a-z_][\w.]*: ")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A half sentence that names the nearest valid name, or all of them when none is near; "there are none"."""
+    """Return a hint at the nearest valid name, or at all of them if none is near."""
     names = sorted(set(valid))
     by_fold = {n.casefold(): n for n in names}
     longer = [n for n in names if n.casefold().startswith(f"{name.casefold()}_")]
@@ -34,7 +34,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def check_text(value: object) -> None:
-    """Raise ValueError for text, also inside of a collection, that UTF-8 cannot encode (lone surrogates)."""
+    """Raise ValueError for text that UTF-8 cannot encode (lone surrogates), also inside a collection."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")
@@ -48,7 +48,7 @@ def check_text(value: object) -> None:
 
 
 def check_absolute(path: str) -> str:
-    """The path itself, if it is an absolute one; ValueError otherwise."""
+    """Return the path if it is absolute, else raise ValueError."""
     if not path.startswith("/") or "\0" in path:
         raise ValueError(f"{path!r} is not an absolute path")
     return path
@@ -58,7 +58,7 @@ AbsolutePath = Annotated[str, AfterValidator(check_absolute)]
 
 
 def check_volume(volume: str) -> str:
-    """The volume itself, if it is `source:target[:mode]` with an absolute target; ValueError otherwise."""
+    """Return the volume if it is `source:target[:mode]` with an absolute target, else raise ValueError."""
     parts = volume.split(":")
     if len(parts) not in {2, 3} or not parts[0] or not parts[1].startswith("/"):
         raise ValueError(f"{volume!r} is not source:target or source:target:mode with an absolute target")
@@ -66,7 +66,7 @@ def check_volume(volume: str) -> str:
 
 
 def volume_parts(volume: str) -> tuple[str, str, str]:
-    """Source, target and mode (`rw` where none is given) of a checked volume."""
+    """Return source, target and mode (default `rw`) of a valid volume."""
     source, target, mode = (*volume.split(":"), "rw")[:3]
     return source, target, mode
 
@@ -89,10 +89,10 @@ class ConfigModel(BaseModel):
 
     @classmethod
     def of(cls, values: object) -> Self:
-        """The same from a mapping, for example from a file.
+        """Build the object from a mapping, for example of a file.
 
         Raises:
-            ConfigError: a name or a value is wrong.
+            ConfigError: If a name or a value is wrong.
         """
         try:
             return cls.model_validate(values)
@@ -101,7 +101,7 @@ class ConfigModel(BaseModel):
 
 
 def secret_fields(model: type[BaseModel]) -> frozenset[str]:
-    """The names of the fields that hold secrets, of a model and of those inside of it."""
+    """Return the names of the fields that hold secrets, in a model and in nested models."""
     names: set[str] = set()
     for name, field in model.model_fields.items():
         for kind in _component_types(field.annotation):
@@ -113,7 +113,7 @@ def secret_fields(model: type[BaseModel]) -> frozenset[str]:
 
 
 def mask_settings(data: T, fields: Collection[str]) -> T:
-    """Settings as JSON has them, with what stands in these fields masked, wherever they are."""
+    """Return settings, as JSON has them, with the values of these fields masked at any depth."""
     result: object = data
     if isinstance(data, dict):
         result = {
@@ -127,8 +127,8 @@ def mask_settings(data: T, fields: Collection[str]) -> T:
     return cast(T, result)
 
 
-def _component_types(annotation: Any) -> Iterator[type]:  # noqa: ANN401 - what an annotation may be
-    """The classes that an annotation is made of."""
+def _component_types(annotation: Any) -> Iterator[type]:  # noqa: ANN401 - any annotation
+    """Yield the classes in an annotation."""
     if isinstance(annotation, type):
         yield annotation
     for part in get_args(annotation):
@@ -136,7 +136,7 @@ def _component_types(annotation: Any) -> Iterator[type]:  # noqa: ANN401 - what 
 
 
 def _is_hidden(model: type[BaseModel], path: Sequence[int | str]) -> bool:
-    """Whether what stands at this path is a secret, or may hold one."""
+    """Return whether the value at a path is a secret, or may hold one."""
     field = model.model_fields.get(str(path[0])) if path else None
     if field is None:
         return False
@@ -149,7 +149,7 @@ def _is_hidden(model: type[BaseModel], path: Sequence[int | str]) -> bool:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """All that is wrong, one sentence each, with the path of the field and without the values of secrets."""
+    """Return all errors, one sentence each, with the path of the field and without the values of secrets."""
     return "\n".join(_format_error(detail, model) for detail in error.errors(include_url=False))
 
 

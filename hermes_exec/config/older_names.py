@@ -1,4 +1,4 @@
-"""Names of older systems: one table of what each became, and the importer that reads them by it."""
+"""Importer for the option names of older systems, with a table of their new names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hermes_exec.errors import ConfigError
 
 
 class Row(NamedTuple):
-    """What a name became, or why it is `gone`; for the backends of `of`."""
+    """A row of the table: the new `option` of a name, or why it is `gone`. `of` lists the backends it is for."""
 
     option: str
     gone: str
@@ -34,7 +34,7 @@ def _rows() -> Iterator[tuple[str, Row]]:
 
 
 ROWS: Mapping[str, Row] = dict(_rows())
-"""The table by name, in its order."""
+"""The rows by name, in the order of the table."""
 FIELDS = frozenset(name for name in ROWS if name.islower() and "." not in name)
 """The fields of an RL environment."""
 _KEYS = {name.removeprefix("profile."): row for name, row in ROWS.items() if name.startswith("profile.")}
@@ -43,13 +43,13 @@ _NOMAD_CLIENT_VARS = frozenset(name for name in ROWS if name.startswith("NOMAD_"
     "NOMAD_CACERT",
     "NOMAD_SKIP_VERIFY",
 }
-"""Nomad's client reads them wherever it runs."""
+"""Variables that Nomad's client reads everywhere."""
 BACKENDS = {name: name for name in ("local", "docker", "ssh", "singularity", "modal", "nomad")}
 BACKENDS |= {"apptainer": "singularity"}
 
 
 class ImportedConfig(NamedTuple):
-    """Options as SandboxPool takes them, the option that each name became, and a sentence a name that is left out."""
+    """Options as SandboxPool takes them, the new option of each name, and a sentence for each omitted name."""
 
     options: dict[str, Any]
     became: dict[str, str]
@@ -57,7 +57,7 @@ class ImportedConfig(NamedTuple):
 
 
 def _list(value: object) -> tuple[str, ...]:
-    """A list, also as JSON, or names with commas."""
+    """Read a list, JSON text or comma-separated names."""
     if isinstance(value, str):
         value = json.loads(value) if value.lstrip().startswith("[") else value.split(",")
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
@@ -66,7 +66,7 @@ def _list(value: object) -> tuple[str, ...]:
 
 
 def _mapping(value: object) -> dict[str, str]:
-    """A mapping, also as JSON, or `NAME=VALUE` with semicolons."""
+    """Read a mapping, JSON text or `NAME=VALUE` pairs separated by semicolons."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         parts = [part.strip() for part in value.split(";") if part.strip()]
         if wrong := [part for part in parts if "=" not in part]:
@@ -86,7 +86,7 @@ def _boolean(value: object) -> bool:
     return boolean
 
 
-def _number(value: Any) -> float:  # noqa: ANN401 - what a file may hold
+def _number(value: Any) -> float:  # noqa: ANN401 - any value of a file
     try:
         number = float(value)
     except (ValueError, TypeError):
@@ -98,29 +98,29 @@ _PARSERS: Mapping[str, Callable[[Any], object]] = {
     **dict.fromkeys(("slots_per_sandbox", "min_sandboxes", "max_sandboxes", "hosts.port"), _number),
     **dict.fromkeys(("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s"), _number),
     "environment.terminal_timeout_s": _number,
-    **dict.fromkeys(("limits.cpus", "limits.memory_mb"), lambda value: _number(value) or None),  # 0 was no limit
+    **dict.fromkeys(("limits.cpus", "limits.memory_mb"), lambda value: _number(value) or None),  # 0 meant no limit
     **dict.fromkeys(("network", "purge_on_start", "purge_on_shutdown"), _boolean),
     **dict.fromkeys(("volumes", "modal_secrets"), _list),
     "env": _mapping,
     "driver": lambda value: "singularity" if value == "raw_exec" else value,
     "min_isolation": lambda wanted: "namespaces" if _boolean(wanted) else "none",
 }
-"""How values are read, by what they became; others stay as they are."""
+"""Parsers of values by their new option. Other values stay as they are."""
 
 
 def find_older_names(environ: Mapping[str, str]) -> list[str]:
-    """The variables that `import_names` would read, but those that Nomad's client knows."""
+    """Return the variables that `import_names` would read, except the ones that Nomad's client reads."""
     names = ROWS.keys() - _NOMAD_CLIENT_VARS - FIELDS
     return sorted(name for name, text in environ.items() if text and (name in names or _PROFILE.fullmatch(name)))
 
 
 def import_names(settings: Mapping[str, object], backend: str | None = None) -> ImportedConfig:
-    """Options for the variables of older tools, or the fields of an older RL environment, in a mapping.
+    """Import the variables of older tools, or the fields of an older RL environment.
 
-    `backend` is the type of backend that was chosen otherwise; without one these names choose it, local at last.
+    `backend` is the type of the chosen backend. Without it the names decide; the default is local.
 
     Raises:
-        ConfigError: a value cannot be read, or the backend has no counterpart here.
+        ConfigError: If a value cannot be read, or the backend has no counterpart here.
     """
     stripped = {name: value.strip() if isinstance(value, str) else value for name, value in settings.items()}
     settings = {name: value for name, value in stripped.items() if value not in (None, "")}
@@ -129,7 +129,7 @@ def import_names(settings: Mapping[str, object], backend: str | None = None) -> 
         ("sandbox_image", "singularity_image", "driver"),
     ):
         if image in settings and str(settings.get(driver, "docker")).lower() == "docker":
-            settings.pop(other, None)  # it is that of the other driver
+            settings.pop(other, None)  # it belongs to the other driver
     asked = None if backend else _backend(settings)
     chosen = backend or asked or "local"
     imported = ImportedConfig({"backend": asked} if asked else {}, {}, [])
@@ -143,7 +143,7 @@ def import_names(settings: Mapping[str, object], backend: str | None = None) -> 
         else:
             _import_value(imported, name, row, settings[name])
     for profile, keys in _profiles(settings, chosen, imported).items():
-        inside = () if profile.lower() == "default" else ("profiles", profile)  # the former is the pool itself
+        inside = () if profile.lower() == "default" else ("profiles", profile)  # the default profile is the pool itself
         _import_profile(imported, f"profile {profile}: ", keys, inside)
     unknown = sorted(n for n in settings.keys() - ROWS if n.startswith("TERMINAL_") and not _PROFILE.fullmatch(n))
     imported.left_out.extend(f"{name} is left out: it means nothing here" for name in unknown)
@@ -151,11 +151,10 @@ def import_names(settings: Mapping[str, object], backend: str | None = None) -> 
 
 
 def import_profiles(path: str | PathLike[str]) -> ImportedConfig:
-    """Options for a file of profiles of Modal, in both shapes that were in use: the profiles, with the default one as
-    the pool itself.
+    """Import a file of Modal profiles, in either format: the profiles, and the default one as the pool's own options.
 
     Raises:
-        ConfigError: the file cannot be read, or has names that mean nothing.
+        ConfigError: If the file cannot be read, or has unknown names.
     """
     content = read_config(path)
     profiles = content.get("profiles", content)
@@ -171,18 +170,17 @@ def import_profiles(path: str | PathLike[str]) -> ImportedConfig:
         _import_profile(imported, f"{path}: {name}.", values, ("profiles", str(name)))
     merged = imported.options["profiles"]
     own = deepcopy(merged.get(default, {}))
-    # The minimum of the default profile is the pool's; another one for the profile itself would double it.
+    # The pool takes the minimum of the default profile; keeping it in the profile too would double it.
     merged.get(default, {}).pop("min_sandboxes", None)
     most = [profile.get("max_sandboxes") for profile in merged.values()]
     return imported._replace(options={**own, "max_sandboxes": None if None in most else sum(most), **imported.options})
 
 
 def import_file(path: str | PathLike[str], backend: str | None = None) -> ImportedConfig:
-    """Options for a file of profiles of Modal, or of the settings of an older RL environment. `backend`: see
-    `import_names`.
+    """Import a file of Modal profiles, or of settings of an older RL environment. `backend`: see `import_names`.
 
     Raises:
-        ConfigError: it is neither, it cannot be read, or a value in it is wrong.
+        ConfigError: If the file is neither, cannot be read, or has a wrong value.
     """
     content = read_config(path)
     section = content.get("env", content)
@@ -202,13 +200,13 @@ def import_file(path: str | PathLike[str], backend: str | None = None) -> Import
 
 
 def _import_value(imported: ImportedConfig, name: str, row: Row, value: object, inside: tuple[str, ...] = ()) -> None:
-    """Put what a name became into the options, below `inside`."""
+    """Import the value of a name into the options, below `inside`."""
     if not row.option:
         imported.left_out.append(f"{name} is left out: {row.gone}")
         return
     imported.became[name] = row.option
     if row.option in ("backend", "profiles"):
-        return  # read before
+        return  # read by the caller
     *outer, last = row.option.split(".")
     if inside and [*outer, last][0] not in ProfileConfig.model_fields:
         outer = ["backend_options"]
@@ -233,7 +231,7 @@ def _import_profile(imported: ImportedConfig, where: str, values: object, inside
 
 
 def _profiles(settings: Mapping[str, Any], chosen: str, imported: ImportedConfig) -> dict[str, dict[str, object]]:
-    """What variables of profiles say of each, with the names as `ATROPOS_MODAL_PROFILES` writes them."""
+    """Return the profiles that variables define, named as in `ATROPOS_MODAL_PROFILES`."""
     called = {name.upper().replace("-", "_"): name for name in _list(settings.get("ATROPOS_MODAL_PROFILES", ""))}
     profiles: dict[str, dict[str, object]] = {}
     for name in sorted(settings):

@@ -30,7 +30,7 @@ def _file_source(value: object) -> object:
 
 
 def check_workdir(value: object) -> str:
-    """The value itself, if calls can start there; ValueError otherwise."""
+    """Return the value if calls can start there, else raise ValueError."""
     if not isinstance(value, str) or (value != "image" and not value.startswith("/")) or "\0" in value:
         raise ValueError(f"'image' (the image's WORKDIR) or an absolute path in the slot, not {value!r:.80}")
     return value
@@ -43,7 +43,7 @@ FileSource = Annotated[bytes | str | Path, BeforeValidator(_file_source)]
 
 
 class ProfileConfig(ConfigModel):
-    """What a profile has of its own; everything that is not given is the pool's."""
+    """The options of a profile; an option that is not set has the pool's value."""
 
     image: str | None = None
     slots_per_sandbox: SlotCount | None = None
@@ -60,14 +60,16 @@ class ProfileConfig(ConfigModel):
     slot_root: SlotRoot | None = None
     workdir: Workdir | None = None
     setup: Commands | None = None
-    """Commands that run once a sandbox, before its first slot is lent."""
+    """Commands that run once a sandbox, before its first slot is acquired."""
     slot_setup: Commands | None = None
-    """Commands that run at each lend, before the slot is handed out."""
+    """Commands that run at each acquire, before the slot is returned."""
     idle_timeout_s: Seconds | None = None
     max_lifetime_s: Seconds | None = None
     runner_memory_mb: RunnerMemoryMB | None = None
     backend_options: dict[str, Any] = Field(default_factory=dict, repr=False)
-    """Options of the backend that differ from the pool's. Not shown: only the backend knows which are secrets."""
+    """Options of the backend that differ from the pool's. The repr omits them: only the backend knows which are
+    secrets.
+    """
 
     @field_validator("env", "secrets")
     @classmethod
@@ -76,7 +78,9 @@ class ProfileConfig(ConfigModel):
 
 
 class PoolConfig(ConfigModel):
-    """A pool, without the options of its backend. Times in seconds; None for no bound, or for the backend's default."""
+    """A pool, without the options of its backend. Times are in seconds; None for no bound, or for the backend's
+    default.
+    """
 
     backend: str = "local"
     image: str | None = None
@@ -95,11 +99,11 @@ class PoolConfig(ConfigModel):
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
     files: dict[str, FileSource] = Field(default_factory=dict)
     slot_root: SlotRoot | None = None
-    """`own`: each slot has a root of its own over the image, as in a container of its own; `shared`: that of its
-    sandbox."""
+    """`own`: each slot has a root of its own over the image, like a container; `shared`: the root of its sandbox."""
     workdir: Workdir | None = None
-    """Where calls start and relative paths begin: an absolute path in the slot, or `image` for the image's WORKDIR;
-    None for the slot's workspace."""
+    """Directory in which calls start and relative paths begin: an absolute path in the slot, or `image` for the image's
+    WORKDIR; None for the slot's workspace.
+    """
     browser: BrowserConfig = Field(default_factory=BrowserConfig)
     """Rules for the browser tools."""
     setup: Commands = ()
@@ -112,8 +116,9 @@ class PoolConfig(ConfigModel):
     idle_timeout_s: Seconds = 120.0
     max_lifetime_s: Seconds | None = None
     runner_memory_mb: RunnerMemoryMB = 256
-    """What the runner of a sandbox may keep of output and of what is under way; at most an eighth of the sandbox's
-    memory."""
+    """Memory of a sandbox's runner for output and calls under way, in MiB; at most an eighth of the sandbox's
+    memory.
+    """
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Letters, digits and `._-`, at most 64; None for a random one."""
 
@@ -139,11 +144,11 @@ class PoolConfig(ConfigModel):
 
 
 def with_profile(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The values of a pool with those of one of its profiles as its own; what the profile does not set, or sets to
-    None, is the pool's. `profiles` is kept.
+    """Return the options of a pool with a profile's on top. Options that the profile does not set, or sets to None, are
+    the pool's. `profiles` is kept.
 
     Raises:
-        ConfigError: there is no such profile.
+        ConfigError: If there is no such profile.
     """
     profiles = values.get("profiles") or {}
     if not isinstance(profiles, Mapping) or name not in profiles:
@@ -152,8 +157,8 @@ def with_profile(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def merge_options(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a pool with others in their place; `env`, `secrets`, `files`, `profiles` and `backend_options` have
-    the names of both.
+    """Return the options of a pool with others on top. `env`, `secrets`, `files`, `profiles` and `backend_options` are
+    merged.
     """
     both = {key: (values.get(key), own.get(key)) for key in _JOINED}
     joined = {
@@ -165,7 +170,7 @@ def merge_options(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str
 
 
 def check_environment(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The mapping itself, if its names and values can be those of an environment; ValueError otherwise."""
+    """Return the mapping if its names and values are valid for environment variables, else raise ValueError."""
     for name, content in (value or {}).items():
         if not name or "=" in name or "\0" in name:
             raise ValueError(f"{name!r} cannot be the name of an environment variable")
