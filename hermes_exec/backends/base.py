@@ -1,4 +1,4 @@
-"""The contract of a backend: launch a sandbox, open a stream to a program in it, tell its state, end it."""
+"""The contract of a backend: launch a sandbox, open a stream to a program in it, report its state, end it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hermes_exec.errors import ConfigError, IsolationError, PostMortem
 from hermes_exec.results import IsolationLevel, PullProgress
 
 OWN_EXIT_CODES = (0, 1, 128, 255)
-"""Exit codes of a runner that ends of its own accord, or could not be started."""
+"""Exit codes of a runner that ended by itself, or could not be started."""
 SandboxState = Literal["alive", "dead", "unknown"]
 
 
 def volume_arguments(volumes: Iterable[str], shared_volumes: Iterable[str] = ()) -> list[str]:
-    """Return the arguments of a runner for what the configuration mounts: what slots leave there stays, and all slots
-    write to those that are shared.
+    """Return the runner's arguments for mounted volumes. Files there survive resets; all slots write to the shared
+    ones.
     """
     arguments = [word for volume in volumes for word in ("--volume", volume_parts(volume)[1])]
     return arguments + [word for volume in shared_volumes for word in ("--shared", volume_parts(volume)[1])]
@@ -28,11 +28,10 @@ def volume_arguments(volumes: Iterable[str], shared_volumes: Iterable[str] = ())
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Who owns a sandbox, so that it can be found and ended when the owner is gone.
+    """The owner of a sandbox, so that others can find and end it when the owner is gone.
 
-    `host_id` and `boot_id` name one boot of one kernel, `pid_namespace` is the inode of the pid namespace in
-    which `pid` counts, and `pid_start` is the start of that process in clock ticks since boot, so that a pid that
-    was given out again is not taken for the owner.
+    `host_id` and `boot_id` name one boot of one kernel, and `pid_namespace` is the inode of the pid namespace of `pid`.
+    `pid_start` is the start of that process in clock ticks since boot, so that a reused pid is not taken for the owner.
     """
 
     run_id: str
@@ -44,22 +43,23 @@ class Labels:
 
 
 RUNNER_PIDS, SLOT_PIDS = 32, 28
-"""Threads of the runner (23 measured) with what attaches to it (4), and of a slot's agent (26), which count against the
-limit of a sandbox too."""
+"""Threads of the runner (23 measured) and of programs that attach to it (4), and of each slot's agent (26). They count
+against the limit of a sandbox too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What a sandbox has to be. Everything that only one backend understands is in that backend's config object.
+    """The requirements for a sandbox. Options of a single backend are in that backend's config object.
 
-    `default_limits` names those of `limits` that nobody asked for: they are left out where they cannot be enforced.
-    `slots` is how many there can be in it; `exclusive` is set when one slot gets the whole sandbox. `network`
-    False asks for a sandbox without any network; with several slots that differ, the slots close it themselves.
-    `own_roots` asks for a sandbox whose runner may make user namespaces and mount in them, so that its slots can have
-    roots of their own. `lifetime_s` is how long its slots are lent, after which the pool ends it when the last one
-    comes back: an engine that bounds the life of a sandbox is to give it more. `pull_timeout_s` bounds the fetching
-    of the image alone. `lease_s` is how long the runner outlives its driver. `min_isolation` is what its slots are
-    to reach at least, for a backend that knows of a way around it.
+    `default_limits` names the `limits` that are defaults: they are omitted where they cannot be enforced. `slots` is
+    the number of slots; `exclusive` means that one slot gets the whole sandbox. `network=False` asks for a sandbox
+    without any network; if its slots differ, each slot disables its own instead. `own_roots` asks for a sandbox whose
+    runner may make user namespaces and mounts, so that each slot can have its own root. `lifetime_s` bounds how long
+    its slots are acquired. After that the pool ends the sandbox when the last slot is released, so an engine that
+    bounds a sandbox's life must allow more. `pull_timeout_s` bounds fetching the image alone. `lease_s` is how long the
+    runner outlives its driver. `min_isolation` is the lowest isolation level of its slots, for a backend with a
+    known way around it.
     """
 
     image: str | None = None
@@ -78,12 +78,12 @@ class LaunchSpec:
 
     @property
     def sandbox_pids(self) -> int | None:
-        """The limit of processes for a whole sandbox: that of its tenants, and what the runner itself takes."""
+        """The process limit of a whole sandbox: for its slots plus the runner itself."""
         return None if self.limits.pids is None else self.limits.pids + RUNNER_PIDS + SLOT_PIDS * self.slots
 
 
 def check_host_sandbox(backend: str, spec: LaunchSpec) -> None:
-    """Raise ConfigError for what a sandbox cannot have that is a process tree of a host."""
+    """Raise ConfigError for requirements that a process tree of a host cannot meet."""
     if spec.image is not None:
         raise ConfigError(f"the {backend} backend has no images, and image={spec.image!r} was given")
     if spec.limits.total() and not spec.best_effort_limits:
@@ -94,9 +94,10 @@ def check_host_sandbox(backend: str, spec: LaunchSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReapFilter:
-    """Which sandboxes to end: `all` that this library started, those of one run, `orphans`, whose owner is gone or
-    that have ended while nothing is known of it, or both: the orphans of one run. `retry`: also what could not be
-    removed before.
+    """The sandboxes to end: `all` of this library, one run's, `orphans`, or the orphans of one run.
+
+    An orphan's owner is gone, or it has ended and its owner's state is unknown. `retry` includes sandboxes whose
+    removal has failed before.
     """
 
     run_id: str | None = None
@@ -107,7 +108,7 @@ class ReapFilter:
 
 @dataclass(frozen=True, slots=True)
 class ReapedSandbox:
-    """A sandbox that was ended by `Backend.reap`."""
+    """A sandbox that `Backend.reap` has ended."""
 
     sandbox: str
     backend: str
@@ -117,9 +118,10 @@ class ReapedSandbox:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """A sandbox that this library started, whoever owns it; `owner` says whether the owner still lives, `ended`
-    that its runner does not. `host` is where it is, for backends that have several hosts. `left` says why something
-    of it could not be removed, which nobody tries again unless asked to.
+    """A sandbox that this library started, with any owner.
+
+    `owner` is the state of the owner, and `ended` is set if the runner has ended. `host` is set by backends with
+    several hosts. `left` is the reason why a part of it could not be removed; only `ReapFilter.retry` tries again.
     """
 
     sandbox: str
@@ -136,9 +138,7 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """The state of a sandbox: `unknown` (paused, daemon unreachable) never destroys it, `dead` has a
-    post-mortem.
-    """
+    """The state of a sandbox. `unknown` (paused, daemon unreachable) never destroys it; `dead` has a post-mortem."""
 
     state: SandboxState
     post_mortem: PostMortem | None = None
@@ -146,7 +146,7 @@ class SandboxStatus:
 
 
 class NoOwnRoot(IsolationError):
-    """Raised when the slots of a sandbox cannot have roots of their own; the message says what to set."""
+    """Raised when the slots of a sandbox cannot have their own roots; the message names the option to set."""
 
 
 class Sandbox(Protocol):
@@ -158,41 +158,41 @@ class Sandbox(Protocol):
 
     @property
     def user(self) -> str | None:
-        """The user that commands of a whole sandbox run as, when the image names one and the runner may become it; else
+        """The user of commands in an exclusive sandbox, if the image names one and the runner may become it; else
         None.
         """
 
     @property
     def workdir(self) -> str | None:
-        """The image's WORKDIR (`/` where it names none); None where there is no image."""
+        """The image's WORKDIR (`/` by default); None without an image."""
 
     @property
     def limits(self) -> Mapping[str, str]:
         """How each limit of the spec is enforced on the sandbox, or `not enforced`."""
 
     async def open(self, argv: Sequence[str]) -> ByteStream:
-        """Start the runner in the sandbox with these arguments and give its stdin and stdout.
+        """Start the runner in the sandbox with these arguments, and return a stream of its stdin and stdout.
 
-        The stream takes writes from any thread without waiting, for keepalives are sent while the event loop is busy:
-        `aio.streams.FdStream` is one, and `aio.bridge.bridge_calls` makes one of blocking calls. With another anyio
-        stream a loop that is busy for longer than the lease loses the sandbox.
+        The stream must accept writes from any thread without waiting, because keepalives are sent while the event loop
+        is busy. `aio.streams.FdStream` does, and `aio.bridge.bridge_calls` makes one from blocking calls. With another
+        anyio stream, a loop that is busy for longer than the lease loses the sandbox.
 
         Raises:
-            SandboxDied: the sandbox has ended.
-            ChannelLost: the sandbox cannot be reached now; the same call may work later.
+            SandboxDied: If the sandbox has ended.
+            ChannelLost: If the sandbox is unreachable; the same call may succeed later.
         """
 
     async def status(self) -> SandboxStatus:
-        """Tell whether the sandbox is alive, as seen from outside it. Never raises, and may be cancelled.
+        """Return whether the sandbox is alive, as seen from outside. Never raises, and may be cancelled.
 
-        It recognises a death itself: a lost stream alone says nothing, and calls wait for what is said here.
+        This must recognise a death by itself: a lost stream proves nothing, and calls wait for this answer.
         """
 
     async def destroy(self) -> None:
-        """End the sandbox and free everything that it held. May be called again, also after a failure."""
+        """End the sandbox and free its resources. May be called again, also after a failure."""
 
     def destroy_now(self) -> None:
-        """The same without an event loop, as the last resort at exit; errors are swallowed."""
+        """Destroy without an event loop, as the last resort at exit. Errors are ignored."""
 
 
 class Backend(Protocol):
@@ -204,47 +204,47 @@ class Backend(Protocol):
 
     @property
     def can_be_exclusive(self) -> bool:
-        """Whether its sandboxes are containers or VMs that it makes, so that one tenant may have all of one."""
+        """Whether its sandboxes are containers or VMs of its own, so that one slot may get a whole sandbox."""
 
     @property
     def private_root(self) -> bool:
-        """Whether slots need a root of their own, because the sandbox's root is a machine that others use."""
+        """Whether slots need a root of their own, because others use the machine whose root the sandbox has."""
 
     @property
     def readonly_paths(self) -> tuple[str, ...]:
-        """Paths of the sandbox that every slot may read besides what the system needs; with `private_root` only."""
+        """Paths of the sandbox that every slot may read besides the system's; only with `private_root`."""
 
     async def check(self, spec: LaunchSpec) -> None:
-        """Find out, without starting anything, whether `launch` can work.
+        """Check whether `launch` can work, without starting anything.
 
         Raises:
-            BackendUnavailable: the engine, its client or the credentials are missing.
-            ImageError: the image is not there and may not be fetched.
-            ConfigError: the spec asks for what this backend cannot give.
-            NoOwnRoot: it asks for `own_roots`, which cannot be had here.
+            BackendUnavailable: If the engine, its client or the credentials are missing.
+            ImageError: If the image is missing and may not be fetched.
+            ConfigError: If this backend cannot meet the spec.
+            NoOwnRoot: If the spec asks for `own_roots`, which are impossible here.
         """
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> Sandbox:
-        """Start a sandbox with a serving runner. When it fails or is cancelled nothing is left.
+        """Start a sandbox with a serving runner. On failure or cancellation nothing is left behind.
 
-        In a whole sandbox the runner is process 1. Else its tenant could trace what is, or end the sandbox with `kill
-        -9 -1`.
+        In an exclusive sandbox the runner is process 1. Otherwise its user could trace process 1, or end the sandbox
+        with `kill -9 -1`.
 
         Raises:
-            LaunchError: the sandbox could not be started.
-            BackendUnavailable: as for `check`; one that is `retryable` says that the engine is away for now, and
-                whoever waits for the sandbox goes on waiting.
-            ImageError, ConfigError, NoOwnRoot: as for `check`.
+            LaunchError: If the sandbox could not be started.
+            BackendUnavailable: As for `check`. If it is `retryable`, the engine is away temporarily and requests keep
+                waiting.
+            ImageError, ConfigError, NoOwnRoot: As for `check`.
         """
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
-        """End the sandboxes that the filter names. One that lives, and whose owner cannot be judged from here, is not
-        an
-        orphan: its lease ends it.
+        """End the sandboxes that match the filter.
+
+        A living sandbox whose owner's state is unknown here is not an orphan; its lease ends it.
         """
 
     async def sandboxes(self) -> list[SandboxInfo]:
-        """Every sandbox that this library started and that still exists."""
+        """Return every existing sandbox that this library started."""
 
     async def aclose(self) -> None:
-        """Free what the backend itself holds (connections); sandboxes are not touched."""
+        """Free the backend's own resources (connections); sandboxes are not touched."""

@@ -1,4 +1,4 @@
-"""What some backends and sandboxes can do beyond the contract: a protocol for each, recognised by its methods."""
+"""Optional abilities of backends and sandboxes: a protocol for each, recognised by its methods."""
 
 from __future__ import annotations
 
@@ -11,51 +11,49 @@ from hermes_exec.backends.base import LaunchSpec, SandboxInfo
 
 @runtime_checkable
 class HostVisible(Protocol):
-    """A sandbox whose processes this host may see."""
+    """A sandbox whose processes may be visible on this host."""
 
     def host_pid(self) -> int | None:
-        """The pid of the serving runner on this host, None where it is not of this host; blocking.
+        """Return the pid of the serving runner on this host, or None if it runs elsewhere; blocking.
 
         Raises:
-            ExecError: the engine cannot be asked.
+            ExecError: If the engine does not answer.
         """
 
 
 @runtime_checkable
 class Signalable(Protocol):
-    """A sandbox whose runner can be sent signals from outside, for tests of what comes of it."""
+    """A sandbox whose runner accepts signals from outside, for tests of failures."""
 
     def signal_now(self, number: int) -> None:
-        """Send a signal (KILL, STOP, CONT) as an accident would, without a word to the runner; blocking.
+        """Send a signal (KILL, STOP, CONT) as an accident would, without notice to the runner; blocking.
 
         Raises:
-            ExecError: the engine or the host cannot be asked.
+            ExecError: If the engine or the host does not answer.
         """
 
 
 @runtime_checkable
 class HasDeadline(Protocol):
-    """A sandbox that its engine ends at a time that is known; shortly before, its slots are not lent any more."""
+    """A sandbox that its engine ends at a known time. Shortly before, its slots are no longer acquired."""
 
     @property
     def ends_at(self) -> float:
-        """When, on the clock of `time.monotonic()`."""
+        """That time, on the clock of `time.monotonic()`."""
 
 
 @runtime_checkable
 class HasSlotCount(Protocol):
-    """A sandbox that may have another number of slots than the pool asked for; never one that a tenant gets whole."""
+    """A sandbox that may have another number of slots than the pool asked for. An exclusive sandbox never has."""
 
     @property
     def slots(self) -> int | None:
-        """How many; None for what the pool says."""
+        """The number of slots; None for the pool's."""
 
 
 @runtime_checkable
 class HasBaseDirectory(Protocol):
-    """A backend whose sandboxes have their files on this host, in directories below `base_dir` of its
-    configuration.
-    """
+    """A backend whose sandboxes have their files on this host, below `base_dir` of its configuration."""
 
     @property
     def base_dir(self) -> str | None:
@@ -64,59 +62,60 @@ class HasBaseDirectory(Protocol):
 
 @runtime_checkable
 class CanPrefetch(Protocol):
-    """A backend that can make an image ready, by fetching, building or converting it, before a sandbox is launched."""
+    """A backend that can fetch, build or convert an image before a sandbox is launched."""
 
     async def prefetch(self, spec: LaunchSpec) -> None:
-        """Make the image of the spec ready within its `pull_timeout_s`, telling `on_progress`; nothing half done is
-        left when it fails or is cancelled. The rest of the spec does not matter.
+        """Prepare the image of the spec within its `pull_timeout_s`, reporting to `on_progress`.
+
+        Failure or cancellation leaves nothing half done. The rest of the spec does not matter.
 
         Raises:
-            LaunchTimeout: it took longer.
-            BackendUnavailable, ImageError, ConfigError: as for `Backend.check`.
+            LaunchTimeout: If it took longer.
+            BackendUnavailable, ImageError, ConfigError: As for `Backend.check`.
         """
 
 
 @runtime_checkable
 class HasTrialImage(Protocol):
-    """A backend that can make an image for a trial: minimal, from no registry, and removed again."""
+    """A backend that can make a minimal image for a trial, without a registry, and remove it again."""
 
     def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
-        """An image that holds nothing but the runner, and a command that does next to nothing in it.
+        """Return a context manager that makes an image with nothing but the runner, and a trivial command for it.
 
         Raises:
-            BackendUnavailable: the engine that would hold the image cannot be reached.
+            BackendUnavailable: If the engine for the image is unreachable.
         """
 
 
 @runtime_checkable
 class HasRemarks(Protocol):
-    """A backend that knows what its user should know of an engine."""
+    """A backend with remarks on its engine for users."""
 
     async def remarks(self) -> list[str]:
-        """What that is, for `hermes-exec doctor`.
+        """Return the remarks for `hermes-exec doctor`.
 
         Raises:
-            BackendUnavailable: the engine cannot be asked.
+            BackendUnavailable: If the engine does not answer.
         """
 
 
 @runtime_checkable
 class HasLeftovers(Protocol):
-    """A backend that knows what it could not remove, and does not try again unless it is asked to."""
+    """A backend that records failed removals, and tries again only on request."""
 
     async def leftovers(self) -> list[str]:
-        """What that is, why, and what to do, a line for each.
+        """Return a line for each failed removal, with its reason and the remedy.
 
         Raises:
-            BackendUnavailable: the engine cannot be asked.
+            BackendUnavailable: If the engine does not answer.
         """
 
 
 def advice(backend: str, what: str) -> str:
-    """Say what to do about something that a backend could not remove."""
+    """Return the remedy for a failed removal."""
     return f"{backend} cannot remove {what}; `hermes-exec reap --orphans -b {backend}` tries it again"
 
 
 def advise(sandboxes: Iterable[SandboxInfo]) -> list[str]:
-    """Return a line for each sandbox of which something could not be removed."""
+    """Return a line for each sandbox with a failed removal."""
     return [f"{advice(each.backend, each.sandbox)}: {each.left}" for each in sandboxes if each.left is not None]

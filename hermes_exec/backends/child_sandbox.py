@@ -1,4 +1,4 @@
-"""A sandbox whose runner is a child process of ours, or of one: streams into it, its state, its end."""
+"""Base of sandboxes whose runner is a child or grandchild process: streams into it, its state, its end."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ LAST_GRACE_S = 1.0
 
 
 class ChildSandbox:
-    """One sandbox, in a directory of this host. `process` ends when the runner does, whose pid is `runner`;
-    `program` attaches to what it serves at `base`.
+    """A sandbox in a directory of this host.
+
+    `process` ends with the runner, whose pid is `runner`. `program` attaches to the runner that serves at `base`.
     """
 
     user: str | None = None
@@ -51,7 +52,7 @@ class ChildSandbox:
         self._attached: list[subprocess.Popen[bytes]] = []
 
     async def open(self, argv: Sequence[str]) -> FdStream:
-        """See `Sandbox.open`; the stream is a socket whose other end is the runner's stdin and stdout."""
+        """See `Sandbox.open`. The stream is a socket; its other end is the runner's stdin and stdout."""
         if self._process.poll() is not None:
             raise SandboxDied("the sandbox has ended", post_mortem=self._post_mortem(), sandbox=self.id)
         self._attached = [child for child in self._attached if child.poll() is None]
@@ -64,7 +65,7 @@ class ChildSandbox:
         return stream
 
     async def status(self) -> SandboxStatus:
-        """The state of the runner's process; a stopped one is `unknown`."""
+        """Return the state of the runner's process; a stopped one is `unknown`."""
         if self._process.poll() is not None:
             return SandboxStatus("dead", self._post_mortem())
         self._directory.truncate_log()
@@ -78,7 +79,7 @@ class ChildSandbox:
 
     def signal_now(self, number: int) -> None:
         """See `Signalable.signal_now`."""
-        # Whoever has that number by now is not the runner once the process is over.
+        # Once the process has ended, the pid may belong to another one.
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self._runner, number)
@@ -92,7 +93,7 @@ class ChildSandbox:
         return PostMortem(reason, exit_code=exit_code, log_tail=self._directory.log_tail(), suspect="outside")
 
     async def destroy(self) -> None:
-        """End the runner, with time to end what it started, and remove the directory."""
+        """End the runner, allowing time for its own cleanup, and remove the directory."""
         with anyio.CancelScope(shield=True):
             if self._process.poll() is None:
                 self.signal_now(signal.SIGTERM)
@@ -107,7 +108,7 @@ class ChildSandbox:
 
     def destroy_now(self) -> None:
         """End the runner with little patience, and remove the directory."""
-        # What started the runner cleans up after it, if it is left the time.
+        # The process that started the runner cleans up after it, if it gets the time.
         for number in (signal.SIGTERM, signal.SIGKILL):
             self.signal_now(number)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What `dockerfile:DIR` means as the name of an image: the directory that it is built of."""
+"""Image names of the form `dockerfile:DIR`: an image that is built from a directory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DOCKERFILE = "Dockerfile"
 
 
 def directory_of(image: str) -> Path | None:
-    """The directory that an image is built of; None for one that has its name in a registry.
+    """Return the directory that an image is built from; None for the name of an image in a registry.
 
     Raises:
-        ConfigError: there is no such directory, or no Dockerfile in it.
+        ConfigError: If there is no such directory, or no Dockerfile in it.
     """
     if not image.startswith(SCHEME):
         return None

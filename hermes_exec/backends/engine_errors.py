@@ -1,4 +1,4 @@
-"""What failures of an engine are here: each adapter has a table of them, and all tables are read in one way."""
+"""Translation of an engine's failures: each adapter has a table of them, and all tables are read in one way."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from hermes_exec.backends.base import Sandbox
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ErrorCause, ExecError, SandboxDied
 
 RETRY_TIMEOUT_S, RETRY_PAUSE_S = 10.0, 0.5
-"""How long an engine that is away is asked again to end a sandbox, and how often."""
+"""Longest time of retries to end a sandbox while its engine is away, and the pause between them."""
 
 
 class ErrorRow(NamedTuple):
-    """A row of a table: the failures that it is for, and the error that they are here.
+    """A row of a table: the failures that it matches, and their translation.
 
-    It is for failures of one of the `types`, with one of the `statuses`, in whose text `pattern` is found; what is
-    empty matches all. In `message` stand `{reason}` for the text, `{status}`, and the names that the adapter gives.
+    It matches failures of one of the `types`, with one of the `statuses`, and with `pattern` in their text. An empty
+    condition matches all. `message` may contain `{reason}` for the text, `{status}`, and the names that the adapter
+    passes.
     """
 
     error: Callable[[str], ExecError]
@@ -29,7 +30,7 @@ class ErrorRow(NamedTuple):
     statuses: tuple[int, ...] = ()
 
     def matches(self, text: str, failure: BaseException | None, status: int | None) -> bool:
-        """Return whether a failure is one of those that this row is for."""
+        """Return whether this row matches a failure."""
         if self.types and not isinstance(failure, self.types):
             return False
         if self.statuses and status not in self.statuses:
@@ -46,28 +47,29 @@ def translate(
     status: int | None = None,
     **names: object,
 ) -> ExecError:
-    """Return the error of the first row that is for a failure. `text` is what patterns are searched in, if that is more
-    than the message is to have. The last row of a table is for all.
+    """Return the error of the first matching row. `text` is searched for patterns, if it is more than the message has.
+    The last row of a table matches all.
     """
     row = next(row for row in rows if row.matches(reason if text is None else text, failure, status))
     return row.error(row.message.format(reason=reason, status=status, **names))
 
 
 def mark_temporary(error: BackendUnavailable) -> BackendUnavailable:
-    """Return the error, marked as that of an engine that has answered before, or that did not answer in time, which
-    proves nothing: whoever waits for a sandbox goes on waiting.
+    """Mark an error as temporary, so that requests keep waiting for a sandbox.
+
+    It is for an engine that has answered before, or that did not answer in time, which proves nothing.
     """
     error.cause, error.retryable = ErrorCause.INFRA, True
     return error
 
 
 def temporarily_unavailable(message: str) -> BackendUnavailable:
-    """Return the error of an engine that is away for now."""
+    """Return the error for an engine that is temporarily away."""
     return mark_temporary(BackendUnavailable(message))
 
 
 async def end_with_retries(end: Callable[[], Awaitable[object]]) -> ExecError | OSError | None:
-    """End something; why it could not be, None when it was. An engine that is away for a moment is asked again."""
+    """End something, retrying while its engine is away for a moment. Return the last error, or None on success."""
     until = anyio.current_time() + RETRY_TIMEOUT_S
     while True:
         try:
@@ -82,8 +84,9 @@ async def end_with_retries(end: Callable[[], Awaitable[object]]) -> ExecError | 
 
 
 async def open_error(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:
-    """The error of `Sandbox.open` for a stream that could not be had: that the sandbox has ended, or that it cannot
-    be reached now. `what` is what a sandbox of this backend is called.
+    """Return the error of `Sandbox.open` for a stream that could not be opened.
+
+    It is SandboxDied if the sandbox has ended, else ChannelLost. `what` is the backend's term for a sandbox.
     """
     status = await sandbox.status()
     if status.state == "dead":

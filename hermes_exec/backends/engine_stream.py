@@ -1,4 +1,4 @@
-"""A byte stream through an engine's own exec, in whose framing the output of the program comes."""
+"""A byte stream through an engine's own exec, which frames the output of the program."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ import anyio
 from hermes_exec.aio.streams import FdStream
 
 FIRST = 0
-"""The first byte of a runner's output: a frame is shorter than 16 MiB.
+"""First byte of a runner's output, because a frame is shorter than 16 MiB.
 
-Engines report on stdout, as text, that the program could not be started, as in a container that is ending.
+If the program could not be started, as in a container that is ending, engines report this on stdout as text.
 """
 
 
 class EngineStream(FdStream):
-    """Owns the descriptor of the connection; `frames` says that the program is the runner."""
+    """A stream that owns the descriptor of the connection. With `frames`, the program is the runner."""
 
     def __init__(self, fd: int, *, frames: bool = True) -> None:
         super().__init__(fd)
         self._begun = not frames
 
     def unwrap(self, data: bytes) -> bytes:
-        """Output of the program alone; anyio.BrokenResourceError when the engine says that there is no such program."""
+        """Return the program's output alone.
+
+        Raises:
+            anyio.BrokenResourceError: If the engine reports that it could not start the program.
+        """
         payload = self.demultiplex(data)
         if payload and not self._begun:
             if payload[0] != FIRST:
@@ -30,5 +34,5 @@ class EngineStream(FdStream):
         return payload
 
     def demultiplex(self, data: bytes) -> bytes:
-        """The program's standard output in what came of the engine."""
+        """Return the program's standard output in bytes of the engine."""
         raise NotImplementedError

@@ -1,6 +1,4 @@
-"""What programs on this host that help a backend get of this process's environment: a login's variables, and not what
-else the user's program keeps there (keys of endpoints and trackers).
-"""
+"""The environment of helper programs on this host: a login's variables, without the user's other ones (API keys)."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ _NEEDED = (
     "PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG|LANGUAGE|LC_.*|TMPDIR|TEMP|TMP|XDG_.*|LD_LIBRARY_PATH|SSL_CERT_(FILE|DIR)"
     "|SSH_.*|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY|DBUS_SESSION_BUS_ADDRESS|KRB5.*|(HTTPS?|FTP|ALL|NO)_PROXY"
 )
-"""Names of the variables that helper programs get, in capitals or not: those of a login, of its agents and of the
-network.
-"""
+"""Names of the variables that helper programs get, in capitals or not: of a login, its agents and the network."""
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -27,8 +23,9 @@ class HelpedConfig(BackendConfig):
     """Base of the configuration classes of backends that start programs on this host."""
 
     helper_env: tuple[EnvName, ...] = ()
-    """Names of variables of this process that helper programs (the SSH client and its `ProxyCommand`, credential
-    helpers) get, besides those of a login, of its agents and of proxies."""
+    """Further variables of this process for helper programs (the SSH client and its `ProxyCommand`, credential
+    helpers), besides those for a login, its agents and proxies.
+    """
 
     def helper_environment(self, *more: str) -> dict[str, str]:
         """Return the environment of helper programs. `more` are patterns of further names."""
@@ -36,18 +33,18 @@ class HelpedConfig(BackendConfig):
 
 
 def helper_environment(*more: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what every helper program gets, of this process's environment or another. `more` are patterns of further
-    names.
+    """Return the variables for every helper program, from this process's environment or `env`. `more` are patterns of
+    further names.
     """
     needed = re.compile("|".join((_NEEDED, *more)), re.IGNORECASE)
     return {name: value for name, value in (os.environ if env is None else env).items() if needed.fullmatch(name)}
 
 
 def blank_others(env: Mapping[str, str]) -> dict[str, str]:
-    """Return what leaves nothing but `env`, for who adds it to the whole environment: the other variables, empty."""
+    """Return `env` and an empty value for all other variables, for a program that inherits the whole environment."""
     return {name: "" for name in os.environ if name not in env}
 
 
 def unset_others(env: Mapping[str, str]) -> list[str]:
-    """Return the beginning of a command that keeps only the variables of `env`, for who starts it with all."""
+    """Return the beginning of a command that keeps only the variables of `env`."""
     return ["env", *(word for name in os.environ if name not in env for word in ("-u", name))]

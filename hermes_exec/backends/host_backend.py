@@ -1,6 +1,4 @@
-"""What backends have in common whose sandboxes are processes of this host: to find what they have left, and to end
-it.
-"""
+"""Base of backends whose sandboxes are local processes: find and remove leftovers."""
 
 from __future__ import annotations
 
@@ -15,13 +13,11 @@ from hermes_exec.backends.strict_path import unsafe_reason
 from hermes_exec.errors import ConfigError
 
 MAX_CALLS = 32
-"""Calls that may be under way at once; each occupies a thread."""
+"""Calls that may run at once; each occupies a thread."""
 
 
 class HostBackend:
-    """Base of a backend whose sandboxes have their directories in `base_dir`, under names that begin with
-    `prefix`.
-    """
+    """Base of a backend whose sandboxes have directories in `base_dir`, with names that begin with `prefix`."""
 
     name: str
 
@@ -37,7 +33,7 @@ class HostBackend:
     def _reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         ended, parent = [], parent_directory(self.base_dir)
         if parent.exists() and (why := unsafe_reason(parent)):
-            raise ConfigError(f"what is left in {parent} is not removed: {why}")
+            raise ConfigError(f"leftovers in {parent} are not removed: {why}")
         for directory, info in self._find_sandboxes():
             reason = reap_reason(which, info.labels, info.owner, ended=info.ended, left=info.left is not None)
             if reason is not None:
@@ -75,12 +71,12 @@ class HostBackend:
         return sandboxes
 
     def _name_of(self, directory: SandboxDirectory, pid: int | None) -> str:
-        """What a sandbox is called; `pid` is that of its runner, if that lives."""
+        """Return the name of a sandbox; `pid` is its runner's, if the runner lives."""
         return directory.path.name
 
     def _remove(self, directory: SandboxDirectory) -> None:
-        """Remove what a sandbox has left."""
+        """Remove the leftovers of a sandbox."""
         directory.remove()
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""

@@ -1,4 +1,4 @@
-"""What a registry's or an engine's words about an image come to."""
+"""Errors for images that cannot be fetched or built."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ UNREACHABLE = (
     r"(?i): (dial|read|write) (tcp|udp)|no such host|server misbehaving|timeout|deadline exceeded"
     r"|connection (refused|reset)|network is unreachable|unexpected HTTP status: 5\d\d|\bEOF$"
 )
-"""Messages about a registry that does not answer, or not now; there is no code for it."""
+"""Messages about a registry that does not answer now. There is no code for it."""
 ROWS = (
-    ErrorRow(QuotaExceeded, "the registry does not hand out {name!r} now: {reason}", "toomanyrequests|(?i:rate limit)"),
+    ErrorRow(QuotaExceeded, "the registry refuses {name!r} for now: {reason}", "toomanyrequests|(?i:rate limit)"),
     ErrorRow(
         partial(ImageError, cause=ErrorCause.PROVIDER, retryable=True),
-        "the image {name!r} cannot be fetched, its registry is not to be had now: {reason}",
+        "the image {name!r} cannot be fetched, its registry is unreachable now: {reason}",
         UNREACHABLE,
     ),
     ErrorRow(ImageError, "the image {name!r} cannot be fetched: {reason}"),
 )
 LOG_LINES, LOG_CHARS = 10, 1000
-"""How much of the end of a build's log an error has."""
+"""Most lines and characters of a build's log in an error."""
 
 
 def fetch_error(name: str, reason: str) -> ExecError:
-    """The error for an image that cannot be fetched, for the reason that was told."""
+    """Return the error for an image that cannot be fetched, with the reason."""
     return translate(ROWS, reason, name=name)
 
 
 def build_error(name: str, log: str) -> ImageError:
-    """The error for an image that cannot be built, with the end of what was said of it."""
+    """Return the error for an image that cannot be built, with the end of the build's log."""
     lines = [line.rstrip() for line in log.splitlines() if line.strip()]
-    tail = "\n".join(lines[-LOG_LINES:])[-LOG_CHARS:] or "the engine did not say why"
+    tail = "\n".join(lines[-LOG_LINES:])[-LOG_CHARS:] or "the engine gave no reason"
     return ImageError(f"the image {name!r} cannot be built: {tail}")

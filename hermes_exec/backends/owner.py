@@ -1,4 +1,4 @@
-"""Who owns a sandbox: labels that name one process of one boot, and whether that process still lives."""
+"""Ownership of sandboxes: labels that name one process of one boot, and checks whether that process still lives."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def _pid_namespace() -> str:
 
 
 def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it is gone or a zombie.
+    """Return when a process started, in clock ticks since boot; None if it is gone or a zombie.
 
     Raises:
-        OSError: this system does not tell (no /proc).
+        OSError: If this system does not report it (no /proc).
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -58,7 +58,7 @@ def process_start(pid: int) -> int | None:
 
 
 def process_state(pid: int) -> str:
-    """The state letter of a process, empty when nothing is known."""
+    """Return the state letter of a process, or "" if it is unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode("ascii")
     except (OSError, IndexError):
@@ -66,7 +66,7 @@ def process_state(pid: int) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of a process and theirs; none when it is gone, or where the kernel does not tell."""
+    """Return the descendants of a process; none if it is gone, or the kernel does not report them."""
     children: list[int] = []
     with contextlib.suppress(OSError):
         for listed in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -76,7 +76,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def own_labels(run_id: str) -> Labels:
-    """The labels of sandboxes that this process starts for a run."""
+    """Return the labels of sandboxes that this process starts for a run."""
     pid = os.getpid()
     try:
         start = process_start(pid) or 0
@@ -86,10 +86,10 @@ def own_labels(run_id: str) -> Labels:
 
 
 def owner_state(labels: Labels, *, shared_engine: bool) -> OwnerState:
-    """Whether the owner lives. What cannot be compared from here (another host or pid namespace) is `unknown`.
+    """Return whether the owner lives; `unknown` if that cannot be judged from here (another host or pid namespace).
 
-    Another boot of this host is over, unless other hosts use the engine too: one that was cloned has the name and
-    machine id of this one.
+    Another boot of this host is over, unless other hosts share the engine: a cloned host has the same name and machine
+    id.
     """
     if labels.host_id != _host_id() or not labels.boot_id or not labels.pid_start:
         return "unknown"
@@ -104,9 +104,14 @@ def owner_state(labels: Labels, *, shared_engine: bool) -> OwnerState:
 
 
 def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: bool, left: bool = False) -> str | None:
-    """Why the filter names a sandbox with these labels, None when it does not. `ended` says that its runner has ended:
-    then it is an orphan unless its owner is known to live. `left` says that it could not be removed before: it is an
-    orphan in any case, for those who try again.
+    """Return why the filter matches a sandbox with these labels, or None.
+
+    Args:
+        which: The filter.
+        labels: The labels of the sandbox.
+        owner: The state of its owner.
+        ended: Whether its runner has ended. It is an orphan then, unless its owner lives.
+        left: Whether a removal has failed before. It is an orphan then in any case, but only for a retry.
     """
     if left and not which.retry:
         return None
@@ -126,7 +131,7 @@ def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: 
 async def reap_each(
     sandboxes: Iterable[SandboxInfo], which: ReapFilter, end: Callable[[SandboxInfo], Awaitable[object]]
 ) -> list[ReapedSandbox]:
-    """End those sandboxes that the filter names."""
+    """End the sandboxes that match the filter."""
     ended = []
     for info in sandboxes:
         reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
@@ -137,23 +142,23 @@ async def reap_each(
 
 
 def to_strings(labels: Labels) -> dict[str, str]:
-    """Labels as a container engine takes them."""
+    """Return labels as a container engine takes them."""
     return {PREFIX + name.replace("_", "-"): str(value) for name, value in asdict(labels).items()}
 
 
 def from_strings(strings: Mapping[str, str]) -> Labels | None:
-    """The labels among those of a container; None when it is not one of ours."""
+    """Return this library's labels among a container's; None if the container is not this library's."""
     values = {field.name: strings.get(PREFIX + field.name.replace("_", "-")) for field in fields(Labels)}
     return _labels(values)
 
 
 def to_json(labels: Labels) -> str:
-    """Labels as text for an owner file."""
+    """Return labels as the text of an owner file."""
     return json.dumps(asdict(labels))
 
 
 def from_json(text: str) -> Labels | None:
-    """The labels in the text of an owner file; None when it is not one."""
+    """Return the labels in the text of an owner file; None if the text is invalid."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -162,7 +167,7 @@ def from_json(text: str) -> Labels | None:
 
 
 def from_values(values: object) -> Labels | None:
-    """The labels that an owner file holds, read as JSON; None when it is not one."""
+    """Return the labels in an owner file that is already parsed as JSON; None if it is invalid."""
     return _labels(values) if isinstance(values, dict) else None
 
 

@@ -1,4 +1,4 @@
-"""A child process of this host that is a stream (its stdin and stdout), and whose stderr goes into a log."""
+"""Child processes of this host: a stream to stdin and stdout, and a log for stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIED_TO_PARENT = (
     'f=$1; shift; exec 3<&0; "$@" </dev/null 3<&- & p=$!; (read _ <&3; rm -rf "$f"; kill -9 0) 2>/dev/null & wait $p'
 )
 KILL_TIMEOUT_S = 5.0
-"""Longest wait for the end of a process that was killed, which the kernel may hold up."""
+"""Longest wait for the end of a killed process, which the kernel may delay."""
 
 
 def start_child(
@@ -29,10 +29,11 @@ def start_child(
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own, with this environment, and without our descriptors and signal settings.
+    """Start a child in a session of its own, with this environment, and without this process's descriptors and signal
+    settings.
 
     Raises:
-        OSError: it cannot be started, or the log cannot be written.
+        OSError: If it cannot be started, or the log cannot be written.
     """
     with open(log, "ab", opener=private) as file:
         return subprocess.Popen(
@@ -41,7 +42,7 @@ def start_child(
 
 
 def open_child(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], FdStream]:
-    """Start a child and return the stream to it: a socket whose other end is its stdin and stdout. Raises as
+    """Start a child and return it with a stream to it: a socket whose other end is its stdin and stdout. Raises like
     `start_child`.
     """
     ours, theirs = socket.socketpair()
@@ -55,14 +56,15 @@ def open_child(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tup
 
 
 def tie_to_parent(command: Sequence[str], directory: str = "") -> list[str]:
-    """A command that runs another one in its process group, which has to be one of its own: it ends as that one does,
-    or when nobody holds the other end of its standard input any more; a directory goes then too.
+    """Return a command that runs another one in its process group, which must be its own.
+
+    It ends with that command, or when the other end of its standard input is closed. Then the directory is removed too.
     """
     return ["/bin/sh", "-c", TIED_TO_PARENT, "sh", directory, *command]
 
 
 def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:
-    """End a child by force, with its group and all that comes of it; waits a moment for its end."""
+    """Kill a child with its process group and descendants, and wait a moment for its end."""
     if child.poll() is None:
         started = descendants(child.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""Which backends there are: our own and those of the entry-point group `hermes_exec.backends`."""
+"""Registry of backends: the built-in ones and the entry-point group `hermes_exec.backends`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ BUILT_IN: Mapping[str, str] = {
 
 
 CLIENTS: Mapping[str, str] = {"docker": "docker", "nomad": "nomad", "modal": "modal"}
-"""The module of the client library that a backend cannot do without."""
+"""The modules of client libraries that backends require."""
 
 
 class BackendModule(Protocol):
-    """What an entry point of the group names: a configuration class and a way to make the backend from it."""
+    """The target of an entry point of the group: a configuration class and a way to make its backend."""
 
     Config: type[BackendConfig]
 
     def create(self, config: BackendConfig) -> Backend:
-        """Make the backend; does no I/O and imports no vendor SDK."""
+        """Make the backend. Does no I/O and imports no vendor SDK."""
 
 
 def _points() -> dict[str, EntryPoint]:
@@ -45,21 +45,21 @@ def _points() -> dict[str, EntryPoint]:
 
 
 def backend_names() -> list[str]:
-    """The names of all backends that are installed."""
+    """Return the names of all installed backends."""
     return sorted({*BUILT_IN, *_points()})
 
 
 def has_client(name: str) -> bool:
-    """Whether the client library that a backend cannot do without is installed."""
+    """Return whether the client library that a backend requires is installed."""
     return name not in CLIENTS or find_spec(CLIENTS[name]) is not None
 
 
 def backend_module(name: str) -> BackendModule:
-    """The module of a backend; our own names are never taken over by others.
+    """Return the module of a backend. Others cannot replace built-in names.
 
     Raises:
-        ConfigError: there is no backend of this name; the nearest one is named.
-        BackendUnavailable: the backend is not installed, or cannot be imported.
+        ConfigError: If no backend has this name; the nearest one is named.
+        BackendUnavailable: If the backend is not installed, or cannot be imported.
     """
     if name in BUILT_IN:
         return cast(BackendModule, import_module(BUILT_IN[name]))
@@ -78,12 +78,12 @@ def backend_module(name: str) -> BackendModule:
 
 
 def config_type(name: str) -> type[BackendConfig]:
-    """The configuration class of a backend; raises as `backend_module`."""
+    """Return the configuration class of a backend. Raises like `backend_module`."""
     return backend_module(name).Config
 
 
 def config_types() -> dict[str, type[BackendConfig]]:
-    """The configuration classes of all backends that can be loaded, by name."""
+    """Return the configuration classes of all backends that can be loaded, by name."""
     types = {}
     for name in backend_names():
         try:
@@ -97,8 +97,8 @@ def make_backend(backend: str | BackendConfig, options: Mapping[str, Any] | None
     """Make a backend from its name and options, or from a configuration object. Starts nothing.
 
     Raises:
-        ConfigError: the name or an option is unknown or wrong.
-        BackendUnavailable: the backend is not installed.
+        ConfigError: If the name or an option is unknown or wrong.
+        BackendUnavailable: If the backend is not installed.
     """
     if isinstance(backend, BackendConfig):
         if options:

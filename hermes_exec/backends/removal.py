@@ -1,4 +1,4 @@
-"""Removal of trees of this host, of any depth, and without ever following a mount."""
+"""Removal of directory trees of this host, of any depth, without following a mount."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ NOT_REMOVED = "it could not be removed"
 
 
 def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> list[str]:
-    """Remove a directory with all that is in it, what this user cannot by `otherwise`; return why something stays,
-    which is logged too.
+    """Remove a directory and its content; call `otherwise` for files that this user cannot remove.
+
+    Return why something is left, which is also logged.
     """
-    # These go deeper than Python can: a tenant may have nested directories without end.
+    # Slots may nest directories deeper than Python can remove; these programs have no limit.
     _run("rm", "-rf", path)
     problems = _wipe(path)
     if problems and otherwise is not None:
@@ -33,8 +34,9 @@ def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -
 
 
 def _wipe(path: Path) -> list[str]:
-    """Remove what `rm` did not: a directory without write permission keeps its entries, and not each `rm` knows any
-    depth. Return why something stays.
+    """Remove the files that `rm` has left, and return why something is still left.
+
+    `rm` fails in directories without write permission, and some versions fail at great depth.
     """
     output = b""
     if os.path.lexists(path):
@@ -53,7 +55,7 @@ def _run(program: str, option: str, path: Path, errors: int = subprocess.DEVNULL
 
 
 def mounts_below(path: Path) -> list[str]:
-    """Return what is mounted below a directory, whose removal would empty it."""
+    """Return the mounts below a directory. Removing the directory would empty them."""
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds the Go programs that this installation carries, and checks their SHA-256."""
+"""The Go programs of this installation, found by platform and checked by SHA-256."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ MEND = "run `make runner`" if CHECKOUT else "run `pip install --force-reinstall 
 
 
 class RunnerBinary(NamedTuple):
-    """One static program and the SHA-256 of its bytes."""
+    """A static program and the SHA-256 of its bytes."""
 
     path: Path
     sha256: str
 
 
 def find_runner(os_name: str | None = None, arch: str | None = None) -> RunnerBinary:
-    """The runner for a platform, in Go's or in uname's words; None is this host's.
+    """Return the runner for a platform, in Go's or uname's terms. None is this host's.
 
     Raises:
-        BackendUnavailable: this installation carries none, or its bytes are not those that were built.
+        BackendUnavailable: If this installation has none for it, or the file was changed.
     """
     return find_program(DIRECTORY, "runner", os_name, arch)
 
 
 def path(os_name: str | None = None, arch: str | None = None) -> Path:
-    """The file of `find_runner`."""
+    """Return the file of `find_runner`."""
     return find_runner(os_name, arch).path
 
 
 def find_program(directory: Path, program: str, os_name: str | None = None, arch: str | None = None) -> RunnerBinary:
-    """One of the Go programs of this installation for a platform, as `find_runner`."""
+    """Return a Go program of this installation for a platform, like `find_runner`."""
     system = (os_name or platform.system()).lower()
     machine = (arch or platform.machine()).lower()
     return _verify(directory, program, f"{system}/{ARCHITECTURES.get(machine, machine)}")
@@ -60,5 +60,5 @@ def _verify(directory: Path, program: str, target: str) -> RunnerBinary:
     except (OSError, ValueError, TypeError) as error:
         raise BackendUnavailable(f"the binary {name} is missing: {MEND}") from error
     if digest != expected:
-        raise BackendUnavailable(f"the binary {name} is not the one that was built: {MEND}")
+        raise BackendUnavailable(f"the binary {name} was changed after its build: {MEND}")
     return RunnerBinary(file, digest)

@@ -27,39 +27,37 @@ OWNER_FILE = "owner.json"
 RUNNER_FILE = "runner.json"
 LOG_FILE = "runner.log"
 LEFT_FILE = "left.json"
-"""What could not be removed of the directory, as the runner writes it too; it is then left alone."""
+"""Reasons of a failed removal, also written by the runner. The directory is then left alone."""
 MAX_LEFT_BYTES = 256 * 1024
 LOG_TAIL_BYTES = 8192
 MAX_LOG_BYTES = 1 << 20
 NEVER = (errno.EACCES, errno.EINVAL, errno.ENOENT, errno.ENOTSUP, errno.EPERM, errno.EROFS)
-"""Errors of a file system that takes no files at all; one that is only full may have room later."""
+"""Errors of a file system that accepts no files at all. A full one may have room later."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxDirectory:
-    """The private directory of one sandbox: its owner, its runner's process and log, and what the sandbox has on this
-    host.
-    """
+    """The private directory of one sandbox: its owner, its runner's process and log, and its files on this host."""
 
     path: Path
 
     @property
     def sandbox(self) -> Path:
-        """The `--base` of a runner that works on this host itself; it removes it when it ends."""
+        """The `--base` of a runner that works on this host itself; the runner removes it when it ends."""
         return self.path / "base"
 
     @property
     def log(self) -> Path:
-        """Where the runner's stderr goes."""
+        """The file for the runner's stderr."""
         return self.path / LOG_FILE
 
     def make(self, name: str) -> str:
-        """The path of a new directory in it."""
+        """Make a directory in it and return its path."""
         (self.path / name).mkdir()
         return str(self.path / name)
 
     def log_tail(self) -> str:
-        """The end of the runner's log."""
+        """Return the end of the runner's log."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
@@ -74,14 +72,16 @@ class SandboxDirectory:
                 os.truncate(self.log, 0)
 
     def creation_time(self) -> float | None:
-        """When it was made, in seconds since the epoch."""
+        """Return when it was made, in seconds since the epoch."""
         try:
             return (self.path / OWNER_FILE).stat().st_mtime
         except OSError:
             return None
 
     def owner(self) -> Labels | None:
-        """Who made it, by its owner file or, until that is written, by its name; None when neither tells."""
+        """Return the owner from the owner file or, until that is written, from the directory's name; None without
+        either.
+        """
         try:
             written = from_json((self.path / OWNER_FILE).read_text("utf-8"))
         except OSError:
@@ -89,13 +89,13 @@ class SandboxDirectory:
         return written or _maker(self.path.name)
 
     def remember_runner(self, pid: int) -> None:
-        """Write down which process the runner is, so that others can end it."""
+        """Write down the runner's process, so that others can end it."""
         with contextlib.suppress(OSError):
             text = json.dumps({"pid": pid, "start": process_start(pid)})
             (self.path / RUNNER_FILE).write_text(text, "utf-8")
 
     def runner_pid(self) -> int | None:
-        """The runner's pid if that very process still lives."""
+        """Return the runner's pid if that very process still lives."""
         try:
             values = json.loads((self.path / RUNNER_FILE).read_text("utf-8"))
             pid, start = int(values["pid"]), values["start"]
@@ -104,7 +104,7 @@ class SandboxDirectory:
             return None
 
     def end_runner(self, grace_s: float = 5.0) -> None:
-        """End the runner if it lives: TERM, on which it ends what it started, then KILL after `grace_s`."""
+        """End the runner if it lives: TERM, so that it ends its own processes, then KILL after `grace_s`."""
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
             pid = self.runner_pid()
             if pid is None:
@@ -116,7 +116,7 @@ class SandboxDirectory:
                 time.sleep(0.01)
 
     def removal_failure(self) -> str | None:
-        """Return why it could not be removed before; None if that was not tried."""
+        """Return why an earlier removal failed; None if there was none."""
         try:
             with (self.path / LEFT_FILE).open("rb") as file:
                 return "; ".join(map(str, json.loads(file.read(MAX_LEFT_BYTES))))
@@ -126,8 +126,10 @@ class SandboxDirectory:
             return NOT_REMOVED
 
     def remove(self, otherwise: Callable[[Path], object] | None = None) -> None:
-        """Remove everything, what this user cannot by `otherwise`. If something stays, the directory keeps its owner,
-        and says why. What is mounted below stays, since a removal would empty it.
+        """Remove the directory; call `otherwise` for files that this user cannot remove.
+
+        If something is left, the directory keeps its owner and the reason. It stays while something is mounted below,
+        because a removal would empty the mount.
         """
         owner = self.owner()
         left = [f"{mount} is mounted" for mount in mounts_below(self.path)]
@@ -143,12 +145,12 @@ class SandboxDirectory:
 
 
 def parent_directory(base_dir: str | None) -> Path:
-    """Where sandboxes have their directories."""
+    """Return the directory that holds the directories of sandboxes."""
     return Path(base_dir or tempfile.gettempdir()).resolve()
 
 
 def check_parent(base_dir: str | None, prefix: str) -> None:
-    """Raise ConfigError when this user cannot make directories there, or others could exchange them."""
+    """Raise ConfigError if this user cannot make directories there, or others could exchange them."""
     parent = parent_directory(base_dir)
     why = _why_no_directories(parent, prefix)
     if why is not None:
@@ -169,8 +171,9 @@ def _why_no_directories(parent: Path, prefix: str) -> str | None:
 
 
 def _try_directory(parent: Path, prefix: str) -> OSError | None:
-    """The error if no directory with a file can ever be made there, as in /proc; found out by trying, where a driver
-    that is killed meanwhile leaves it for others to find.
+    """Return the error if no directory with a file can ever be made there, as in /proc.
+
+    This makes one and removes it. If the driver is killed meanwhile, others find and remove it.
     """
     tried: str | None = None
     try:
@@ -188,10 +191,10 @@ def _try_directory(parent: Path, prefix: str) -> OSError | None:
 
 
 def make_directory(base_dir: str | None, prefix: str, labels: Labels, *, mode: int = 0o700) -> SandboxDirectory:
-    """A new private directory with its owner file.
+    """Make a new private directory with its owner file.
 
     Raises:
-        LaunchError: it cannot be made.
+        LaunchError: If it cannot be made.
     """
     parent = parent_directory(base_dir)
     directory: SandboxDirectory | None = None
@@ -213,7 +216,7 @@ def _name_of(labels: Labels) -> str:
 
 
 def _maker(name: str) -> Labels | None:
-    """The process of this machine that made a directory of this name."""
+    """Return the process of this machine that made a directory of this name."""
     numbers = re.fullmatch(r".+-([0-9a-f]{8}-(\d+)-(\d+)-)[^-]+", name)
     if numbers is None:
         return None
@@ -222,7 +225,7 @@ def _maker(name: str) -> Labels | None:
 
 
 def find_directories(base_dir: str | None, prefix: str) -> list[SandboxDirectory]:
-    """The directories of sandboxes of this user whose names begin so, whoever owns them now."""
+    """Return the directories of this user's sandboxes whose names begin with `prefix`, with any owner."""
     directories = []
     with contextlib.suppress(OSError), os.scandir(parent_directory(base_dir)) as entries:
         for entry in entries:

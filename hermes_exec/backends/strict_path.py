@@ -1,4 +1,4 @@
-"""Checks that nobody else decides what a path leads to, as OpenSSH does with the way to its keys (StrictModes)."""
+"""Checks that no other user decides where a path leads, like OpenSSH's StrictModes for keys."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ALL_IDS = ["0", "0", "4294967295"]
 
 
 def unsafe_reason(path: Path) -> str | None:
-    """Return why another user could put something else at a path without links; None if nobody but root can.
+    """Return why another user could exchange something at a path without links; None if only root can.
 
-    This user or root owns each directory on the way, and others may write to none of them unless it is sticky, or lies
-    below a directory of this user's that nobody else can enter. For root that is no reason: its slots have users of
-    their own, and their working directories are below it.
+    This user or root must own each directory on the way. Others may not write to it, unless it is sticky or lies below
+    a directory of this user that others cannot enter. The latter does not count for root: root's slots have users of
+    their own, whose working directories are below it.
     """
     why: str | None = None
     for directory in (path, *path.parents):
@@ -38,15 +38,15 @@ def unsafe_reason(path: Path) -> str | None:
 
 
 def _others_write(directory: Path, status: os.stat_result) -> bool:
-    """Return whether its mode lets others write to a directory."""
+    """Return whether the mode of a directory lets others write to it."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(directory, status.st_gid)
 
 
 def _is_private(directory: Path, group: int) -> bool:
-    """Return whether only root and this user have the rights that a directory gives to its group: many systems make
-    such a group for each user. With an ACL these rights are those of whomever that names.
+    """Return whether only root and this user have the group rights of a directory: many systems make such a group for
+    each user. With an ACL, these rights belong to the users that it names.
     """
     with contextlib.suppress(OSError, AttributeError):
         os.getxattr(directory, "system.posix_acl_access")
@@ -62,7 +62,7 @@ def _is_private(directory: Path, group: int) -> bool:
 
 @cache
 def _nobody() -> int:
-    """Return the uid that stands for all without a number in this user namespace, -1 where each has one."""
+    """Return the uid of all users without a number in this user namespace, or -1 if each has one."""
     try:
         if Path("/proc/self/uid_map").read_text("ascii").split() != ALL_IDS:
             return int(Path("/proc/sys/kernel/overflowuid").read_text("ascii"))
@@ -72,18 +72,18 @@ def _nobody() -> int:
 
 
 def make_directories(path: Path) -> None:
-    """Make a directory and the way there, which others may pass and not write to, whatever the umask allows."""
+    """Make a directory and its parents. Others may pass them and not write to them, with any umask."""
     for directory in reversed((path, *path.parents)):
         if not directory.exists():
             directory.mkdir(0o755, exist_ok=True)
 
 
 def make_private_directory(prefix: str, where: str | None = None) -> Path:
-    """Make a temporary directory that is this user's alone.
+    """Make a temporary directory for this user alone.
 
     Raises:
-        OSError: it cannot be made.
-        ConfigError: others could put another one in its place.
+        OSError: If it cannot be made.
+        ConfigError: If others could replace it.
     """
     parent = Path(where or tempfile.gettempdir()).resolve()
     if why := unsafe_reason(parent):

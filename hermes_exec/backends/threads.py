@@ -1,4 +1,4 @@
-"""Blocking launches in threads: what was made is handed to a caller that is still there, or unmade."""
+"""Blocking launches in threads: the caller gets the result, or it is undone if the caller has left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _Handover(Generic[T]):
-    """Where the thread puts what it made; exactly one side ends up with it."""
+    """Passes the thread's result to exactly one side."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,20 +26,20 @@ class _Handover(Generic[T]):
         self._abandoned = False
 
     def put(self, result: T) -> bool:
-        """Hand over what was made; False when nobody waits for it any more."""
+        """Store the result. Return False if the caller has stopped waiting."""
         with self._lock:
             self._results.append(result)
             return not self._abandoned
 
     def leave(self) -> list[T]:
-        """Stop waiting; returns what was made already, which the caller must unmake."""
+        """Stop waiting, and return a result that is already there; the caller must undo it."""
         with self._lock:
             self._abandoned = True
             return self._results
 
 
 async def in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
-    """Run blocking work in a thread. It goes on when nobody waits for it any more."""
+    """Run blocking work in a thread. If the caller is cancelled, the work goes on."""
     return await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
 
 
@@ -49,14 +49,13 @@ async def launch_in_thread(
     limiter: anyio.CapacityLimiter | None = None,
     patience: anyio.CancelScope | None = None,
 ) -> T:
-    """Run `make` in a thread and return its result; `unmake` is called with it if the caller is cancelled
-    meanwhile.
+    """Run `make` in a thread and return its result. If the caller is cancelled meanwhile, `unmake` undoes the result.
 
-    A cancelled caller waits for the thread too, unless `patience` (a shielded scope) is cancelled or a cancellation
-    bypasses anyio: then the thread unmakes what it made.
+    A cancelled caller also waits for the thread, unless `patience` (a shielded scope) is cancelled or a cancellation
+    bypasses anyio: then the thread undoes its own result.
 
     Raises:
-        LaunchError: `patience` was cancelled.
+        LaunchError: If `patience` was cancelled.
     """
     handover: _Handover[T] = _Handover()
     ended = threading.Event()
@@ -75,7 +74,7 @@ async def launch_in_thread(
             result = await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
         if scope.cancelled_caught:
             atexit.register(ended.wait)  # trio's threads end with the program
-            raise LaunchError("what was being made is not waited for any more")
+            raise LaunchError("the launch was abandoned")
         await anyio.lowlevel.checkpoint_if_cancelled()
     except BaseException:
         for left in handover.leave():

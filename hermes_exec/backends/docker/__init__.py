@@ -1,4 +1,4 @@
-"""Sandboxes that are containers of a Docker daemon."""
+"""Sandboxes as containers of a Docker daemon."""
 
 from __future__ import annotations
 

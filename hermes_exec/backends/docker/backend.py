@@ -35,7 +35,7 @@ ENDED = ("exited", "dead")
 
 
 class DockerBackend:
-    """Runs sandboxes as containers of one engine."""
+    """A backend that runs sandboxes as containers of one engine."""
 
     name = "docker"
     can_be_exclusive = True
@@ -62,7 +62,7 @@ class DockerBackend:
         await self._check_own_roots(spec)
         image = await self._ready(spec)
         spec = replace(spec, image=image.name)
-        # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
+        # The name is chosen before the request: the container can be removed by it even if the answer is lost.
         name = f"hermes-exec-{secrets.token_hex(8)}"
 
         def work(client: DockerClient) -> DockerSandbox:
@@ -71,7 +71,7 @@ class DockerBackend:
         try:
             return await self._engine.make(work, lambda sandbox: sandbox.destroy_now(self._config.api_timeout_s))
         except BackendUnavailable as error:
-            if error.retryable:  # the daemon went away in the middle
+            if error.retryable:  # the daemon went away during the launch
                 with anyio.CancelScope(shield=True):
                     await end_with_retries(partial(self._engine.call, partial(remove, container=name)))
             raise
@@ -143,13 +143,13 @@ class DockerBackend:
         return ended
 
     def _reap_volumes(self, client: DockerClient, which: ReapFilter) -> None:
-        """Those of containers that somebody else has removed."""
+        """Remove volumes whose containers were removed by others."""
 
         def matches(strings: Mapping[str, str]) -> bool:
             labels = from_strings(strings)
             if labels is None:
                 return False
-            # A volume is there a moment before its container: only the owner's end says that it is left.
+            # A volume exists a moment before its container, so it is left over only if its owner is gone.
             owner = owner_state(labels, shared_engine=True)
             return reap_reason(which, labels, owner, ended=False) is not None
 

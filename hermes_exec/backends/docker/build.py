@@ -1,4 +1,4 @@
-"""An image that is built of a directory with a Dockerfile, and named by the content of that directory."""
+"""Images built from a directory with a Dockerfile, tagged by the content of that directory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ REPOSITORY = "hermes-exec-build"
 
 
 def tag_of(directory: Path, platform: str | None, archive: IO[bytes] | None = None) -> str:
-    """What the image of a directory is called on the engine; the context of its build is written to the archive.
-    Blocking.
+    """Return the tag of a directory's image, and write the context of its build to the archive; blocking.
 
     Raises:
-        ConfigError: the directory cannot be read.
+        ConfigError: If the directory cannot be read.
     """
     from hermes_exec.backends.docker.context import pack
 

@@ -1,4 +1,4 @@
-"""The Docker SDK's client as it is used here: located as the SDK does it, with a deadline for each answer."""
+"""The Docker SDK's client, located as the SDK does it, with a deadline for each answer."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hermes_exec.backends.helpers import blank_others
 from hermes_exec.errors import BackendUnavailable
 
 MIN_TIMEOUT_S = 0.1
-"""Least timeout of a request, in seconds, also past the deadline: enough for an engine that answers."""
+"""Least timeout of a request, also past the deadline: enough for an engine that answers."""
 
 
 class DeadlineApi(docker.APIClient):
-    """An API client whose timeout is computed for each request: the SDK reads it from this attribute each time; what
-    answers in parts can be hung up on.
+    """An API client that computes a timeout for each request, since the SDK reads this attribute each time. Streaming
+    responses can be hung up on.
     """
 
     _timeout_s = math.inf
 
-    @property  # type: ignore[override]  # what the stubs call an int goes to requests as it is
+    @property  # type: ignore[override]  # the stubs declare an int, which the SDK passes to requests unchanged
     def timeout(self) -> float:
         """Longest time for one answer, in seconds."""
         return max(MIN_TIMEOUT_S, min(self._timeout_s, RESPONSE_DEADLINE.get() - time.monotonic()))
@@ -42,7 +42,7 @@ class DeadlineApi(docker.APIClient):
         self._timeout_s = seconds
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """Send a request; an answer that comes in parts is told to `CURRENT_RESPONSE`."""
+        """Send a request, and attach a streaming response to `CURRENT_RESPONSE`."""
         response = super().send(request, **options)
         answer = CURRENT_RESPONSE.get()
         if answer is not None and options.get("stream"):
@@ -58,11 +58,11 @@ class DeadlineClient(docker.DockerClient):
 
 
 def connect(config: DockerConfig, connections: int) -> DeadlineClient:
-    """A client of the engine that the configuration, the environment or the context of Docker's clients names.
+    """Return a client of the engine that the configuration, the environment or the context of Docker's clients names.
 
     Raises:
-        BackendUnavailable: the settings cannot be used, or the engine is reached in a way that gives no streams.
-        OSError, docker.errors.DockerException: it is not reached.
+        BackendUnavailable: If the settings are unusable, or the engine's address allows no streams.
+        OSError, docker.errors.DockerException: If the engine is unreachable.
     """
     with readable_settings():
         settings = {"base_url": config.base_url} if config.base_url else kwargs_from_env()
@@ -90,7 +90,7 @@ def connect(config: DockerConfig, connections: int) -> DeadlineClient:
 
 @contextmanager
 def readable_settings() -> Iterator[None]:
-    """Turns the SDK's errors over broken settings in its environment and files into BackendUnavailable."""
+    """Turn the SDK's errors over broken settings in its environment and files into BackendUnavailable."""
     try:
         yield
     except (ValueError, TypeError, AttributeError, LookupError) as error:
@@ -101,7 +101,7 @@ def readable_settings() -> Iterator[None]:
 
 
 def _reach(base_url: str, timeout_s: float) -> None:
-    """Raise OSError when nobody listens at a unix socket: the SDK would leak its own socket."""
+    """Raise OSError if no engine listens at a unix socket, because the SDK would leak its own socket."""
     scheme, _, path = base_url.removeprefix("http+").partition("://")
     if scheme == "unix":
         with socket.socket(socket.AF_UNIX) as probe:

@@ -15,39 +15,42 @@ T = TypeVar("T")
 
 
 class DockerConfig(HelpedConfig):
-    """Sandboxes that are containers of a Docker engine (or of Podman's Docker-compatible socket)."""
+    """Sandboxes as containers of a Docker engine (or of Podman's Docker-compatible socket)."""
 
     backend: ClassVar[str] = "docker"
 
     image: str | None = None
-    """Image of sandboxes for which the pool and the profile name none. `dockerfile:DIR` is what a directory with a
-    `Dockerfile` is built to, once for the same content."""
+    """Image of sandboxes if the pool and the profile name none. `dockerfile:DIR` builds the directory with its
+    `Dockerfile`, once for the same content.
+    """
     pull_policy: Literal["missing", "always", "never"] = "missing"
-    """Whether an image is fetched: when it is not there, before the first sandbox of each pool, or never. One of a
-    directory is built when it is not there, unless this is `never`.
+    """Whether an image is fetched: if it is missing, before the first sandbox of each pool, or never. The image of a
+    directory is built if it is missing, unless this is `never`.
     """
     platform: str | None = None
     """Platform of the image, such as `linux/arm64`; None for the engine's own."""
     docker_config: str | None = None
-    """Path of the Docker configuration with registry credentials; None for the place where Docker keeps it."""
+    """Path of the Docker configuration with registry credentials; None for Docker's usual path."""
 
     base_url: str | None = None
-    """Address of the engine (`unix:///…`, or `tcp://…` without TLS); None for what the Docker SDK finds itself."""
+    """Address of the engine (`unix:///…`, or `tcp://…` without TLS); None for the address that the Docker SDK finds."""
     api_timeout_s: Seconds = 60.0
     """Longest time for one answer of the engine."""
     runner_delivery: Literal["auto", "bind", "copy"] = "auto"
-    """How the runner gets into the container: by a read-only bind mount, or copied into each;
-    `auto` takes the first where the engine shares this host's files, else the second."""
+    """How the runner gets into the container: by a read-only bind mount, or copied into each. `auto` uses the mount if
+    the engine shares this host's files, else the copy.
+    """
 
     user: str | None = None
-    """User of the container, as Docker's `--user`. None: the container is root's, and commands run as the image's
-    USER. With a user that is not root neither slots of their own uid nor `user="root"` are possible."""
+    """User of the container, like Docker's `--user`. None: the container is root's, and commands run as the image's
+    USER. A user other than root excludes slots of their own uid and `user="root"`.
+    """
     groups: tuple[str, ...] = ()
     """Additional groups of the container's user."""
     cap_drop: tuple[str, ...] = ()
     cap_add: tuple[str, ...] = ()
     security_opt: tuple[str, ...] = ()
-    """Such as `no-new-privileges` or `seccomp=unconfined`."""
+    """For example `no-new-privileges` or `seccomp=unconfined`."""
     privileged: bool = False
     read_only: bool = False
     """Mount the image read-only; the slots' directories are in a volume and stay writable."""
@@ -56,7 +59,7 @@ class DockerConfig(HelpedConfig):
     cgroupns: Literal["host", "private"] | None = None
     sysctls: dict[str, str] = Field(default_factory=dict)
     devices: tuple[str, ...] = ()
-    """Devices of the host, as `/dev/fuse` or `/dev/fuse:/dev/fuse:rwm`."""
+    """Devices of the host, such as `/dev/fuse` or `/dev/fuse:/dev/fuse:rwm`."""
     gpus: int | Literal["all"] | None = None
     """Number of GPUs, or all."""
 
@@ -65,30 +68,31 @@ class DockerConfig(HelpedConfig):
     shm_size_mb: Megabytes | None = None
     """Size of `/dev/shm`; None for Docker's 64 MiB."""
     cpuset_cpus: str | None = None
-    """Processors that may be used, as `0-3,8`."""
+    """Processors that may be used, such as `0-3,8`."""
     ulimits: dict[str, int | tuple[int, int]] = Field(default_factory=dict)
-    """Resource limits by name, as `{"nofile": 1024}` or soft and hard."""
+    """Resource limits by name, such as `{"nofile": 1024}`, or pairs of soft and hard."""
     oom_kill_disable: bool = False
     device_read_bps: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
     """Bytes a second that may be read, by device of the host."""
     device_write_bps: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
 
     network_mode: str | None = None
-    """`bridge`, `host`, or the name of a network; not together with `network=False`."""
+    """`bridge`, `host`, or the name of a network; not with `network=False`."""
     dns: tuple[str, ...] = ()
     extra_hosts: dict[str, str] = Field(default_factory=dict)
     """Further entries of `/etc/hosts`: name to address."""
     hostname: str | None = None
 
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment of the container itself. It is readable in its metadata: secrets belong in the pool's `secrets`."""
+    """Environment of the container itself. Its metadata shows it: secrets belong in the pool's `secrets`."""
     volumes: tuple[Volume, ...] = ()
     """Mounts as `source:target` or `source:target:ro`; the source is a path of the engine's host or a volume."""
     shared_volumes: tuple[Volume, ...] = ()
-    """The same, written to by all slots. Of `volumes` a slot with a root of its own has a view of its own, which ends
-    with it."""
+    """Like `volumes`, but all slots write to them. Of `volumes`, a slot with its own root has a private view, which
+    ends with the slot.
+    """
     tmpfs: dict[str, str] = Field(default_factory=dict)
-    """Mounts in memory: path to options, as `{"/scratch": "size=64m,exec"}`."""
+    """Mounts in memory: path to options, such as `{"/scratch": "size=64m,exec"}`."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Further labels of the container."""
 

@@ -1,4 +1,4 @@
-"""What a container is created with: a spec and a configuration in the words of Docker's API."""
+"""Arguments of a container: a spec and a configuration in terms of Docker's API."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ BASE_DIR = f"{STATE_DIR}/base"
 RUNNER = f"{STATE_DIR}/runner"
 DIAL_DIR = f"{HOME}/dial"
 LEAST_MEMORY_MB = 8
-"""With less the kernel ends the runner, or all that it starts (7 measured with a tiny image); Docker's own is 6."""
+"""With less, the kernel kills the runner or every command (7 MB measured with a tiny image). Docker's own minimum
+is 6.
+"""
 LOG_BYTES = "1m"
 SECCOMP_PROFILE = Path(__file__).with_name("seccomp.json")
-"""Of containers whose slots have roots of their own."""
+"""The seccomp profile of containers whose slots have their own roots."""
 SAME_NAME_OPTIONS = (
     "cap_add",
     "cap_drop",
@@ -41,7 +43,7 @@ SAME_NAME_OPTIONS = (
     "sysctls",
     "tmpfs",
 )
-"""Options that the engine calls by the same name."""
+"""Options with the same name in the engine."""
 NAME_LABEL = f"{PREFIX}name"
 
 
@@ -72,11 +74,11 @@ def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
 
 
 def check_own_roots(config: DockerConfig, engine_options: list[str]) -> None:
-    """Raise NoOwnRoot where the engine would put a container behind a profile that refuses the mounts it takes."""
+    """Raise NoOwnRoot if an AppArmor profile of the engine would refuse the mounts for own roots."""
     chosen = config.privileged or any(option.startswith("apparmor") for option in config.security_opt)
     if any("name=apparmor" in option for option in engine_options) and not chosen:
         raise NoOwnRoot(
-            "the engine's AppArmor profile docker-default refuses the mounts that it takes: with "
+            "the engine's AppArmor profile docker-default refuses the mounts for own roots: with "
             "security_opt=('apparmor=unconfined',) slots can have roots of their own"
         )
 
@@ -87,12 +89,14 @@ def base_of(config: DockerConfig) -> str:
 
 
 def image_of(config: DockerConfig, spec: LaunchSpec) -> str:
-    """The image's name; empty when none is given."""
+    """Return the image's name, or "" if none is set."""
     return spec.image or config.image or ""
 
 
 def limit_enforcement(spec: LaunchSpec) -> dict[str, str]:
-    """How each limit of a sandbox is enforced on a container. Those of a single process are the slots' business."""
+    """Return how each limit of a sandbox is enforced on a container. Slots enforce limits of a single process
+    themselves.
+    """
     return {name: "not enforced" if name == "disk_mb" else "cgroup of the container" for name in spec.limits.total()}
 
 
@@ -105,8 +109,9 @@ def plan_container(
     mounts: list[dict[str, Any]],
     dial_socket: DialSocket | None = None,
 ) -> ContainerPlan:
-    """Everything that the container is created with; `mounts` are those that bring the runner, which calls us by
-    `dial_socket` if there is one.
+    """Return all arguments of the container.
+
+    `mounts` bring the runner, which connects to the driver by `dial_socket` if there is one.
     """
     command = ["serve", "--base", base_of(config), "--lease-s", str(spec.lease_s)]
     if dial_socket is not None:
@@ -133,7 +138,7 @@ def plan_container(
     binds = [mount for volume in _volumes(config) if (mount := bind_mount(volume)) is not None]
     arguments["host_config"]["Mounts"] = [state, *mounts, *binds]
     if spec.own_roots:
-        # A slot gets a /proc of its own, with the usual masks on it, only where the runner's has none.
+        # A slot can mount its own /proc, with the usual masks, only if the runner's has no masks.
         arguments["host_config"] |= {"MaskedPaths": [], "ReadonlyPaths": []}
     if config.cgroupns is not None:
         arguments["host_config"]["CgroupnsMode"] = config.cgroupns
@@ -141,8 +146,10 @@ def plan_container(
 
 
 def bind_mount(volume: str) -> dict[str, Any] | None:
-    """`source:target[:mode]` as a mount whose source must exist: with the short form Docker creates a missing one as
-    a directory of root. None for a named volume, and for modes that only the short form has.
+    """Return `source:target[:mode]` as a mount whose source must exist. For the short form, Docker would create a
+    missing source as root's directory.
+
+    None for a named volume, and for modes that only the short form has.
     """
     source, target, mode = volume_parts(volume)
     if not source.startswith("/") or mode not in {"ro", "rw"}:

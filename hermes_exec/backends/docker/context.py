@@ -1,4 +1,4 @@
-"""The context of a build: what `.dockerignore` leaves of a directory, as an archive that is known by its content."""
+"""The context of a build: a directory without the files in `.dockerignore`, as an archive identified by its content."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from hermes_exec.backends.dockerfile import DOCKERFILE
 from hermes_exec.errors import ConfigError
 
 ALWAYS = (f"!{DOCKERFILE}", "!.dockerignore")
-"""What the builder needs, whatever is left out."""
+"""Files that the builder needs in any case."""
 
 
 class _Pattern(Pattern):
-    """The SDK's own does not tell capitals from small letters, as Docker does."""
+    """A case-sensitive pattern, as in Docker; the SDK's own ignores case."""
 
     def match(self, filepath: str) -> bool:
         return fnmatchcase(filepath, self.cleaned_pattern)
 
 
 def pack(directory: Path, archive: IO[bytes]) -> str:
-    """Write the context of a directory as a tar archive, as Docker's own client sends it; the digest of its content:
-    names, kinds, modes, targets of links, and what files hold. Blocking.
+    """Write the context of a directory as a tar archive, like Docker's client, and return the digest of its content;
+    blocking.
+
+    The content is names, types, modes, targets of links, and the bytes of files.
 
     Raises:
-        ConfigError: something in the directory cannot be read.
+        ConfigError: If something in the directory cannot be read.
     """
     digest = hashlib.sha256()
     try:

@@ -1,4 +1,4 @@
-"""How long an answer of the engine is waited for: until the deadline of the caller, in its threads too."""
+"""Deadlines for answers of the engine: the caller's deadline, also in its threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextvars import ContextVar
 import anyio
 
 RESPONSE_DEADLINE: ContextVar[float] = ContextVar("RESPONSE_DEADLINE", default=math.inf)
-"""The moment of `time.monotonic` past which no answer of an engine is waited for."""
+"""The time of `time.monotonic` after which no answer of an engine is awaited."""
 
 
 def deadline() -> float:
-    """The caller's deadline on the clock of `anyio.current_time`; infinite where it has none or has passed it."""
+    """Return the caller's deadline on the clock of `anyio.current_time`; infinite if there is none or it has passed."""
     effective = anyio.current_effective_deadline()
     return effective if effective > anyio.current_time() else math.inf

@@ -1,7 +1,7 @@
-"""How the runner gets into a container, and its stream out of it: by this host's own files, else by the engine.
+"""Delivery of the runner into a container, and of its stream out of it.
 
-Where the engine has our files the runner is a bind mount, and calls us by a socket in a mounted directory. Elsewhere it
-is copied into each container, and streams go through the daemon.
+If the engine shares this host's files, the runner is a bind mount and connects to a socket in a mounted directory.
+Otherwise it is copied into each container, and streams go through the daemon.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 """How long a container's main process may take to connect."""
 MAX_MISSES = 3
-"""Containers of this host's kernel in a row that did not connect in time: one or two may have been slow."""
+"""Consecutive containers of this host's kernel that did not connect in time: one or two may have been slow."""
 DIRECT_RUNTIMES = (None, "runc", "crun", "youki")
-"""Other runtimes (gVisor, Kata) have a kernel of their own, which cannot connect to a socket of this host."""
+"""Other runtimes (gVisor, Kata) have their own kernel, which cannot connect to a socket of this host."""
 
 
 class NotShared(Exception):
-    """The engine does not see our files: the runner has to be copied."""
+    """Raised when the engine does not see this host's files, and the runner has to be copied."""
 
 
 class DeliveryPlan(NamedTuple):
-    """How one container gets its runner: the mount that brings it, if any, and the socket by which it calls, if any."""
+    """Delivery for one container: the mounts that bring the runner, and the socket that it connects to, if any."""
 
     mounts: list[dict[str, Any]]
     dial_socket: DialSocket | None
 
 
 class Delivery:
-    """Finds out once an engine, by trying, whether it shares this host's files.
+    """Detects once for each engine, by a trial, whether it shares this host's files.
 
-    The first container is made as if it did. That is proven when its main process, known by its pid, connects.
+    The first container is made as if it did. The proof is a connection of its main process, known by its pid.
     """
 
     def __init__(self, config: DockerConfig) -> None:
@@ -66,7 +66,7 @@ class Delivery:
 
     @contextmanager
     def open(self, runner: RunnerBinary) -> Iterator[DeliveryPlan]:
-        """The way for one container; its socket is closed with the block."""
+        """Return the plan for one container. Its socket closes with the block."""
         dial_socket = self._dial_socket() if self._binds and self._dials else None
         try:
             yield DeliveryPlan([_bind(runner)] if self._binds else [], dial_socket)
@@ -86,10 +86,10 @@ class Delivery:
         logger.info("streams into containers go through the daemon: %s", why)
 
     def prepare(self, client: DockerClient, container: str, plan: DeliveryPlan, runner: RunnerBinary) -> None:
-        """Put what is missing into the volume of the created container, before it starts."""
+        """Put missing files into the volume of the created container, before it starts."""
         entries = []
         if self._config.user:
-            # A new volume belongs to root: the runner of another user makes its own directory in this one.
+            # A new volume belongs to root: a runner of another user makes its own directory in this one.
             entries.append(ArchiveEntry(BASE_DIR.removeprefix(f"{STATE_DIR}/"), 0o1777, None))
         if not plan.mounts:
             entries.append(ArchiveEntry(RUNNER.removeprefix(f"{STATE_DIR}/"), 0o755, runner.path.read_bytes()))
@@ -97,10 +97,11 @@ class Delivery:
             raise LaunchError(f"Docker did not take the runner into {STATE_DIR} of the container")
 
     def accept(self, client: DockerClient, container: str, plan: DeliveryPlan) -> socket.socket | None:
-        """The connection of a started container's main process; blocking. None: use the daemon's.
+        """Wait for the connection of a started container's main process; blocking. None: use the daemon's stream.
 
         Raises:
-            NotShared: it does not come, no other has, and it is not of this host, or several of this host were late.
+            NotShared: If it does not connect, no other container has, and it is not of this host or several containers
+                were late.
         """
         if plan.dial_socket is None:
             return None
@@ -112,7 +113,7 @@ class Delivery:
             return caller
         self._misses += 1
         if self._misses < MAX_MISSES and _serves_here(pid):
-            return None  # it was slow: its stream goes through the daemon
+            return None  # the runner is slow: its stream goes through the daemon
         if not self._called:
             self._give_up("the runner did not connect")
         if self._auto and not self._shares:
@@ -121,7 +122,9 @@ class Delivery:
         return None
 
     def disproves_sharing(self, error: APIError, plan: DeliveryPlan, runner: RunnerBinary) -> bool:
-        """Whether an engine's failure to make or start a container shows that it does not see our files."""
+        """Return whether an engine's failure to make or start a container proves that it does not see this host's
+        files.
+        """
         if not self._auto or self._shares or plan.dial_socket is None:
             return False
         ours = (RUNNER, str(runner.path.resolve()), str(plan.dial_socket.directory))
@@ -132,7 +135,9 @@ class Delivery:
 
 
 def _serves_here(pid: int) -> bool:
-    """Whether a process of this host is a runner: then its container has this host's files, however slow it is."""
+    """Return whether a process of this host is a runner. Then its container has this host's files, however slow
+    it is.
+    """
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"{RUNNER}\0serve\0".encode())
     except OSError:
@@ -144,7 +149,7 @@ def _bind(runner: RunnerBinary) -> dict[str, Any]:
 
 
 class ArchiveEntry(NamedTuple):
-    """A file, or with None as its content a directory."""
+    """A file, or a directory if its content is None."""
 
     name: str
     mode: int
@@ -152,7 +157,7 @@ class ArchiveEntry(NamedTuple):
 
 
 def archive(*entries: ArchiveEntry) -> bytes:
-    """A tar archive of root's files, as the engine takes it."""
+    """Return a tar archive of root's files, as the engine takes it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, mode, content in entries:

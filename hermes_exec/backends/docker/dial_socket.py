@@ -1,4 +1,4 @@
-"""A socket through which the runner in a container calls its driver, where both see the same files."""
+"""A socket for the runner in a container to connect to its driver, if both see the same files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SOCKET = "socket"
 
 
 class DialSocket:
-    """A listening socket in `directory`, a directory of its own that others reach only through a mount.
+    """A listening socket in `directory`, its own directory, which others reach only through a mount.
 
     Raises:
-        OSError: there is no place for it here.
+        OSError: If it cannot be made here.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class DialSocket:
         self._private = make_private_directory(f"{DIRECTORY_PREFIX}{os.getpid()}-{process_start(os.getpid())}-")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # The runner may have any uid in its container; no other user of this host can pass the directory above.
+            # The runner may have any uid in its container. Other users of this host cannot pass the parent directory.
             self.directory = self._private / "d"
             self.directory.mkdir()
             self.directory.chmod(0o755)
@@ -42,7 +42,7 @@ class DialSocket:
             raise
 
     def accept(self, pid: int, patience_s: float) -> socket.socket | None:
-        """Wait for the connection of process `pid` and no other; blocking. None when it does not come."""
+        """Wait for the connection of process `pid` and no other; blocking. Return None if it does not connect."""
         deadline = time.monotonic() + patience_s
         while (left_s := deadline - time.monotonic()) > 0:
             self._listener.settimeout(left_s)
@@ -56,7 +56,7 @@ class DialSocket:
         return None
 
     def close(self) -> None:
-        """Close and remove it; harmless when repeated."""
+        """Close and remove the socket. Repeated calls do nothing."""
         self._listener.close()
         shutil.rmtree(self._private, ignore_errors=True)
 

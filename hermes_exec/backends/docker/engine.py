@@ -1,4 +1,4 @@
-"""The Docker engine behind its SDK: one client, blocking calls in threads, errors translated where they enter."""
+"""The Docker engine behind its SDK: one client, blocking calls in threads, errors translated at this boundary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CALLS = 16
-"""Calls of one backend that may be under way at once; each occupies a thread and a connection."""
+"""Calls of one backend that may run at once; each occupies a thread and a connection."""
 CLOSED_TIMEOUT_S = 5
 """Longest time for one answer after `close`, in seconds: for threads that undo abandoned work."""
 
@@ -34,8 +34,8 @@ CLOSED_TIMEOUT_S = 5
 class Engine:
     """One Docker engine. The SDK is imported, and the engine contacted, at first use.
 
-    A caller that is cancelled, or whose deadline has passed, does not wait for a silent engine: the thread of the
-    request ends after `api_timeout_s` at the latest.
+    A caller that is cancelled, or whose deadline has passed, does not wait for a silent engine. The request's thread
+    ends after `api_timeout_s` at the latest.
     """
 
     def __init__(self, config: DockerConfig) -> None:
@@ -48,7 +48,11 @@ class Engine:
         self._closed = False
 
     def client(self) -> DeadlineClient:
-        """The client, made at the first call; blocking. Raises BackendUnavailable."""
+        """Return the client, which the first call makes; blocking.
+
+        Raises:
+            BackendUnavailable: If it cannot be made.
+        """
         with self._lock:
             if self._client is None:
                 self._client = self._connect()
@@ -64,17 +68,16 @@ class Engine:
             return connect(self._config, MAX_CALLS + 4)
 
     async def call(self, work: Callable[[DockerClient], T]) -> T:
-        """Do blocking work with the client in a thread. Errors of the engine become ours (see `translate_errors`).
+        """Run blocking work with the client in a thread. Errors of the engine are translated (see `translate_errors`).
 
-        Work that was begun goes on when nobody waits for it any more; no answer is then waited for past the deadline
-        of the caller.
+        Work that has started goes on if the caller stops waiting, but waits for no answer past the caller's deadline.
         """
         task = partial(self.call_now, work, deadline() - anyio.current_time())
         return await in_thread(task, self._limiter)
 
     async def follow(self, work: Callable[[DockerClient], T]) -> T:
-        """As `call` for work that takes long and reads one answer as it comes. When nobody waits for it any more the
-        engine is hung up on, and gives it up.
+        """Run long work that reads one streaming response, like `call`. If the caller stops waiting, the engine is hung
+        up on and abandons it.
         """
         response = StreamingResponse()
 
@@ -87,15 +90,15 @@ class Engine:
                 response.detach()
 
         try:
-            # Not the limiter of the calls, which would wait for it.
+            # Without the limiter, because other calls would wait for this one.
             return await anyio.to_thread.run_sync(partial(self.call_now, work_attached), abandon_on_cancel=True)
         finally:
             response.hang_up()
 
     async def make(self, work: Callable[[DockerClient], T], unmake: Callable[[T], None]) -> T:
-        """As `call` for work that makes something, which is unmade when nobody waits for it any more.
+        """Run work that makes something, like `call`. If the caller stops waiting, `unmake` undoes it.
 
-        A caller that is cancelled waits for that, but not after `close`.
+        A cancelled caller waits for that, but not after `close`.
         """
         patience = anyio.CancelScope(shield=True)
         self._making.add(patience)
@@ -105,11 +108,11 @@ class Engine:
             self._making.discard(patience)
 
     def call_now(self, work: Callable[[DockerClient], T], within_s: float = math.inf) -> T:
-        """As `call` in the calling thread; no answer is waited for longer than `within_s` from now.
+        """Run work in the calling thread, like `call`. No answer may take longer than `within_s` from now.
 
         Raises:
-            ExecError: as `translate_errors`; BackendUnavailable is retryable when the daemon has answered before,
-                or did not answer in time.
+            ExecError: Like `translate_errors`. BackendUnavailable is retryable if the daemon has answered before, or
+                did not answer in time.
         """
         token = RESPONSE_DEADLINE.set(time.monotonic() + within_s)
         try:
@@ -130,7 +133,7 @@ class Engine:
                 self._drop_connections()
 
     def close(self) -> None:
-        """Close the connections and end all waits. Threads finish what they are doing, with a shorter timeout."""
+        """Close the connections and end all waits. Threads finish their work with a shorter timeout."""
         self._closed = True
         for scope in self._making:
             scope.cancel()
@@ -144,7 +147,7 @@ class Engine:
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """The HTTP status of the daemon's answer that led to an error of ours."""
+    """Return the HTTP status of the daemon's answer that caused an error."""
     while error is not None:
         code = getattr(error, "status_code", None)
         if isinstance(code, int):

@@ -1,4 +1,4 @@
-"""What errors of the Docker SDK are here."""
+"""Translation of errors of the Docker SDK."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = (
         "this user may not use the Docker daemon: sudo usermod -aG docker $USER, then log in again",
         "Permission denied",
     ),
-    ErrorRow(  # silence says nothing about the configuration
+    ErrorRow(  # silence proves nothing about the configuration
         temporarily_unavailable,
         "the Docker daemon does not answer in time: sudo systemctl restart docker ({reason})",
         "(?i)timed out",
@@ -41,10 +41,10 @@ def translate_errors() -> Iterator[None]:
     """Turn errors of the SDK into errors of this library.
 
     Raises:
-        BackendUnavailable: no daemon answers, or it refuses us; with the command that mends it.
-        ImageError: an image is not there.
-        ConfigError: the daemon says that what was asked for is wrong.
-        LaunchError: everything else that it reports.
+        BackendUnavailable: If no daemon answers, or it refuses this user; with the remedy.
+        ImageError: If an image is missing.
+        ConfigError: If the daemon refuses the request as wrong.
+        LaunchError: For everything else.
     """
     try:
         yield

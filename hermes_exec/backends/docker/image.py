@@ -1,4 +1,4 @@
-"""The image of a container: looked up, fetched or built with progress, and what it says of itself."""
+"""The image of a container: looked up, fetched or built with progress, and its facts."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 Progress = Callable[[PullProgress], None]
 T = TypeVar("T")
 BUILD: Any = {"custom_context": True, "decode": True, "rm": True, "forcerm": True}
-"""Of a build: its context is an archive, what is told are objects, and no container of a step is left."""
+"""Options of a build: its context is an archive, its events are objects, and containers of steps are removed."""
 LOG_CHARS = 4096
-"""How much of the end of a build's log is kept."""
+"""Most characters of a build's log to keep."""
 
 
 class ImageFacts(NamedTuple):
-    """What an image says of itself."""
+    """Facts of an image from its metadata."""
 
     name: str
     id: str
@@ -45,7 +45,7 @@ class ImageFacts(NamedTuple):
 
 
 class Images:
-    """The images of one engine, each fetched by one task at a time, or built by one program at a time."""
+    """The images of one engine. One task at a time fetches an image, and one program at a time builds it."""
 
     def __init__(self, engine: Engine, config: DockerConfig) -> None:
         self._engine = engine
@@ -55,21 +55,25 @@ class Images:
         self._tags: dict[str, str] = {}
 
     async def find(self, name: str) -> ImageFacts | None:
-        """The image, if the engine has it."""
+        """Return the image's facts if the engine has it."""
         return await self._engine.call(lambda client: _inspect(client, name))
 
     async def check(self, name: str) -> None:
-        """ImageError when the image is not there and the policy forbids to fetch it."""
+        """Check that the image exists or may be fetched.
+
+        Raises:
+            ImageError: If it is missing and the policy forbids fetching it.
+        """
         if self._config.pull_policy == "never" and await self.find(await self._tag(name)) is None:
             raise ImageError(f"the image {name!r} is not on this engine, and pull_policy is 'never'")
 
     async def ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> ImageFacts:
-        """The image, fetched or built if the policy says so.
+        """Return the image's facts, after fetching or building it as the policy requires.
 
         Raises:
-            ImageError: it is not there, and may not or cannot be fetched or built.
-            ConfigError: the directory that it is built of is not there, or cannot be read.
-            LaunchTimeout: that took longer than `timeout_s`.
+            ImageError: If it is missing, and may not or cannot be fetched or built.
+            ConfigError: If the directory that it is built from is missing, or cannot be read.
+            LaunchTimeout: If it took longer than `timeout_s`.
         """
         try:
             with anyio.fail_after(timeout_s):
@@ -104,7 +108,9 @@ class Images:
         return _require_facts(name, facts)
 
     async def _tag(self, name: str) -> str:
-        """What the engine calls it: of what is built, what its directory held when it was first asked for."""
+        """Return the engine's name of an image. For a built image it depends on the directory's content at first
+        use.
+        """
         directory = directory_of(name)
         if directory is None:
             return name
@@ -113,7 +119,7 @@ class Images:
         return self._tags[name]
 
     async def _build(self, name: str, directory: Path, timeout_s: float, on_progress: Progress | None) -> str:
-        """The tag of what the directory holds by now."""
+        """Build the directory's current content and return its tag."""
         platform, failed = self._config.platform, partial(build_error, name)
 
         def work(client: DockerClient) -> str:
@@ -176,7 +182,7 @@ def _read_events(
     on_progress: Progress | None,
     failed: Callable[[str], ExecError],
 ) -> None:
-    """Read what the engine tells of a pull or a build until its end; what it says last goes into the error."""
+    """Read the events of a pull or a build until its end. Its last messages go into the error."""
     layers: dict[str, tuple[int, int]] = {}
     log = ""
     with closing(events):

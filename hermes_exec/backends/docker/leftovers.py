@@ -1,9 +1,9 @@
 """Removal of containers and their volumes, also of trees that the engine cannot remove.
 
-The engine holds a descriptor open for each level of a tree, so that a tree with more levels than it has descriptors
-stays for ever. The runner removes such trees before its container ends. After a runner that was killed our own program
-does it, in a container of its own. If it fails, that container stays: it is what reminds every driver of this engine
-not to try again, because a volume that a container refers to is not dangling.
+The engine holds a descriptor open for each level of a tree, so it never removes a tree with more levels than it has
+descriptors. The runner removes such trees before its container ends. After a killed runner, another container with the
+runner's program does it. If that fails, the container stays: it reminds every driver of this engine not to try again,
+because a volume that a container refers to is not dangling.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 15
-"""Longest wait for a runner that removes what its tenants have left."""
+"""Longest wait for a runner that removes leftovers of its slots."""
 WIPE_TIMEOUT_S = 60
-"""Longest wait for the removal of what a killed runner has left."""
+"""Longest wait for the removal of a killed runner's leftovers."""
 WIPE_LABEL = f"{PREFIX}wipe"
 TARGET = "/left"
 REFUSED = "the engine refuses although it is empty"
 GONE = (404, 409)
-"""Statuses of what is not there, or is being removed or used by others."""
+"""Statuses of objects that are gone, being removed, or used by others."""
 
 
 def remove(client: DockerClient, container: str, name: str | None = None) -> None:
-    """End a container in order and remove it with its anonymous volumes; one that is gone or being removed is fine.
+    """Stop a container and remove it with its anonymous volumes. One that is gone or being removed is fine.
 
-    If something else removed it, the volume with our state may be left: it is found by the container's name.
+    If another program removed it, its state volume may be left: it is found by the container's name.
     """
     from docker.errors import APIError
 
@@ -68,7 +68,7 @@ def _remove_container(client: DockerClient, container: str, attributes: Mapping[
 def remove_volumes(
     client: DockerClient, filters: dict[str, str], chosen: Callable[[Mapping[str, str]], object]
 ) -> None:
-    """Remove the volumes whose labels `chosen` accepts; one that is in use stays."""
+    """Remove the volumes whose labels `chosen` accepts. A volume in use stays."""
     for volume in client.api.volumes(filters=filters)["Volumes"] or ():
         if chosen(volume.get("Labels") or {}):
             _remove_volume(client, volume["Name"])
@@ -80,7 +80,7 @@ def _remove_volume(client: DockerClient, name: str) -> None:
 
 
 def _remove_or_wipe(client: DockerClient, name: str, mount: dict[str, Any], end: Callable[[], object]) -> None:
-    """Remove something by `end`; where the engine cannot, let our own program remove its content first."""
+    """Remove something by `end`. If the engine cannot, remove its content with the runner's program first."""
     failure = _failure(end)
     if failure is not None and _wipe(client, name, mount):
         failure = _failure(end)
@@ -91,7 +91,7 @@ def _remove_or_wipe(client: DockerClient, name: str, mount: dict[str, Any], end:
 
 
 def _failure(end: Callable[[], object]) -> str | None:
-    """Why the engine could not remove something; None when it did, or others do."""
+    """Return why the engine could not remove something; None if it did, or others do."""
     from docker.errors import APIError
 
     try:
@@ -102,7 +102,7 @@ def _failure(end: Callable[[], object]) -> str | None:
 
 
 def _wipe(client: DockerClient, name: str, mount: dict[str, Any]) -> bool:
-    """Remove the content of a mount in a container of its own, which stays when that fails."""
+    """Remove the content of a mount in a container for it, which stays on failure."""
     from docker.errors import APIError
     from requests import RequestException
 
@@ -118,7 +118,7 @@ def _wipe(client: DockerClient, name: str, mount: dict[str, Any]) -> bool:
 
 
 def _create(client: DockerClient, name: str, mount: dict[str, Any]) -> str:
-    """Create the container that is to wipe something; of two at the same time one is refused, by its name."""
+    """Create the container that wipes something. Its name makes the engine refuse a second one at the same time."""
     image = make_image(client)
     try:
         host = client.api.create_host_config(
@@ -142,8 +142,9 @@ def _create(client: DockerClient, name: str, mount: dict[str, Any]) -> str:
 
 
 def find_leftovers(client: DockerClient, *, retry: bool) -> dict[str, str]:
-    """What could not be removed before, and why. Of that which is wiped by now nothing is said, nor, with `retry`, of
-    anything that nobody works at: the engine is asked again.
+    """Return failed removals and their reasons, and remove containers of finished wipes.
+
+    With `retry`, containers of failed wipes are removed too, so that the engine is asked again.
     """
     from docker.errors import APIError
 
@@ -162,6 +163,6 @@ def find_leftovers(client: DockerClient, *, retry: bool) -> dict[str, str]:
 
 
 def advice_on(what: str) -> str:
-    """Say what to do about something that could not be removed."""
+    """Return the remedy for a failed removal."""
     kind, _, name = what.partition("-")
     return advice("docker", f"the {kind} {name[:24]}")

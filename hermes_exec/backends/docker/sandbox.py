@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 LOG_LINES = 40
 EXIT_TIMEOUT_S = 10.0
-"""Longest wait for the engine at the end of a program that did not close its pool, for each container."""
+"""Longest wait for the engine, for each container, when a program exits without closing its pool."""
 
 
 class CreatedContainer(NamedTuple):
-    """What a launch knows of the container that it made."""
+    """Facts of a container from its launch."""
 
     id: str
     name: str
@@ -54,7 +54,7 @@ class DockerSandbox:
         self._stream = stream
 
     async def open(self, argv: Sequence[str]) -> FdStream:
-        """See `Sandbox.open`. The first stream may be there already; later ones are made by the daemon."""
+        """See `Sandbox.open`. The first stream may exist already; the daemon makes later ones."""
         if self._stream is not None:
             stream, self._stream = self._stream, None
             return FdStream(stream.detach())
@@ -100,7 +100,7 @@ class DockerSandbox:
 
     def _suspect(self, code: int, oom: bool, failed: bool) -> Suspect:
         if failed:
-            # Docker itself could not do something, as when somebody starts the container anew.
+            # Docker itself failed, for example when another program restarts the container.
             return "outside"
         if oom:
             return "tenant" if self._container.exclusive else "unknown"
@@ -119,7 +119,7 @@ class DockerSandbox:
         return ""
 
     def host_pid(self) -> int | None:
-        """The main process of the container, as the engine's host numbers it; waits for the engine."""
+        """Return the main process of the container, as the engine's host numbers it; blocking."""
         state: Mapping[str, Any] = self._engine.call_now(lambda client: client.api.inspect_container(self.id)["State"])
         return int(state.get("Pid") or 0) or None
 
@@ -128,9 +128,9 @@ class DockerSandbox:
         self._engine.call_now(lambda client: client.api.kill(self.id, signal=number))
 
     async def destroy(self) -> None:
-        """Remove the container with its anonymous volumes; harmless when it is gone.
+        """Remove the container with its anonymous volumes. Does nothing if it is gone.
 
-        A cancelled caller waits for it, one whose deadline comes does not.
+        A cancelled caller waits for it, but not past its deadline.
         """
         self._drop_stream()
         with anyio.CancelScope(shield=True, deadline=deadline()) as scope:
@@ -139,7 +139,7 @@ class DockerSandbox:
             raise BackendUnavailable("the Docker daemon did not remove the container in time")
 
     def destroy_now(self, within_s: float = EXIT_TIMEOUT_S) -> None:
-        """The same in this thread; errors are swallowed."""
+        """Destroy in this thread; errors are ignored."""
         self._drop_stream()
         with contextlib.suppress(ExecError):
             self._engine.call_now(self._remove, within_s)
@@ -148,14 +148,14 @@ class DockerSandbox:
         remove(client, self.id, self._container.name)
 
     def _drop_stream(self) -> None:
-        """Close a first stream that nobody took."""
+        """Close a first stream that was never opened."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
 
 def _hijack(connection: object) -> int:
-    """A descriptor of our own for a hijacked connection; the SDK's objects are closed."""
+    """Return a new descriptor of a hijacked connection, and close the SDK's objects."""
     raw, response = getattr(connection, "_sock", None), getattr(connection, "_response", None)
     try:
         # TLS and the SDK's ssh transport are not plain sockets: their bytes cannot be read from a descriptor.

@@ -1,4 +1,4 @@
-"""The byte stream of a Docker exec: a hijacked connection whose output comes in frames of 8 bytes and a payload."""
+"""The byte stream of a Docker exec: a hijacked connection whose output has frames with 8 bytes of header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 class DockerStream(EngineStream):
-    """Reads give stdout alone; writes go to stdin as they are."""
+    """A stream whose reads return stdout alone. Writes go to stdin unchanged."""
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
@@ -22,7 +22,7 @@ class DockerStream(EngineStream):
         self._kind = STDOUT
 
     def demultiplex(self, data: bytes) -> bytes:
-        """Cut Docker's frames out of what came; what is not whole yet is kept as a count, never as bytes."""
+        """Remove Docker's frame headers. The rest of a frame is tracked as a count and never buffered."""
         size = len(data)
         if self._left >= size and self._kind != STDERR:
             self._left -= size

@@ -1,4 +1,4 @@
-"""An answer of the engine that comes in parts, and can be hung up on from another thread."""
+"""Streaming responses of the engine, which another thread can hang up on."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import requests
 
 CURRENT_RESPONSE: ContextVar[StreamingResponse | None] = ContextVar("CURRENT_RESPONSE", default=None)
-"""What is told of answers that come to this thread."""
+"""The object that tracks streaming responses in this thread."""
 
 
 class StreamingResponse:
-    """Holds the connection of one answer while it comes."""
+    """The connection of one streaming response, until it is read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,20 +25,20 @@ class StreamingResponse:
         self._hung_up = False
 
     def attach(self, response: requests.Response) -> None:
-        """It begins to come: nothing of its content was read yet."""
-        with self._lock, contextlib.suppress(OSError, ValueError, AttributeError):  # one without content has no socket
+        """Take over a response whose content has not been read yet."""
+        with self._lock, contextlib.suppress(OSError, ValueError, AttributeError):  # without content it has no socket
             self._connection = socket.socket(fileno=os.dup(response.raw.fileno()))
             self._shut()
 
     def detach(self) -> None:
-        """All of it was read: its connection may be another answer's now."""
+        """Release a response that was read. Its connection may carry another one now."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
 
     def hang_up(self) -> None:
-        """Nobody wants it any more: its reader meets the end at once, and the engine gives up what it does for it."""
+        """Cut the response off: its reader sees the end at once, and the engine abandons the work for it."""
         with self._lock:
             self._hung_up = True
             self._shut()

@@ -1,4 +1,4 @@
-"""A minimal image for a trial, which needs no registry: it holds nothing but the runner."""
+"""A minimal image for a trial, with nothing but the runner and without a registry."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ async def trial_image(engine: Engine) -> AsyncIterator[tuple[str, list[str]]]:
 
 
 def remove_image(client: DockerClient, name: str) -> None:
-    """Remove an image that `make_image` has made, also while a container of it exists."""
+    """Remove an image of `make_image`, even while a container of it exists."""
     client.api.remove_image(name, force=True)
 
 
 def make_image(client: DockerClient) -> str:
-    """Make an image that holds nothing but `/runner`, without a registry; its name."""
+    """Make an image with nothing but `/runner`, without a registry, and return its name."""
     runner = runner_binary.path("linux", str(client.info()["Architecture"]))
     data = archive(ArchiveEntry("runner", 0o755, runner.read_bytes()))
     tag = secrets.token_hex(6)

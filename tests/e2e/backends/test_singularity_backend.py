@@ -225,7 +225,7 @@ async def test_many_sandboxes_at_once(options: dict[str, Any]) -> None:
         ({"overlay": "ram"}, ConfigError, "overlay"),
         ({"volumes": ["/etc"]}, ConfigError, "source:target"),
         ({"limits": Limits(disk_mb=10)}, ConfigError, "disk_mb"),
-        ({"image": "docker://127.0.0.1:1/nothing", "no_https": True}, ImageError, "registry is not to be had"),
+        ({"image": "docker://127.0.0.1:1/nothing", "no_https": True}, ImageError, "registry is unreachable"),
     ],
     ids=lambda value: str(value)[:40],
 )

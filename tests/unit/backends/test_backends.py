@@ -275,7 +275,7 @@ def test_runner_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         runner_binary.find_runner()
     (tmp_path / "manifest.json").write_text('{"runner-linux-amd64": "00"}')
     (tmp_path / "runner-linux-amd64").write_bytes(b"changed")
-    with pytest.raises(BackendUnavailable, match="not the one that was built"):
+    with pytest.raises(BackendUnavailable, match="was changed after its build"):
         runner_binary.find_runner("linux", "amd64")
 
 
