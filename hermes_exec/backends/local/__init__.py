@@ -1,4 +1,4 @@
-"""Sandboxes that are a process tree on this host."""
+"""Sandboxes as process trees on this host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The local backend: a sandbox is a runner that is a child process of ours, in a session and a private directory of its
-own.
-"""
+"""The local backend: a sandbox is a runner that is a child process, in a session and a private directory of its own."""
 
 from __future__ import annotations
 
@@ -22,11 +20,11 @@ from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.errors import ConfigError, LaunchError
 
 PREFIX = "hermes-exec-"
-"""With which the names of the sandboxes' directories begin."""
+"""Prefix of the names of sandboxes' directories."""
 
 
 class LocalBackend(HostBackend):
-    """Runs sandboxes on this host."""
+    """A backend that runs sandboxes on this host."""
 
     name = "local"
     can_be_exclusive = False
@@ -38,7 +36,7 @@ class LocalBackend(HostBackend):
 
     @property
     def readonly_paths(self) -> tuple[str, ...]:
-        """What slots may read besides the system: the Python in use, and what the configuration names."""
+        """Paths that slots may read besides the system's: the Python in use and the configured paths."""
         return tuple(dict.fromkeys((*self._config.readonly_paths, sys.prefix, sys.base_prefix)))
 
     async def check(self, spec: LaunchSpec) -> None:

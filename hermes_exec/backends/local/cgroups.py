@@ -17,11 +17,11 @@ NAME = r"hermes-exec-[0-9a-f]+-"
 
 
 def remove_groups(directory: SandboxDirectory, patience_s: float = 5.0) -> None:
-    """Remove the cgroups that a runner has written down; one with processes is kept."""
+    """Remove the cgroups that a runner has recorded. A cgroup with processes is kept."""
     try:
         beginnings = (directory.sandbox / GROUPS_FILE).read_text("utf-8").splitlines()
     except (OSError, ValueError):
-        return  # a runner that ends by itself has removed both
+        return  # a runner that ends by itself removes the file and the cgroups
     deadline = time.monotonic() + patience_s
     for beginning in beginnings:
         parent, name = os.path.split(os.path.normpath(beginning))

@@ -1,4 +1,4 @@
-"""Sandboxes that are process trees on hosts which are reached by SSH."""
+"""Sandboxes as process trees on hosts reached by SSH."""
 
 from __future__ import annotations
 

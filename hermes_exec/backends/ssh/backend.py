@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class SSHBackend:
-    """Runs sandboxes on hosts that SSH reaches."""
+    """A backend that runs sandboxes on hosts reached by SSH."""
 
     name = "ssh"
     can_be_exclusive = False
@@ -35,7 +35,7 @@ class SSHBackend:
         self._hosts = Hosts(Host(config, host) for host in config.hosts)
 
     async def check(self, spec: LaunchSpec) -> None:
-        """See `Backend.check`: one host that can be used is enough."""
+        """See `Backend.check`. One usable host is enough."""
         check_host_sandbox(self.name, spec)
         await self._hosts.ask(Host.prepare, self._patience_s)
 

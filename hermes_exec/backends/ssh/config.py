@@ -19,7 +19,7 @@ _ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^]\s]+)\]|(?P<host>[
 
 
 class SSHHost(ConfigModel):
-    """One host. What is None is for `ssh_config` to say, or for the client's own default."""
+    """One host. For None, `ssh_config` or the client's own default decides."""
 
     host: str
     user: str | None = None
@@ -28,7 +28,7 @@ class SSHHost(ConfigModel):
     slots: SlotCount | None = None
     """Slots of a sandbox on this host; None for the pool's `slots_per_sandbox`."""
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Its share of the sandboxes, compared with that of other hosts."""
+    """Its share of the sandboxes, relative to the other hosts' weights."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class SSHHost(ConfigModel):
         return f"{name}:{self.port}" if self.port else name
 
     def claim(self, sandboxes: int) -> tuple[float, int]:
-        """How good a place this host is for one more sandbox while it has so many: the greatest of all hosts gets
+        """Return how well this host suits one more sandbox while it has so many. The host with the greatest value gets
         it.
         """
         return self.weight / (sandboxes + 1), -sandboxes
@@ -68,7 +68,7 @@ def _hosts(value: object) -> object:
 
 
 class SSHConfig(HelpedConfig):
-    """Sandboxes that are process trees on other hosts, reached by SSH."""
+    """Sandboxes as process trees on other hosts, reached by SSH."""
 
     backend: ClassVar[str] = "ssh"
     default_slots: ClassVar[int] = 64
@@ -80,28 +80,28 @@ class SSHConfig(HelpedConfig):
     ]
     """One host or several: `"[user@]host[:port]"`, or `{host, user, port, identity_file, slots, weight}`."""
     transport: Literal["auto", "openssh", "paramiko"] = "auto"
-    """`auto`: the system's OpenSSH client where there is one, else paramiko."""
+    """`auto`: the system's OpenSSH client if there is one, else paramiko."""
     identity_file: str | None = None
-    """Private key; None for those that the client finds itself, and the agent's."""
+    """Private key; None for the client's own keys and the agent's."""
     passphrase: SkipJsonSchema[Callable[[], str]] | None = Field(default=None, exclude=True, repr=False)
-    """A function that gives the passphrase of the key (in Python only). Nothing is ever asked on a terminal."""
+    """A function that returns the passphrase of the key (in Python only). Nothing ever prompts on a terminal."""
     known_hosts: str | None = None
-    """File of host keys; None for the client's own. With `accept-new` new keys are written there."""
+    """File of host keys; None for the client's own. With `accept-new`, new keys are written there."""
     host_keys: Literal["strict", "accept-new"] = "strict"
-    """Whether the key of a host that is not known yet is believed and kept. One that has changed never is."""
+    """Whether an unknown host's key is accepted and kept. A changed key never is."""
     ssh_config: str | None = None
     """Configuration of the client; None for `~/.ssh/config` and the system's."""
     connect_timeout_s: Annotated[float, Field(gt=0)] = 15.0
     readonly_paths: tuple[AbsolutePath, ...] = ()
-    """Further absolute paths of the host that slots may read, besides what the system needs."""
+    """Further absolute paths of the host that slots may read, besides the system's."""
     base_dir: AbsolutePath | None = None
-    """Directory of the host in which each sandbox makes its own private directory; None for its `$TMPDIR`, `/tmp`
-    or `/var/tmp`.
+    """Directory of the host in which each sandbox makes its own private directory; None for its `$TMPDIR`, `/tmp` or
+    `/var/tmp`.
     """
 
     @property
     def default_max_sandboxes(self) -> int:
-        """See `BackendConfig`: as many as there are hosts."""
+        """See `BackendConfig`: the number of hosts."""
         return len(self.hosts)
 
     def sizes(self, sandboxes: int, slots: int) -> Mapping[int, int]:
@@ -111,7 +111,7 @@ class SSHConfig(HelpedConfig):
         return Counter(host.slots or slots for host in islice(self._placements(), sandboxes))
 
     def _placements(self) -> Iterator[SSHHost]:
-        """Where one sandbox after the other is, while no host is away."""
+        """Yield the host of one sandbox after the other, while all hosts answer."""
         sandboxes = Counter(dict.fromkeys(range(len(self.hosts)), 0))
         while True:
             best = max(sandboxes, key=lambda index: self.hosts[index].claim(sandboxes[index]))

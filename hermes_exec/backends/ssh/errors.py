@@ -1,4 +1,4 @@
-"""What SSH clients say when a host cannot be reached, and what it means."""
+"""Messages of SSH clients about hosts that cannot be used, and their translation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ROWS = (
 
 
 def unavailable_error(host: SSHHost, text: str) -> ExecError:
-    """Return the error for what a client said, with the cause and what mends it."""
+    """Return the error for a client's message, with the cause and the remedy."""
     reason = " ".join(line for line in text.splitlines() if line.strip() and not line.startswith("@"))[-500:]
     entry = host.host if host.port in {None, 22} else f"[{host.host}]:{host.port}"
     scan = f"ssh-keyscan {host.host}" if host.port is None else f"ssh-keyscan -p {host.port} {host.host}"

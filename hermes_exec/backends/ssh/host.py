@@ -1,4 +1,4 @@
-"""One host: the runner is brought there once, and starts, tells of and ends sandboxes."""
+"""One host: the runner is installed there once, and starts, reports and ends sandboxes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ logger = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S = 60.0
 INSTALL_TIMEOUT_S = 600.0
 MAX_CALLS = 16
-"""Calls to a host that may be under way at once; each occupies a thread and a session of the connection."""
+"""Calls to a host that may run at once; each occupies a thread and a session of the connection."""
 BEGIN = "hermes-exec begins"
-"""Before it there may be whatever the start-up files of the user's shell print."""
+"""Marker before the output of a script: the start-up files of the user's shell may print anything before it."""
 PROBE = Path(__file__).with_name("probe.sh")
 
 
 class HostFacts(NamedTuple):
-    """What was found out about a host."""
+    """Facts of a host from its probe."""
 
     runner: str
     base: str
 
 
 class Host:
-    """See the module. Its methods block; `limiter` is for the threads that call them."""
+    """One host. Its methods block; `limiter` is for the threads that call them."""
 
     def __init__(self, config: SSHConfig, host: SSHHost) -> None:
         self.name = host.name
@@ -61,12 +61,12 @@ class Host:
             return self._open_transport
 
     def prepare(self) -> HostFacts:
-        """Have the runner there.
+        """Install the runner on the host and return the host's facts.
 
         Raises:
-            BackendUnavailable: the host cannot be reached, or is of another kind.
-            ConfigError: no directory there can be used.
-            LaunchError: the runner cannot be brought there.
+            BackendUnavailable: If the host is unreachable or not usable.
+            ConfigError: If no directory there is usable.
+            LaunchError: If the runner cannot be installed.
         """
         with self._lock:
             if self._facts is None:
@@ -78,7 +78,7 @@ class Host:
         facts = dict(line.split(" ", 1) for line in lines(done) if " " in line)
         if facts.get("system") != "Linux":
             system = facts.get("system") or (done.stdout + done.stderr).decode("utf-8", "replace")[-500:]
-            raise BackendUnavailable(f"ssh {self.name}: sandboxes need Linux, and its shell says {system!r}")
+            raise BackendUnavailable(f"ssh {self.name}: sandboxes need Linux, and its shell reports {system!r}")
         why = facts.get("unsafe", "set base_dir")
         if "base" not in facts:
             where = self._config.base_dir or "$TMPDIR, /tmp, /var/tmp and /dev/shm"
@@ -101,27 +101,31 @@ class Host:
         take = f"head -c {len(data)} >{new} && chmod 700 {new} && mv {new} {old} || {{ rm -f {new}; exit 1; }}"
         done = self._run(f"umask 077; {take}", stdin=data, timeout_s=INSTALL_TIMEOUT_S)
         if done.code == 0 and self._hash(path) == runner.sha256:
-            logger.info("the runner was brought to %s: %s", self.name, path)
+            logger.info("the runner was installed on %s: %s", self.name, path)
             return
         self._run(f"rm -f {new} {old}")
-        why = done.stderr.decode("utf-8", "replace").strip()[-500:] or "it arrived damaged, or cannot be executed"
+        why = (
+            done.stderr.decode("utf-8", "replace").strip()[-500:] or "it was damaged on the way, or cannot be executed"
+        )
         raise LaunchError(f"ssh {self.name}: the runner cannot be put at {path}: {why}")
 
     def _hash(self, path: str) -> str:
         return "".join(lines(self._run(f"{shlex.quote(path)} sha256")))
 
     def start(self, labels: Labels, lease_s: float) -> str:
-        """Start a sandbox; its base directory. Raises as `prepare`, and LaunchError with what the runner said."""
+        """Start a sandbox and return its base directory. Raises like `prepare`, and LaunchError with the runner's
+        message.
+        """
         base = f"{self.prepare().base.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/base"
         self._ask("start", "--base", base, "--owner", to_json(labels), "--lease-s", str(lease_s))
         return base
 
     def status(self, base: str) -> Mapping[str, Any]:
-        """What the runner's program says of a sandbox. Raises as `prepare`."""
+        """Return the runner's report on a sandbox. Raises like `prepare`."""
         return dict(self._ask("status", "--base", base))
 
     def end(self, base: str) -> bool:
-        """End a sandbox and remove its directory; whether nothing is left. Raises as `prepare`."""
+        """End a sandbox, remove its directory, and return whether nothing is left. Raises like `prepare`."""
         left = self._ask("end", "--base", base).get("left")
         if left:
             logger.warning("ssh %s: %s could not be removed", self.name, base)
@@ -135,15 +139,15 @@ class Host:
         self._run(f"kill -{int(number)} {int(pid)}")
 
     def sandbox_name(self, base: str) -> str:
-        """What a sandbox is called, by its base directory."""
+        """Return the name of a sandbox from its base directory."""
         return f"{self.name}:{base.rsplit('/', 2)[1]}"
 
     def sandboxes(self) -> list[Mapping[str, Any]]:
-        """Those of this user."""
+        """Return the runner's reports on this user's sandboxes."""
         return list(self._ask("list", "--base", self.prepare().base))
 
     def open(self, base: str, argv: Sequence[str]) -> FdStream:
-        """A stream to the runner's program."""
+        """Open a stream to the runner's program."""
         command = shlex.join([self.prepare().runner, *argv, "--base", base])
         return StreamAfter(self._transport.open(script(f"echo '{BEGIN}'; exec {command}")), f"{BEGIN}\n".encode())
 
@@ -157,14 +161,14 @@ class Host:
     ) -> CompletedCommand:
         return self._transport.run(script(f"echo '{BEGIN}'; {text}", *arguments), stdin, timeout_s)
 
-    def _ask(self, *argv: str) -> Any:  # noqa: ANN401 -- what the runner answers, as JSON has it
+    def _ask(self, *argv: str) -> Any:  # noqa: ANN401 -- JSON of the runner
         command = shlex.join([self.prepare().runner, *argv])
         done = self._run(f"exec {command}")
         try:
             answer = json.loads("".join(lines(done)))
         except ValueError:
             with self._lock:
-                self._facts = None  # it may have been removed: the next call looks again
+                self._facts = None  # the runner may have been removed: the next call installs it again
             errors = done.stderr.decode("utf-8", "replace").strip()[-500:]
             raise LaunchError(f"ssh {self.name}: the runner did not answer ({done.code}): {errors}") from None
         if isinstance(answer, dict) and "error" in answer:
@@ -173,10 +177,10 @@ class Host:
 
 
 def transport_for(config: SSHConfig, host: SSHHost) -> Transport:
-    """What reaches a host, as the configuration says, or what there is here.
+    """Return the transport to a host: the configured one, or an installed one.
 
     Raises:
-        BackendUnavailable: it is not installed.
+        BackendUnavailable: If it is not installed.
     """
     if config.transport != "paramiko" and has_openssh():
         return OpenSSH(config, host)
@@ -191,10 +195,10 @@ def transport_for(config: SSHConfig, host: SSHHost) -> Transport:
 
 
 def script(text: str, *arguments: str) -> str:
-    """A script for `sh`, whatever shell the user has there."""
+    """Return a script for `sh` that works with any login shell."""
     return f"exec {shlex.join(['/bin/sh', '-c', text, 'sh', *arguments])}"
 
 
 def lines(done: CompletedCommand) -> list[str]:
-    """What a script said after BEGIN."""
+    """Return the lines of a script's output after BEGIN."""
     return done.stdout.decode("utf-8", "replace").rpartition(f"{BEGIN}\n")[2].splitlines()

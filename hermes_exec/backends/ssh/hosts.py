@@ -1,4 +1,4 @@
-"""Several hosts: which of them gets the next sandbox, and which are left out for a while because they are away."""
+"""The choice among several hosts: which one gets the next sandbox, and which ones are skipped because they are away."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""How long a host that failed is left out, and at most after further failures; each pause is twice the one before."""
+"""How long a failed host is skipped after its first failure, and at most. Each further failure doubles the pause."""
 
 
 @dataclass(eq=False, slots=True)
 class HostState:
-    """What is known of a host: since it answered last it failed so often, for that reason. Times are the clock's."""
+    """A host with its sandboxes, and its failures since its last answer. Times are the clock's."""
 
     host: Host
     sandboxes: set[object] = field(default_factory=set)
@@ -36,18 +36,19 @@ class HostState:
 
 
 class Hosts:
-    """The hosts of a backend. Everything happens in its event loop."""
+    """The hosts of a backend. All methods run in its event loop."""
 
     def __init__(self, hosts: Iterable[Host], clock: Callable[[], float] = time.monotonic) -> None:
         self.states = [HostState(host) for host in hosts]
         self._clock = clock
 
     async def place(self, start: Callable[[Host, Callable[[], None]], Awaitable[T]]) -> T:
-        """Start a sandbox on the best host, and where that fails on the next. `start` is given a host, and a function
-        to call when the sandbox is gone.
+        """Start a sandbox on the best host, and after a failure on the next best.
+
+        `start` receives a host, and a function to call when the sandbox is gone.
 
         Raises:
-            ExecError: it failed on all hosts; with the reason of each. BackendUnavailable is retryable.
+            ExecError: If it failed on all hosts, with the reason of each. BackendUnavailable is retryable.
         """
         rest = self._due()
         while rest:
@@ -55,7 +56,7 @@ class Hosts:
             sandbox, began = object(), self._clock()
             gone = partial(chosen.sandboxes.discard, sandbox)
             chosen.sandboxes.add(sandbox)
-            chosen.left_out_until = began + _pause_s(chosen.failures)  # of one that was away: it is tried once
+            chosen.left_out_until = began + _pause_s(chosen.failures)  # a host that was away gets one try
             try:
                 launched = await start(chosen.host, gone)
             except BaseException as error:
@@ -71,7 +72,7 @@ class Hosts:
         raise mark_temporary(away) if isinstance(away, BackendUnavailable) else away
 
     def _due(self) -> list[HostState]:
-        """Those that are not left out; when all are, the one that is so for the shortest time."""
+        """Return the hosts that are not skipped, or else the host whose pause ends first."""
         now = self._clock()
         due = [state for state in self.states if state.left_out_until <= now]
         return due or [min(self.states, key=lambda state: state.left_out_until)]
@@ -80,7 +81,7 @@ class Hosts:
         """Ask all hosts at once, in threads. After the first answer the others have `patience_s` more.
 
         Raises:
-            ExecError: none has answered; with the reason of each.
+            ExecError: If no host has answered, with the reason of each.
         """
         began, due = self._clock(), self._due()
         answers: dict[Host, T] = {}
@@ -100,14 +101,14 @@ class Hosts:
                 tasks.start_soon(ask, state)
         for state in due:
             if state.host not in answers and state.failed_at < began:
-                problem = f"ssh {state.host.name}: no answer within {patience_s:g} s after that of another host"
+                problem = f"ssh {state.host.name}: no answer within {patience_s:g} s after another host's"
                 self._leave_out(state, temporarily_unavailable(problem), began)
         if not answers:
             raise self._away_error()
         return answers
 
     def _leave_out(self, state: HostState, error: ExecError | OSError, began: float) -> None:
-        """Leave out a host that failed in what was begun at that time. What fails together counts once."""
+        """Skip a host after a failure of work that began at `began`. Failures of concurrent work count once."""
         if not state.failures:
             logger.warning("%s is left out until it answers again: %s", state.host.name, error)
         state.error = error
@@ -122,7 +123,7 @@ class Hosts:
         state.failures, state.left_out_until = 0, -math.inf
 
     def _away_error(self) -> ExecError:
-        """The error when no host can be used."""
+        """Return the error if no host is usable."""
         errors = [state.error for state in self.states if state.error is not None]
         kinds = {type(error) if isinstance(error, ExecError) else LaunchError for error in errors}
         kind = kinds.pop() if len(kinds) == 1 else LaunchError

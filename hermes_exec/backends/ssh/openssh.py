@@ -1,4 +1,4 @@
-"""The system's OpenSSH client: one connection a host, for all commands and streams, that ends with this program."""
+"""The system's OpenSSH client: one connection to each host for all commands and streams. It ends with this program."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hermes_exec.backends.strict_path import make_private_directory
 LONGEST_TMPDIR = 52
 """Characters: the path of the client's socket below it has up to 51 more, and the system allows 103 (107 on Linux)."""
 CLIENT_FAILURE = 255
-"""Exit code of the client for failures of its own."""
+"""Exit code of the client for its own failures."""
 ASKPASS = '#!/bin/sh\nexec cat "$HERMES_EXEC_PASSPHRASE_FILE"\n'
 
 
 class OpenSSH:
-    """See `Transport`. What it says goes into a log in a private directory."""
+    """See `Transport`. The client's messages go into a log in a private directory."""
 
     def __init__(self, config: SSHConfig, host: SSHHost) -> None:
         self._config = config
@@ -62,7 +62,7 @@ class OpenSSH:
         """See `Transport.open`."""
         argv = self._command(command)
         child, stream = open_child(argv, self._private() / "streams.log", self._config.helper_environment())
-        # Its end is seen on the stream; somebody has to take its exit code.
+        # The stream shows the end of the child; this thread only collects its exit code.
         threading.Thread(target=child.wait, name="hermes-exec-ssh", daemon=True).start()
         return stream
 
@@ -128,7 +128,11 @@ class OpenSSH:
         return str(self._socket()).replace("%", "%%")
 
     def _connect(self) -> None:
-        """Have a connection; raises BackendUnavailable."""
+        """Connect if there is no connection.
+
+        Raises:
+            BackendUnavailable: If the host is unreachable.
+        """
         with self._attempts.attempt():
             if self._closed:
                 raise unavailable_error(self._host, CLOSED)
@@ -156,7 +160,7 @@ class OpenSSH:
             self._forget_passphrase()
 
     def _askpass(self) -> dict[str, str]:
-        """Variables that make the client take the passphrase from a file of ours."""
+        """Return variables that make the client read the passphrase from a private file."""
         if self._config.passphrase is None:
             return {}
         secret, script = self._private() / "passphrase", self._private() / "askpass"
@@ -173,13 +177,13 @@ class OpenSSH:
         if self._master is not None:
             if self._master.stdin is not None:
                 self._master.stdin.close()
-            # A forked child of this program may have the other end of its input too.
+            # Closing the input is not enough: a forked child of this program may hold its other end too.
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                     os.killpg(self._master.pid, number)
                     self._master.wait(timeout=5)
             self._master = None
-            self._forget_directory()  # the next one has its own
+            self._forget_directory()  # the next connection makes its own
 
     def _forget_passphrase(self) -> None:
         for name in ("passphrase", "askpass"):
@@ -193,5 +197,5 @@ def _write_anew(path: Path, text: str, mode: int) -> None:
 
 
 def has_openssh() -> bool:
-    """Whether there is an OpenSSH client."""
+    """Return whether an OpenSSH client is installed."""
     return shutil.which("ssh") is not None

@@ -1,4 +1,4 @@
-"""The same connection by paramiko, where no OpenSSH client is installed."""
+"""A connection by paramiko, for machines without an OpenSSH client."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hermes_exec.backends.ssh.transport import Attempts, CompletedCommand
 from hermes_exec.errors import BackendUnavailable
 
 SLICE_BYTES = 1 << 20
-"""More at once costs paramiko time in the square of it."""
+"""Most bytes in one call: paramiko's time grows with their square."""
 KEEPALIVE_S = 5
 
 
 class AcceptNew(paramiko.MissingHostKeyPolicy):
-    """Believes the key of a host that is not known yet, and keeps it in a file."""
+    """A policy that accepts the key of an unknown host, and keeps it in a file."""
 
     def __init__(self, known_hosts: Path) -> None:
         self._known_hosts = known_hosts
@@ -53,7 +53,7 @@ class Paramiko:
         try:
             with contextlib.closing(self._session(command if stdin else f"{command} </dev/null")) as channel:
                 channel.settimeout(timeout_s)
-                # The end of input is never said: said too late, it ends the whole connection.
+                # The end of input is never sent: if it were late, it would end the whole connection.
                 send(channel, stdin)
                 stdout = b"".join(iter(lambda: channel.recv(READ_BYTES), b""))
                 stderr = b"".join(iter(lambda: channel.recv_stderr(READ_BYTES), b""))
@@ -75,7 +75,7 @@ class Paramiko:
         self._drop()
 
     def _drop(self) -> None:
-        """Close what there is, also of a connection that is just being made: it is not waited for."""
+        """Close the connection, even while it is being opened."""
         for held in (self._client, self._connection):
             if held is not None:
                 held.close()
@@ -122,7 +122,7 @@ class Paramiko:
             address,
             port,
             username=host.user or settings.get("user"),
-            key_filename=[os.path.expanduser(name) for name in names] or None,  # type: ignore[arg-type] # several are taken
+            key_filename=[os.path.expanduser(name) for name in names] or None,  # type: ignore[arg-type] # a list is accepted
             passphrase=None if config.passphrase is None else config.passphrase(),
             look_for_keys=not names,
             allow_agent=identity is None,
@@ -133,7 +133,7 @@ class Paramiko:
         )
 
     def _load_host_keys(self, client: paramiko.SSHClient, usual: str) -> None:
-        """Load the keys of hosts that are known, and say what is done with others."""
+        """Load the keys of known hosts, and set the policy for others."""
         config = self._config
         known_hosts = Path(config.known_hosts or usual).expanduser()
         files = [known_hosts] if config.known_hosts else [known_hosts, Path("/etc/ssh/ssh_known_hosts")]
@@ -160,11 +160,11 @@ class Paramiko:
 
 
 def send(channel: paramiko.Channel, data: bytes) -> None:
-    """Send all of it."""
+    """Send all bytes."""
     for start in range(0, len(data), SLICE_BYTES):
         channel.sendall(data[start : start + SLICE_BYTES])
 
 
 def error_text(error: Exception) -> str:
-    """What an exception of paramiko's means, in words."""
+    """Return the text for an exception of paramiko."""
     return f"{type(error).__name__}: {error}"

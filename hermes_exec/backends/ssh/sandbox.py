@@ -50,7 +50,7 @@ class SSHSandbox:
         return SandboxStatus("alive")
 
     async def destroy(self) -> None:
-        """See `Sandbox.destroy`. Where the host is away its lease ends the sandbox."""
+        """See `Sandbox.destroy`. If the host is away, the lease ends the sandbox."""
         try:
             await in_thread(partial(self._host.end, self._base), self._host.limiter)
         finally:

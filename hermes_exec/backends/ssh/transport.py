@@ -1,4 +1,4 @@
-"""What an SSH client has to do here. All of it blocks, and is called in threads."""
+"""The contract of an SSH client. All methods block, and are called in threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_exec.aio.streams import FdStream
 
 
 class CompletedCommand(NamedTuple):
-    """A command of the host that has ended."""
+    """A finished command of the host."""
 
     code: int
     stdout: bytes
@@ -20,25 +20,25 @@ class CompletedCommand(NamedTuple):
 
 
 class Transport(Protocol):
-    """One connection to a host, made when it is first needed, and anew when it was lost."""
+    """One connection to a host, opened at first use and again after a loss."""
 
     def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
         """Run a command of the host's shell to its end.
 
         Raises:
-            BackendUnavailable: the host cannot be reached, or does not let us in.
+            BackendUnavailable: If the host is unreachable, or refuses the login.
         """
 
     def open(self, command: str) -> FdStream:
-        """The standard input and output of a command. Raises as `run`."""
+        """Start a command and return a stream of its standard input and output. Raises like `run`."""
 
     def close(self) -> None:
-        """Close the connection; harmless when repeated."""
+        """Close the connection. Repeated calls do nothing."""
 
 
 class Attempts:
-    """The lock for making a connection. Whoever waits for it while another's attempt fails shares that failure, instead
-    of waiting as long once more.
+    """The lock for opening a connection. Threads that wait for a failing attempt share its failure, so they do not wait
+    as long again.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Hold the lock, and remember what is raised meanwhile."""
+        """Hold the lock, and record an exception of the block."""
         asked_at = time.monotonic()
         with self.lock:
             if self._failure is not None and self._failed_at > asked_at:
@@ -61,7 +61,9 @@ class Attempts:
 
 
 class StreamAfter(FdStream):
-    """Takes over a stream and leaves out what comes before a line: what the start-up files of a shell print."""
+    """A stream without the lines before a marker, which start-up files of a shell may print. Takes over another
+    stream.
+    """
 
     def __init__(self, stream: FdStream, line: bytes) -> None:
         super().__init__(stream.detach())
