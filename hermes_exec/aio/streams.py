@@ -16,8 +16,10 @@ from anyio.abc import ByteStream
 
 from hermes_exec.aio.loop import asyncio_loop
 
+# Not the obvious code: see docs/why-not-obvious.md ("Read buffers below 128 KiB").
 READ_BYTES = 120 << 10
 """Most bytes of one read. A buffer of 128 KiB or more makes malloc map memory each time, which takes 10 µs."""
+# Not the obvious code: see docs/why-not-obvious.md ("Small pieces joined").
 JOINED_BYTES = 4096
 """Up to this size, joining the pending pieces costs less than writing them one by one."""
 

@@ -24,6 +24,7 @@ class Waker(Protocol):
         """Set the signal. Repeated calls do nothing."""
 
 
+# Not the obvious code: see docs/why-not-obvious.md ("Two ways to wait").
 class FutureWaker:
     """The waker for asyncio: an anyio.Event costs five times as much."""
 

@@ -21,7 +21,7 @@ def directory_of(image: str) -> Path | None:
     named = image.removeprefix(SCHEME)
     directory = Path(named).expanduser().absolute()
     if not named or not directory.is_dir():
-        raise ConfigError(f"image={image!r}: there is no directory {named!r}: name one that holds a {DOCKERFILE}")
+        raise ConfigError(f"image={image!r}: there is no directory {named!r}: name a directory with a {DOCKERFILE}")
     if not (directory / DOCKERFILE).is_file():
         raise ConfigError(f"image={image!r}: there is no {DOCKERFILE} in {str(directory)!r}")
     return directory

@@ -163,6 +163,7 @@ class Channel:
         except ProtocolError as error:
             self._lose(error)
 
+    # Not the obvious code: see docs/why-not-obvious.md ("One timer for all deadlines").
     async def _watch_deadlines(self) -> None:
         """Interrupt conversations at their deadlines. One timer serves all of them, so most calls never set one."""
         while True:
@@ -244,6 +245,7 @@ class Channel:
             self._lose(ChannelLost(f"the runner ended the stream: {reason}"))
         raise anyio.EndOfStream  # also if `replaced`: the HELLO of an older, abandoned stream came late
 
+    # Not the obvious code: see docs/why-not-obvious.md ("Acknowledgements ride along").
     def _acknowledge(self, conversation: Conversation) -> None:
         """Acknowledge a response with the next frame or keepalive; at once if many wait or this one frees much
         memory.

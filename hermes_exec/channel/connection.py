@@ -126,6 +126,7 @@ class ChannelConnection:
             ended.set()
 
         self._dispatch_all(reader.frames, dispatch)
+        # Not the obvious code: see docs/why-not-obvious.md ("Data without waking a task").
         if self._stream.deliver(take, on_end):
             await ended.wait()
             if failure is not None:

@@ -193,6 +193,7 @@ class Conversation:
 
         Returns when `sink` returns False, or when the next item is for `receive`. Exceptions of `sink` are raised here.
         """
+        # Not the obvious code: see docs/why-not-obvious.md ("Data without waking a task").
         ended, failure = anyio.Event(), None
 
         def pass_data() -> None:

@@ -1,4 +1,4 @@
-"""Sandboxes that are sandboxes of Modal."""
+"""Sandboxes as sandboxes of Modal."""
 
 from __future__ import annotations
 

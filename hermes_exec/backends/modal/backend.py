@@ -1,4 +1,4 @@
-"""The Modal backend: a sandbox is a sandbox whose main process is the runner."""
+"""The Modal backend: a sandbox is a Modal sandbox whose main process is the runner."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ LAUNCH_TAG = f"{PREFIX}launch"
 ROOTS_TAG = f"{PREFIX}slot-roots"
 LIMITED = "limit of the sandbox on Modal"
 LIFETIME_MARGIN_S = 3600
-"""How much longer a sandbox may live than its slots are lent."""
+"""How much longer a sandbox may live than its slots are acquired."""
 
 
 class ModalBackend:
-    """Runs sandboxes in one app of Modal."""
+    """A backend that runs sandboxes in one app of Modal."""
 
     name = "modal"
     can_be_exclusive = True
@@ -57,7 +57,7 @@ class ModalBackend:
         try:
             await self._client.call(self._client.hello)
         except LaunchError as error:
-            raise temporarily_unavailable(f"Modal is not to be had now, try again later: {error}") from error
+            raise temporarily_unavailable(f"Modal is unavailable now, try again later: {error}") from error
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> ModalSandbox:
         """See `Backend.launch`."""
@@ -79,7 +79,7 @@ class ModalBackend:
 
         app, launch = await self._client.app(), secrets.token_hex(8)
         options = self._options(spec)
-        # What is measured before is over before: a sandbox must not be believed to live longer than it does.
+        # Measured before the launch, so that the sandbox never seems to live longer than it does.
         ends_at = time.monotonic() + options["timeout"]
         tags = {**to_tags(labels), LAUNCH_TAG: launch, ROOTS_TAG: "own" if spec.own_roots else "shared"}
         gpus = f" with gpus={self._config.gpus!r}" if self._config.gpus else ""
@@ -88,10 +88,10 @@ class ModalBackend:
                 sandbox = await modal.Sandbox.create.aio(
                     *command(self._config, spec), app=app, image=image, tags=tags, **options
                 )
-                # It answers when the sandbox has started. Until there is a GPU for it, say, Modal lets it wait.
+                # This returns when the sandbox has started. Modal may delay it, for example until a GPU is free.
                 workdir = await workdir_of(sandbox)
         except BaseException:
-            # Modal may have made it though its answer did not come; one that is made still later ends with its lease.
+            # Modal may have made the sandbox though the answer was lost. One made even later ends with its lease.
             with anyio.move_on_after(ANSWER_S, shield=True), contextlib.suppress(Exception):
                 await self._end_all({LAUNCH_TAG: launch})
             raise
@@ -140,7 +140,7 @@ class ModalBackend:
         return await reap_each([info for _, info in sandboxes.values()], which, end)
 
     async def sandboxes(self) -> list[SandboxInfo]:
-        """See `Backend.sandboxes`. Modal tells of those that run."""
+        """See `Backend.sandboxes`. Modal lists running ones only."""
         return [info for _, info in await self._client.call(self._list_sandboxes)]
 
     async def _end_all(self, tags: Mapping[str, str]) -> None:
@@ -186,7 +186,11 @@ ENFORCED = ("cpus", "memory_mb")
 
 
 def check_options(config: ModalConfig, spec: LaunchSpec) -> str:
-    """The name of the image. ConfigError for what a sandbox cannot have."""
+    """Return the name of the image.
+
+    Raises:
+        ConfigError: If a sandbox cannot have the options.
+    """
     name = spec.image or config.image
     if not name:
         raise ConfigError("the modal backend needs an image: SandboxPool('modal', image='…')")
@@ -198,19 +202,19 @@ def check_options(config: ModalConfig, spec: LaunchSpec) -> str:
 
 
 def command(config: ModalConfig, spec: LaunchSpec) -> list[str]:
-    """The main process. What Modal adds to the image's variables is for its own programs."""
+    """Return the command of the main process. Variables that Modal adds to the image's are for its own programs."""
     argv = [RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s), "--unset", "MODAL_*"]
     return argv + volume_arguments(config.volumes, config.shared_volumes)
 
 
 def to_tags(labels: Labels) -> dict[str, str]:
-    """Labels as Modal takes them: of letters, digits and `._-`, at most 63."""
+    """Return labels as Modal accepts them: letters, digits and `._-`, at most 63."""
     strings = to_strings(replace(labels, host_id=_digest(labels.host_id)))
     return {name: value[:63] or "-" for name, value in strings.items()}
 
 
 def from_tags(tags: Mapping[str, str]) -> Labels | None:
-    """The labels among the tags of a sandbox; None when it is not one of ours."""
+    """Return the labels among the tags of a sandbox; None if it is not this library's."""
     labels, own = from_strings(tags), own_labels("").host_id
     if labels is not None and labels.host_id == _digest(own):
         return replace(labels, host_id=own)

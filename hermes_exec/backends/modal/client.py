@@ -1,7 +1,7 @@
-"""Modal behind its own client: calls in an event loop of their own, errors translated where they enter.
+"""Modal's client library: calls in an event loop of their own, errors translated at this boundary.
 
-The client works on asyncio alone. A loop in a thread serves drivers on trio and blocking ones as well, and goes on with
-what has to be finished when a caller is cancelled.
+The library works on asyncio alone. A loop in a thread also serves drivers on trio and blocking ones, and finishes
+cleanup after a caller is cancelled.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ANSWER_S = 30.0
-"""Longest wait for what Modal answers at once. The client itself tries again for up to a minute."""
+"""Longest wait for a quick answer of Modal. The client itself retries for up to a minute."""
 
 
 class Client:
-    """The client of one backend, imported at first use; what `call` is given runs in its event loop."""
+    """The client of one backend, imported at first use. `call` runs work in its event loop."""
 
     def __init__(self, app_name: str, environment: str | None) -> None:
         self._app_name = app_name
@@ -41,10 +41,10 @@ class Client:
         self._app: modal.App | None = None
 
     async def call(self, work: Callable[[], Awaitable[T]], within_s: float | None = ANSWER_S) -> T:
-        """Do something with the client. Cancelled here, it is cancelled there, and its end is waited for.
+        """Run work with the client. A cancelled caller cancels the work and waits for its end.
 
         Raises:
-            ExecError: as `translate_errors`; BackendUnavailable also when there is no answer within `within_s`.
+            ExecError: Like `translate_errors`. BackendUnavailable also if there is no answer within `within_s`.
         """
         portal = await anyio.to_thread.run_sync(self._ready)
         from hermes_exec.backends.modal.errors import translate_errors
@@ -59,7 +59,7 @@ class Client:
         )
 
     def call_now(self, work: Callable[[], Awaitable[T]], within_s: float) -> T:
-        """The same in this thread."""
+        """Run work like `call`, in this thread."""
         portal = self._ready()
         from hermes_exec.backends.modal.errors import translate_errors
 
@@ -78,8 +78,8 @@ class Client:
                 for name in ("token_id", "token_secret"):
                     value = str(modal.config.config.get(name) or "")
                     if not value.isascii() or not value.isprintable() or value != value.strip():
-                        raise ConfigError(f"the {name} of Modal has a line break, or letters that none has: {TOKEN}")
-                # At DEBUG the client's HTTP/2 logs all headers, Modal's token among them. Who sets this level has them.
+                        raise ConfigError(f"the {name} of Modal has a line break or an invalid character: {TOKEN}")
+                # At DEBUG, the client's HTTP/2 logs all headers with Modal's token, so it takes an explicit level.
                 headers = logging.getLogger("hpack")
                 if headers.level == logging.NOTSET:
                     headers.setLevel(logging.INFO)
@@ -88,14 +88,14 @@ class Client:
             return self._portal
 
     async def hello(self) -> None:
-        """Find out whether Modal lets us in."""
+        """Check that Modal accepts the credentials."""
         import modal
 
         client = await modal.Client.from_env.aio()
         await client.hello.aio()  # type: ignore[no-untyped-call]
 
     async def app(self, *, make: bool = True) -> modal.App | None:
-        """The app of the sandboxes; None where there is none and none is to be made."""
+        """Return the app of the sandboxes; None if it is missing and `make` is False."""
         import modal
 
         if self._app is None:
@@ -109,7 +109,7 @@ class Client:
         return self._app
 
     def close(self) -> None:
-        """End the event loop, with all that goes on in it; blocking. The client itself is the whole program's."""
+        """End the event loop and all work in it; blocking. Other parts of the program share the client itself."""
         with self._lock:
             entered, portal, self._open, self._portal = self._open, self._portal, None, None
         if entered is not None and portal is not None:

@@ -1,4 +1,4 @@
-"""What errors of Modal's client are here."""
+"""Translation of errors of Modal's client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROWS = (
     ErrorRow(LaunchError, "Modal refuses: {reason}", types=(modal_errors.ConflictError,)),
     ErrorRow(
         ConfigError,
-        "Modal refuses what was asked for: {reason}",
+        "Modal refuses the request: {reason}",
         types=(modal_errors.InvalidError, modal_errors.NotFoundError, ValueError),
     ),
     ErrorRow(partial(LaunchError, cause=ErrorCause.PROVIDER), "Modal: {kind}{reason}"),
@@ -51,12 +51,12 @@ def translate_errors() -> Iterator[None]:
     """Turn errors of the client into errors of this library, with Modal's own text.
 
     Raises:
-        BackendUnavailable: Modal does not let us in, or does not know this version of its client.
-        QuotaExceeded: there is no room for one more, or too many requests were made.
-        ImageError: an image was not built.
-        ConfigError: what was asked for is wrong, or names what is not there (a secret, a volume, an environment), or a
-            setting of the client is wrong.
-        LaunchError: everything else; another try may succeed.
+        BackendUnavailable: If Modal rejects the credentials or this version of its client.
+        QuotaExceeded: If Modal has no capacity, or received too many requests.
+        ImageError: If an image was not built.
+        ConfigError: If the request or a setting of the client is wrong, or names a missing secret, volume or
+            environment.
+        LaunchError: For everything else; another try may succeed.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Images: what a name means to Modal, built once by each backend and given the runner."""
+"""Images of Modal: each name is resolved and built once by a backend, with the runner added."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG_S = 10.0
 
 
 class Images:
-    """Those of one backend. They belong to the client's loop."""
+    """The images of one backend. They belong to the client's event loop."""
 
     def __init__(self, client: Client, config: ModalConfig) -> None:
         self._client = client
@@ -36,11 +36,11 @@ class Images:
         self._locks: dict[str, anyio.Lock] = {}
 
     async def ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> modal.Image:
-        """The image, built by Modal if it does not have it.
+        """Return the image; Modal builds it if it is missing.
 
         Raises:
-            ImageError: it cannot be built; with the end of Modal's log.
-            LaunchTimeout: it was not within `timeout_s`.
+            ImageError: If it cannot be built, with the end of Modal's log.
+            LaunchTimeout: If it took longer than `timeout_s`.
         """
         async with self._locks.setdefault(name, anyio.Lock()):
             if name not in self._built:
@@ -56,7 +56,7 @@ class Images:
     async def _build(self, name: str) -> modal.Image:
         from modal.exception import ImageBuildError
 
-        # Modal's own machines are of this kind. The file is added when a sandbox starts: the image stays as it is.
+        # Modal's machines are amd64. The file is added when a sandbox starts: the image itself is unchanged.
         image = self._define_image(name).add_local_file(find_runner("linux", "amd64").path, RUNNER)
         try:
             return await image.build.aio(await self._client.app())
@@ -83,12 +83,12 @@ class Images:
             )
         else:
             image = modal.Image.from_registry(name, secret=credentials)
-        return image.entrypoint([])  # else the runner would be an argument of the image's
+        return image.entrypoint([])  # else the runner would be an argument of the image's entrypoint
 
 
 @contextlib.contextmanager
 def report_progress(name: str, doing: str, on_progress: Progress | None) -> Iterator[None]:
-    """Tell of what takes long; an image that Modal has already is ready in a moment."""
+    """Report work that takes long. An image that Modal already has is ready in a moment."""
     if on_progress is None:
         yield
         return

@@ -56,7 +56,7 @@ class ModalSandbox:
         self._ended = False
 
     async def open(self, argv: Sequence[str]) -> FdStream:
-        """See `Sandbox.open`: the stream is one process beside the runner's."""
+        """See `Sandbox.open`. The stream is a process beside the runner's."""
         try:
             return FdStream((await self._client.call(partial(self._open, argv))).detach())
         except ExecError as error:
@@ -75,7 +75,7 @@ class ModalSandbox:
             return await self._client.call(self._status)
         except ExecError as error:
             if isinstance(error.__cause__, NotFoundError):
-                return SandboxStatus("dead", PostMortem("Modal knows the sandbox no more", suspect="outside"))
+                return SandboxStatus("dead", PostMortem("Modal no longer lists the sandbox", suspect="outside"))
             return SandboxStatus("unknown", detail=str(error))
 
     async def _status(self) -> SandboxStatus:
@@ -94,7 +94,7 @@ class ModalSandbox:
             reason = "Modal has ended it: it was terminated, preempted, or idle"
         else:
             reason = f"its runner ended with exit code {code}"
-            # Process 1 is an init of Modal's: a tenant of the whole sandbox can kill the runner, or use up memory.
+            # Process 1 is Modal's init: commands of an exclusive slot can kill the runner, or use up memory.
             suspect = "tenant" if self._exclusive and code not in OWN_EXIT_CODES else "unknown"
         return SandboxStatus("dead", PostMortem(reason, exit_code=code, log_tail=log, suspect=suspect))
 
@@ -115,7 +115,7 @@ class ModalSandbox:
                 self._client.call_now(self._end, EXIT_TIMEOUT_S)
 
     def signal_now(self, number: int) -> None:
-        """See `Signalable.signal_now`: Modal sends no signals, but ends a sandbox as when it is preempted."""
+        """See `Signalable.signal_now`. Modal sends no signals; it ends a sandbox as for a preemption."""
         if number != signal.SIGKILL:
             raise LaunchError("Modal sends no signals into a sandbox", sandbox=self.id)
         self._client.call_now(partial(terminate, self._sandbox), ANSWER_S)
@@ -129,17 +129,17 @@ class ModalSandbox:
 async def run(
     sandbox: modal.Sandbox, *argv: str, workdir: str | None = "/"
 ) -> modal.container_process.ContainerProcess[bytes]:
-    """Start the runner's program in a sandbox, in its client's loop."""
+    """Start the runner's program in a sandbox, in the client's event loop."""
     from modal.stream_type import StreamType
 
     return await sandbox.exec.aio(RUNNER, *argv, stderr=StreamType.DEVNULL, workdir=workdir, text=False)
 
 
 async def workdir_of(sandbox: modal.Sandbox) -> str:
-    """The WORKDIR of its image, in its client's loop: where a process starts for which nothing is said.
+    """Return the WORKDIR of the image, in the client's event loop: processes start there by default.
 
     Raises:
-        LaunchError: it ended while it started.
+        LaunchError: If the sandbox ended during its start.
     """
     from modal.exception import NotFoundError
 
@@ -157,7 +157,7 @@ async def workdir_of(sandbox: modal.Sandbox) -> str:
 
 
 async def terminate(sandbox: modal.Sandbox) -> None:
-    """End it, in its client's loop; one that Modal does not know any more has ended."""
+    """End a sandbox, in the client's event loop. A sandbox that Modal no longer lists has ended."""
     from modal.exception import NotFoundError
 
     with contextlib.suppress(NotFoundError):

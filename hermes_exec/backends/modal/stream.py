@@ -1,4 +1,4 @@
-"""The byte stream of a process in a sandbox: its stdin and stdout, carried between Modal's client and a socket."""
+"""The byte stream of a process in a sandbox: its stdin and stdout, copied between Modal's client and a socket."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ if TYPE_CHECKING:
     from modal.container_process import ContainerProcess
 
 MAX_REQUEST_BYTES = 1 << 20
-"""Of what is sent, so much goes in one request: each waits for its answer, so small ones are slow far away."""
+"""Most bytes sent in one request. Each request waits for its answer, so small ones are slow over a long distance."""
 FIRST = 0
-"""The first byte of a runner's output: a frame is shorter than 16 MiB."""
+"""First byte of a runner's output, because a frame is shorter than 16 MiB."""
 CLOSE_TIMEOUT_S = 5.0
 
 
 class Streams:
-    """Those that one backend has opened; an event loop holds its tasks weakly. Belongs to the client's loop."""
+    """The open streams of one backend, kept here because an event loop holds its tasks weakly. Belongs to the client's
+    loop.
+    """
 
     def __init__(self) -> None:
         self._carriers: set[asyncio.Task[None]] = set()
 
     async def open(self, process: ContainerProcess[bytes]) -> socket.socket:
-        """The end of a stream for a driver, whatever its event loop. The client library resumes what it carries by
-        offset when its own connection breaks; the stream ends when it gives up.
+        """Return the driver's end of a stream, for any event loop.
+
+        The client library resumes by offset when its own connection breaks. The stream ends when the library gives up.
         """
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs, limit=MAX_REQUEST_BYTES)
@@ -40,7 +43,7 @@ async def _carry(process: ContainerProcess[bytes], reader: asyncio.StreamReader,
         started = False
         async for data in process.stdout:
             if not started and data[0] != FIRST:
-                return  # text of an engine, which could not start the process
+                return  # text of an engine that could not start the process
             started = True
             writer.write(data)
             await writer.drain()
@@ -61,7 +64,7 @@ async def _carry(process: ContainerProcess[bytes], reader: asyncio.StreamReader,
         writer.close()
         for task in both:
             task.cancel()
-        # The process ends with its input, wherever nobody else ends it.
+        # The process ends with its input, even if nothing else ends it.
         with contextlib.suppress(Exception):
             await asyncio.wait_for(end(), CLOSE_TIMEOUT_S)
         await asyncio.gather(*both, return_exceptions=True)

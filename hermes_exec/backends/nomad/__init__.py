@@ -1,4 +1,4 @@
-"""Sandboxes that are jobs of a Nomad cluster."""
+"""Sandboxes as jobs of a Nomad cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Nomad backend: a sandbox is a job of its own, and Nomad's exec is only a pipe to the runner in it."""
+"""The Nomad backend: a sandbox is a job of its own, and Nomad's exec is only a pipe to its runner."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ POLL_S, MOST_POLL_S = 0.02, 0.25
 NS_PER_S = 10**9
 OPEN = (
     "this cluster has no ACLs: each task in it can do everything in it, as the root of its nodes too. Turn them on "
-    "(acl { enabled = true }), or say allow_open_api=True"
+    "(acl { enabled = true }), or set allow_open_api=True"
 )
 REACHABLE = (
-    "with this docker runtime a tenant that is root of a whole sandbox reaches the node's directories of its task: see "
-    "that other users of the nodes cannot pass Nomad's data_dir (mode 0700)"
+    "with this docker runtime, root in an exclusive slot reaches the node's directories of its task: make sure "
+    "that other users of the nodes cannot enter Nomad's data_dir (mode 0700)"
 )
 STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class NomadBackend:
-    """Runs sandboxes as jobs of one cluster."""
+    """A backend that runs sandboxes as jobs of one cluster."""
 
     name = "nomad"
     can_be_exclusive = True
@@ -72,7 +72,7 @@ class NomadBackend:
         """See `Backend.check`."""
         check_options(self._config, spec)
         if await self._is_open() and spec.min_isolation != "none" and not self._config.allow_open_api:
-            raise IsolationError(f"min_isolation={spec.min_isolation!r} cannot be had: {OPEN}")
+            raise IsolationError(f"min_isolation={spec.min_isolation!r} is impossible: {OPEN}")
         check_own_roots(self._config, spec)
 
     async def remarks(self) -> list[str]:
@@ -91,7 +91,7 @@ class NomadBackend:
         """See `Backend.launch`."""
         await self.check(spec)
         await self._purge_others(labels)
-        # The name is ours before Nomad knows of it: whatever answer is lost, the job can be ended by it.
+        # The name is chosen before the request: the job can be ended by it even if the answer is lost.
         name = f"{PREFIX}{secrets.token_hex(8)}"
         wanted = job(self._config, spec, labels, name, find_runner("linux"), await self._mhz(spec))
         gone = partial(purge, name=name)
@@ -105,7 +105,7 @@ class NomadBackend:
             with anyio.CancelScope(shield=True):
                 failure = await end_with_retries(partial(self._cluster.call, gone))
             if failure is not None:
-                logger.warning("the job %s is left to its lease: %s", name, failure)
+                logger.warning("the job %s could not be ended, its lease will end it: %s", name, failure)
             raise
         limits = limit_enforcement(self._config, spec)
         return NomadSandbox(self._config, self._cluster, PlacedJob(name, allocation, workdir, limits, spec.exclusive))
@@ -119,7 +119,7 @@ class NomadBackend:
                 self._purged = True
 
     async def _mhz(self, spec: LaunchSpec) -> int | None:
-        """What a limit of processors comes to on the slowest of the nodes: Nomad counts their clock."""
+        """Return a limit of processors in MHz of the slowest node, because Nomad counts clock rates."""
         if spec.limits.cpus is None:
             return None
         nodes = await self._cluster.call(nodes_of)
@@ -130,10 +130,10 @@ class NomadBackend:
         return max(1, math.ceil(spec.limits.cpus * min(per_core)))
 
     async def _wait_for_runner(self, allocation: str, spec: LaunchSpec) -> str:
-        """Wait until the runner is in the sandbox; the working directory of the image.
+        """Wait until the runner is in the sandbox, and return the working directory of the image.
 
-        A node whose exec is used in the moment in which a task starts may keep what was before (AllocState in Nomad's
-        client/allocrunner) until something happens to the task, such as a signal that does nothing to it.
+        A node whose exec is used while a task starts may keep an outdated state (AllocState in Nomad's
+        client/allocrunner) until the task has an event. A signal without effect is such an event.
         """
         pause_s, overlooked = POLL_S, False
         while True:
@@ -175,7 +175,7 @@ class NomadBackend:
                     output += await stream.receive()
             answer = json.loads(output)
             if answer["sha256"] != runner.sha256:
-                raise ConfigError(f"runner_source is another runner than that of this installation: {answer['sha256']}")
+                raise ConfigError(f"runner_source is not the runner of this installation: {answer['sha256']}")
             return str(answer["workdir"])
         except (ValueError, LookupError) as error:
             if isinstance(error, ExecError):
@@ -218,5 +218,5 @@ class NomadBackend:
         return sandboxes
 
     async def aclose(self) -> None:
-        """Close the connections; sandboxes and their streams have their own."""
+        """Close the connections. Sandboxes and their streams have their own."""
         self._cluster.close()

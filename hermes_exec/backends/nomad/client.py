@@ -1,4 +1,4 @@
-"""The client library of Nomad, with what the configuration and the environment say."""
+"""Nomad's client library, with settings of the configuration and the environment."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def open_session(connections: int) -> Session:
 
 
 def connect(config: NomadConfig, session: Session, token: str | None) -> Nomad:
-    """Return a client of the cluster with this token; None for that of the environment.
+    """Return a client of the cluster with this token; None for the environment's token.
 
     Raises:
-        BackendUnavailable: the client library is not installed.
-        ConfigError: a setting of the environment cannot be used.
+        BackendUnavailable: If the client library is not installed.
+        ConfigError: If a setting of the environment is invalid.
     """
     try:
         from nomad import Nomad
@@ -41,7 +41,7 @@ def connect(config: NomadConfig, session: Session, token: str | None) -> Nomad:
         raise BackendUnavailable(NOT_INSTALLED) from error
     settings = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
     options = {name: value for name, value in settings.items() if value is not None}
-    client = Nomad(**options)  # with what it knows of the environment
+    client = Nomad(**options)  # which reads the environment too
     try:
         options["address"] = address_of(client.address or f"{client.get_uri()}:{client.port}")
     except ValueError as error:
@@ -50,7 +50,7 @@ def connect(config: NomadConfig, session: Session, token: str | None) -> Nomad:
     return Nomad(
         **options,
         timeout=config.api_timeout_s,
-        verify=config.ca_cert or ssl.get_default_verify_paths().cafile or True,  # else that of `requests`
+        verify=config.ca_cert or ssl.get_default_verify_paths().cafile or True,  # True: the CA file of `requests`
         cert=(config.client_cert, config.client_key) if config.client_cert else None,
         session=session,
     )
@@ -59,13 +59,13 @@ def connect(config: NomadConfig, session: Session, token: str | None) -> Nomad:
 def _validate_token(text: str | None) -> str:
     token = (text or "").strip()
     if not token.isascii() or not token.isprintable():
-        raise ConfigError("the token of Nomad, or NOMAD_TOKEN, has letters that no token has")
+        raise ConfigError("the token of Nomad, or NOMAD_TOKEN, has an invalid character")
     return token
 
 
 def tls_context(config: NomadConfig, client: Nomad) -> ssl.SSLContext:
-    """Return the TLS settings of a stream, which are those of a client."""
+    """Return the TLS settings of a stream, which are the client's."""
     context = ssl.create_default_context(cafile=config.ca_cert)
-    if client.cert:  # that of the configuration, or of NOMAD_CLIENT_CERT and NOMAD_CLIENT_KEY
+    if client.cert:  # from the configuration, or from NOMAD_CLIENT_CERT and NOMAD_CLIENT_KEY
         context.load_cert_chain(*client.cert)
     return context

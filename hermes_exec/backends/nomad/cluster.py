@@ -1,4 +1,4 @@
-"""A Nomad cluster behind its client library: blocking calls in threads, errors translated where they enter."""
+"""A Nomad cluster behind its client library: blocking calls in threads, errors translated at this boundary."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CALLS = 16
-"""Calls that may be under way at once; each occupies a thread."""
+"""Calls that may run at once; each occupies a thread."""
 PREFIX = "hermes-exec-"
-"""With which the names of our jobs begin."""
+"""Prefix of the names of this library's jobs."""
 TASK = "sandbox"
 TASK_DIRECTORY = "hermes-exec"
-"""What is ours in the directory of a task."""
+"""This library's directory in the directory of a task."""
 LOG, LOG_BYTES = f"{TASK}/{TASK_DIRECTORY}/log", 8192
 OLDEST = (1, 8)
 RIGHTS = ["submit-job", "alloc-exec", "alloc-lifecycle"]
-"""What a token may have to do in its namespace; for programs on the nodes themselves one more."""
+"""Rights of a token in its namespace. Programs on the nodes themselves need one more."""
 DENIED_PAUSE_S = 1.0
-"""How long after a refusal Nomad is asked once more."""
+"""Pause after a refusal before Nomad is asked once more."""
 MAX_ANSWER_CHARS = 2000
-"""Characters of an answer that are told: a proxy's is a page."""
+"""Most characters of an answer in an error: a proxy answers with a page."""
 
 
 class Cluster:
@@ -58,15 +58,15 @@ class Cluster:
         self._answered = False
 
     async def call(self, work: Callable[[Nomad], T]) -> T:
-        """Do blocking work with the client in a thread; errors become ours (see `call_now`)."""
+        """Run blocking work with the client in a thread. Errors are translated (see `call_now`)."""
         return await self.run(partial(self.call_now, work))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do other blocking work in a thread."""
+        """Run other blocking work in a thread."""
         return await in_thread(work, self._limiter)
 
     async def make(self, work: Callable[[Nomad], T], unmake: Callable[[Nomad], object]) -> T:
-        """As `call` for work that makes something, which is unmade when nobody waits for it any more."""
+        """Run work that makes something, like `call`. If the caller stops waiting, `unmake` undoes it."""
 
         def undo(_: T) -> None:
             self.call_now(unmake)
@@ -74,17 +74,17 @@ class Cluster:
         return await launch_in_thread(partial(self.call_now, work), undo, self._limiter)
 
     def call_now(self, work: Callable[[Nomad], T]) -> T:
-        """As `call` in the calling thread.
+        """Run work in the calling thread, like `call`.
 
         Raises:
-            BackendUnavailable: nobody answers, which is retryable when somebody has before, or the token lacks a right.
-            ConfigError: Nomad refuses what was asked for.
-            NotThere, LaunchError: everything else that it reports.
+            BackendUnavailable: If there is no answer (retryable after an earlier answer), or the token lacks a right.
+            ConfigError: If Nomad refuses the request as wrong.
+            NotFound, LaunchError: For everything else.
         """
         return self._retry_denied(partial(self.ask_now, work))
 
     def ask_now(self, work: Callable[[Nomad], T]) -> T:
-        """The same for what a token need not allow."""
+        """Run work that a token need not allow, like `call_now`."""
         client = self.client()
         with self._translate_errors():
             done = work(client)
@@ -92,7 +92,9 @@ class Cluster:
         return done
 
     def _retry_denied(self, work: Callable[[], T]) -> T:
-        """Do something that Nomad may refuse. A server that has just started refuses everybody for a moment."""
+        """Run work that Nomad may refuse, and retry it once: a server that has just started refuses everything for a
+        moment.
+        """
         try:
             return work()
         except BackendUnavailable as error:
@@ -114,7 +116,7 @@ class Cluster:
         return False
 
     def client(self, token: str | None = None) -> Nomad:
-        """The client, made at the first call; with another token one of its own."""
+        """Return the client, which the first call makes. With another token, return a new one."""
         with self._lock:
             if self._session is None:
                 self._session = open_session(MAX_CALLS)
@@ -125,20 +127,20 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where the cluster is reached."""
+        """The address of the cluster."""
         return str(self.client().address)
 
     def is_open(self) -> bool:
-        """Whether this cluster lets in everybody; blocking.
+        """Return whether this cluster accepts any token; blocking.
 
         Raises:
-            BackendUnavailable: it cannot be reached, does not let us in, or is too old.
+            BackendUnavailable: If it is unreachable, refuses the token, or is too old.
         """
         self.call_now(lambda client: client.jobs.get_jobs(prefix=PREFIX))
         try:
             agent = self.ask_now(lambda client: client.agent.get_agent())
             build = str(agent["config"]["Version"]["Version"])
-        except (BackendUnavailable, LookupError, TypeError):  # it takes a further right to be told
+        except (BackendUnavailable, LookupError, TypeError):  # reading the version takes a further right
             build = ""
         version = re.match(r"(\d+)\.(\d+)", build)
         if version is not None and (int(version[1]), int(version[2])) < OLDEST:
@@ -154,9 +156,7 @@ class Cluster:
         return True
 
     async def log_tail(self, allocation: str) -> str:
-        """The end of the log of a sandbox's runner, which it takes a further right to read; empty where there is
-        none.
-        """
+        """Return the end of the log of a sandbox's runner, or "" if there is none. Reading it takes a further right."""
 
         def read(client: Nomad) -> str:
             client.client.stat.stat_file(allocation, LOG)  # reading a file that is not there returns the error as text
@@ -168,10 +168,10 @@ class Cluster:
             return ""
 
     async def open(self, allocation: str, command: Sequence[str], *, frames: bool = True) -> ExecStream:
-        """A stream to a program that is started in a task.
+        """Start a program in a task and return a stream to it.
 
         Raises:
-            LaunchError, BackendUnavailable: there is none.
+            LaunchError, BackendUnavailable: If there is no stream.
         """
         work = partial(self._open, allocation, command, frames)
         return await launch_in_thread(work, lambda stream: stream.close_now(), self._limiter)
@@ -203,7 +203,7 @@ class Cluster:
         return self._retry_denied(connect)
 
     def close(self) -> None:
-        """Close the connections; harmless when repeated."""
+        """Close the connections. Repeated calls do nothing."""
         if self._session is not None:
             self._session.close()
 
@@ -221,13 +221,13 @@ class Cluster:
                 raise self.explain(response.text.strip(), response.status_code) from error
             raise self.explain(str(response or error), failure=error) from error
         except InvalidJSONError as error:
-            problem = f"what answers at {self.address} is no Nomad: set address or NOMAD_ADDR"
+            problem = f"the server at {self.address} is not Nomad: set address or NOMAD_ADDR"
             raise BackendUnavailable(f"{problem} ({error})") from error
         except (RequestException, OSError) as error:
             raise self.explain(str(error), failure=error) from error
 
     def explain(self, reason: str, status: int | None = None, *, failure: Exception | None = None) -> ExecError:
-        """Return the error for an answer of Nomad that is no success, or for a failure in its place."""
+        """Return the error for an unsuccessful answer of Nomad, or for a failure without one."""
         names = {"address": self.address, "policy": self._policy()}
         error = translate(ROWS, reason[:MAX_ANSWER_CHARS], failure=failure, status=status, **names)
         if isinstance(error, BackendUnavailable) and NO_ANSWER in str(error):

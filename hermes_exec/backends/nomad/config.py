@@ -11,11 +11,15 @@ from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.model import AbsolutePath, ConfigModel, Volume
 
 OURS = frozenset({"args", "command", "entrypoint", "image", "image_pull_timeout", "pids_limit", "volumes"})
-"""What a task of the docker driver gets of this library."""
+"""Options of a task of the docker driver that this library sets."""
 
 
 def address_of(text: str) -> str:
-    """An address without a slash at its end. ValueError where it is none."""
+    """Return an address without a slash at its end.
+
+    Raises:
+        ValueError: If it is not an address.
+    """
     address = text.strip().rstrip("/")
     parts = urlsplit(address)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -30,45 +34,48 @@ def address_of(text: str) -> str:
 
 
 class NomadConstraint(ConfigModel):
-    """Which nodes can have a sandbox, as Nomad's block `constraint` says it."""
+    """Nodes that can have a sandbox, like Nomad's block `constraint`."""
 
     attribute: str | None = None
-    """Such as `${attr.cpu.arch}`, `${node.class}` or `${meta.disk}`; some operators have none."""
+    """For example `${attr.cpu.arch}`, `${node.class}` or `${meta.disk}`; some operators have none."""
     operator: str = "="
     value: str | None = None
 
 
 class NomadResources(ConfigModel):
-    """What a sandbox reserves beside what `limits` says."""
+    """Resources that a sandbox reserves besides `limits`."""
 
     cores: Annotated[int, Field(gt=0)] | None = None
     """Processors that no other task gets."""
     memory_max: Annotated[int, Field(ge=-1)] | None = None
-    """MiB that a sandbox may use where its node has them left, while `limits.memory_mb` is what it reserves; -1 for
-    all. The scheduler has to allow memory oversubscription.
+    """MiB that a sandbox may use if its node has them free, while it reserves `limits.memory_mb`; -1 for all. The
+    scheduler has to allow memory oversubscription.
     """
     disk: Annotated[int, Field(gt=100)] = 300
-    """MiB of the node's disk that are reserved; nothing enforces them. Nomad takes no less: it counts 100 for logs."""
+    """MiB of the node's disk to reserve; nothing enforces them. Nomad's minimum is above 100, which it counts for
+    logs.
+    """
     devices: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
-    """Devices by what Nomad calls them, and how many, as `{"nvidia/gpu": 2}`."""
+    """Devices by Nomad's names, and how many, such as `{"nvidia/gpu": 2}`."""
 
 
 class NomadConfig(BackendConfig):
-    """Sandboxes that are jobs of a Nomad cluster, one each."""
+    """Sandboxes as jobs of a Nomad cluster, one each."""
 
     backend: ClassVar[str] = "nomad"
     default_slots: ClassVar[int] = 8
 
     image: str | None = None
-    """Image of sandboxes for which the pool and the profile name none, as the driver on the nodes knows it."""
+    """Image of sandboxes if the pool and the profile name none, as the driver on the nodes knows it."""
     driver: Literal["docker", "singularity"] = "docker"
     """`singularity`: Apptainer, which Nomad's driver `raw_exec` starts."""
 
     address: str | None = None
-    """Address of a server or agent, as `https://nomad.example.org:4646`. None here and in the three below: what
-    `python-nomad` finds itself (`NOMAD_ADDR`, `NOMAD_TOKEN`, …), at last the agent of this host."""
+    """Address of a server or agent, such as `https://nomad.example.org:4646`. None, here and in the three options
+    below: the setting that `python-nomad` finds (`NOMAD_ADDR`, `NOMAD_TOKEN`, …), else this host's agent.
+    """
     token: SecretStr | None = None
-    """ACL token; docs/backends.md has the policy that it needs."""
+    """ACL token; docs/backends.md has its policy."""
     namespace: str | None = None
     region: str | None = None
     ca_cert: AbsolutePath | None = None
@@ -78,7 +85,7 @@ class NomadConfig(BackendConfig):
     api_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """Longest time for one answer of Nomad."""
     allow_open_api: bool = False
-    """Have slots with a `min_isolation` on a cluster without ACLs too, where each task can do everything in it."""
+    """Allow slots with a `min_isolation` on a cluster without ACLs too, where each task can control all of it."""
 
     datacenters: tuple[str, ...] = ("*",)
     node_pool: str | None = None
@@ -86,20 +93,20 @@ class NomadConfig(BackendConfig):
     priority: Annotated[int, Field(ge=1, le=32766)] | None = None
     resources: NomadResources = NomadResources()
     gpus: Annotated[int, Field(gt=0)] | Annotated[str, Field(pattern=r"^.+:[1-9]\d*$")] | None = None
-    """Number of GPUs of NVIDIA's, or Nomad's name of a device with a number, as `nvidia/gpu/Tesla T4:2`."""
+    """Number of NVIDIA GPUs, or Nomad's name of a device with a number, such as `nvidia/gpu/Tesla T4:2`."""
 
     runner_delivery: Literal["exec", "bind", "artifact"] = "exec"
     """How the runner gets into a sandbox: through Nomad's exec, for which the image needs a shell; mounted from
-    `runner_source`; or fetched from there by the node, with its checksum."""
+    `runner_source`; or fetched from there by the node, with its checksum.
+    """
     runner_source: str | None = None
     """For `bind` the path of the runner on each node (None: as on this host), for `artifact` its URL."""
     purge_on_start: bool = False
-    """End and remove what other pools with the same `run_id` have left, before the first sandbox: of those on this
-    host only what has lost its driver, of those on others all.
+    """End and remove leftovers of other pools with the same `run_id` before the first sandbox: on this host only those
+    without a driver, on other hosts all.
     """
     purge_on_shutdown: bool = True
-    """Remove the jobs of sandboxes that were ended; else Nomad keeps them, as `dead`, until it collects its garbage.
-    """
+    """Remove the jobs of ended sandboxes. Otherwise Nomad keeps them, as `dead`, until its garbage collection."""
 
     user: str | None = None
     """User of the container. None: root, and slots have users of their own."""
@@ -108,14 +115,15 @@ class NomadConfig(BackendConfig):
     volumes: tuple[Volume, ...] = ()
     """Paths of the node in the sandbox, as `source:target` or `source:target:ro`."""
     docker: dict[str, Any] = Field(default_factory=dict)
-    """Further options of the task, as Nomad's docker driver calls them, such as `{"shm_size": 268435456}`. The
-    password in `auth` is a secret here."""
+    """Further options of the task, by the names of Nomad's docker driver, such as `{"shm_size": 268435456}`. The
+    password in `auth` is a secret here.
+    """
     binary: str = "apptainer"
     """Name or path of Apptainer on the nodes; with `driver="singularity"`."""
 
     @property
     def devices(self) -> dict[str, int]:
-        """What `resources` and `gpus` ask for."""
+        """The devices of `resources` and `gpus`."""
         if self.gpus is None:
             return self.resources.devices
         gpus = self.gpus if isinstance(self.gpus, str) else f"nvidia/gpu:{self.gpus}"

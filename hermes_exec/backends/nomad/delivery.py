@@ -1,4 +1,4 @@
-"""How the runner comes into a task: the shell's words for it, and how it is started there."""
+"""Delivery of the runner into a task: the shell commands for it, and the command that starts it there."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ BOUND, FETCHED = "/hermes-exec/runner", "/hermes-exec/artifact"
 ROOT = (None, "0", "0:0", "root", "root:root")
 POLL_S = 0.02
 DELIVERY_TIMEOUT_S = 30.0
-"""How long a sandbox waits for its runner, or for its lease if that is longer, before it ends by itself."""
+"""How long a sandbox waits for its runner before it ends by itself; or for its lease, if that is longer."""
 ON_NODE = '"$(dirname "$NOMAD_TASK_DIR")"'
 IN_PLACE = "umask 066; mkdir -p {place} && cd {place} || exit; umask 022; "
 CLOSED = f"""umask 077; cd {ON_NODE} && chown 0:0 . && chmod 700 . && mkdir -p {TASK_DIRECTORY} \\
 && [ ! -L {TASK_DIRECTORY} ] && [ -O {TASK_DIRECTORY} ] && cd {TASK_DIRECTORY} || exit; umask 022; """
-"""Nomad lets each user of the node write to the directory of a task: it is closed, and what others have put there is
-not used."""
+"""Nomad lets each user of the node write to the directory of a task: it is closed, and files of others are not used."""
 TAKE = """w=$PWD; {there}echo "for $(uname -m)"; read n && head -c "$n" >part.$$ && chmod 755 part.$$ \\
 && mv part.$$ runner && r=$PWD/runner && {up}cd "$w" && exec "$r" here"""
-"""Takes the runner from standard input, after its size: what is not whole is never in its place."""
+"""Receives the runner from standard input, after its size. An incomplete runner is never moved into place."""
 COPY = """cp {source} part && echo '{sha256}  part' | sha256sum -c >&2 && chmod 755 part && mv part runner || exit; """
-"""Takes it from where others may have exchanged it."""
+"""Copies the runner from a path where others may have exchanged it."""
 UP = """until [ -S state/base/run/socket ]; do
 [ -e runner ] && ! grep -qs FATAL log || exit 1; sleep 0.02; done; """
-"""Waits on a node for what Apptainer has started, unless it says why not or the sandbox is given up."""
+"""Waits on a node until Apptainer's sandbox serves, unless its log has an error or the sandbox is given up."""
 WAIT = """trap 'exit 1' TERM; sleep {limit_s} & limit=$!; until [ -x runner ]; do
 kill -0 $limit 2>/dev/null || exit 1; sleep {poll_s} 2>/dev/null || sleep 1; done
 kill $limit; wait $limit 2>/dev/null; """
-"""What the main process does first where the runner is yet to come: it becomes the runner."""
+"""First commands of the main process if the runner is yet to come. The process becomes the runner."""
 
 
 def runner_command(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
-    """Return what starts the runner in a task where it has arrived; with `base` it speaks to the one that serves."""
+    """Return the command for the runner in a task after its delivery. With `base` it connects to the serving runner."""
     if config.driver == "singularity":
         start = 'exec ./runner "$@" --base state/base' if base else f'{UP}exec ./runner "$@"'
         return ["/bin/sh", "-c", f"cd {ON_NODE}/{TASK_DIRECTORY} || exit; {start}", "sh", *argv]
@@ -48,12 +47,14 @@ def runner_command(config: NomadConfig, *argv: str, base: bool = False) -> list[
 
 
 def runner_directory(config: NomadConfig) -> str:
-    """Return the directory of the runner in a container, which nobody else there can exchange."""
+    """Return the directory of the runner in a container. Other users there cannot exchange its files."""
     return STATE if config.user in ROOT else "/tmp/hermes-exec"
 
 
 def receive_command(config: NomadConfig) -> list[str]:
-    """What takes the runner in a task, unless it comes by itself, and says that it is there."""
+    """Return the command that receives the runner in a task, unless it comes by itself, and reports that it is
+    there.
+    """
     if config.runner_delivery != "exec":
         return runner_command(config, "here")
     return [
@@ -68,7 +69,7 @@ def _enter_directory(config: NomadConfig) -> str:
 
 
 def delivery_script(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> str:
-    """What a shell does until the runner is there."""
+    """Return the shell commands that run until the runner is there."""
     if config.runner_delivery == "exec":
         return _enter_directory(config) + WAIT.format(
             limit_s=math.ceil(max(spec.lease_s, DELIVERY_TIMEOUT_S)), poll_s=POLL_S
@@ -80,7 +81,7 @@ def delivery_script(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary)
 
 
 def artifacts(config: NomadConfig, runner: RunnerBinary) -> list[dict[str, Any]]:
-    """Return what the node fetches for a task."""
+    """Return the files that the node fetches for a task."""
     if config.runner_delivery != "artifact":
         return []
     options = {"checksum": f"sha256:{runner.sha256}"}

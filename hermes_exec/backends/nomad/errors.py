@@ -1,4 +1,4 @@
-"""What Nomad and its nodes say when something fails, and what it means."""
+"""Failures that Nomad and its nodes report, and their translation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, Image
 
 
 class NotFound(LaunchError):
-    """Raised when Nomad knows no such job, allocation or evaluation."""
+    """Raised when Nomad has no such job, allocation or evaluation."""
 
 
 NO_ANSWER = "Nomad does not answer"
@@ -34,7 +34,7 @@ ROWS = (
     ErrorRow(BackendUnavailable, NO_RIGHT, statuses=(401, 403)),
     ErrorRow(BackendUnavailable, NO_RIGHT, "Permission denied"),
     ErrorRow(NotFound, "Nomad: {reason}", ".", statuses=(404,)),
-    ErrorRow(BackendUnavailable, NO_ANSWER_AT + "(404 without a word, which is no Nomad)", statuses=(404,)),
+    ErrorRow(BackendUnavailable, NO_ANSWER_AT + "(404 without a text, so it is not Nomad)", statuses=(404,)),
     ErrorRow(ConfigError, REFUSED, statuses=(400,)),
     ErrorRow(
         ConfigError,
@@ -43,7 +43,7 @@ ROWS = (
     ),
     ErrorRow(LaunchError, "Nomad answered with {status}: {reason}"),
 )
-"""Failures of requests: no answer, or one that is no success."""
+"""Failed requests: no answer, or an unsuccessful one."""
 TASK_ROWS = (
     ErrorRow(
         ImageError,
@@ -58,12 +58,12 @@ TASK_ROWS = (
     ),
     ErrorRow(LaunchError, "the sandbox did not start: {reason}"),
 )
-"""What a node says of a task that ended before its runner was there."""
+"""Reports of a node on a task that ended before its runner was there."""
 PULL_FAILED = r"[Ff]ailed to (pull|find) |reference format|registry specification|image (not|name)"
 
 
 def is_denied(error: ExecError) -> bool:
-    """Return whether an error says that the token lacks a right."""
+    """Return whether an error means that the token lacks a right."""
     return DENIED in str(error)
 
 

@@ -18,10 +18,10 @@ MESSAGE_BYTES = 1 << 20
 
 
 class ExecStream(EngineStream):
-    """Owns the descriptor. Reads give stdout alone; what is written goes to stdin.
+    """A stream that owns the descriptor. Reads return stdout alone; writes go to stdin.
 
-    Nomad says `exited` of programs that run, and with code 0 of those that do not: its word ends the stream, and
-    nothing else follows from it.
+    Nomad reports `exited` for programs that still run, and code 0 for those that did not start. Its report ends the
+    stream and is used for nothing else.
     """
 
     def __init__(self, fd: int, websocket: WebSocket, *, frames: bool = True) -> None:
@@ -45,11 +45,15 @@ class ExecStream(EngineStream):
             self._held += data
 
     def demultiplex(self, data: bytes) -> bytes:
-        """See `EngineStream.demultiplex`; anyio.BrokenResourceError with what Nomad says when it closes."""
+        """See `EngineStream.demultiplex`.
+
+        Raises:
+            anyio.BrokenResourceError: If Nomad closes the stream, with its reason.
+        """
         parts: list[bytes] = []
         try:
             for text in self._websocket.messages(b"" if self._over else data):
-                parts.append(_stdout(text))  # noqa: PERF401 -- those before an error are kept
+                parts.append(_stdout(text))  # noqa: PERF401 -- keeps the parts before an error
         except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
             self._over = error
         if self._over is not None and not any(parts):
@@ -57,7 +61,7 @@ class ExecStream(EngineStream):
         return b"".join(parts)
 
     def close_now(self) -> None:
-        """See `FdStream.close_now`. The program is told: of a connection that is only dropped it hears nothing."""
+        """See `FdStream.close_now`. Sends the end to the program, which does not notice a dropped connection."""
         with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), self._order:
             super().send_nowait(self._websocket.message('{"stdin":{"close":true}}'))
         super().close_now()
@@ -70,4 +74,4 @@ def _stdout(text: str) -> bytes:
             raise anyio.EndOfStream
         return base64.b64decode((message.get("stdout") or {}).get("data") or "")
     except (ValueError, AttributeError, TypeError) as error:
-        raise anyio.BrokenResourceError(f"Nomad sent what is no message: {text[:200]}") from error
+        raise anyio.BrokenResourceError(f"Nomad sent an invalid message: {text[:200]}") from error

@@ -1,4 +1,4 @@
-"""The job of a sandbox: a specification and a configuration in the words of Nomad's API."""
+"""The job of a sandbox: a specification and a configuration in terms of Nomad's API."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from hermes_exec.backends.singularity.engine import OLDEST, Engine
 from hermes_exec.errors import ConfigError
 
 HIDDEN = "/sys/firmware"
-"""Where a container has the node's directories of its task, which take set-uid programs and device nodes: the engine
-mounts an empty file system over it after all others, so that nobody in the container reaches them."""
+"""Mount point of the node's directories of a task, which accept set-uid programs and device nodes. The engine mounts an
+empty file system over it after all others, so that no process in the container reaches them.
+"""
 DIRECTORIES = {"ALLOC": HIDDEN, "TASK": f"{HIDDEN}/data", "SECRETS": f"{HIDDEN}/tmp"}
 USUAL_DIRECTORIES = ("/alloc", "/local", "/secrets")
-"""The same where a runtime may have no such file system."""
+"""The usual mount points, for runtimes that may have no such file system."""
 IMAGE = f"{PREFIX}image"
 LEAST_MEMORY_MB, MEMORY_MB = 1024, 256
-"""What a sandbox reserves, and may use, where nothing is said: so much for each slot, and no less. Nomad has no task
-without a limit."""
+"""Memory that a sandbox reserves and may use by default: the second for each slot, but at least the first. Nomad has no
+task without a limit.
+"""
 NS_PER_S = 10**9
 KILL_S = 25
-"""How long the runner of a job that is ended may take to remove what its tenants have left, as Nomad could not."""
+"""How long the runner of an ended job may remove leftovers of its slots, because Nomad cannot."""
 HERE = "@here@"
-"""Stands for the directory of a sandbox until the node's shell knows it."""
+"""Placeholder for the directory of a sandbox, which only the node's shell knows."""
 
 
 def check_options(config: NomadConfig, spec: LaunchSpec) -> None:
@@ -44,13 +46,13 @@ def check_options(config: NomadConfig, spec: LaunchSpec) -> None:
         raise ConfigError(f"network=False and network_mode={config.docker['network_mode']!r} exclude each other")
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
         problem = "limits.disk_mb cannot be enforced on a job: leave it out (resources.disk reserves it)"
-        raise ConfigError(f"{problem}, or say best_effort_limits=True")
+        raise ConfigError(f"{problem}, or set best_effort_limits=True")
     if config.resources.cores is not None and spec.limits.cpus is not None:
         raise ConfigError("limits.cpus and resources.cores exclude each other")
 
 
 def check_own_roots(config: NomadConfig, spec: LaunchSpec) -> None:
-    """Raise NoOwnRoot where slots cannot have roots of their own."""
+    """Raise NoOwnRoot if slots cannot have their own roots."""
     if spec.own_roots and config.driver == "docker" and not config.docker.get("privileged"):
         raise NoOwnRoot(
             "a container of Nomad's docker driver has no user namespaces, and parts of its /proc are hidden: with "
@@ -59,30 +61,32 @@ def check_own_roots(config: NomadConfig, spec: LaunchSpec) -> None:
 
 
 def hides(config: NomadConfig) -> bool:
-    """Tell whether the runtime of a container is known to hide HIDDEN."""
+    """Return whether the runtime of a container is known to hide HIDDEN."""
     return config.docker.get("runtime", "runc") in {"runc", "crun"}
 
 
 def image_of(config: NomadConfig, spec: LaunchSpec) -> str:
-    """The image's name; empty when none is given."""
+    """Return the image's name, or "" if none is set."""
     return spec.image or config.image or ""
 
 
 def limit_enforcement(config: NomadConfig, spec: LaunchSpec) -> dict[str, str]:
-    """How each limit of a sandbox is enforced."""
+    """Return how each limit of a sandbox is enforced."""
     by_cgroup = {"cpus", "memory_mb", "pids"} if config.driver == "docker" or _needs_cgroups(spec) else set()
     return {name: "cgroup of the container" if name in by_cgroup else "not enforced" for name in spec.limits.total()}
 
 
 def _needs_cgroups(spec: LaunchSpec) -> bool:
-    """Whether Apptainer is to make cgroups, which not all nodes have: only for limits that somebody asked for."""
+    """Return whether Apptainer should make cgroups. Not all nodes have them, so only explicit limits need them."""
     return bool(limit_options(spec)) and not set(spec.limits.total()) <= spec.default_limits
 
 
 def job(
     config: NomadConfig, spec: LaunchSpec, labels: Labels, name: str, runner: RunnerBinary, mhz: int | None
 ) -> dict[str, Any]:
-    """What is registered, once: a job that is there is not changed. `mhz` is what `limits.cpus` comes to."""
+    """Return the job to register. It is registered once; an existing job is never changed. `mhz` is `limits.cpus` in
+    MHz.
+    """
     task = {
         "Name": TASK,
         "KillSignal": "SIGTERM",
@@ -116,7 +120,7 @@ def job(
         "Meta": {**to_strings(labels), IMAGE: image_of(config, spec)},
         "TaskGroups": [group],
     }
-    # A job of this name is never changed: that would end the sandbox.
+    # An existing job of this name is never changed, because a change would end the sandbox.
     job = {key: value for key, value in fields.items() if value is not None}
     return {"Job": job, "EnforceIndex": True, "JobModifyIndex": 0}
 
@@ -130,7 +134,7 @@ def _resources(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> dict[s
 
 
 def resource_request(job: Mapping[str, Any]) -> dict[str, int]:
-    """How much a job asks for, as the scheduler calls it, as far as it says so."""
+    """Return the amounts that a job requests, by the scheduler's names."""
     (group,) = job["TaskGroups"]
     resources = group["Tasks"][0]["Resources"]
     requested = {
@@ -168,7 +172,7 @@ def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: in
 
 
 def _docker_options(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> dict[str, Any]:
-    """Return the options of a container that the configuration and the limits say."""
+    """Return the options of a container from the configuration and the limits."""
     options = dict(config.docker)
     if options.get("readonly_rootfs") and not options.get("privileged"):
         target = STATE if runner_directory(config) == STATE else "/tmp"
@@ -199,8 +203,9 @@ def _docker_volumes(config: NomadConfig, runner: RunnerBinary) -> list[str]:
 
 
 def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> dict[str, Any]:
-    """Apptainer, started by the agent's user, which is root: a shell makes the directories, and leaves out mounts of
-    what this node does not have.
+    """Return a task that starts Apptainer as the agent's user, which is root.
+
+    A shell makes the directories, and omits mounts of paths that the node does not have.
     """
     directories: list[str] = []
 

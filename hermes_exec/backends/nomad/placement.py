@@ -1,4 +1,4 @@
-"""Where a job comes to: the node that the scheduler finds for it, or why there is none."""
+"""Placement of a job: the node that the scheduler finds for it, or why there is none."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ POLL_S = 0.02
 
 
 class Resource(NamedTuple):
-    """Something that the scheduler counts: its unit, the option that asks for it, and where a node tells how much it
-    has.
+    """A resource that the scheduler counts: its unit, the option that requests it, and where a node lists its
+    amount.
     """
 
     unit: str
@@ -43,16 +43,16 @@ RESOURCES = {
 
 
 def nodes_of(client: Nomad) -> list[Mapping[str, Any]]:
-    """Return all nodes of the cluster, with what they have."""
+    """Return all nodes of the cluster with their resources."""
     nodes: list[Mapping[str, Any]] = client.nodes.request(params={"resources": "true"}, method="get").json()
     return nodes
 
 
 async def wait_for_allocation(cluster: Cluster, evaluation: str, job: Mapping[str, Any]) -> str:
-    """Wait until the scheduler has found a node for a job; return the id of the allocation there.
+    """Wait until the scheduler has found a node for a job, and return the id of the allocation.
 
     Raises:
-        LaunchError: no node can have it, now (QuotaExceeded) or ever.
+        LaunchError: If no node can have it, now (QuotaExceeded) or ever.
     """
     while True:
         info: Mapping[str, Any] = await cluster.call(lambda client: client.evaluation.get_evaluation(evaluation))
@@ -68,7 +68,7 @@ async def wait_for_allocation(cluster: Cluster, evaluation: str, job: Mapping[st
 
 
 async def _list_nodes(cluster: Cluster) -> list[Mapping[str, Any]]:
-    """Return the nodes of the cluster, none where the token lacks the further right that it takes."""
+    """Return the nodes of the cluster; none if the token lacks the further right for it."""
     try:
         return await cluster.run(partial(cluster.ask_now, nodes_of))
     except ExecError:
@@ -78,8 +78,9 @@ async def _list_nodes(cluster: Cluster) -> list[Mapping[str, Any]]:
 def placement_error(
     metrics: Mapping[str, Any], job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]
 ) -> LaunchError:
-    """Return the error for a job that no node can have, with the scheduler's reasons: QuotaExceeded where that may
-    change. `nodes` are those of the cluster, as far as they are known.
+    """Return the error for a job that no node can have, with the scheduler's reasons: QuotaExceeded if that may change.
+
+    `nodes` are the known nodes of the cluster.
     """
     requested = resource_request(job)
     reasons = [f"{count} filtered by {why}" for why, count in (metrics.get("ConstraintFiltered") or {}).items()]

@@ -1,4 +1,4 @@
-"""One job: streams into its task, its state as the cluster sees it, its end."""
+"""One job: streams into its task, its state as the cluster reports it, its end."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from hermes_exec.backends.nomad.exec_stream import ExecStream
 
 DESTROY_TIMEOUT_S = 30.0
-"""Longest wait for a cluster that is to end a job."""
+"""Longest wait for a cluster to end a job."""
 
 
 class PlacedJob(NamedTuple):
-    """What a launch knows of the job that it has made."""
+    """Facts of a job from its launch."""
 
     name: str
     allocation: str
@@ -38,7 +38,7 @@ class PlacedJob(NamedTuple):
 
 
 class NomadSandbox:
-    """See `Sandbox`. It outlives streams, and agents that are restarted: its lease and `destroy` end it."""
+    """See `Sandbox`. It outlives streams and restarts of agents: its lease and `destroy` end it."""
 
     user: str | None = None
 
@@ -98,7 +98,7 @@ def send_signal(client: Nomad, allocation: str, name: str) -> None:
 
 
 def purge(client: Nomad, name: str, *, remove: bool = True) -> None:
-    """End a job and remove it; harmless when it is gone."""
+    """End a job and remove it. Does nothing if it is gone."""
     from nomad.api.exceptions import BaseNomadException, URLNotFoundNomadException
 
     try:
@@ -106,19 +106,19 @@ def purge(client: Nomad, name: str, *, remove: bool = True) -> None:
     except URLNotFoundNomadException:
         return
     except BaseNomadException as error:
-        if "job not found" not in str(getattr(error.nomad_resp, "text", "")):  # somebody else was first, just now
+        if "job not found" not in str(getattr(error.nomad_resp, "text", "")):  # another program was first
             raise
 
 
 def state_of(allocation: Mapping[str, Any], *, exclusive: bool) -> SandboxStatus:
-    """What the cluster says of a sandbox."""
+    """Return the state of a sandbox from its allocation."""
     state = str(allocation.get("ClientStatus"))
     events = events_of(allocation)
     if state not in {"complete", "failed", "lost"}:
         if [each.get("Type") for each in events].count("Started") > 1:
-            return SandboxStatus("dead", PostMortem("its task was started anew", suspect="outside"))
+            return SandboxStatus("dead", PostMortem("its task was restarted", suspect="outside"))
         # `unknown`: its node is away, and may come back.
-        return SandboxStatus("unknown" if state == "unknown" else "alive", detail=f"Nomad says {state}")
+        return SandboxStatus("unknown" if state == "unknown" else "alive", detail=f"Nomad reports {state}")
     ends = [each.get("Details") or {} for each in events if each.get("Type") == "Terminated"]
     details: Mapping[str, Any] = ends[-1] if ends else {}
     oom, code = details.get("oom_killed") == "true", details.get("exit_code")
@@ -131,13 +131,13 @@ def state_of(allocation: Mapping[str, Any], *, exclusive: bool) -> SandboxStatus
 def _suspect(code: int | None, oom: bool, exclusive: bool) -> Suspect:
     if oom:
         return "tenant" if exclusive else "unknown"
-    # PID 1 cannot be killed by SIGKILL from inside its own namespace; without a code it was the cluster's doing.
+    # PID 1 cannot be killed by SIGKILL from inside its own namespace; without a code, the cluster ended it.
     if code in {None, 137}:
         return "outside"
     return "tenant" if exclusive and code not in OWN_EXIT_CODES else "unknown"
 
 
 def events_of(allocation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What happened to the task, the oldest first."""
+    """Return the events of the task, the oldest first."""
     task: Mapping[str, Any] = (allocation.get("TaskStates") or {}).get(TASK) or {}
     return list(task.get("Events") or ())

@@ -1,4 +1,4 @@
-"""Sandboxes that are containers of Apptainer or Singularity, without any daemon."""
+"""Sandboxes as containers of Apptainer or Singularity, without a daemon."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The Singularity and Apptainer backend: a sandbox is a container whose process 1 is the runner, started as our
-child.
-"""
+"""The Singularity and Apptainer backend: a sandbox is a container whose process 1 is the runner, started as a child."""
 
 from __future__ import annotations
 
@@ -41,14 +39,14 @@ from hermes_exec.errors import ExecError, LaunchError
 
 logger = logging.getLogger(__name__)
 PREFIX = "hermes-singularity-"
-"""With which the names of the sandboxes' directories begin."""
+"""Prefix of the names of sandboxes' directories."""
 START_TIMEOUT_S = 60.0
-"""Longest wait for the runner of a new sandbox; its image is there already."""
+"""Longest wait for the runner of a new sandbox, whose image is there already."""
 POLL_S = 0.005
 
 
 class SingularityBackend(HostBackend):
-    """Runs sandboxes on this host, as the user of this process."""
+    """A backend that runs sandboxes on this host, as the user of this process."""
 
     name = "singularity"
     can_be_exclusive = True
@@ -101,7 +99,7 @@ class SingularityBackend(HostBackend):
 
     @asynccontextmanager
     async def trial_image(self) -> AsyncIterator[tuple[str, list[str]]]:
-        """See `TrialImage.trial_image`: a directory."""
+        """See `HasTrialImage.trial_image`. The image is a directory."""
         directory = await anyio.to_thread.run_sync(make_private_directory, "hermes-exec-image-")
         try:
             await anyio.to_thread.run_sync(_fill, directory)
@@ -113,7 +111,7 @@ class SingularityBackend(HostBackend):
     def _launch(
         self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path, given_up: threading.Event
     ) -> SingularitySandbox:
-        """A sandbox; what the engine refuses here, and may be done without, is tried once."""
+        """Launch a sandbox. A feature that the engine refuses here, and the sandbox can do without, is tried once."""
         runner = runner_binary.path()
         while True:
             on_disk = self._config.overlay != "memory" and "overlay" not in self._refused
@@ -162,7 +160,7 @@ class SingularityBackend(HostBackend):
         directory.remove(self._remove_as_fakeroot if os.geteuid() != 0 else None)
 
     def _remove_as_fakeroot(self, path: Path) -> None:
-        """Remove what belongs to the further users that `fakeroot` has given to a sandbox."""
+        """Remove files of the further users that `fakeroot` gave to a sandbox."""
         directory = make_private_directory("hermes-exec-image-")
         try:
             _fill(directory)
@@ -181,7 +179,7 @@ class SingularityBackend(HostBackend):
 
 
 def _fill(directory: Path) -> None:
-    """Make a root of a directory: the runner, and what is mounted by the engine."""
+    """Make a root directory with the runner and the mount points of the engine."""
     for name in ("dev", "etc", "proc", "root", "sys", "tmp", "var/tmp"):
         (directory / name).mkdir(parents=True)
     shutil.copy(runner_binary.path(), directory / "runner")
@@ -196,10 +194,10 @@ async def _set_when_cancelled(event: threading.Event) -> None:
 
 
 def _wait_for_runner(process: subprocess.Popen[bytes], directory: SandboxDirectory, given_up: threading.Event) -> int:
-    """Wait until the runner serves; its pid on this host.
+    """Wait until the runner serves, and return its pid on this host.
 
     Raises:
-        LaunchError: the engine ended before, or nothing came of it.
+        LaunchError: If the engine ended before, the launch was abandoned, or the time is over.
     """
     deadline, socket = time.monotonic() + START_TIMEOUT_S, base_of(directory) / "run" / "socket"
     while time.monotonic() < deadline:
@@ -209,12 +207,12 @@ def _wait_for_runner(process: subprocess.Popen[bytes], directory: SandboxDirecto
         if ended:
             raise start_error(directory.log_tail())
         if given_up.wait(POLL_S):
-            raise LaunchError("nobody waits for the sandbox any more")
+            raise LaunchError("the launch was abandoned")
     raise LaunchError(f"the sandbox did not start within {START_TIMEOUT_S:g} s: {directory.log_tail()[-500:]}")
 
 
 def _process_1(starter: int) -> int | None:
-    """Of what the engine has started the one that is process 1 of a namespace; others mount images."""
+    """Return the process that is process 1 of a namespace, among the engine's descendants; others mount images."""
     for child in descendants(starter):
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{child}/status").read_text("ascii", "replace")

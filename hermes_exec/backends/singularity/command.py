@@ -1,4 +1,4 @@
-"""What a sandbox is started with: a specification and a configuration in the words of the engine."""
+"""The command that starts a sandbox: a specification and a configuration in terms of the engine."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ CAPABILITIES = (
     "SETUID",
     "SYS_CHROOT",
 )
-"""What root of a sandbox has: as in a container of Docker, without device nodes (there is no cgroup that keeps them
-from the devices of the host) and raw sockets (the network may be the host's).
+"""Capabilities of root in a sandbox: those of Docker's default without device nodes, because no cgroup restricts
+them.
 """
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 HIDDEN = (
@@ -48,7 +48,7 @@ HIDDEN = (
     "/proc/timer_stats",
 )
 DEVICES = ("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module")
-"""What root of a sandbox may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
+"""Paths of /sys that root of a sandbox may read. It could write to the rest: cgroups and settings of the kernel."""
 UNSET_VARIABLES = (
     "APPTAINER_*",
     "SINGULARITY_*",
@@ -59,11 +59,11 @@ UNSET_VARIABLES = (
     "USER_PATH",
     "LD_LIBRARY_PATH=/.singularity.d/libs",
 )
-"""Variables that the engine sets in each sandbox, its own paths on the host among them."""
+"""Variables that the engine sets in each sandbox, among them its own paths on the host."""
 
 
 def limit_options(spec: LaunchSpec) -> dict[str, str]:
-    """Those limits of a sandbox that a cgroup can enforce, in the engine's options."""
+    """Return the engine's options for those limits of a sandbox that a cgroup can enforce."""
     limits = spec.limits
     values: dict[str, object] = {"--cpus": limits.cpus, "--pids-limit": spec.sandbox_pids}
     if limits.memory_mb is not None:
@@ -78,7 +78,7 @@ def limit_enforcement(spec: LaunchSpec, *, with_limits: bool) -> dict[str, str]:
 
 
 class Start(NamedTuple):
-    """A sandbox that is to be started: the image's path on its host, and where its changes and its limits are kept."""
+    """A sandbox to start: the image's path on its host, and whether changes are kept on disk and limits are set."""
 
     engine: Engine
     image: Path | str
@@ -88,8 +88,8 @@ class Start(NamedTuple):
 
 
 class LaunchSite(NamedTuple):
-    """Where a sandbox is started: its directory there, with a file `hosts`; by whom; what makes a directory in it,
-    and tells what the host has.
+    """Where a sandbox is started: its directory there, with a file `hosts`, and the user. `make` makes a directory in
+    it, and `exists` checks a path of the host.
     """
 
     directory: str
@@ -100,13 +100,13 @@ class LaunchSite(NamedTuple):
 
 
 def local_site(directory: SandboxDirectory, network: bool) -> LaunchSite:
-    """A place on this host."""
+    """Return the site of a sandbox on this host."""
     (directory.path / "hosts").write_text(_hosts(network), "utf-8")
     return LaunchSite(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
 
 
 def command(config: SingularityConfig, spec: LaunchSpec, start: Start, site: LaunchSite) -> list[str]:
-    """What starts the sandbox; the directories that it names are made."""
+    """Return the command that starts the sandbox, and make the directories in it."""
     home = _home() if spec.exclusive and not config.fakeroot and site.uid else None
     argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-umask", "--no-eval"]
     argv += _container_options(config, spec, start, site)
@@ -128,7 +128,7 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, site: Lau
 
 
 def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start, site: LaunchSite) -> list[str]:
-    """Return the engine's options for a sandbox, but for its home and its mounts."""
+    """Return the engine's options for a sandbox, except its home and its mounts."""
     argv = ["--pwd", "/", "--workdir", site.make("work"), "--no-mount", "bind-paths"]
     argv += ["--hostname", f"sandbox-{site.name[-8:].replace('_', '0')}"]
     if start.overlay_on_disk:
@@ -151,7 +151,7 @@ def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start
 
 
 def _home() -> str | None:
-    """The home of an ordinary user, which images do not have; root's is the image's."""
+    """Return the home of an ordinary user, which images lack; root's home is the image's."""
     try:
         home = pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
@@ -170,7 +170,7 @@ def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, site: Lau
         return
     yield from (_mount(path, path, read_only=True) for path in DEVICES if site.exists(path))
     if spec.exclusive and not spec.own_roots:
-        # Its tenant is root of this host; where slots have roots of their own, the runner does the same for each.
+        # The slot's user is root of this host. If slots have their own roots, the runner does the same for each.
         yield from (_mount(path, path, read_only=True) for path in READ_ONLY if site.exists(path))
         empty = site.make("empty")
         for path in filter(site.exists, HIDDEN):
@@ -178,7 +178,7 @@ def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, site: Lau
 
 
 def _mount(source: str, target: str, *, read_only: bool = False) -> str:
-    """A mount in the engine's words, which are one line of CSV."""
+    """Return a mount in the engine's format, one line of CSV."""
     words = ["type=bind", f"source={source}", f"destination={target}"]
     if read_only:
         words.append("readonly")

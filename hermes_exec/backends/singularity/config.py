@@ -11,7 +11,7 @@ from hermes_exec.config.model import AbsolutePath, Volume
 
 
 class SingularityConfig(HelpedConfig):
-    """Sandboxes that are containers of Apptainer or Singularity on this host, as root or as an ordinary user."""
+    """Sandboxes as containers of Apptainer or Singularity on this host, as root or as an ordinary user."""
 
     backend: ClassVar[str] = "singularity"
 
@@ -19,21 +19,22 @@ class SingularityConfig(HelpedConfig):
     launches_at_once: Annotated[int, Field(ge=1)] = 8
 
     image: str | None = None
-    """Image of sandboxes for which the pool and the profile name none: the path of a `.sif`, of a directory with a
-    root or of a `.def`, or an address (`docker://`, `oras://`, `docker-daemon:`, `docker-archive:`, …). Any
-    other name is one of a Docker registry.
+    """Image of sandboxes if the pool and the profile name none: the path of a `.sif`, of a directory with a root or of
+    a `.def`, or an address (`docker://`, `oras://`, `docker-daemon:`, `docker-archive:`, …). Any other name is one in a
+    Docker registry.
     """
     binary: str | None = None
-    """Name or path of the program; None for `apptainer`, or `singularity` where there is no such."""
+    """Name or path of the program; None for `apptainer`, or else `singularity`."""
     overlay: Literal["auto", "disk", "memory"] = "auto"
-    """Where a sandbox keeps what it changes of its image: beside its own directory on `disk`, or in `memory`, where
-    the administrator's `sessiondir max size` bounds it (64 MiB). `auto`: on disk where its file system allows it.
+    """Where a sandbox keeps changes of its image: beside its own directory on `disk`, or in `memory`, bounded by the
+    administrator's `sessiondir max size` (64 MiB). `auto`: on disk if its file system allows it.
     """
     fakeroot: bool = False
-    """Be root in the sandbox as an ordinary user; takes entries of this user in `/etc/subuid` and `/etc/subgid`."""
+    """Be root in the sandbox as an ordinary user. Takes entries of this user in `/etc/subuid` and `/etc/subgid`."""
     cache_dir: AbsolutePath | None = None
-    """Directory of the images that were built or converted; may be on a file system that several hosts share. None for
-    `~/.cache/hermes-exec/images`."""
+    """Directory of the images that were built or converted. Several hosts may share its file system. None for
+    `~/.cache/hermes-exec/images`.
+    """
     pull_policy: Literal["missing", "never"] = "missing"
     """Whether an image that is not in the cache is fetched or built."""
     no_https: bool = False
@@ -42,11 +43,13 @@ class SingularityConfig(HelpedConfig):
     volumes: tuple[Volume, ...] = ()
     """Paths of this host in the sandbox, as `source:target` or `source:target:ro`."""
     shared_volumes: tuple[Volume, ...] = ()
-    """The same, written to by all slots. Of `volumes` a slot with a root of its own has a view of its own, which ends
-    with it."""
+    """Like `volumes`, but all slots write to them. Of `volumes`, a slot with its own root has a private view, which
+    ends with the slot.
+    """
     gpus: Literal["all", "rocm"] | None = None
-    """`all`: NVIDIA's, with their libraries (`--nv`); `rocm`: AMD's. Some of them are chosen by
-    `CUDA_VISIBLE_DEVICES` in `env`."""
+    """`all`: NVIDIA's, with their libraries (`--nv`); `rocm`: AMD's. `CUDA_VISIBLE_DEVICES` in `env` selects some of
+    them.
+    """
     env: dict[str, str] = Field(default_factory=dict)
     """Further variables of the sandbox."""
     base_dir: AbsolutePath | None = None

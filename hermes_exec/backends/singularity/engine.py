@@ -1,4 +1,4 @@
-"""The program of the engine: which one there is, and what it can do for a sandbox."""
+"""The engine's program: its detection, and its options for a sandbox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 10)}
 
 
 class Engine(NamedTuple):
-    """One installed program; `family` is `apptainer` or `singularity-ce`."""
+    """An installed program; `family` is `apptainer` or `singularity-ce`."""
 
     path: str
     family: str
@@ -28,15 +28,15 @@ class Engine(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """With which variables of the environment begin that are for it."""
+        """Prefix of environment variables for it."""
         return "APPTAINER" if self.family == "apptainer" else "SINGULARITY"
 
 
 def find_engine(binary: str | None) -> Engine:
-    """The program of that name or path, or whichever there is; blocking.
+    """Return the program of that name or path, or an installed one; blocking.
 
     Raises:
-        BackendUnavailable: there is none, it does not answer, or it is too old.
+        BackendUnavailable: If there is none, it does not answer, or it is too old.
     """
     wanted = (binary,) if binary else ("apptainer", "singularity")
     path = next(filter(None, map(shutil.which, wanted)), None)
@@ -58,8 +58,8 @@ def find_engine(binary: str | None) -> Engine:
             return engine
     output = (done.stdout or done.stderr).strip()[:200]
     raise BackendUnavailable(
-        f"{path} says {output!r}: sandboxes need Apptainer 1.1 or SingularityCE 3.10 or newer; `binary` names another "
-        "one"
+        f"{path} reports {output!r}: sandboxes need Apptainer 1.1 or SingularityCE 3.10 or newer; set `binary` to "
+        "another one"
     )
 
 
@@ -80,12 +80,12 @@ def check_options(config: SingularityConfig, spec: LaunchSpec) -> None:
 
 
 def image_of(config: SingularityConfig, spec: LaunchSpec) -> str:
-    """The image's name; empty when none is given."""
+    """Return the image's name, or "" if none is set."""
     return spec.image or config.image or ""
 
 
 def fakeroot(engine: Engine) -> list[str]:
-    """What makes an ordinary user root of a sandbox."""
+    """Return the options that make an ordinary user root of a sandbox."""
     if engine.family != "apptainer":
         return ["--fakeroot"]
     # Without entries in /etc/subuid Apptainer would put a program for that name around the runner.
@@ -93,7 +93,9 @@ def fakeroot(engine: Engine) -> list[str]:
 
 
 def environment(config: SingularityConfig, engine: Engine) -> dict[str, str]:
-    """For the engine itself, and no variable of this process: its own would add mounts and variables to the sandbox."""
+    """Return the engine's environment, without variables of this process: they would add mounts and variables to the
+    sandbox.
+    """
     env = {f"{engine.prefix}ENV_{name}": value for name, value in config.env.items()}
     runtime = f"/run/user/{os.geteuid()}"
     if os.path.isdir(runtime):  # where systemd makes cgroups of ordinary users

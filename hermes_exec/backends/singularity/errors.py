@@ -1,4 +1,4 @@
-"""What the engine's words are here: about a sandbox that did not start, and about an image that was not built."""
+"""Translation of the engine's messages about a sandbox that did not start, and about an image that was not built."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hermes_exec.backends.image_errors import build_error, fetch_error
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError, QuotaExceeded
 
 RefusedFeature = Literal["overlay", "limits"]
-"""What some hosts refuse and a sandbox may be had without: changes of the image on disk, limits of the sandbox."""
+"""Features that some hosts refuse and a sandbox can do without: changes of the image on disk, limits of the sandbox."""
 WORDS = re.compile(r"^(?:\x1b\[\d*m)*(?:FATAL|ERROR)\s*:\s*(.*)", re.MULTILINE)
 
 
 class RefusedError(LaunchError):
-    """Raised when a sandbox did not start because of what could be done without; `error` is for who cannot."""
+    """Raised when a sandbox did not start because of an optional feature; `error` is for callers that require it."""
 
     def __init__(self, refused: RefusedFeature, message: str) -> None:
         self.refused = refused
@@ -51,7 +51,7 @@ ROWS = (
     ),
     ErrorRow(
         ConfigError,
-        "fakeroot cannot be had ({reason}): leave it out, or run `sudo usermod --add-subuids 100000-165535 "
+        "fakeroot is impossible ({reason}): leave it out, or run `sudo usermod --add-subuids 100000-165535 "
         "--add-subgids 100000-165535 $USER`",
         "(?i)subuid|subgid|newuidmap|fakeroot",
     ),
@@ -77,19 +77,19 @@ ROWS = (
 
 
 def start_error(log: str) -> ExecError:
-    """Return the error for what the engine, or the runner in the sandbox, has said last."""
+    """Return the error for the last messages of the engine, or of the runner in the sandbox."""
     words = " ".join(word.strip() for word in WORDS.findall(log))
-    return translate(ROWS, words[-1000:] or log.strip()[-1000:] or "it said nothing")
+    return translate(ROWS, words[-1000:] or log.strip()[-1000:] or "there is no message")
 
 
 def image_build_error(name: str, source: str, log: str) -> ExecError:
-    """Return the error for an image that was to be made of a source, with what the engine said."""
+    """Return the error for an image that was not built from a source, with the engine's messages."""
     words = WORDS.findall(log)
-    reason = (words[-1] if words else log.strip() or "the engine did not say why")[-1000:]
+    reason = (words[-1] if words else log.strip() or "the engine gave no reason")[-1000:]
     if ":" in source:
         return fetch_error(name, reason)
     if source.endswith(".def"):
-        # The last error says that a section failed; why it did stands above.
+        # The last error reports that a section failed; the reason is above it.
         return build_error(name, "\n".join(line for line in log.splitlines() if not line.startswith("INFO:")))
     return ImageError(
         f"this user cannot mount the file {name!r} (no access to /dev/fuse), and it cannot be made a directory either: "

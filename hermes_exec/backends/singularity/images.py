@@ -42,7 +42,11 @@ class Images:
         self._ready: dict[str, Path] = {}
 
     def check(self, name: str) -> None:
-        """ImageError when the image is a file that is not there, or may not be fetched; blocking."""
+        """Check that the image exists or may be fetched; blocking.
+
+        Raises:
+            ImageError: If it is a missing file, or may not be fetched.
+        """
         source = find(name)
         if isinstance(source, Source):
             self._check_policy(name, self._cache_path(source))
@@ -52,12 +56,12 @@ class Images:
             raise ImageError(f"the image {name!r} is not in the cache ({self._cache}), and pull_policy is 'never'")
 
     async def ensure(self, name: str, engine: Engine, timeout_s: float, on_progress: Progress | None) -> Path:
-        """The path of the image, which is built or converted if the cache does not have it.
+        """Return the path of the image, which is built or converted if the cache does not have it.
 
         Raises:
-            ImageError: it is not there, and may not or cannot be fetched or built.
-            ConfigError: there can be no cache.
-            LaunchTimeout: that took longer than `timeout_s`.
+            ImageError: If it is missing, and may not or cannot be fetched or built.
+            ConfigError: If there can be no cache.
+            LaunchTimeout: If it took longer than `timeout_s`.
         """
         ready = self._ready.get(name)
         if ready is None or not ready.exists():
@@ -94,7 +98,7 @@ class Images:
     async def _build(
         self, name: str, source: Source, path: Path, engine: Engine, on_progress: Progress | None, *, alone: bool
     ) -> None:
-        if alone:  # what killed builds have left
+        if alone:  # remove leftovers of killed builds
             for left in self._cache.glob(f"{path.name}.part-*"):
                 await anyio.to_thread.run_sync(remove_tree, left)
         part = Path(tempfile.mkdtemp(prefix=f"{path.name}.part-", dir=self._cache))
@@ -108,7 +112,7 @@ class Images:
             errors = await _run([*argv, str(part / "image"), source.argument], env, name, on_progress)
             if errors is not None:
                 raise image_build_error(name, source.argument, errors)
-            with contextlib.suppress(OSError):  # somebody was faster
+            with contextlib.suppress(OSError):  # another program was faster
                 os.rename(part / "image", path)
         finally:
             with anyio.CancelScope(shield=True):
@@ -116,8 +120,8 @@ class Images:
 
 
 async def _run(argv: list[str], env: Mapping[str, str], name: str, on_progress: Progress | None) -> str | None:
-    """Run a build; what it said if it failed. One that is not waited for any more is ended."""
-    with anyio.CancelScope(shield=True):  # a start that is called off half-way leaves its pipes open
+    """Run a build, and return its messages if it failed. If the caller stops waiting, the build ends."""
+    with anyio.CancelScope(shield=True):  # a start that is cancelled half-way leaves its pipes open
         process = await anyio.open_process(
             tie_to_parent(argv),
             env=env,

@@ -13,12 +13,12 @@ from hermes_exec.errors import PostMortem, Suspect
 
 
 def base_of(directory: SandboxDirectory) -> Path:
-    """The `--base` of the runner, as this host sees it."""
+    """Return the `--base` of the runner, as a path of this host."""
     return directory.path / "state" / "base"
 
 
 class SingularitySandbox(ChildSandbox):
-    """See `Sandbox`. The engine has no part in its streams: they lead to a socket in its directory."""
+    """See `Sandbox`. Its streams bypass the engine: they lead to a socket in its directory."""
 
     workdir = "/"
 
@@ -42,7 +42,7 @@ class SingularitySandbox(ChildSandbox):
 
     def _post_mortem(self) -> PostMortem:
         code = self._process.returncode
-        # Nothing in the sandbox can kill its process 1; what it may have brought about is the end of its memory.
+        # Nothing in the sandbox can kill its process 1, but it may have used up the memory.
         by_force = code in {137, -9}
         suspect: Suspect = "outside" if by_force and "memory_mb" not in self.limits else "unknown"
         if self._exclusive and code > 0 and not by_force and code not in OWN_EXIT_CODES:

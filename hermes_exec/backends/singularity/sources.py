@@ -1,4 +1,4 @@
-"""What the name of an image means: a file or a directory that is there, or what an image has to be built from."""
+"""Meaning of an image's name: an existing file or directory, or a source to build from."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ DAEMON_S = 30.0
 
 
 class Source(NamedTuple):
-    """What an image is built from: the argument for the engine, and what its content is known by."""
+    """A source of an image: the engine's argument, and a key for its content."""
 
     argument: str
     content: str
 
 
 def mounts_files() -> bool:
-    """Whether this user can mount the file of an image: root with a loop device, others with FUSE. Else images are kept
-    as directories.
+    """Return whether this user can mount the file of an image: root with a loop device, others with FUSE. Otherwise
+    images are kept as directories.
     """
     return os.geteuid() == 0 or os.access("/dev/fuse", os.R_OK | os.W_OK)
 
 
 def find(name: str) -> Path | Source:
-    """The path of an image that can be taken as it is, or what it has to be built from; blocking.
+    """Return the path of an image that is used as it is, or its source; blocking.
 
     Raises:
-        ImageError: it names a file that is not there.
-        ConfigError: it is built of a Dockerfile.
+        ImageError: If it names a missing file.
+        ConfigError: If it is built from a Dockerfile.
     """
     if name.startswith("dockerfile:"):
         raise ConfigError(f"image={name!r} is for the docker backend: name a definition (a .def file)")
@@ -74,7 +74,7 @@ def _daemon_image(reference: str) -> str:
     argv, env = ["docker", "image", "inspect", "--format", "{{.Id}}", reference], helper_environment("DOCKER_.*")
     try:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=DAEMON_S, check=False)
-    except subprocess.TimeoutExpired as error:  # by its name alone an image that was kept before would be taken for it
+    except subprocess.TimeoutExpired as error:  # the name alone could match an older cached image
         raise LaunchTimeout(f"the Docker daemon did not describe {reference!r} within {DAEMON_S:g} s") from error
     except OSError:
         return reference
@@ -82,8 +82,9 @@ def _daemon_image(reference: str) -> str:
 
 
 def _definition(path: Path) -> str:
-    """A definition is known by its text, and by the files that it copies or starts from, as the engine finds them: from
-    the working directory.
+    """Return a digest of a definition: its text, and the files that it copies or starts from.
+
+    Like the engine, this finds the files from the working directory.
     """
     text = path.read_text("utf-8", "replace")
     sections = re.findall(r"^%files[^\n]*\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL)

@@ -19,6 +19,7 @@ from hermes_exec.backends.ssh.errors import CLOSED, unavailable_error
 from hermes_exec.backends.ssh.transport import Attempts, CompletedCommand
 from hermes_exec.errors import BackendUnavailable
 
+# Not the obvious code: see docs/why-not-obvious.md ("Paramiko in slices").
 SLICE_BYTES = 1 << 20
 """Most bytes in one call: paramiko's time grows with their square."""
 KEEPALIVE_S = 5

@@ -146,7 +146,7 @@ async def test_names_of_the_environment_as_files_and_shells_leave_them(
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (200, b"<html>log in</html>", "is no Nomad"),
+        (200, b"<html>log in</html>", "is not Nomad"),
         (502, b"<html>" + b"x" * 9000, "502: <html>"),
         (500, b"No cluster leader", "No cluster leader"),
     ],
