@@ -24,7 +24,7 @@ class Waker(Protocol):
         """Set the signal. Repeated calls do nothing."""
 
 
-# Not the obvious code: see docs/why-not-obvious.md ("Two ways to wait").
+# Not the obvious code: see docs/why-not-obvious.md ("A future instead of an event").
 class FutureWaker:
     """The waker for asyncio: an anyio.Event costs five times as much."""
 

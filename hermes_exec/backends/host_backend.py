@@ -44,7 +44,7 @@ class HostBackend:
         return ended
 
     async def leftovers(self) -> list[str]:
-        """See `Leaves.leftovers`."""
+        """See `HasLeftovers.leftovers`."""
         return advise(await self.sandboxes())
 
     async def sandboxes(self) -> list[SandboxInfo]:

@@ -77,7 +77,7 @@ class DockerBackend:
             raise
 
     async def prefetch(self, spec: LaunchSpec) -> None:
-        """See `Prefetches.prefetch`."""
+        """See `CanPrefetch.prefetch`."""
         await self._ready(spec)
 
     async def _ready(self, spec: LaunchSpec) -> ImageFacts:
@@ -181,12 +181,12 @@ class DockerBackend:
         return sandboxes
 
     async def leftovers(self) -> list[str]:
-        """See `Leaves.leftovers`."""
+        """See `HasLeftovers.leftovers`."""
         leftovers = await self._engine.call(partial(find_leftovers, retry=False))
         return [f"{advice_on(what)}: {why}" for what, why in leftovers.items()]
 
     def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
-        """See `TrialImage.trial_image`."""
+        """See `HasTrialImage.trial_image`."""
         return trial_image(self._engine)
 
     async def aclose(self) -> None:

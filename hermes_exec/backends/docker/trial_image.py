@@ -24,7 +24,7 @@ COMMAND = ["/runner", "version"]
 
 @asynccontextmanager
 async def trial_image(engine: Engine) -> AsyncIterator[tuple[str, list[str]]]:
-    """See `TrialImage.trial_image`."""
+    """See `HasTrialImage.trial_image`."""
     name = await engine.call(make_image)
     try:
         yield name, COMMAND

@@ -65,7 +65,7 @@ class ModalBackend:
         return await self._client.call(partial(self._create, spec, labels, image), within_s=None)
 
     async def prefetch(self, spec: LaunchSpec) -> None:
-        """See `Prefetches.prefetch`."""
+        """See `CanPrefetch.prefetch`."""
         await self._ready(spec)
 
     async def _ready(self, spec: LaunchSpec) -> modal.Image:

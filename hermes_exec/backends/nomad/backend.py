@@ -76,7 +76,7 @@ class NomadBackend:
         check_own_roots(self._config, spec)
 
     async def remarks(self) -> list[str]:
-        """See `Remarkable.remarks`."""
+        """See `HasRemarks.remarks`."""
         remarks = [OPEN] if await self._is_open() else []
         if self._config.driver == "docker" and not hides(self._config):
             remarks.append(REACHABLE)

@@ -89,7 +89,7 @@ class SingularityBackend(HostBackend):
         return sandbox
 
     async def prefetch(self, spec: LaunchSpec) -> None:
-        """See `Prefetches.prefetch`."""
+        """See `CanPrefetch.prefetch`."""
         await self._ready(spec)
 
     async def _ready(self, spec: LaunchSpec) -> tuple[Engine, Path]:

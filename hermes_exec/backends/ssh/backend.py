@@ -76,7 +76,7 @@ class SSHBackend:
         return [info for _, _, info in await self._find_sandboxes()]
 
     async def leftovers(self) -> list[str]:
-        """See `Leaves.leftovers`."""
+        """See `HasLeftovers.leftovers`."""
         return advise(await self.sandboxes())
 
     async def _find_sandboxes(self) -> list[tuple[Host, str, SandboxInfo]]:
