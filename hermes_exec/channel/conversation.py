@@ -224,7 +224,7 @@ class Conversation:
             raise failure
 
     async def response(self) -> dict[str, Any]:
-        """Wait for the result; data that nobody received is dropped.
+        """Wait for the result; unreceived data is dropped.
 
         Raises:
             RemoteError: If the runner answered with an error.

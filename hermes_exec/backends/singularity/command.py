@@ -33,8 +33,7 @@ CAPABILITIES = (
     "SETUID",
     "SYS_CHROOT",
 )
-"""Capabilities of root in a sandbox: those of Docker's default without device nodes, because no cgroup restricts
-them.
+"""Capabilities of root in a sandbox: as in a Docker container, except device nodes, because no cgroup restricts them.
 """
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 HIDDEN = (

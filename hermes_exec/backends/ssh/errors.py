@@ -10,7 +10,7 @@ CLOSED = "the connection was closed"
 ROWS = (
     ErrorRow(
         BackendUnavailable,
-        "ssh {name}: its host key has changed, or somebody else answers: if that is right, ssh-keygen -R '{entry}' "
+        "ssh {name}: its host key has changed, or another host answers: if that is right, ssh-keygen -R '{entry}' "
         "forgets the old one (with -f FILE where known_hosts= names another file) ({reason})",
         "REMOTE HOST IDENTIFICATION HAS CHANGED|BadHostKey",
     ),

@@ -1,9 +1,9 @@
-# What kind of host this is, and where a program can be kept (cache) and sandboxes can be (base). $1 is the base directory that
-# is asked for, or empty. Needs a POSIX shell, and mktemp.
+# Reports the system and architecture of a host, a directory for the runner (cache) and one for sandboxes (base). $1 is the
+# configured base directory, or empty. Needs a POSIX shell and mktemp.
 umask 077
 user=$(id -u)
 
-# Whether only root and this user are in a group, as in the one that many systems make for each user.
+# Succeeds if only root and this user are in a group: many systems make such a group for each user.
 is_private() (
   names=' ' first= known=
   while IFS=: read -r name rest uid gid rest || [ "$name" ]; do
@@ -22,9 +22,9 @@ is_private() (
   [ "$first$known" = 11 ]
 )
 
-# Whether nobody but root and this user decides what is at a path without links: they own each directory on the way, and others
-# may write to none of them unless it is sticky, or lies below one of this user's that nobody else can enter. (For root that is
-# no reason: its slots have users of their own, and their working directories are below it.) Else it says why.
+# Succeeds if only root and this user decide where a path without links leads; otherwise it prints why not. They must own each
+# directory on the way. Others may not write to it, unless it is sticky or lies below a directory of this user that others cannot
+# enter. The latter does not count for root: root's slots have users of their own, whose working directories are below it.
 strict() (
   at=$1 why=
   while :; do
@@ -36,7 +36,7 @@ strict() (
     open=
     case $3:$1 in
       [1-9]*:??????[-S]??[-T]*) why= ;;
-      *:????????w[!tT]* | *:?????w???[!tT]+*) open=1 ;; # with an ACL the group is whomever that names
+      *:????????w[!tT]* | *:?????w???[!tT]+*) open=1 ;; # with an ACL, the group bits are for the users that it names
       *:?????w???[!tT]*) is_private "$4" || open=1 ;;
     esac
     [ "$open" ] && : "${why:=unsafe others may write to $at ($1, not sticky): chmod go-w, or +t}"
@@ -46,7 +46,7 @@ strict() (
   [ ! "$why" ] || { echo "$why" && return 1; }
 )
 
-# Whether a program that is put into a directory runs there.
+# Succeeds if a program in a directory can run.
 works() {
   try=$(mktemp -d "$1/.hermes-exec-try-XXXXXXXXXX") || return
   printf '#!/bin/sh\nexit 7\n' >"$try/try" && chmod 700 "$try/try" && "$try/try"
@@ -55,12 +55,12 @@ works() {
   [ $code = 7 ]
 }
 
-# The same for a directory that nobody else can write to, which is made.
+# Makes a private directory, and succeeds if a program in it can run.
 private() {
   mkdir -p "$1" && [ ! -L "$1" ] && [ -O "$1" ] && chmod 700 "$1" && works "$1"
 }
 
-# first WORD TEST DIRECTORY...: tells the first absolute one that passes, without links.
+# first WORD TEST DIRECTORY...: prints the first absolute directory that passes the test, without links.
 first() {
   word=$1 test=$2
   shift 2
