@@ -152,7 +152,7 @@ class Session:
             self._check()
             await self._ensure_open()
             if since is not None:
-                self._scope.channel.waited(since)
+                self._scope.channel.set_waiting_since(since)
             yield
         finally:
             self._pass_on()

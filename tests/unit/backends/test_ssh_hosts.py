@@ -201,15 +201,15 @@ HOST = st.builds(
 def test_sizes_are_those_of_the_sandboxes_that_come_whatever_went_before(
     hosts: list[dict[str, Any]], sandboxes: int, data: st.DataObject
 ) -> None:
-    hosts = FakeHosts(*({"host": f"h{index}", **host} for index, host in enumerate(hosts)))
-    slots = {host.name: host.slots or 64 for host in hosts.config.hosts}
+    fleet = FakeHosts(*({"host": f"h{index}", **host} for index, host in enumerate(hosts)))
+    slots = {host.name: host.slots or 64 for host in fleet.config.hosts}
 
     async def history() -> list[str]:
-        placed = await hosts.place(sandboxes)
+        placed = await fleet.place(sandboxes)
         ended = data.draw(st.sets(st.integers(0, sandboxes - 1)))
         for index in ended:
-            hosts.gone[index]()
-        return [name for index, name in enumerate(placed) if index not in ended] + await hosts.place(len(ended))
+            fleet.gone[index]()
+        return [name for index, name in enumerate(placed) if index not in ended] + await fleet.place(len(ended))
 
     found: dict[int, int] = Counter(slots[name] for name in anyio.run(history))
-    assert found == hosts.config.sizes(sandboxes, 64)
+    assert found == fleet.config.sizes(sandboxes, 64)
