@@ -105,7 +105,7 @@ def test_variables_become_options() -> None:
     }
     assert found.left_out == [
         "TERMINAL_MODAL_IMAGE is left out: it is about modal, not docker",
-        "TERMINAL_CONTAINER_DISK is left out: engines do not bound it: `slot_limits.disk_mb` bounds what a slot writes",
+        "TERMINAL_CONTAINER_DISK is left out: engines do not limit it: `slot_limits.disk_mb` limits a slot",
         "TERMINAL_OF_THE_FUTURE is left out: it means nothing here",
     ]
     resolve_config(found.options, DockerConfig)
