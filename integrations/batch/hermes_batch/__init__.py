@@ -1,4 +1,4 @@
-"""Batch runs: a file of prompts, a slot for each, a file of trajectories."""
+"""Batch runs: a file of prompts, a slot for each prompt, and a file of trajectories."""
 
 from __future__ import annotations
 

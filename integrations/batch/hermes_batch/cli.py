@@ -1,4 +1,4 @@
-"""`hermes-exec batch`: run a file of prompts, look at its results."""
+"""`hermes-exec batch`: run a file of prompts and view its results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hermes_exec.errors import ConfigError
 if TYPE_CHECKING:
     from hermes_batch.run import BatchResult
 
-app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in a slot of its own.")
+app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in its own slot.")
 _Out = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")]
 
 
@@ -42,37 +42,46 @@ class _ModelOptions(ModelOptions):
 
 @dataclass(frozen=True)
 class _RunOptions:
-    """Settings of a run that have the names and values of `BatchConfig`."""
+    """Options of a run with the same names and values as in `BatchConfig`."""
 
     extra: Annotated[
-        str, typer.Option("--extra", help="Unknown entries of a prompt: `refuse`, or keep them in its `metadata`.")
+        str, typer.Option("--extra", help="Unknown entries of a prompt: `refuse` them, or keep them in its `metadata`.")
     ] = "refuse"
     on_outage: Annotated[
         str,
-        typer.Option("--on-outage", help="When it is away for longer: `wait` on, or `stop` with the rest undone."),
+        typer.Option(
+            "--on-outage", help="If it is down for longer: keep waiting (`wait`), or `stop` and leave the rest undone."
+        ),
     ] = "wait"
-    retries: Annotated[
-        int, typer.Option("--retries", min=0, help="How often a prompt whose slot failed is worked on again.")
-    ] = 2
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = 4
-    system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="Told before each prompt.")] = None
+    retries: Annotated[int, typer.Option("--retries", min=0, help="How often to retry a prompt whose slot failed.")] = 2
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts to work on at a time.")] = 4
+    system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="System message before each prompt.")] = (
+        None
+    )
     distribution: Annotated[
         str | None,
-        typer.Option("--distribution", help="Draw each prompt's toolsets from it (`hermes-exec tools distributions`)."),
+        typer.Option(
+            "--distribution",
+            help="Distribution to draw each prompt's toolsets from (`hermes-exec tools distributions`).",
+        ),
     ] = None
     strict: Strict = False
     score_in: Annotated[
         str,
         typer.Option(
             "--score-in",
-            help="Where checks run: `sealed` (the work alone, in a clean slot), `slot` (as it was left) or `live` "
-            "(with its processes).",
+            help="Where checks run: `sealed` (only the work, in a clean slot), `slot` (the slot as the model left it) "
+            "or `live` (with its processes).",
         ),
     ] = "sealed"
-    check_timeout_s: Annotated[float, typer.Option("--check-timeout", metavar="SECONDS", help="Of one check.")] = 60.0
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first prompts.")] = None
-    seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling, where the model has seeds.")] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results that are in --out.")] = False
+    check_timeout_s: Annotated[
+        float, typer.Option("--check-timeout", metavar="SECONDS", help="Time limit of one check.")
+    ] = 60.0
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Use only the first prompts.")] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling, if the model supports seeds.")] = (
+        None
+    )
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results in --out.")] = False
 
 
 @app.command("run", epilog="Example: hermes-exec batch run prompts.jsonl --out runs/a --model embedded --workers 8")
@@ -93,12 +102,12 @@ def run(
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Work on every prompt in a slot of its own and write the trajectories.
+    """Work on every prompt in its own slot and write the trajectories.
 
-    A run that was ended, however that was, goes on with `batch resume`.
+    Continue a run that was interrupted with `batch resume`.
 
-    Exit codes: 0 when every prompt was scored or answered, 2 usage or configuration, 3 when some prompts could not be
-    for reasons outside of the model or were not done because its endpoint was away or the disk of --out full, 130
+    Exit codes: 0 if every prompt was scored or answered, 2 for usage or configuration errors, 3 if some prompts failed
+    for reasons outside the model or were not done because its endpoint was down or the disk of --out was full, 130 if
     interrupted.
     """
     from hermes_batch.config import BatchConfig
@@ -122,18 +131,18 @@ def run(
 @app.command("resume", epilog="Example: hermes-exec batch resume runs/a")
 def resume(
     out: _Out,
-    base_url: Annotated[str | None, typer.Option("--base-url", help="Where the endpoint is now.")] = None,
+    base_url: Annotated[str | None, typer.Option("--base-url", help="Current URL of the endpoint.")] = None,
     api_key: ApiKey = "none",
     parser: Parser = None,
-    workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Prompts to work on at a time.")] = None,
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was ended, with the settings that it was started with.
+    """Continue an interrupted run with its original settings.
 
-    No prompt that has a result is worked on again; those whose record may not be scored are. The dataset must be as it
-    was, or have more prompts at its end. Options given here take the place of the run's own; a key and secrets are not
-    written down with a run and have to be given again. Ends as `batch run` does.
+    Prompts that have a result are not repeated, unless their record may not be scored. The dataset must be unchanged,
+    except for more prompts at its end. Options given here replace the original ones. A key and secrets are not stored
+    with a run and must be given again. Exit codes are the same as for `batch run`.
     """
     from pydantic import SecretStr
 
@@ -148,7 +157,7 @@ def resume(
 
 @app.command("report", epilog="Example: hermes-exec batch report runs/a")
 def report(out: _Out, as_json: AsJson = False) -> None:
-    """Write report.html anew from the trajectories of a run."""
+    """Write report.html again from the trajectories of a run."""
     from hermes_batch.report.report import write_report
 
     path = write_report(out)
@@ -173,11 +182,11 @@ def show(out: _Out, as_json: AsJson = False) -> None:
         return
     show_results(stdout(), rows, settings.get("seconds") or None, total)
     if broken:
-        say(f"{broken} lines of {TRAJECTORIES} are no records")
+        say(f"{broken} lines of {TRAJECTORIES} are not records")
 
 
 def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a pool as a BatchConfig has them."""
+    """Return the settings of a pool in the form of BatchConfig."""
     own: dict[str, Any] = {name: settings.pop(name) for name in ("backend", "image") if name in settings}
     options = settings.pop("backend_options", None) or {}
     if not isinstance(options, dict):
@@ -186,8 +195,8 @@ def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notice(out: Path) -> str:
-    """What is printed when a signal ends a run."""
-    return f"ending all sandboxes; go on with it: hermes-exec batch resume {out}"
+    """Return the text to print when a signal interrupts a run."""
+    return f"ending all sandboxes; continue the run: hermes-exec batch resume {out}"
 
 
 async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:
@@ -221,5 +230,5 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
         show_results(stdout(), read_rows(result.out)[0], result.seconds, result.total)
         say(f"{result.out / TRAJECTORIES}\n{result.out / REPORT}")
     if result.stopped is not None:
-        say(f"the run was stopped: {result.stopped}\ngo on with it: hermes-exec batch resume {result.out}")
+        say(f"the run was stopped: {result.stopped}\ncontinue it: hermes-exec batch resume {result.out}")
     return exits.OK if result.complete and not result.unscored else exits.INFRA

@@ -1,4 +1,4 @@
-"""The columns of a record that are JSON text, and rows of earlier versions in the columns of today."""
+"""Record columns that hold JSON text, and the conversion of rows of earlier versions to the current columns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _EMPTY: Mapping[str, Any] = {
     "task_metadata": {},
 }
 JSON_COLUMNS = tuple(_EMPTY)
-"""The columns that can be empty or of any form. As text they have one type whatever is in them, in every reader."""
+"""The columns that can be empty or have any structure. As text they have the same type in every record, for every
+reader.
+"""
 
 
 def decode_list(record: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the list in a column of `JSON_COLUMNS`; an empty one where the record has none, or no JSON."""
+    """Return the list in a column of `JSON_COLUMNS`, or an empty list if the record has none or no JSON."""
     try:
         value = json.loads(record[name])
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -35,10 +37,10 @@ def decode_list(record: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of any version with the columns and types of today.
+    """Return a row of any version with the current columns and types.
 
-    Rows that were written without `messages` get those that their conversation re-reads as. They are not exportable:
-    it is not known whether these are the messages of the episode.
+    Rows without `messages` get messages that are re-read from their conversation. They are not exportable, because
+    these may differ from the messages of the episode.
     """
     if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved")):
         return row
@@ -59,7 +61,7 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _verdict_word(row: Mapping[str, Any]) -> str:
-    """The verdict as a word; earlier versions wrote true, false or null."""
+    """Return the verdict as a word. Earlier versions wrote true, false or null."""
     solved = row.get("solved")
     if isinstance(solved, str):
         return solved

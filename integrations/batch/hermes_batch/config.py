@@ -1,4 +1,4 @@
-"""What a batch run is asked to do."""
+"""The configuration of a batch run."""
 
 from __future__ import annotations
 
@@ -28,23 +28,28 @@ _LOOP = (
 class BatchConfig(ConfigModel):
     """The settings of `run_batch`.
 
-    `dataset` is a file of prompts (see `hermes_batch.dataset`), `extra` says what becomes of unknown entries in it
-    ("refuse", or "metadata": they are kept in the record), `out` is the directory of the results. `model` is a name for
-    `OpenAIModel` (with `base_url`, `api_key`, `parser`, `text_tools`, `stream`, `max_retries`, `wait_outage_s`, and
-    `request_timeout_s` as its `timeout_s`), "embedded", or a model object. A request waits up to `wait_outage_s`
-    seconds for an endpoint that is away; then its prompt returns to the queue, and the run waits on
-    (`on_outage="wait"`) or stops with the rest undone ("stop"; so it does, too, where the endpoint has never answered).
-    A prompt whose slot failed is worked on again, up to `retries` times, before it has a record. `backend`, `image` and
-    `backend_options` go to the pool; a prompt's own image wins over `image`. `workers` prompts are worked on at a time.
-    `limit` takes only the first prompts. `seed` makes the sampling of prompt i start from seed + i, where the model has
-    seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `max_turns`,
-    `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and `max_tool_seconds` bound an episode (see
-    `AgentLoop`); `parallel_calls` says which calls of a turn run at the same time ("safe", "all" or a number, see
-    `AgentLoop`). `score_in` and `check_timeout_s` are for the checks (see `hermes_agent.Scoring`); a prompt's own
-    `score_in` wins. With a `distribution` the toolsets of each prompt are drawn from it, with `seed` (default 0) and
-    the prompt's index, instead of `toolsets`; `strict` refuses toolsets that have no tool here. `tool_options` are
-    fields of `ToolOptions`. `overwrite` allows to replace the results of an earlier run in `out`; without it a
-    directory that has some is a ConfigError.
+    `dataset` is a file of prompts (see `hermes_batch.dataset`). `extra` decides about unknown entries in it ("refuse",
+    or "metadata": keep them in the record). `out` is the directory of the results.
+
+    `model` is a model name for `OpenAIModel` (with `base_url`, `api_key`, `parser`, `text_tools`, `stream`,
+    `max_retries`, `wait_outage_s`, and `request_timeout_s` as its `timeout_s`), "embedded", or a model object. A
+    request waits up to `wait_outage_s` seconds for an endpoint that is down. Then its prompt returns to the queue, and
+    the run keeps waiting (`on_outage="wait"`) or stops and leaves the rest undone ("stop"). A run whose endpoint has
+    never answered stops in either case. A prompt whose slot failed is retried up to `retries` times before its record
+    is written.
+
+    `backend`, `image` and `backend_options` are for the pool; a prompt's own image takes precedence over `image`.
+    `workers` prompts are worked on at a time. `limit` selects the first prompts. `seed` starts the sampling of prompt i
+    from seed + i, if the model supports seeds. `max_tokens` limits one completion; `temperature` and `sampling` are
+    passed to the model. `max_turns`, `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and
+    `max_tool_seconds` limit an episode, and `parallel_calls` sets which calls of a turn run at the same time ("safe",
+    "all" or a number); see `AgentLoop`.
+
+    `score_in` and `check_timeout_s` apply to the checks (see `hermes_agent.Scoring`); a prompt's own `score_in` takes
+    precedence. With a `distribution`, the toolsets of each prompt are drawn from it instead of `toolsets`, with `seed`
+    (default 0) and the prompt's index. `strict` refuses toolsets that have no available tool. `tool_options` are fields
+    of `ToolOptions`. `overwrite` replaces the results of an earlier run in `out`; without it, existing results raise
+    ConfigError.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -103,7 +108,7 @@ class BatchConfig(ConfigModel):
 
     @property
     def model_name(self) -> str:
-        """How the model is called in the records."""
+        """The name of the model in the records."""
         if self.model == EMBEDDED:
             return EMBEDDED_NAME
         return (
@@ -111,7 +116,11 @@ class BatchConfig(ConfigModel):
         )
 
     def make_model(self) -> Model | SessionModel:
-        """The model. Raises ConfigError when what it needs is not installed."""
+        """Return the model.
+
+        Raises:
+            ConfigError: If a package that the model needs is not installed.
+        """
         if not isinstance(self.model, str):
             model: Model | SessionModel = self.model
             return model
@@ -129,14 +138,20 @@ class BatchConfig(ConfigModel):
         )
 
     def toolsets_of(self, task: Task) -> tuple[str, ...]:
-        """The toolsets of a prompt: drawn for it, or those of the run. Raises ConfigError for unknown ones."""
+        """Return the toolsets of a prompt: drawn for it, or the run's.
+
+        Raises:
+            ConfigError: If a toolset is unknown.
+        """
         if self.distribution is None:
             select(self.toolsets, strict=self.strict)
             return self.toolsets
         return self._draw(self.distribution, task).toolsets
 
     def unavailable_tools(self, tasks: Sequence[Task]) -> tuple[str, ...]:
-        """What the run does without: toolsets that were drawn and have no tool here, or such tools of `toolsets`."""
+        """Return the drawn toolsets that have no available tool, or without a distribution the unavailable tools of
+        `toolsets`.
+        """
         if self.distribution is None:
             return select(self.toolsets).unavailable
         drawn = (self._draw(self.distribution, task).dropped for task in tasks)
@@ -146,7 +161,7 @@ class BatchConfig(ConfigModel):
         return draw_toolsets(distribution, self.seed or 0, task.index, strict=self.strict)
 
     def make_rollout(self, task: Task) -> Rollout:
-        """What is to be done for a prompt."""
+        """Return the rollout of a prompt."""
         messages = task.beginning
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
@@ -169,14 +184,16 @@ class BatchConfig(ConfigModel):
         )
 
     def make_pool(self, images: Sequence[str | None] = ()) -> SandboxPool:
-        """The pool, large enough for all workers at the same time, for prompts with these images. Raises ConfigError
-        for what cannot be.
+        """Return the pool, large enough for all workers at the same time, for prompts with these images.
+
+        Raises:
+            ConfigError: If the settings contradict each other or the backend.
         """
         options = {**self.backend_options}
         for name in ("backend", "image"):
             if name in options:
                 raise ConfigError(
-                    f"{name} is a setting of the run itself: BatchConfig({name}=…), not in backend_options"
+                    f"{name} is a setting of the run: use BatchConfig({name}=…) instead of backend_options"
                 )
         if self.slots_per_sandbox is not None:
             options["slots_per_sandbox"] = self.slots_per_sandbox

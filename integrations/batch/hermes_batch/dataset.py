@@ -1,12 +1,12 @@
-"""Reads and validates a file of prompts, before anything is started.
+"""Reads and validates a file of prompts before anything is started.
 
-One JSON object a line, blank lines aside, or one JSON array of objects. `prompt` is required, or `messages` (the
-conversation so far, in OpenAI form); known besides: `id`; `image` or `docker_image` (the container image of this
-prompt); `cwd` (where the terminal starts); `tree` (a directory beside the file whose content is put into the
-workspace); `files` (path in the workspace to text); `check` (a shell command that is run after the episode; where it
-ends with 0 the task is solved), with `check_files` (path to text, put in when it runs, over what the model left),
-`score_in` and `keep` (see `hermes_agent.Scoring`); `metadata` (an object that the record has too). An entry that is
-null is as none, also in `files` and in messages. Any other entry is an error.
+The file has one JSON object per line (blank lines are ignored) or is one JSON array of objects. `prompt` or `messages`
+(the conversation so far, in OpenAI format) is required. Other entries are optional: `id`; `image` or `docker_image`
+(the container image of this prompt); `cwd` (the start directory of the terminal); `tree` (a directory next to the file
+that is copied into the workspace); `files` (path in the workspace to text); `check` (a shell command that runs after
+the episode; exit code 0 means solved) with `check_files` (path to text, added when it runs, over the model's files),
+`score_in` and `keep` (see `hermes_agent.Scoring`); `metadata` (an object that is copied to the record). Null entries
+are ignored, also in `files` and in messages. Any other entry is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
 Extra = Literal["refuse", "metadata"]
-"""What becomes of an unknown entry of a prompt: it is an error, or part of its `metadata`."""
+"""The treatment of unknown entries: an error, or part of the prompt's `metadata`."""
 
 _MAX_REPORTED = 10
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -38,7 +38,7 @@ Paths = TypeVar("Paths", dict[str, str], list[str] | None)
 class Task(BaseModel):
     """One prompt of the file. `index` counts prompts from 0, `line` the lines of the file from 1.
 
-    `digest` stands for all that the line asks: a record is of this task when it has the same index and digest.
+    `digest` identifies the content of the line: a record belongs to this task if its index and digest are the same.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -62,7 +62,7 @@ class Task(BaseModel):
 
     @property
     def name(self) -> str:
-        """The id, or one made of the index."""
+        """The id, or a name made of the index."""
         return self.id if self.id is not None else f"task-{self.index}"
 
     @property
@@ -92,7 +92,7 @@ class Task(BaseModel):
     @field_validator("files", "check_files", mode="before")
     @classmethod
     def _drop_nulls(cls, files: object) -> object:
-        """Programs that write tables give each row the paths of all."""
+        """Remove null entries, which table writers add to give all rows the same paths."""
         return {path: text for path, text in files.items() if text is not None} if isinstance(files, dict) else files
 
     @field_validator("files", "check_files")
@@ -100,7 +100,7 @@ class Task(BaseModel):
     def _check_characters(cls, files: dict[str, str]) -> dict[str, str]:
         for path, text in files.items():
             if _SURROGATE.search(path + text):
-                raise ValueError(f"{path!r} has half of a surrogate pair, which is no character")
+                raise ValueError(f"{path!r} has an unpaired surrogate, which is not a character")
         return files
 
     @field_validator("files", "check_files", "keep")
@@ -113,13 +113,13 @@ class Task(BaseModel):
     @model_validator(mode="after")
     def _check_combination(self) -> Task:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("prompt and messages: one of them, and not both")
+            raise ValueError("give either prompt or messages")
         if self.image and self.docker_image and self.image != self.docker_image:
             raise ValueError("image and docker_image differ")
         if self.keep is not None and self.score_in not in (None, "sealed"):
-            raise ValueError("keep is for score_in 'sealed'")
+            raise ValueError("keep requires score_in 'sealed'")
         if self.check is None and (self.check_files or self.score_in or self.keep is not None):
-            raise ValueError("check_files, score_in and keep belong to a check, and there is none")
+            raise ValueError("check_files, score_in and keep require a check")
         return self
 
     @property
@@ -135,8 +135,10 @@ _PROMPT_FIELDS = Task.model_fields.keys() - {"index", "line", "digest"}
 def read_dataset(path: Path, limit: int | None = None, extra: Extra = "refuse") -> list[Task]:
     """Return the prompts of a file, at most `limit` of them.
 
-    Unknown entries are errors, or with `extra="metadata"` part of the prompt's metadata. Raises ConfigError that names
-    the lines that are wrong.
+    Unknown entries are errors, or become part of the prompt's metadata with `extra="metadata"`.
+
+    Raises:
+        ConfigError: If the file cannot be read or has errors; the message names their lines.
     """
     try:
         data = path.read_bytes()
@@ -180,21 +182,23 @@ def _merge_unknown(metadata: object, unknown: Row) -> object:
     if not isinstance(metadata, dict):
         return metadata
     if duplicates := metadata.keys() & unknown.keys():
-        raise ValueError(f"has the entry {min(duplicates)!r} beside metadata and in it")
+        raise ValueError(f"has the entry {min(duplicates)!r} both in metadata and outside it")
     return {**metadata, **unknown}
 
 
 def _digest(row: Row) -> str:
-    """The digest of what is asked, whatever the order of the entries; of a tree only the name counts."""
+    """Return a digest of the entries in any order. For a tree, only its name counts."""
     entries = {name: value for name, value in row.items() if name in _PROMPT_FIELDS and name != "metadata"}
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _resolve_tree(directory: Path, tree: Path) -> Path:
-    """The path of a tree, which must lie beside the file: a foreign dataset must not read other files here."""
+    """Return the path of a tree, which must be below the file's directory, so that a foreign dataset cannot read other
+    local files.
+    """
     root, path = directory.resolve(), (directory / tree).resolve()
     if not path.is_relative_to(root) or path == root:
-        raise ValueError(f"tree: {str(tree)!r} is not inside of the dataset's directory")
+        raise ValueError(f"tree: {str(tree)!r} is not inside the dataset's directory")
     if not path.is_dir():
         raise ValueError(f"tree: {str(tree)!r} is not a directory")
     return path

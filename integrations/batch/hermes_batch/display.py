@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere, and the table of results."""
+"""The display of a run: a progress bar on a terminal, plain lines elsewhere, and the table of results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _COLORS = {"solved": "green", "unsolved": "red", "unscored": "yellow"}
 
 
 class RunDisplay:
-    """Shows the progress of one run; a context manager whose `show_start` and `show_record` go to `run_batch`."""
+    """Shows the progress of one run. A context manager whose `show_start` and `show_record` are callbacks for
+    `run_batch`.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,22 +47,22 @@ class RunDisplay:
             self._progress.stop()
 
     def show_start(self, result: BatchResult) -> None:
-        """The backend has answered."""
+        """Show the start of the run, after the backend has answered."""
         if result.left_out:
-            self._console.print(Text(f"left out, not part of this package: {', '.join(result.left_out)}"))
+            self._console.print(Text(f"not available in this package: {', '.join(result.left_out)}"))
         if self._progress is not None:
             self._solved = result.solved
             self._bar = self._progress.add_task("", total=result.total, completed=result.records)
             self._describe()
 
     def show_endpoint(self, status: EndpointStatus) -> None:
-        """Show on the bar how the model's endpoint does; an outage is logged besides, by the model."""
+        """Show the state of the model's endpoint on the bar. The model also logs outages."""
         pace = "" if status.rate is None else f"{status.rate:.1f} requests/s, "
-        self._endpoint = f"{pace}{status.waiting} wait"
+        self._endpoint = f"{pace}{status.waiting} waiting"
         if status.away_s is not None:
             reason = _one_line(status.reason, _REASON_WIDTH)
             away = f"{reason} (for {status.away_s:.0f} s)"
-            self._endpoint = f"waiting for the endpoint, which completes no request: {away}"
+            self._endpoint = f"waiting for the endpoint, which completes no requests: {away}"
         self._describe()
 
     def _describe(self, **more: Any) -> None:
@@ -69,7 +71,7 @@ class RunDisplay:
             self._progress.update(self._bar, description=text, **more)
 
     def show_record(self, result: BatchResult, record: Record) -> None:
-        """A prompt has its record."""
+        """Show the outcome of a prompt."""
         word = _one_line(outcome(record), 32)
         calls = f"{record['tool_calls']} call{'' if record['tool_calls'] == 1 else 's'}"
         line = f"{word:9} {_one_line(record['id'], 24):24} {calls:8} {record['seconds']:6.1f} s"
@@ -85,7 +87,7 @@ class RunDisplay:
 
 
 def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds: float | None, total: int) -> None:
-    """Print the table of results and one line of sums."""
+    """Print the table of results and one line of totals."""
     tally = Tally()
     table = _table("prompt", "result", "ended by", "cause")
     for name in ("turns", "calls", "seconds"):
@@ -118,7 +120,7 @@ def _table(*names: str) -> Table:
 
 
 def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
-    """The sums of a run in one line."""
+    """Return the totals of a run in one line."""
     words = tally.words
     parts = [f"{words['solved']} of {tally.records} solved"]
     if words["unscored"]:
@@ -133,7 +135,7 @@ def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
 
 
 def _reasons(tally: Tally) -> str:
-    """The errors of a run by their kind, each with what the first of them said."""
+    """Return the errors of a run by their kind, each with the message of the first one."""
     reasons = []
     for kind, count in tally.errors.most_common():
         why = _one_line(str(Reason(kind, tally.examples[kind])), _REASON_WIDTH)
@@ -146,6 +148,6 @@ def _cell(value: object, width: int = 32) -> Text:
 
 
 def _one_line(text: str, width: int) -> str:
-    """One line of text without control characters, cut to the width."""
+    """Return the text in one line without control characters, cut to the width."""
     line = make_visible(text).replace("\n", " ").replace("\t", " ")
     return line if len(line) <= width else line[: width - 1] + "…"

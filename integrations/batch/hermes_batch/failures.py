@@ -1,4 +1,4 @@
-"""Kinds of trouble that end an attempt at a prompt without being its result: refusals, outages, failed slots."""
+"""Failures that end an attempt at a prompt without being its result: refusals, outages and failed slots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hermes_exec import ErrorCause
 
 
 def find_refusal(result: RolloutResult) -> EpisodeError | None:
-    """Return the error of a request that can never succeed as it is, such as one with a refused key or image."""
+    """Return the error of a request that can never succeed, for example with a refused key or image, or None."""
     episode = result.episode
     if episode is None or episode.finish != "model_error" or episode.cause is not ErrorCause.CONFIG:
         return None
@@ -15,7 +15,7 @@ def find_refusal(result: RolloutResult) -> EpisodeError | None:
 
 
 def find_outage(result: RolloutResult) -> EpisodeError | None:
-    """Return the error that kept the model from answering where its endpoint was away for too long, else None."""
+    """Return the error that kept the model from answering because its endpoint was down for too long, or None."""
     episode = result.episode
     if episode is None or episode.finish != "model_error":
         return None
@@ -24,6 +24,8 @@ def find_outage(result: RolloutResult) -> EpisodeError | None:
 
 
 def is_infrastructure_failure(result: RolloutResult) -> bool:
-    """Whether the slot failed, so that another one may do. A check that takes too long is the same in every slot."""
+    """Return whether the slot failed, so that another slot may succeed. A check that exceeds its time limit would do so
+    in every slot.
+    """
     failed = result.finish == "infra" and result.cause is ErrorCause.INFRA
     return failed and not isinstance(result.exception, CheckFailed)

@@ -1,4 +1,4 @@
-"""The images of an episode as files: a record names their paths, and messages have those instead of the images."""
+"""The images of an episode as files. Messages and records hold their paths instead of their content."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hermes_agent.messages import Message
 
 SCREENSHOTS = "screenshots"
 IMAGE_NAME = re.compile(r"\d+-\d+\.[a-z0-9]+")
-"""The names that `extract_images` gives."""
+"""The file names of images from `extract_images`."""
 _DATA_URL = re.compile(r"data:image/([a-z0-9]+)(?:\+[a-z]+)?;base64,(.*)", re.DOTALL | re.IGNORECASE)
 
 
 class Screenshot(TypedDict):
-    """An image: `path` is that of its file beside the trajectories, `tool_call_id` the call whose result it is of
-    (empty: the prompt's own).
+    """An image. `path` is the path of its file, relative to the trajectories, and `tool_call_id` the call that returned
+    it (empty: the prompt).
     """
 
     tool_call_id: str
@@ -27,7 +27,7 @@ class Screenshot(TypedDict):
 
 
 class ExtractedImages(NamedTuple):
-    """The messages with paths instead of images, the images in the order of the conversation, and the bytes of each
+    """The messages with paths instead of images, the images in the order of the conversation, and the content of each
     path.
     """
 
@@ -37,8 +37,8 @@ class ExtractedImages(NamedTuple):
 
 
 def extract_images(index: int, messages: Sequence[Message], calls: Iterable[CallRecord]) -> ExtractedImages:
-    """Take the images out of the messages of prompt `index`, and out of the results of its calls, which have images
-    that the model was not shown too.
+    """Extract the images from the messages of prompt `index` and from the results of its calls, which can include
+    images that the model did not see.
     """
     extracted = ExtractedImages([], [], {})
     paths: dict[tuple[str, bytes], str] = {}
@@ -68,7 +68,7 @@ def extract_images(index: int, messages: Sequence[Message], calls: Iterable[Call
 
 
 def _decode_image(part: object) -> tuple[str, bytes] | None:
-    """The kind and the bytes of a part that is an image and no address of one."""
+    """Return the type and content of an image part, or None if it is not an image or only links to one."""
     if not isinstance(part, dict) or part.get("type") != "image_url":
         return None
     address = part.get("image_url")

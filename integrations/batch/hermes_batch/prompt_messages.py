@@ -1,4 +1,4 @@
-"""Checks the messages with which a prompt begins: the conversation so far, in OpenAI form."""
+"""Validation of the messages of a prompt: the conversation so far, in OpenAI format."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "tool": ("role", "content", "name", "tool_call_id"),
 }
-"""The roles, and what a message of each may have."""
+"""The roles and the fields that a message of each may have."""
 _CALL = ("id", "type", "function", "extra_content")
 _FUNCTION = ("name", "arguments")
 
 
 def check_messages(messages: Sequence[object]) -> list[Message]:
-    """Return the messages without entries that are null.
+    """Return the messages without null fields.
 
-    Raises ValueError, with the number of the message from 1, for what no chat completion interface takes: an unknown
-    role or entry, content of a wrong type, a result of no call or a call without a result, and for messages that do not
-    end with one that the model can answer.
+    Raises:
+        ValueError: If no chat completion API would accept a message: an unknown role or field, content of a wrong type,
+            a result without a call or a call without a result. Also if the model cannot answer the last message. The
+            text has the number of the message from 1.
     """
     if not messages:
-        raise ValueError("are none")
+        raise ValueError("are empty")
     checked: list[Message] = []
     pending_ids: list[str] = []
     for number, message in enumerate(messages, 1):
@@ -42,7 +43,7 @@ def check_messages(messages: Sequence[object]) -> list[Message]:
     if pending_ids:
         raise ValueError(f"have no result of the call {pending_ids[0]!r}")
     if checked[-1]["role"] not in ("user", "tool"):
-        raise ValueError("do not end with a message of the user or a tool, which the model could answer")
+        raise ValueError("must end with a message of the user or a tool, which the model can answer")
     if checked[-1]["role"] == "user" and not message_text(checked[-1]).strip() and not image_parts(checked[-1]):
         raise ValueError("end with a blank message")
     return checked
@@ -60,7 +61,7 @@ def _validate(message: object) -> Message:
     _check_names(checked, _FIELDS[role])
     for name in ("name", "reasoning_content", "tool_call_id"):
         if not isinstance(checked.get(name, ""), str):
-            raise ValueError(f"has {name}, which is a text, of another type")
+            raise ValueError(f"has a {name} that is not a text")
     if role == "tool" and not checked.get("tool_call_id"):
         raise ValueError("has no tool_call_id")
     if "tool_calls" in checked:
@@ -74,7 +75,7 @@ def _validate(message: object) -> Message:
 
 
 def _drop_nulls(value: object) -> object:
-    """Programs that write tables give each part the entries of all."""
+    """Remove null fields, which table writers add to each part to give all parts the same fields."""
     if isinstance(value, dict):
         return {name: _drop_nulls(part) for name, part in value.items() if part is not None}
     return [_drop_nulls(part) for part in value] if isinstance(value, list) else value
@@ -98,14 +99,14 @@ def _check_content(role: str, content: object) -> None:
         image = part.get("image_url") if kind == "image_url" and role in ("user", "tool") else None
         if not (isinstance(image, dict) and isinstance(image.get("url"), str)):
             raise ValueError(
-                'has a part of content that is neither {"type": "text", "text": …} nor, of the user or a tool, '
+                'has a content part that is neither {"type": "text", "text": …} nor, from the user or a tool, '
                 '{"type": "image_url", "image_url": {"url": …}}'
             )
 
 
 def _check_calls(calls: object) -> None:
     if not isinstance(calls, list):
-        raise ValueError("has tool_calls that are no list")
+        raise ValueError("has tool_calls that are not a list")
     for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(call.get("id"), str) or not call["id"]:
@@ -120,10 +121,10 @@ def _check_calls(calls: object) -> None:
 
 
 def _check_order(message: Message, pending_ids: list[str]) -> None:
-    """Check that results come right after their calls; `pending_ids` are the ids of calls without a result yet."""
+    """Check that results follow their calls directly. `pending_ids` are the ids of calls without a result yet."""
     if message["role"] == "tool":
         if message["tool_call_id"] not in pending_ids:
-            raise ValueError(f"is the result of no call before it: {message['tool_call_id']!r}")
+            raise ValueError(f"is a result without a call before it: {message['tool_call_id']!r}")
         pending_ids.remove(message["tool_call_id"])
     elif pending_ids:
         raise ValueError(f"comes before the result of the call {pending_ids[0]!r}")

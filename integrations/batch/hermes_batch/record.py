@@ -1,4 +1,4 @@
-"""Makes the record of one prompt: the fields that data sets of this kind have, and ours beside them."""
+"""The record of one prompt: the fields that datasets of this kind have, and our own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Solved = Literal["solved", "unsolved", "unscored", "unchecked"]
 
 
 class Metadata(TypedDict):
-    """Where a record comes from."""
+    """The origin of a record."""
 
     batch_num: int
     timestamp: str
@@ -27,8 +27,8 @@ class Metadata(TypedDict):
 
 
 class CheckResult(TypedDict):
-    """What the task's check did. `exit_code` is -1 when there was no check, or it came to no verdict; `timed_out` says
-    that it took too long or was killed.
+    """The result of the task's check. `exit_code` is -1 if there was no check or no verdict. `timed_out` means that the
+    check exceeded its time limit or was killed.
     """
 
     exit_code: int
@@ -37,7 +37,7 @@ class CheckResult(TypedDict):
 
 
 class CallFacts(TypedDict):
-    """One call of the model: how far it came (`CallState`), and with what success."""
+    """One call of the model: how far it got (`CallState`) and whether it succeeded."""
 
     turn: int
     tool_call_id: str
@@ -49,7 +49,7 @@ class CallFacts(TypedDict):
 
 
 class ErrorFacts(TypedDict):
-    """Something that went wrong in an episode."""
+    """An error in an episode."""
 
     turn: int
     where: str
@@ -60,16 +60,16 @@ class ErrorFacts(TypedDict):
 class Record(TypedDict):
     """One line of `trajectories.jsonl`.
 
-    Up to `tool_error_counts` the fields are those of the Hermes batch runner. `messages` are the conversation as the
-    model was sent it and `tools` the function schemas. `conversations` is a rendering of them, and `exportable` says
-    that it re-reads as the messages (`export_problem`: why not). `solved` is `unscored` where the end says nothing
-    about the model (`trainable` False, `cause` says whose doing it was) and `unchecked` where the task has no check.
-    `attempts` is how often the prompt was worked on: more than once where a slot failed. `task_digest` stands for what
-    the prompt's line asked, `task_metadata` is its `metadata`. `screenshots` are the images of the messages and of tool
-    results, as files.
+    The fields up to `tool_error_counts` are the same as in the Hermes batch runner. `messages` is the conversation as
+    sent to the model, and `tools` are the function schemas. `conversations` is a rendering of the messages;
+    `exportable` means that it re-reads as the same messages (`export_problem`: why not). `solved` is `unscored` if the
+    outcome does not depend on the model (`trainable` is False and `cause` names the cause) and `unchecked` if the task
+    has no check. `attempts` counts the attempts at the prompt: more than one if a slot failed. `task_digest` identifies
+    the prompt's line and `task_metadata` is its `metadata`. `screenshots` are the images of messages and tool results,
+    as files.
 
-    Columns that can be empty or of any form are JSON text (`hermes_batch.JSON_COLUMNS`): every column has one type in
-    all records.
+    Columns that can be empty or have any structure are JSON text (`hermes_batch.JSON_COLUMNS`), so that every column
+    has one type in all records.
     """
 
     prompt_index: int
@@ -110,7 +110,7 @@ class Record(TypedDict):
 
 
 class RecordWithImages(NamedTuple):
-    """A record, and the images that it names: path beside the trajectories to bytes."""
+    """A record and its images: path relative to the trajectories to content."""
 
     record: Record
     images: dict[str, bytes]
@@ -128,10 +128,10 @@ def make_record(
     attempts: int = 1,
     mask: Callable[[Any], Any] = lambda data: data,
 ) -> RecordWithImages:
-    """Return the record of a prompt, with everything that `mask` masks masked.
+    """Return the record of a prompt. `mask` masks secrets in all of it.
 
-    What kept the prompt from an episode or a score makes it not trainable and `unscored`; without an episode the record
-    holds the `messages` that would have begun it.
+    A prompt without an episode or a score is `unscored` and not trainable. Without an episode, the record holds the
+    `messages` that would have begun it.
     """
     episode, verdict, error = result.episode, result.verdict, result.error
     calls = [] if episode is None else [(call.name, call.ok) for call in episode.tool_calls if call.name]
@@ -140,12 +140,12 @@ def make_record(
         messages if episode is None else episode.messages,
         () if episode is None else episode.tool_calls,
     )
-    # A tool of the host says so in its schema; the model is not sent the word.
+    # Schemas of host tools have `runs_on`, which is not sent to the model.
     tools = [] if episode is None else [{key: tool[key] for key in tool if key != "runs_on"} for tool in episode.tools]
     stats = tool_stats(calls, [str(tool["function"]["name"]) for tool in tools])
     errors = [*(() if episode is None else episode.errors), *(() if error is None else (error,))]
     usage = TokenUsage() if episode is None else episode.usage
-    # Before anything is written as JSON: a secret that is escaped twice would not be found.
+    # Masked before conversion to JSON, because a secret that is escaped twice would not be found.
     sent, tools = mask(extracted.messages), mask(tools)
     conversations = sharegpt(sent, tools)
     problem = export_problem(sent, conversations)
@@ -196,7 +196,7 @@ def make_record(
 
 
 def _mask_names(data: object, mask: Callable[[str], str]) -> object:
-    """Mask the names in metadata, too: unlike those of other columns they may be anything."""
+    """Mask the keys of metadata too. Unlike the keys of other columns, they can be anything."""
     if isinstance(data, dict):
         return {mask(name): _mask_names(value, mask) for name, value in data.items()}
     return [_mask_names(value, mask) for value in data] if isinstance(data, list) else data

@@ -1,4 +1,4 @@
-"""Reads the rows of a file of prompts, as JSON lines or as one JSON array, each with the number of its line."""
+"""Parses a file of prompts, JSON lines or one JSON array, into rows with their line numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class ParsedRow(NamedTuple):
-    """A row, or what is wrong with it."""
+    """A row, or the error in it."""
 
     line: int
     row: Row
@@ -22,10 +22,10 @@ class ParsedRow(NamedTuple):
 
 
 def parse_rows(data: bytes) -> Iterator[ParsedRow]:
-    """Return the rows of a file in their order. A byte order mark and blank lines are no rows.
+    """Yield the rows of a file in their order. A byte order mark and blank lines are ignored.
 
-    A file that begins with `[` is one JSON array of rows, on as many lines as it likes; after an element that is no
-    JSON, the rest of it cannot be read. Any other file has one row a line.
+    A file that begins with `[` is one JSON array of rows on any number of lines; nothing after an invalid element can
+    be read. Any other file has one row per line.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     if data.lstrip()[:1] == b"[":
@@ -78,7 +78,7 @@ def _decode(data: bytes) -> str:
 
 
 def _skip_space(text: str, at: int) -> int:
-    """The position of the next character that is no white space of JSON."""
+    """Return the position of the next character that is not JSON whitespace."""
     return space.end() if (space := _SPACE.match(text, at)) else at
 
 
@@ -91,7 +91,7 @@ def _explain(error: ValueError) -> str:
 
 
 def _reject_duplicates(pairs: list[tuple[str, object]]) -> Row:
-    """Raise ValueError for a name that is there twice: it is not clear which value is meant."""
+    """Raise ValueError for a duplicate key, because it would be unclear which value counts."""
     row: Row = {}
     for name, value in pairs:
         if name in row:
@@ -101,10 +101,10 @@ def _reject_duplicates(pairs: list[tuple[str, object]]) -> Row:
 
 
 def _parse_number(text: str) -> float:
-    """Raise ValueError for a number that JSON cannot hold, or no float: NaN, Infinity, 1e999."""
+    """Raise ValueError for a number that neither JSON nor a float can hold: NaN, Infinity, 1e999."""
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"has the number {text}, which no record can hold")
+        raise ValueError(f"has the number {text}, which a record cannot hold")
     return number
 
 

@@ -1,4 +1,4 @@
-"""The run: every prompt of the file, some at a time, and a line of results as each one ends."""
+"""The run: works on the prompts of the file, some at a time, and writes a record as each one ends."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ from hermes_exec.tools import select
 
 @dataclass
 class BatchResult:
-    """What a run did so far, of `total` prompts; the records themselves are in the file (`read_records`).
+    """The state of a run of `total` prompts. The records are in the file (`read_records`).
 
-    `kept` of them are of earlier invocations, whose `seconds` are counted too where they ended by themselves. `stopped`
-    says why the run ended before all prompts had a record: the model's endpoint was away (None: it did not).
+    `kept` records are from earlier invocations, whose `seconds` are included if they ended normally. `stopped` is the
+    reason why the run ended before all prompts had a record: the model's endpoint was down (None: it did not stop
+    early).
     """
 
     out: Path
@@ -53,31 +54,31 @@ class BatchResult:
     seconds: float = 0.0
     stopped: str | None = None
     left_out: tuple[str, ...] = ()
-    """Toolsets, and tools of toolsets, that this package does not have."""
+    """Toolsets and tools that this package does not have."""
 
     @property
     def records(self) -> int:
-        """Prompts that have their record."""
+        """The number of prompts that have a record."""
         return self.tally.records
 
     @property
     def complete(self) -> bool:
-        """Every prompt has its record."""
+        """Whether every prompt has a record."""
         return self.records == self.total
 
     @property
     def solved(self) -> int:
-        """Prompts whose check ended with 0."""
+        """The number of prompts whose check exited with 0."""
         return self.tally.words["solved"]
 
     @property
     def unscored(self) -> int:
-        """Prompts that may not be scored: infrastructure, provider, a broken task."""
+        """The number of prompts that may not be scored because of infrastructure, the provider or a broken task."""
         return self.tally.words["unscored"]
 
     @property
     def tool_calls(self) -> int:
-        """Tool calls of all prompts."""
+        """The number of tool calls in all prompts."""
         return self.tally.tool_calls
 
 
@@ -91,7 +92,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunCallbacks(NamedTuple):
-    """Functions that a run calls as it goes on."""
+    """Functions that a run calls as it proceeds."""
 
     on_start: OnStart | None = None
     on_record: OnRecord | None = None
@@ -105,21 +106,31 @@ async def run_batch(
     on_record: OnRecord | None = None,
     on_endpoint: OnEndpoint | None = None,
 ) -> BatchResult:
-    """Work on every prompt in a slot of its own; write `trajectories.jsonl`, `report.html` and `run.json` into `out`.
+    """Work on every prompt in its own slot, and write `trajectories.jsonl`, `report.html` and `run.json` into `out`.
 
-    The dataset, the model and the pool's settings are checked before anything is started. Records are written as they
-    end, each on the disk before the next prompt is begun in its place, and are not held here; a cancelled run keeps
-    those it has, ends its sandboxes and writes the report of them, and `resume_batch` goes on with it, also when it was
-    killed. Secrets of the pool are masked in the records. Trouble of a single prompt is in its record (`trainable`
-    False where it may not be scored), once it was tried again (`BatchConfig.retries`). A prompt that waited in vain for
-    an endpoint that is away has no record: it waits on, or the run stops (`BatchConfig.on_outage`). `on_start` is
-    called when the backend has answered, `on_record` after each record, and `on_endpoint` each second with how the
-    model's endpoint does.
+    The dataset, the model and the pool's settings are checked before anything is started. Each record is on disk before
+    the next prompt starts in its place; records are not kept in memory. A cancelled run keeps its records, ends its
+    sandboxes and writes the report; `resume_batch` continues it, also after it was killed. Secrets of the pool are
+    masked in the records.
 
-    Raises ConfigError (dataset, settings, an `out` that has results already; and in the middle of the run when the
-    model's endpoint refuses the key or its quota is used up, when it has answered none of the first eight prompts, or
-    of all where there are fewer, and refused each, or when the first eight answers, or all, have calls that no parser
-    has read), BackendUnavailable, ImageError, and ExecError when `out` cannot be written (a full disk).
+    A failure of a single prompt is in its record (`trainable` is False if it may not be scored) after its retries
+    (`BatchConfig.retries`). A prompt that waited in vain for an endpoint that is down has no record: it keeps waiting,
+    or the run stops (`BatchConfig.on_outage`).
+
+    Args:
+        config: The settings of the run.
+        on_start: Called when the backend has answered.
+        on_record: Called after each record.
+        on_endpoint: Called each second with the state of the model's endpoint.
+
+    Raises:
+        ConfigError: If the dataset or the settings are wrong, or if `out` already has results. Also during the run: if
+            the endpoint refuses the key or its quota is used up; if it answered none of the first eight prompts (or of
+            all, if there are fewer) and refused each; or if no parser reads the calls in the first eight answers (or
+            all).
+        BackendUnavailable: If the backend is not available.
+        ImageError: If an image is not available.
+        ExecError: If `out` cannot be written, for example because the disk is full.
     """
     tasks = _read_tasks(config)
     _check_no_results(config)
@@ -142,15 +153,23 @@ async def resume_batch(
     on_endpoint: OnEndpoint | None = None,
     **changes: Any,
 ) -> BatchResult:
-    """Go on with the run in `out`, with the settings that it was started with and its dataset as it was.
+    """Continue the run in `out` with its original settings and its unchanged dataset.
 
-    Prompts that have a result are not worked on again. Those without one are, and after them those whose record may not
-    be scored (infrastructure, provider, called off): its place is taken by the new one. `changes` are fields of
-    BatchConfig that shall be others from now on; a key, a secret or a model object is not written down and must be
-    given again. When nothing is left to do, only the report is written.
+    Prompts that have a result are not repeated. Prompts without one come first, then those whose record may not be
+    scored (infrastructure, provider, cancelled); the new record replaces the old one. If nothing is left to do, only
+    the report is written.
 
-    Raises ConfigError (no run in `out`, another process works on it, the dataset is not what it was) and what
-    `run_batch` raises.
+    Args:
+        out: The directory of the run.
+        on_start: As for `run_batch`.
+        on_record: As for `run_batch`.
+        on_endpoint: As for `run_batch`.
+        changes: Fields of BatchConfig to change from now on. A key, a secret or a model object is not stored and must
+            be given again.
+
+    Raises:
+        ConfigError: If `out` has no run, if another process works on it, if the dataset has changed, or as `run_batch`
+            does.
     """
     config = read_config(Path(out), **changes)
     tasks = _read_tasks(config)
@@ -162,13 +181,13 @@ async def resume_batch(
             write_report(config.out)
             return result
         left = [task for task in tasks if task.index not in earlier.done]
-        left.sort(key=lambda task: task.index in earlier.again)  # what may be refused again keeps nothing waiting
+        left.sort(key=lambda task: task.index in earlier.again)  # last, because these may be refused again
         callbacks = RunCallbacks(on_start, on_record, on_endpoint)
         return await _Invocation(config, left, result, callbacks).run(lambda: lines)
 
 
 class _EarlierRecords:
-    """Decides which records of earlier invocations are kept: one trainable record for each of these prompts."""
+    """Selects the records of earlier invocations to keep: one trainable record for each prompt."""
 
     def __init__(self, config: BatchConfig, tasks: list[Task]) -> None:
         self._dataset = config.dataset
@@ -182,8 +201,8 @@ class _EarlierRecords:
         task = self._tasks.get(index)
         if task is None or record.get("task_digest") != task.digest:
             raise ConfigError(
-                f"prompt {index} of {self._dataset} is not the one that the run worked on; go on with the dataset as "
-                "it was (prompts may have been added at its end)"
+                f"prompt {index} of {self._dataset} has changed since the run; resume with the "
+                "original dataset (prompts may be added at its end)"
             )
         if not record.get("trainable") or index in self.done:
             self.again.add(index)
@@ -205,20 +224,20 @@ class _Invocation:
         self._queue = deque(tasks)
         self._callbacks = callbacks
         self._has_answered = False
-        """Whether the model has given an answer."""
+        """Whether the model has answered."""
         self._recovery: anyio.Event | None = None
-        """Set when the endpoint, which is away now, gives something again; None while it is not away."""
+        """Set when the endpoint, which is down now, answers again. None while it is up."""
         self._first_answers: list[str | None] = []
-        """Of each of the first answers, the calls in it that no parser has read."""
+        """For each of the first answers, the calls that no parser has read."""
         self._returns: Counter[int] = Counter()
-        """How often each prompt returned to the queue because a request of its own failed."""
+        """How often each prompt returned to the queue because its own requests failed."""
         self._refusals: list[str] = []
-        """Why the endpoint refused a request of a prompt, not all with this key."""
+        """The reasons why the endpoint refused the requests of single prompts."""
         self._is_probing = False
-        """Whether a worker finds out, with its prompt, if the endpoint is back."""
+        """Whether a worker is testing with its prompt whether the endpoint is back."""
 
     async def run(self, open_trajectories: Callable[[], Trajectories]) -> BatchResult:
-        """Start what is needed, do the work, write the report."""
+        """Open the pool and the file of trajectories, work on the prompts and write the report."""
         started = time.monotonic() - self._result.seconds
         try:
             async with self._pool:
@@ -245,12 +264,12 @@ class _Invocation:
                 async with anyio.create_task_group() as workers:
                     for _ in range(self._workers):
                         workers.start_soon(self._worker, lines)
-                if not self._result.kept:  # a parser that fits nothing leaves no record that is kept
+                if not self._result.kept:  # with a wrong parser no record is kept
                     self._check_first_answers()
                     self._check_refusals(self._result.total)
                 whole.cancel_scope.cancel()
         except ExceptionGroup as errors:
-            # A full disk, or what the caller's on_record raised: all workers met the same trouble.
+            # A full disk or an error in the caller's on_record: all workers failed for the same reason.
             raise _first_error(errors) from None
 
     async def _watch_endpoint(self) -> None:
@@ -268,7 +287,7 @@ class _Invocation:
                 await self._probe_endpoint(lines)
 
     async def _probe_endpoint(self, lines: Trajectories) -> None:
-        """Work on one prompt after another, with pauses, until the endpoint is back, while the other workers wait."""
+        """Work on one prompt after another, with pauses, until the endpoint is back. Other workers wait meanwhile."""
         self._is_probing = True
         pause_s = _FIRST_PAUSE_S
         try:
@@ -276,15 +295,17 @@ class _Invocation:
                 with anyio.move_on_after(pause_s):
                     await self._recovery.wait()
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                if self._queue:  # others may have taken the last prompt: the endpoint is back then
+                if (
+                    self._queue
+                ):  # empty if another worker has taken the last prompt, which means that the endpoint is back
                     await self._work_on_next(lines)
         finally:
             self._is_probing = False
             self._end_outage()
 
     async def _work_on_next(self, lines: Trajectories) -> None:
-        """Work on a prompt and write its record. It returns to the end of the queue where the endpoint was away for too
-        long, but a prompt whose own requests fail each time does so a few times only.
+        """Work on a prompt and write its record. If the endpoint was down for too long, the prompt returns to the end
+        of the queue, but a prompt whose own requests fail does so only a few times.
         """
         task = self._queue.popleft()
         rollout = self._config.make_rollout(task)
@@ -309,8 +330,8 @@ class _Invocation:
         self._check_refusals(_FIRST_ANSWERS)
 
     async def _attempt(self, rollout: Rollout) -> tuple[RolloutResult, int]:
-        """Work on a prompt, again on another sandbox where infrastructure failed. Return what came of the last attempt
-        and the number of attempts. Raises ConfigError when the endpoint refuses every request, not this one alone.
+        """Work on a prompt, and retry on another sandbox if infrastructure failed. Return the last result and the
+        number of attempts. Raise ConfigError if the endpoint refuses every request, not only this one.
         """
         hooks = Hooks(before_call=self._note_answer, on_turn=self._note_turn)
         rollout = replace(rollout, loop={**rollout.loop, "hooks": hooks})
@@ -318,14 +339,14 @@ class _Invocation:
         while True:
             result = await rollout.run(self._pool, self._model)
             if (refusal := find_refusal(result)) is not None and refusal.kind == AccessRefused.__name__:
-                raise ConfigError(f"the run was stopped, for the model can no longer be used: {refusal.message}")
+                raise ConfigError(f"the run was stopped because the model can no longer be used: {refusal.message}")
             if refusal is not None:
                 self._refusals.append(refusal.message)
                 return result, attempts
             if attempts > self._config.retries or not is_infrastructure_failure(result):
                 return result, attempts
             attempts += 1
-            logger.info("a prompt is tried again: %s", result.exception or result.cause)
+            logger.info("retrying a prompt: %s", result.exception or result.cause)
 
     def _note_answer(self, _: object) -> None:
         self._has_answered = True
@@ -338,21 +359,22 @@ class _Invocation:
             self._first_answers.append(next(unread, None))
 
     def _check_first_answers(self) -> None:
-        """Raise ConfigError when the first answers all have calls that no parser has read."""
+        """Raise ConfigError if the first answers all have calls that no parser has read."""
         answers = self._first_answers
         if answers and all(answers):
             raise ConfigError(
-                f"the run was stopped after {len(answers)} answers with calls that nothing reads: {answers[0]}; give "
-                f"the parser and go on: hermes-exec batch resume {self._config.out} --parser …"
+                f"the run was stopped after {len(answers)} answers with calls that no parser reads: {answers[0]}; set "
+                f"the parser and continue: hermes-exec batch resume {self._config.out} --parser …"
             )
 
     def _check_refusals(self, first: int) -> None:
-        """Raise ConfigError when the endpoint has answered nothing, and refused as many prompts as that."""
+        """Raise ConfigError if the endpoint has answered nothing and refused at least this many prompts."""
         refusals = self._refusals
         if refusals and len(refusals) >= first and not (self._has_answered or self._result.kept):
             raise ConfigError(
-                f"the run was stopped, for the model cannot be used: prompts refused: {len(refusals)}, answered: none; "
-                f"the last refusal: {refusals[-1]}; go on with it: hermes-exec batch resume {self._config.out}"
+                "the run was stopped because the model cannot be used: "
+                f"prompts refused: {len(refusals)}, answered: none; the last refusal: {refusals[-1]}; "
+                f"continue it: hermes-exec batch resume {self._config.out}"
             )
 
     def _begin_outage(self, why: str) -> None:
@@ -393,7 +415,7 @@ def _read_tasks(config: BatchConfig) -> list[Task]:
         raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")
     if without:
         raise ConfigError(
-            f"the distribution {config.distribution!r} gives no toolset that has a tool here to {len(without)} of "
+            f"the distribution {config.distribution!r} draws no toolset with an available tool for {len(without)} of "
             f"{len(tasks)} prompts, such as {without[0]}"
         )
     return tasks
@@ -404,8 +426,8 @@ def _check_no_results(config: BatchConfig) -> None:
         raise ConfigError(f"out: {config.out} is not a directory")
     if (config.out / TRAJECTORIES).exists() and not config.overwrite:
         raise ConfigError(
-            f"out: {config.out} has results of an earlier run; go on with it (hermes-exec batch resume {config.out}), "
-            "name another directory, or overwrite them (--overwrite)"
+            f"out: {config.out} has results of an earlier run; continue it (hermes-exec batch resume {config.out}), "
+            "use another directory, or overwrite them (--overwrite)"
         )
 
 
@@ -417,7 +439,7 @@ def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _close_model(model: Model | SessionModel) -> None:
-    """Close a model that this run made."""
+    """Close a model that this run created."""
     with anyio.move_on_after(5, shield=True):
         for name in ("aclose", "close"):
             close = getattr(model, name, None)

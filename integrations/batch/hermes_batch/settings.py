@@ -1,4 +1,4 @@
-"""`run.json`: what a run was asked to do, so that it can go on, and where it stands."""
+"""`run.json`: the settings and the progress of a run, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SEPARATE_FIELDS = frozenset({"out", "overwrite", "api_key", "dataset", "backend
 
 
 def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: float) -> None:
-    """Write `run.json` into the run's directory, in one step.
+    """Write `run.json` into the run's directory, atomically.
 
-    Neither the key of the endpoint nor the pool's secrets are in it. What cannot be written down (a model object, a
-    secret) is named under `again`: who goes on with the run has to give it again.
+    It contains neither the key of the endpoint nor the pool's secrets. Settings that cannot be stored (a model object,
+    a secret) are listed under `again`: they must be given again to resume the run.
     """
     values, again = _serialize(config)
     facts = {
@@ -45,19 +45,19 @@ def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: 
 
 @contextmanager
 def explain_write_errors(out: Path) -> Iterator[None]:
-    """Raise ExecError, which names the directory and the way on, where a file in it cannot be written (a full disk)."""
+    """Raise ExecError with the directory and the remedy if a file in it cannot be written, for example because the disk
+    is full.
+    """
     try:
         yield
     except OSError as error:
         resumable = (out / SETTINGS).exists()
-        advice = (
-            f"go on with the run: hermes-exec batch resume {out}" if resumable else "run it again, with --overwrite"
-        )
-        raise ExecError(f"cannot write to {out}: {error.strerror or error}; mend that and {advice}") from error
+        advice = f"resume the run: hermes-exec batch resume {out}" if resumable else "run it again, with --overwrite"
+        raise ExecError(f"cannot write to {out}: {error.strerror or error}; fix that and {advice}") from error
 
 
 def read_settings(out: Path) -> dict[str, Any]:
-    """What `run.json` says of a run; nothing where there is none."""
+    """Return the content of `run.json`, or an empty dict if there is none."""
     try:
         settings = json.loads((out / SETTINGS).read_bytes())
     except (OSError, ValueError):
@@ -66,23 +66,25 @@ def read_settings(out: Path) -> dict[str, Any]:
 
 
 def read_config(out: Path, **changes: Any) -> BatchConfig:
-    """The settings of the run in `out`, with changes; `backend_options` among them are added to those of the run.
+    """Return the settings of the run in `out`, with changes. `backend_options` among the changes are added to the
+    run's.
 
-    Raises ConfigError when there is no run, or when something has to be given again and is not.
+    Raises:
+        ConfigError: If there is no run, or if a setting must be given again and is not.
     """
     settings = read_settings(out)
     if not isinstance(settings.get("config"), dict):
-        raise ConfigError(f"{out} has no run that can go on: there is no whole {SETTINGS} in it")
+        raise ConfigError(f"{out} has no run to resume: {SETTINGS} is missing or incomplete")
     values = {**settings["config"], **changes, "out": out}
     values["backend_options"] = {**settings["config"]["backend_options"], **changes.get("backend_options", {})}
     missing = [name for name in settings.get("again", ()) if name not in {*changes, *values["backend_options"]}]
     if missing:
-        raise ConfigError(f"the run in {out} had {', '.join(missing)}, which is not written down: give it again")
+        raise ConfigError(f"the run in {out} used {', '.join(missing)}, which is not stored: give it again")
     return BatchConfig.of(values)
 
 
 def _serialize(config: BatchConfig) -> tuple[dict[str, Any], list[str]]:
-    """The settings as JSON has them, and the names of those that it cannot have."""
+    """Return the settings as JSON types, and the names of those that cannot be stored."""
     values: dict[str, Any] = {}
     again: list[str] = []
     options: dict[str, Any] = {}
@@ -110,6 +112,6 @@ def _record_value(name: str, value: object, secrets: frozenset[str], values: dic
 
 
 def _is_secret(name: str, value: object, fields: frozenset[str]) -> bool:
-    """Also those of a profile, and of a backend."""
+    """Return whether a value is secret or contains secrets, as profiles and backend settings may."""
     inner = value.items() if isinstance(value, dict) else ()
     return name in fields or any(_is_secret(key, part, fields) for key, part in inner)

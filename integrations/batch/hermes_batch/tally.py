@@ -1,4 +1,4 @@
-"""The sums of a run, kept record by record."""
+"""The totals of a run, updated with each record."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hermes_batch.columns import decode_list
 
 @dataclass
 class Tally:
-    """What the records that were added have together; it does not grow with their number."""
+    """The totals of the added records. Its size does not grow with their number."""
 
     words: Counter[str] = field(default_factory=Counter)
     """Records by `outcome`."""
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Records that were neither solved nor answered, by cause and by how they ended."""
+    """Records that were neither solved nor answered, by cause and finish."""
     errors: Counter[str] = field(default_factory=Counter)
     """Records that may not be scored, by the kind of error that ended them."""
     examples: dict[str, str] = field(default_factory=dict)
-    """What the first error of each kind said."""
+    """The message of the first error of each kind."""
     backends: set[str] = field(default_factory=set)
     levels: set[str] = field(default_factory=set)
     tool_calls: int = 0
@@ -47,18 +47,18 @@ class Tally:
 
     @property
     def records(self) -> int:
-        """How many were added."""
+        """The number of added records."""
         return self.words.total()
 
 
 def outcome(record: Mapping[str, Any]) -> str:
-    """One word for what became of a prompt: solved, unsolved, unscored, or how it ended where nothing was checked."""
+    """Return the outcome of a prompt in one word: solved, unsolved, unscored, or its finish if there was no check."""
     solved = str(record.get("solved", "unchecked"))
     return str(record.get("finish", "done")) if solved == "unchecked" else solved
 
 
 class Reason(NamedTuple):
-    """Why a record may not be scored: the error that ended it, or how it ended and whose doing that was."""
+    """The reason why a record may not be scored: the error that ended it, or its finish and cause."""
 
     kind: str
     message: str
@@ -68,7 +68,7 @@ class Reason(NamedTuple):
 
 
 def reason(record: Mapping[str, Any]) -> Reason:
-    """Why a record may not be scored; an empty one for a record that may."""
+    """Return the reason why a record may not be scored. It is empty if the record may be scored."""
     if record.get("trainable", True):
         return Reason("", "")
     errors = [error for error in decode_list(record, "errors") if isinstance(error, dict)]
@@ -81,4 +81,4 @@ def reason(record: Mapping[str, Any]) -> Reason:
 
 def _to_episode_error(error: Mapping[str, Any]) -> EpisodeError:
     where, kind, message = (str(error.get(name, "")) for name in ("where", "kind", "message"))
-    return EpisodeError(0, where, kind, message)  # type: ignore[arg-type]  # what a file says
+    return EpisodeError(0, where, kind, message)  # type: ignore[arg-type]  # from a file

@@ -1,4 +1,4 @@
-"""The file of results: one line a record, written as prompts end, read one at a time."""
+"""The file of results: one record per line, written as prompts end and read one at a time."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from hermes_exec.private_files import make_directory, private
 TRAJECTORIES = "trajectories.jsonl"
 _LARGE_COLUMNS = frozenset({"conversations", "messages", "tools"})
 Row = dict[str, Any]
-"""A record as it was read, in the columns of today: what another version or program wrote has perhaps not all fields of
-a `Record`.
-"""
+"""A record as read, in the current columns. A record of another version or program may lack fields of `Record`."""
 
 
 class Trajectories:
-    """`trajectories.jsonl` of a run that goes on. One process writes it at a time, which a lock on it ensures."""
+    """`trajectories.jsonl` of a run in progress. A lock ensures that only one process writes it at a time."""
 
     def __init__(self, file: BinaryIO, out: Path) -> None:
         self._file, self._out = file, out
 
     @classmethod
     def create(cls, out: Path, *, overwrite: bool) -> Self:
-        """A new file in `out`. Raises ConfigError when there is one already and `overwrite` is not given, when another
-        process writes it, or when it cannot be written.
+        """Create a new file in `out`.
+
+        Raises:
+            ConfigError: If there already is one and `overwrite` is not set, if another process writes it, or if it
+                cannot be written.
         """
         with _raise_config_error(f"out: cannot write to {out}"):
             make_directory(out)
-            file = open(out / TRAJECTORIES, "ab" if overwrite else "xb", opener=private)  # noqa: SIM115 - a field
+            file = open(out / TRAJECTORIES, "ab" if overwrite else "xb", opener=private)  # noqa: SIM115 - kept open
             _lock(file, out)
             file.truncate(0)
             for path in (out / SCREENSHOTS).glob("*") if overwrite else ():
@@ -51,15 +52,18 @@ class Trajectories:
 
     @classmethod
     def reopen(cls, out: Path, keep: Callable[[Row], bool]) -> Self:
-        """The file of an earlier run, for more records: without the lines that are no record, such as half a line of a
-        killed run, and without the records that `keep` refuses.
+        """Open the file of an earlier run to add records. Lines that are not records, such as half a line of a killed
+        run, and records that `keep` rejects are removed.
 
-        `keep` sees each record once; when it raises, the file is as it was. Raises ConfigError as `create` does.
+        `keep` is called once per record. If it raises, the file stays unchanged.
+
+        Raises:
+            ConfigError: As `create` does.
         """
         path, aside = out / TRAJECTORIES, out / f".{TRAJECTORIES}.new"
         with _raise_config_error(f"out: cannot write to {out}"), open(path, "ab", opener=private) as earlier:
             _lock(earlier, out)
-            file = open(aside, "wb", opener=private)  # noqa: SIM115 - a field
+            file = open(aside, "wb", opener=private)  # noqa: SIM115 - kept open
             try:
                 _lock(file, out)
                 for _, record in iterate_records(out):
@@ -75,8 +79,11 @@ class Trajectories:
         return cls(file, out)
 
     async def append(self, record: Record, images: Mapping[str, bytes]) -> None:
-        """Write a record, and before it the images that it names, by their paths. It outlives the process at once, and
-        the machine when this returns. Raises ExecError when it cannot be written.
+        """Write the images of a record, then the record. It survives the end of the process at once, and a crash of the
+        machine once this returns.
+
+        Raises:
+            ExecError: If it cannot be written.
         """
         with explain_write_errors(self._out):
             for name, image in images.items():
@@ -102,9 +109,11 @@ def _write_image(path: Path, image: bytes) -> None:
 
 
 def iterate_records(out: Path) -> Iterator[tuple[int, Row | None]]:
-    """The records of a run in the order of the file, each with the offset of its line; None for a line that is none.
+    """Yield the records of a run in the order of the file, each with the offset of its line. A line that is not a
+    record yields None.
 
-    Raises ConfigError when there are no trajectories.
+    Raises:
+        ConfigError: If there are no trajectories.
     """
     with _raise_config_error(f"{out} has no {TRAJECTORIES}"), (out / TRAJECTORIES).open("rb") as file:
         offset = 0
@@ -114,15 +123,18 @@ def iterate_records(out: Path) -> Iterator[tuple[int, Row | None]]:
 
 
 def read_records(out: Path) -> Iterator[Row]:
-    """The records of a run, one at a time, in the order in which its prompts ended.
+    """Return an iterator over the records of a run, in the order in which its prompts ended.
 
-    Raises ConfigError when there are no trajectories.
+    Raises:
+        ConfigError: If there are no trajectories.
     """
     return (record for _, record in iterate_records(out) if record is not None)
 
 
 def read_rows(out: Path) -> tuple[list[Row], int]:
-    """The records by prompt, without their conversations and messages, and the number of lines that are none."""
+    """Return the records ordered by prompt, without conversations and messages, and the number of lines that are not
+    records.
+    """
     rows, broken = [], 0
     for _, record in iterate_records(out):
         if record is None:
@@ -133,7 +145,7 @@ def read_rows(out: Path) -> tuple[list[Row], int]:
 
 
 def read_record_at(lines: BinaryIO, offset: int) -> Row:
-    """The record whose line begins there, as `iterate_records` said."""
+    """Return the record whose line begins at this offset, as given by `iterate_records`."""
     lines.seek(offset)
     return _parse_record(lines.readline()) or {"conversations": []}
 
@@ -152,7 +164,9 @@ def _encode_line(record: Mapping[str, Any]) -> bytes:
 
 
 def _lock(file: BinaryIO, out: Path) -> None:
-    """A lock that ends with the process. Some file systems of clusters have none: there the user sees to it."""
+    """Lock the file until the process ends. Some cluster file systems have no locks; there, the user must run one
+    process at a time.
+    """
     try:
         is_ours = lock_file(file)
     except OSError:

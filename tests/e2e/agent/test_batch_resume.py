@@ -75,7 +75,7 @@ def test_killed_run_goes_on_with_each_prompt_once_in_the_file(tmp_path: Path) ->
         shown = run("batch", "show", str(out))
         resumed = run("batch", "resume", str(out), "--json", "--api-key", "x")
         again = run("batch", "resume", str(out), "--api-key", "x")
-    assert "1 lines of trajectories.jsonl are no records" in shown.stderr
+    assert "1 lines of trajectories.jsonl are not records" in shown.stderr
     assert resumed.returncode == 0, resumed.stderr
     facts = json.loads(resumed.stdout)
     assert [facts[name] for name in ("prompts", "records", "kept", "solved")] == [6, 6, 3, 6]
@@ -85,7 +85,7 @@ def test_killed_run_goes_on_with_each_prompt_once_in_the_file(tmp_path: Path) ->
     assert "6 of 6 solved" in again.stdout
     assert sum(turns.values()) == 3 * 6 + 2  # p3 alone was asked again, for the turns that had no record
     assert "6 of 6" in (out / "report.html").read_text("utf-8")
-    assert "are no records" not in (out / "report.html").read_text("utf-8")
+    assert "are not records" not in (out / "report.html").read_text("utf-8")
     run("reap", "--run-id", tmp_path.name)
 
 
@@ -119,7 +119,7 @@ async def test_other_dataset_is_refused_and_nothing_is_lost(tmp_path: Path, entr
     await cancelled_after(run, 1)
     before = trajectories(tmp_path).read_bytes()
     dataset(tmp_path, *entries)
-    with pytest.raises(ConfigError, match="is not the one that the run worked on"):
+    with pytest.raises(ConfigError, match="has changed since the run"):
         await resume_batch(run.out, model=run.model)
     assert trajectories(tmp_path).read_bytes() == before
     assert not [*run.out.glob(".*")]
@@ -143,7 +143,7 @@ async def test_secrets_are_not_written_down_and_are_asked_for(tmp_path: Path) ->
     run = config(tmp_path, plans, *entries, backend_options=options, api_key="hidden-9", workers=1)
     await cancelled_after(run, 1)
     assert not [path for path in run.out.iterdir() if b"hidden-" in path.read_bytes()]
-    with pytest.raises(ConfigError, match="had model, profiles, secrets, which is not written down"):
+    with pytest.raises(ConfigError, match="used model, profiles, secrets, which is not stored"):
         await resume_batch(run.out)
     result = await resume_batch(run.out, model=run.model, backend_options=options)
     assert result.complete
@@ -178,4 +178,4 @@ async def test_half_of_a_record_is_dropped_and_its_prompt_done_again(tmp_path: P
 def test_directory_without_a_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     done = run("batch", "resume", str(tmp_path / name))
-    assert (done.returncode, "has no run that can go on" in " ".join(done.stderr.split())) == (2, True)
+    assert (done.returncode, "has no run to resume" in " ".join(done.stderr.split())) == (2, True)

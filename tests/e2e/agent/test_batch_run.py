@@ -276,7 +276,7 @@ async def test_full_disk_is_one_plain_error(tmp_path: Path) -> None:
     [
         ({"backend": "dokcer"}, "docker"),
         ({"backend_options": {"memry": 1}}, "memry"),
-        ({"backend_options": {"image": "debian"}}, "image is a setting of the run itself"),
+        ({"backend_options": {"image": "debian"}}, "image is a setting of the run"),
         ({"toolsets": ("terminl",)}, "terminal"),
         ({"backend": "docker"}, "image"),
     ],

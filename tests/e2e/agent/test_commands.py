@@ -100,7 +100,7 @@ def test_agent_says_which_tools_it_does_without() -> None:
         done = run("agent", "x", *url, "-t", "terminal", "-t", "web")
         refused = run("agent", "x", *url, "-t", "terminal", "-t", "web", "--strict")
     assert (done.returncode, done.stdout) == (0, "hello\n")
-    assert "left out, not part of this package: web_search, web_extract" in done.stderr
+    assert "not available in this package: web_search, web_extract" in done.stderr
     assert (refused.returncode, "'web' has no tool here" in refused.stderr) == (2, True)
 
 
@@ -145,7 +145,7 @@ def test_forgotten_parser_is_told_and_ends_with_usage(tmp_path: Path) -> None:
     assert (agent.returncode, "name their format with --parser" in agent.stderr) == (2, True)
     assert warning in batch.stderr
     assert batch.returncode == 2
-    assert "ConfigError: the run was stopped after 2 answers with calls that nothing reads" in batch.stderr
+    assert "ConfigError: the run was stopped after 2 answers with calls that no parser reads" in batch.stderr
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_signals_end_with_all_sandboxes_gone_and_partial_results(tmp_path: Path,
                 process.kill()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert f"go on with it: hermes-exec batch resume {out}\n" in errors
+    assert f"continue the run: hermes-exec batch resume {out}\n" in errors
     records = [json.loads(line) for line in (out / "trajectories.jsonl").read_text().splitlines()]
     assert [record["solved"] for record in records] == ["solved"]
     assert (out / "report.html").exists()

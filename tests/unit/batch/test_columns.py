@@ -74,7 +74,7 @@ def test_old_rows_are_read_in_the_columns_of_today(tmp_path: Path) -> None:
     ]
     assert (outcome(row), str(reason(row))) == ("unscored", "SandboxDied: gone")
     page = write_report(tmp_path).read_text()
-    for text in ("$ ls", "Thinking", "SandboxDied", "screenshots/0-1.png is not there"):
+    for text in ("$ ls", "Thinking", "SandboxDied", "screenshots/0-1.png is missing"):
         assert text in page
 
 

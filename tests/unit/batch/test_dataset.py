@@ -62,7 +62,7 @@ def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> 
         ('{"prompt": "a", "tree": ".."}', "line 2: tree: '..' is not inside"),
         ('{"prompt": "a", "tree": "/etc"}', "line 2: tree: '/etc' is not inside"),
         ('{"prompt": "a", "tree": "link"}', "line 2: tree: 'link' is not inside"),
-        ('{"prompt": "a", "files": {"f": "\\ud83d"}}', r"line 2: files: 'f' has half of a surrogate pair"),
+        ('{"prompt": "a", "files": {"f": "\\ud83d"}}', r"line 2: files: 'f' has an unpaired surrogate"),
         ('{"prompt": "a", "metadata": {"x": NaN}}', "line 2: has the number NaN"),
         ('{"prompt": "a", "metadata": {"x": -Infinity}}', "line 2: has the number -Infinity"),
         ('{"prompt": "a", "metadata": {"x": 1e999}}', "line 2: has the number 1e999"),
@@ -107,7 +107,7 @@ def test_unknown_entries_are_kept_as_metadata_where_that_is_asked(tmp_path: Path
     tasks = read_dataset(write(tmp_path, *rows), extra="metadata")
     assert [task.metadata for task in tasks] == [{"x": 1, "chek": None}, {}]
     assert tasks[0].digest == tasks[1].digest
-    with pytest.raises(ConfigError, match="line 1: has the entry 'x' beside metadata and in it"):
+    with pytest.raises(ConfigError, match="line 1: has the entry 'x' both in metadata and outside it"):
         read_dataset(write(tmp_path, {"prompt": "a", "x": 2, "metadata": {"x": 1}}), extra="metadata")
 
 
@@ -194,7 +194,7 @@ def test_messages_begin_the_conversation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([], "are none"),
+        ([], "are empty"),
         ({}, ""),
         (["go"], ""),
         ([{"content": "go"}], "message 1 has the role None"),
@@ -202,17 +202,17 @@ def test_messages_begin_the_conversation(tmp_path: Path) -> None:
         ([{**USER, "contnt": "x"}], "message 1 has an unknown entry 'contnt'; did you mean 'content'"),
         ([{"role": "user"}], "message 1 has no content"),
         ([{"role": "user", "content": 3}], "message 1 has content that is neither"),
-        ([{"role": "system", "content": SEEN}, USER], "message 1 has a part of content that is neither"),
+        ([{"role": "system", "content": SEEN}, USER], "message 1 has a content part that is neither"),
         ([{"role": "user", "content": "  "}], "end with a blank message"),
         ([{"role": "user", "content": "a\0b"}], "message 1 has a NUL byte"),
-        ([USER, {"role": "assistant", "content": "done"}], "do not end with a message of the user or a tool"),
-        ([{"role": "system", "content": "go"}], "do not end with a message of the user or a tool"),
+        ([USER, {"role": "assistant", "content": "done"}], "must end with a message of the user or a tool"),
+        ([{"role": "system", "content": "go"}], "must end with a message of the user or a tool"),
         ([USER, CALLING], "have no result of the call 'c1'"),
         ([USER, CALLING, USER], "message 3 comes before the result of the call 'c1'"),
-        ([USER, RESULT], "message 2 is the result of no call before it: 'c1'"),
-        ([USER, CALLING, RESULT, RESULT], "message 4 is the result of no call before it"),
+        ([USER, RESULT], "message 2 is a result without a call before it: 'c1'"),
+        ([USER, CALLING, RESULT, RESULT], "message 4 is a result without a call before it"),
         ([USER, CALLING, {"role": "tool", "content": "x"}], "message 3 has no tool_call_id"),
-        ([USER, {**CALLING, "tool_calls": {}}], "message 2 has tool_calls that are no list"),
+        ([USER, {**CALLING, "tool_calls": {}}], "message 2 has tool_calls that are not a list"),
         ([USER, {**CALLING, "tool_calls": [{"id": "a"}]}], "message 2 has a call without an id and a function"),
         (
             [USER, {**CALLING, "tool_calls": [{**CALL, "function": {"name": "x", "arguments": {}}}]}, RESULT],

@@ -69,8 +69,8 @@ def test_plain_lines_leave_an_outage_to_the_log() -> None:
 
 def test_the_bar_says_what_it_waits_for() -> None:
     text = endpoint_shown(True)
-    assert "2.5 requests/s, 7 wait" in text
-    assert "waiting for the endpoint, which completes no request: HTTP 503: ␛[31msleeping (for 12 s)" in text
+    assert "2.5 requests/s, 7 waiting" in text
+    assert "waiting for the endpoint, which completes no requests: HTTP 503: ␛[31msleeping (for 12 s)" in text
 
 
 def error(kind: str, message: str, where: str = "infra") -> dict[str, Any]:

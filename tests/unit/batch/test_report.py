@@ -122,7 +122,7 @@ def test_summary_and_failures_by_cause(tmp_path: Path) -> None:
     )
     for text in ("1 of 3", "of 6 prompts", "9.2 s", "solved 1", "unsolved 2", "unscored 1", "before 2 of its prompts"):
         assert text in page.text
-    assert re.search(r"policythe model's own doinganswered2", page.text)
+    assert re.search(r"policythe modelanswered2", page.text)
     assert re.search(r"infrathe sandbox, the stream or this libraryinfra1", page.text)
 
 
@@ -132,7 +132,7 @@ def test_reasons_of_unscored_prompts(tmp_path: Path) -> None:
         return record(index, id=f"p{index}", errors=[error], trainable=False, solved=None)
 
     page = report(tmp_path, record(0, errors=[], solved=True), unscored(1, "out of memory"), unscored(2, "removed"))
-    assert "Not scored, by errorErrorWhat the first of them saidPromptsSandboxDiedout of memory2" in page.text
+    assert "Not scored, by errorErrorFirst messagePromptsSandboxDiedout of memory2" in page.text
     assert page.text.count("SandboxDied: out of memory") == page.text.count("SandboxDied: removed") == 1
     assert "Not scored" not in report(tmp_path, record(0, solved=True)).text
 
@@ -172,12 +172,12 @@ def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.Monk
         {"alt": evil, "src": "data:image/png;base64,"},
     ]
     assert f"in {paths[1]}" in page.text
-    assert page.text.count("is not there") == 1
+    assert page.text.count("is missing") == 1
 
 
 def test_half_a_line_is_left_out_and_counted(tmp_path: Path) -> None:
     page = report(tmp_path, record(0), '{"prompt_index": 1, "conv', "[]", '{"prompt_index": 2}')
-    assert "3 lines of trajectories.jsonl are no records" in page.text
+    assert "3 lines of trajectories.jsonl are not records" in page.text
 
 
 def test_long_texts_are_cut_in_the_middle(tmp_path: Path) -> None:

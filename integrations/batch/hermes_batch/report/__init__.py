@@ -1,1 +1,1 @@
-"""The page that shows a run."""
+"""The HTML report of a run."""

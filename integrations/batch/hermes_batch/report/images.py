@@ -1,4 +1,4 @@
-"""The screenshots of a run in its report."""
+"""The screenshots in the report."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _KINDS = {".jpeg": "jpeg", ".jpg": "jpeg", ".gif": "gif", ".webp": "webp"}
 
 
 class ReportImages:
-    """Reads the screenshots of records, until they are together as large as a page that a browser opens at ease."""
+    """Loads the screenshots of records, up to a total size that browsers open easily."""
 
     def __init__(self, out: Path) -> None:
         self._directory = out / SCREENSHOTS
         self._bytes_left = _MAX_BYTES
 
     def load(self, record: Mapping[str, Any]) -> Mapping[str, Sequence[Markup]]:
-        """Return those of a record, by the id of the call whose result they are of, and those of the prompt by path."""
+        """Return the screenshots of a record by the id of the call that returned them. Those of the prompt are listed
+        by path.
+        """
         images: defaultdict[str, list[Markup]] = defaultdict(list)
         for screenshot in decode_list(record, "screenshots"):
             path = str(screenshot.get("path"))
@@ -35,7 +37,7 @@ class ReportImages:
         try:
             png = (self._directory / Path(path).name).read_bytes()
         except OSError:
-            return element("span", f"{path} is not there", cls="quiet")
+            return element("span", f"{path} is missing", cls="quiet")
         if len(png) > self._bytes_left:
             return element("span", f"in {path}", cls="quiet")
         self._bytes_left -= len(png)

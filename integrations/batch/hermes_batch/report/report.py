@@ -1,4 +1,4 @@
-"""Writes `report.html` from the trajectories of a run: one file that needs nothing else."""
+"""Writes `report.html` from the trajectories of a run: one self-contained file."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ from hermes_exec.private_files import private
 REPORT = "report.html"
 _MAX_EPISODES = 500
 _CAUSES = {
-    "policy": "the model's own doing",
+    "policy": "the model",
     "task": "the task's data",
     "infra": "the sandbox, the stream or this library",
     "provider": "a service behind it, such as the model's endpoint",
     "config": "a setting",
     "budget": "a limit of turns, calls or tokens",
-    "cancelled": "called off",
+    "cancelled": "cancellation",
 }
 
 
 def write_report(out: Path) -> Path:
-    """Write `out/report.html` from `out/trajectories.jsonl` and `out/run.json`; return its path.
+    """Write `out/report.html` from `out/trajectories.jsonl` and `out/run.json`, and return its path.
 
-    Lines that are no record (a run that was killed may leave half of one) are left out and counted. The transcripts of
-    the first 500 prompts are in it, with their screenshots up to 30 MB in all. One record is held at a time, however
-    many there are. Raises ConfigError when there are no trajectories, and ExecError when it cannot be
-    written.
+    Lines that are not records (a killed run may leave half a line) are left out and counted. The report has the
+    transcripts of the first 500 prompts, with up to 30 MB of screenshots. Memory use does not grow with the number of
+    records, because one record is read at a time.
+
+    Raises:
+        ConfigError: If there are no trajectories.
+        ExecError: If the report cannot be written.
     """
     run = _RunFacts(out)
     path = out / REPORT
@@ -51,7 +54,7 @@ def write_report(out: Path) -> Path:
 
 
 class _RunFacts:
-    """What the page says of the run as a whole, and where in the file the prompts are."""
+    """Facts about the run as a whole, and the offsets of the prompts in the file."""
 
     def __init__(self, out: Path) -> None:
         self.name, self.settings = out.name, read_settings(out)
@@ -71,7 +74,7 @@ class _RunFacts:
 
 
 def _page(run: _RunFacts) -> tuple[str, str]:
-    """The page before and after the transcripts."""
+    """Return the parts of the page before and after the transcripts."""
     style = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     head = join(
@@ -128,13 +131,13 @@ def _failures(tally: Tally) -> Markup:
     causes = [(cause, _CAUSES.get(cause, ""), end, str(count)) for (cause, end), count in tally.ends.most_common()]
     errors = [(kind, tally.examples[kind], str(count)) for kind, count in tally.errors.most_common()]
     return join(
-        _table("Not solved, by cause", "causes", ("Cause", "Whose doing the end was", "Ended by", "Prompts"), causes),
-        _table("Not scored, by error", "errors", ("Error", "What the first of them said", "Prompts"), errors),
+        _table("Not solved, by cause", "causes", ("Cause", "Meaning", "Ended by", "Prompts"), causes),
+        _table("Not scored, by error", "errors", ("Error", "First message", "Prompts"), errors),
     )
 
 
 def _table(title: str, cls: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    """A section with a table; nothing where it has no rows."""
+    """Return a section with a table, or nothing if there are no rows."""
     if not rows:
         return Markup("")
     head = element("tr", *(element("th", name) for name in names))
@@ -147,9 +150,9 @@ def _notes(run: _RunFacts) -> Markup:
     notes = []
     missing = int(run.settings.get("prompts") or 0) - run.tally.records
     if missing > 0:
-        notes.append(f"The run was ended before {missing} of its prompts were done.")
+        notes.append(f"The run ended before {missing} of its prompts were done.")
     if run.broken:
-        notes.append(f"{run.broken} lines of {TRAJECTORIES} are no records and were left out.")
+        notes.append(f"{run.broken} lines of {TRAJECTORIES} are not records and were left out.")
     if run.tally.records > _MAX_EPISODES:
         notes.append(f"Transcripts of the first {_MAX_EPISODES} prompts; the others are in {TRAJECTORIES}.")
     return join(*(element("p", note, cls="note") for note in notes))

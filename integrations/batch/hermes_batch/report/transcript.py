@@ -1,4 +1,4 @@
-"""The conversation of one record as HTML: what was asked, thought, called and answered."""
+"""The conversation of one record as HTML: prompts, reasoning, calls and results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hermes_batch.report.html import Markup, element, escape, join
 
 _MAX_CHARS = 20_000
 _FOLDABLE_FIELDS = {"snapshot": "Snapshot", "changes": "Changes"}
-"""Fields of results that are shown as they are, with their titles."""
+"""Result fields that are shown verbatim, with their titles."""
 _FOLD_LINES = 12
-"""Code, output and snapshots above this are folded."""
+"""Code, output and snapshots with more lines are folded."""
 
 
 def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]) -> Markup:
-    """Return the tools, which stand folded at the top, every message, then check, errors and facts. `images` are those
-    of results, by the id of their call, and those of the prompt, by their path.
+    """Return the tools (folded, at the top), every message, then check, errors and facts. `images` holds the images of
+    results by the id of their call, and images of the prompt by their path.
     """
     messages = [message for message in decode_list(record, "messages") if isinstance(message, dict)]
     tools = decode_list(record, "tools")
@@ -36,7 +36,7 @@ def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]
 
 
 def _turn(role: object, messages: Sequence[Message], images: Mapping[str, Sequence[Markup]]) -> Markup:
-    """Neighbouring messages of one role."""
+    """Return consecutive messages of one role."""
     if role == "assistant":
         return join(*map(_model_turn, messages))
     if role == "tool":
@@ -159,7 +159,7 @@ def _facts(record: Mapping[str, Any]) -> Markup:
 
 
 def _foldable(title: str, text: str) -> Markup:
-    """Something that may be many lines: folded when it is."""
+    """Return a text that is folded if it has many lines."""
     lines = text.count("\n") + 1
     opened = {} if lines > _FOLD_LINES else {"open": ""}
     named = f"{title}, {lines} line{'' if lines == 1 else 's'}"
