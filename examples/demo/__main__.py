@@ -1,10 +1,10 @@
-"""The demonstration: a model works on real tasks, each in a slot of its own, and nothing is left behind.
+"""The demonstration: a model works on real tasks, each in its own slot, and nothing is left behind.
 
-`python -m examples.demo` runs the prompts of `examples/tasks.jsonl` with the small language model that runs in this
-process: no key, no network. `python -m examples.demo browser` runs those of `examples/browser/tasks.jsonl`, in which a
+`python -m examples.demo` runs the prompts in `examples/tasks.jsonl` with a small language model in this process,
+without a key or a network. `python -m examples.demo browser` runs the prompts in `examples/browser/tasks.jsonl`: a
 scripted agent uses a web shop that each slot serves itself. The slots are in one sandbox of the backend in
-`HERMES_DEMO_BACKEND`, with the options (JSON) in `HERMES_DEMO_OPTIONS`: an image, the address of a host. Without it
-they are made on this host.
+`HERMES_DEMO_BACKEND`, with the options (JSON) in `HERMES_DEMO_OPTIONS`, such as an image or the address of a host. By
+default they are on this host.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CONSOLE = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Demo:
-    """Which tasks are worked on, by which model; `loop` are its bounds, `pool` options of the pool."""
+    """The tasks, the model that works on them, its limits (`loop`) and the options of the pool (`pool`)."""
 
     tasks: Path
     out: Path
@@ -55,23 +55,23 @@ class Demo:
     loop: Mapping[str, Any]
     pool: Mapping[str, Any] = field(default_factory=dict)
     all_solved: bool = False
-    """Whether it has failed when a task was not solved: so where the solutions are known."""
+    """Whether an unsolved task is a failure, because the solutions are known."""
 
 
 def terminal_demo() -> Demo:
-    """Terminal tasks over a source tree."""
-    description = "SmolLM2-135M in this process; the first take longest"
+    """Return the terminal tasks over a source tree."""
+    description = "SmolLM2-135M in this process; the first prompts take longest"
     bounds = {"max_turns": 4, "temperature": 0.0, "max_tokens": 80}
     return Demo(Path("examples/tasks.jsonl"), Path("runs/demo"), EMBEDDED, description, 8, ("terminal",), bounds)
 
 
 def browser_demo() -> Demo:
-    """Browser tasks over a web shop."""
+    """Return the browser tasks over a web shop."""
     directory = Path("examples/browser")
     tasks = directory / "tasks.jsonl"
     model = SolutionsModel.of(tasks, directory / "solutions.json")
     tools = ("terminal", "file", "browser", "code_execution")
-    description = "none, a script knows the solutions"
+    description = "none, a script with the solutions"
     bounds, pool = {"max_turns": 30}, {"network": False}
     return Demo(tasks, Path("runs/browser"), model, description, 3, tools, bounds, pool, all_solved=True)
 
@@ -80,8 +80,8 @@ DEMOS = {"terminal": terminal_demo, "browser": browser_demo}
 
 
 async def run_demo(settings: Demo, backend: str, options: dict[str, Any]) -> int:
-    """Run it; returns the exit code: 0 when every prompt has its record (and is solved, where that is known to be
-    possible) and nothing was left behind.
+    """Run the demonstration and return the exit code: 0 if every prompt has a record (and is solved, if the solutions
+    are known) and nothing was left behind.
     """
     out, workers = settings.out, settings.workers
     backend, options, why = await _choose_backend(backend, options, workers)
@@ -131,12 +131,12 @@ async def _choose_backend(backend: str, options: dict[str, Any], workers: int) -
 
 async def _check_nothing_left(backend: Backend, run_id: str, watch: ProcessWatch) -> bool:
     sandboxes, processes = await sandboxes_of(backend, run_id), watch.list_left()
-    with anyio.move_on_after(PLAYWRIGHT_S):  # its driver is kept for the next browser
+    with anyio.move_on_after(PLAYWRIGHT_S):  # Playwright's driver stays alive for the next browser
         while processes:
             await anyio.sleep(0.2)
             processes = watch.list_left()
     if not sandboxes and not processes:
-        gone = f" ({len(watch.seen)} of its processes were seen on this host; all are gone)" if watch.seen else ""
+        gone = f" ({len(watch.seen)} of its processes ran on this host; all have ended)" if watch.seen else ""
         _print(f"left behind: no sandbox, no process{gone}")
         return True
     _print(f"left behind: {[sandbox.sandbox for sandbox in sandboxes]} {[process.pid for process in processes]}")
@@ -148,10 +148,10 @@ def _print(text: str) -> None:
 
 
 def main() -> None:
-    """The command line of the demonstration: which one."""
+    """Run the demonstration named on the command line."""
     name = "".join(sys.argv[1:]) or "terminal"
     if name not in DEMOS:
-        sys.exit(f"there are the demonstrations {' and '.join(DEMOS)}, not {name!r}")
+        sys.exit(f"unknown demonstration {name!r}: choose {' or '.join(DEMOS)}")
     options = json.loads(os.environ.get("HERMES_DEMO_OPTIONS") or "{}")
     try:
         code = run_async(lambda: run_demo(DEMOS[name](), os.environ.get("HERMES_DEMO_BACKEND") or "local", options))

@@ -1,4 +1,4 @@
-"""Looks for what a run left behind: its sandboxes, and processes that it was seen to have started."""
+"""Finds the leftovers of a run: its sandboxes, and the processes that it was observed to start."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from hermes_exec.backends.base import Backend, SandboxInfo
 
 
 class LocalProcess(NamedTuple):
-    """A process, told apart from a later one with the same pid by its start."""
+    """A process. Its start time distinguishes it from a later process with the same pid."""
 
     pid: int
     started: int
 
 
 class ProcessWatch:
-    """Remembers the descendants of this process that it was shown, also when they have left their parent since."""
+    """Records the descendants of this process at each `look`, so that those which leave their parent later are still
+    known.
+    """
 
     def __init__(self) -> None:
         self.seen: set[LocalProcess] = set()
 
     def look(self) -> None:
-        """Remember the descendants that live now. Without /proc: nothing."""
+        """Record the current descendants. Does nothing without /proc."""
         living = _processes()
         pids = {os.getpid()}
         grew = True
@@ -34,13 +36,13 @@ class ProcessWatch:
         self.seen |= {process for process in living if process.pid in pids and process.pid != os.getpid()}
 
     def list_left(self) -> list[LocalProcess]:
-        """Those that live still, zombies aside."""
+        """Return the recorded processes that are still alive, without zombies."""
         self.look()
         return sorted(self.seen & _processes().keys())
 
 
 async def sandboxes_of(backend: Backend, run_id: str) -> list[SandboxInfo]:
-    """The sandboxes of a run that exist now, as the backend itself tells."""
+    """Return the existing sandboxes of a run, as listed by the backend."""
     try:
         return [sandbox for sandbox in await backend.sandboxes() if sandbox.labels.run_id == run_id]
     finally:
@@ -48,7 +50,7 @@ async def sandboxes_of(backend: Backend, run_id: str) -> list[SandboxInfo]:
 
 
 def _processes() -> dict[LocalProcess, int]:
-    """Every process but zombies, with its parent."""
+    """Return every process except zombies, with its parent."""
     processes: dict[LocalProcess, int] = {}
     for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else ():
         if not entry.name.isdecimal():

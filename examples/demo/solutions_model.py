@@ -1,4 +1,6 @@
-"""A scripted agent for the browser tasks: it knows how each is solved, and finds its way by what the tools answer."""
+"""A scripted agent for the browser tasks. It follows given solutions and looks up references in the results of the
+tools.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ _FROM_RESULTS = re.compile(r"\{(.+)\}", re.DOTALL)
 
 
 class SolutionsModel:
-    """Makes the n-th call of the solution of a prompt in the n-th turn.
+    """A model that makes the n-th call of a prompt's solution in the n-th turn.
 
-    `solutions` are the calls by prompt: the tool's name and its arguments. A `ref` is a text of an element's line,
-    whose reference is looked up in the last snapshot that has it; `{pattern}` in a `content` stands for the first group
-    of that regular expression in the newest result that it is found in. What is not there ends the episode.
+    `solutions` are the calls by prompt: the tool's name and its arguments. A `ref` is a text in an element's line; its
+    reference is looked up in the last snapshot that has it. `{pattern}` in a `content` is replaced by the first group
+    of that regular expression in the newest result that matches. The episode ends if the lookup fails.
     """
 
     model = "scripted"
@@ -29,7 +31,7 @@ class SolutionsModel:
 
     @classmethod
     def of(cls, tasks: Path, solutions: Path) -> SolutionsModel:
-        """From a file of prompts and one of solutions by their ids."""
+        """Create a model from a file of prompts and a file of solutions by their ids."""
         calls = json.loads(solutions.read_text("utf-8"))
         lines = map(json.loads, tasks.read_text("utf-8").splitlines())
         return cls({task["prompt"]: calls[task["id"]] for task in lines})
@@ -40,7 +42,7 @@ class SolutionsModel:
         tools: Sequence[Mapping[str, Any]],
         **sampling: object,
     ) -> Completion:
-        """The next call; see `Model.complete`."""
+        """Return the next call; see `Model.complete`."""
         prompt = next(message_text(message) for message in messages if message["role"] == "user")
         turn = sum(message["role"] == "assistant" for message in messages)
         steps = self._solutions[prompt]
@@ -51,7 +53,7 @@ class SolutionsModel:
         try:
             return Completion("", (call(name, _fill_arguments(arguments, results), call_id=f"call_{turn}"),))
         except LookupError as error:
-            return Completion(f"I do not find {error.args[0]!r}.")
+            return Completion(f"I cannot find {error.args[0]!r}.")
 
 
 def _fill_arguments(arguments: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:

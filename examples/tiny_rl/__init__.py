@@ -1,1 +1,1 @@
-"""A whole RL loop on one CPU: a tiny policy learns from rewards that are read out of slots."""
+"""A complete RL loop on one CPU: a tiny policy learns from rewards computed in slots."""

@@ -1,5 +1,5 @@
-"""Write lowercase letters: every turn that the policy samples is written to a file of the slot by a tool call, and the
-reward is the share of lowercase letters in that file.
+"""Write lowercase letters: a tool call writes every sampled turn to a file in the slot, and the reward is the share of
+lowercase letters in that file.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class TinyRLEnv(SandboxAgentEnv[int]):
     config: TinyRLConfig
 
     async def setup(self) -> None:
-        """Count the items."""
+        """Start counting the items."""
         self._count = itertools.count()
 
     async def get_next_item(self) -> int:
-        """A number: all tasks are the same."""
+        """Return a number. All tasks are the same."""
         return next(self._count)
 
     def format_prompt(self, item: int) -> str:
-        """What a policy of 58,000 parameters cannot read."""
+        """Return a prompt, although a policy with 58,000 parameters cannot read it."""
         return "Write letters."
 
     def parser(self) -> Parser:
-        """Whatever is sampled is a call that adds it to the file."""
+        """Return a parser that turns any text into a call that appends it to the file."""
 
         def read(text: str, _tools: Tools) -> Parsed:
             written = base64.b64encode(text.encode("utf-8", "replace")).decode()
@@ -56,11 +56,11 @@ class TinyRLEnv(SandboxAgentEnv[int]):
         return read
 
     def sandbox_spec(self, item: int) -> SandboxSpec:
-        """Only the file goes to the check."""
+        """Return a spec that keeps only the file for the check."""
         return SandboxSpec(keep=["turns.txt"])
 
     async def compute_reward(self, item: int, result: Episode, ctx: ToolContext) -> float:
-        """The share of letters among all that could be written."""
+        """Return the share of lowercase letters among all bytes that the episode can write."""
         if not await ctx.slot.files.exists("turns.txt"):
             return 0.0
         written = await ctx.slot.files.read_bytes("turns.txt")

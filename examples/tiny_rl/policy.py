@@ -1,4 +1,4 @@
-"""A policy made on the spot, its tokenizer, and the server that samples from it."""
+"""A newly created policy, its tokenizer, and the server that samples from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 BYTES, WIDTH = 256, 64
 END = "<|im_end|>"
-# It names the tools and no more: a prompt of every schema would be thousands of bytes.
+# Only names the tools, because the schemas would take thousands of bytes.
 TEMPLATE = """
 {%- for tool in tools or [] %}{{- tool.function.name + ' ' }}{%- endfor %}
 {%- for message in messages %}{{- message.role + ':' + (message.content or '') }}
@@ -26,7 +26,7 @@ TEMPLATE = """
 
 
 def make_tokenizer(directory: Path) -> Path:
-    """A tokenizer of bytes and one token that ends turns, as `transformers` saves them."""
+    """Create a tokenizer of bytes and one token that ends turns, in the format of `transformers`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -42,7 +42,7 @@ def make_tokenizer(directory: Path) -> Path:
 
 
 class Policy(nn.Module):  # type: ignore[misc]
-    """Logits of the next byte. The token that ends a turn is read, and never sampled."""
+    """A model of the next byte. It reads the token that ends a turn, but never samples it."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -50,17 +50,17 @@ class Policy(nn.Module):  # type: ignore[misc]
         self.embedding = nn.Embedding(BYTES + 1, WIDTH)
         self.memory = nn.GRU(WIDTH, WIDTH, batch_first=True)
         self.head = nn.Linear(WIDTH, BYTES)
-        # Of a freshly made layer all bytes are about as likely; then no log-probability tells its place.
+        # By default all bytes would be about equally likely, and a shifted log-probability would go unnoticed.
         nn.init.normal_(self.head.weight, std=0.5)
 
     def forward(self, ids: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the byte after each of these ids, and the state after the last."""
+        """Return the log-probabilities of the byte after each of these ids, and the state after the last id."""
         hidden, state = self.memory(self.embedding(ids), state)
         return torch.log_softmax(self.head(hidden).float(), -1), state
 
 
 class PolicyServer:
-    """Answers `/generate` as atropos's example server does (`example_trainer/vllm_api_server.py`)."""
+    """A server that answers `/generate` like atropos's example server (`example_trainer/vllm_api_server.py`)."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -83,7 +83,7 @@ class PolicyServer:
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        """Serve on loopback, and give the URL."""
+        """Serve on loopback and yield the URL."""
         generate = self.generate
 
         class Handler(BaseHTTPRequestHandler):

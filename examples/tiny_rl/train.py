@@ -1,4 +1,4 @@
-"""The loop: atropos's server, the environment in `serve`, and a policy that learns from what they send.
+"""The loop: atropos's server, the environment in `serve`, and a policy that learns from their batches.
 
 python -m examples.tiny_rl.train --steps 40
 """
@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class TrainingStep(NamedTuple):
-    """What a batch was: its mean reward, and how far the log-probabilities of training are from those of sampling, in
-    their place and shifted by one.
+    """The figures of a batch: its mean reward, and the difference between the log-probabilities of training and
+    sampling, in place and shifted by one.
     """
 
     number: int
@@ -44,7 +44,11 @@ class TrainingStep(NamedTuple):
 def run(
     *, steps: int = 40, learning_rate: float = 1e-2, writes: bool = True, seed: int = 0, backend: str = "local"
 ) -> list[TrainingStep]:
-    """Train, and tell each step. Raises RuntimeError when no batch comes for two minutes."""
+    """Train, print each step and return the steps.
+
+    Raises:
+        RuntimeError: If no batch arrives for two minutes.
+    """
     policy = Policy(seed)
     server = PolicyServer(policy)
     optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
@@ -70,7 +74,7 @@ def run(
 
 
 def _learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[dict[str, Any]]) -> tuple[float, float]:
-    """One step of policy gradient on a batch, as the example trainer makes one."""
+    """Take one policy gradient step on a batch, like the example trainer."""
     tokens, labels, advantages, _, sampled = pad_data_to_good_offset({"batch": batch}, BATCH)
     assert sampled is not None
     (ids,), (wanted,), (advantage,), (before,) = tokens, labels, advantages, sampled
@@ -140,7 +144,7 @@ def _batch(api: str) -> list[dict[str, Any]]:
         if batch is not None:
             return batch
         time.sleep(0.05)
-    raise RuntimeError("no batch came for two minutes")
+    raise RuntimeError("no batch arrived for two minutes")
 
 
 def _ask(url: str, path: str, body: object = None) -> dict[str, Any]:
@@ -152,13 +156,13 @@ def _ask(url: str, path: str, body: object = None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train and draw the table."""
+    """Train and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default="local")
-    parser.add_argument("--no-writes", action="store_true", help="the calls write nothing: there is nothing to learn")
+    parser.add_argument("--no-writes", action="store_true", help="calls write nothing, so there is nothing to learn")
     args = parser.parse_args()
     torch.set_num_threads(1)
     steps = run(

@@ -13,13 +13,13 @@ class Sighting(NamedTuple):
 
 
 def parse_line(row: list[str]) -> Sighting:
-    """One row of the table; raises ValueError when the count is no number."""
+    """Parse one row of the table; raise ValueError when the count is no number."""
     day, station, species, count = row
     return Sighting(day, station, species, int(count))
 
 
 def read_sightings(path: Path) -> list[Sighting]:
-    """All rows of the table without its heading."""
+    """Read all rows of the table without its heading."""
     with path.open(newline="", encoding="utf-8") as table:
         rows = csv.reader(table)
         next(rows)

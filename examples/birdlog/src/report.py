@@ -7,7 +7,7 @@ from reader import Sighting
 
 
 def totals(sightings: Iterable[Sighting]) -> Counter[str]:
-    """Birds counted for each species."""
+    """Count the birds of each species."""
     result: Counter[str] = Counter()
     for sighting in sightings:
         result[sighting.species] += sighting.count
@@ -15,5 +15,5 @@ def totals(sightings: Iterable[Sighting]) -> Counter[str]:
 
 
 def format_totals(counts: Counter[str]) -> list[str]:
-    """The totals, largest first."""
+    """Format the totals, largest first."""
     return [f"{count:5} {species}" for species, count in counts.most_common()]

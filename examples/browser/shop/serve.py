@@ -1,6 +1,7 @@
-"""A small web shop for browser tasks: `python3 serve.py` starts it on port 8000 and returns when it answers.
+"""A small web shop for browser tasks. `python3 serve.py` starts it on port 8000 and returns when it accepts
+connections.
 
-It needs Python 3.9 or newer and nothing else. What its visitors change is in `state.json` beside this file.
+It needs Python 3.9 or newer and nothing else. Changes by visitors are stored in `state.json` next to this file.
 """
 
 import html
