@@ -1,4 +1,4 @@
-"""RL environments for the trainers of atropos, whose rollouts are episodes of an agent in isolated slots."""
+"""RL environments for atropos trainers. Each rollout is an agent episode in an isolated slot."""
 
 from __future__ import annotations
 

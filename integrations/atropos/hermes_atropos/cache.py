@@ -1,4 +1,6 @@
-"""Directories of this host that are made once, by whichever process comes first, and are whole when they are there."""
+"""Cached files and directories on this host. Each is created once, by whichever process comes first, and appears only
+when complete.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,23 @@ _NAME_CHARS = 80
 
 
 def default_cache_dir(name: str) -> Path:
-    """Where an environment keeps what it has downloaded or made, when nothing else is said."""
+    """Return the default cache directory of an environment."""
     return Path.home() / ".cache" / "hermes-exec" / name
 
 
 def digest(*parts: object) -> str:
-    """A short name for values that JSON can hold."""
+    """Return a short hash of values that can be converted to JSON."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def file_name(text: str) -> str:
-    """A text as a part of a file name."""
+    """Return a text as a valid part of a file name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "__", text)[:_NAME_CHARS].lstrip(".") or "_"
 
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of that path against other threads and processes; the system gives it back when a process dies."""
+    """Hold the lock of a path against other threads and processes. The system releases it when the process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(path.name + ".lock").open("a") as file:
         lock_file(file, wait=True)
@@ -41,9 +43,10 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 
 def make_once(target: Path, make: Callable[[Path], None]) -> Path:
-    """`target`; where it is missing, `make(path)` makes it aside, and it is renamed into its place when it is whole.
+    """Return `target`, and create it first if it is missing.
 
-    What a process that died had begun is removed by the next one.
+    `make(path)` creates it under a temporary path, which is then renamed to `target`. Incomplete remains of a process
+    that died are removed.
     """
     if target.exists():
         return target

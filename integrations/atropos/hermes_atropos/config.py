@@ -1,4 +1,4 @@
-"""The settings of an environment: flat, so that each is a flag of the command line."""
+"""The settings of an environment. They are flat, so that each one is a command-line flag."""
 
 from __future__ import annotations
 
@@ -26,83 +26,94 @@ _LISTS = ("enabled_toolsets", "disabled_toolsets")
 
 
 class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
-    """The settings of a `SandboxAgentEnv`, beside those of atroposlib. Lists are texts with commas, mappings JSON.
+    """The settings of a `SandboxAgentEnv`, in addition to those from atroposlib. Lists are comma-separated texts,
+    mappings are JSON.
 
-    What older environments called otherwise is read, with a note, as what it became.
+    Names that earlier environments used are accepted, and a warning names the current setting.
     """
 
     model_config = ConfigDict(extra="forbid", validate_default=False)
 
     needs_network: ClassVar[bool] = False
-    """Whether the environment's tasks cannot be done without a network."""
+    """Whether the environment's tasks cannot be solved without a network."""
     uses_pool_image: ClassVar[bool] = True
-    """Whether slots of the pool's own image are used."""
+    """Whether the environment uses slots with the pool's own image."""
 
     use_wandb: bool = Field(False, description="Whether to use wandb")
-    group_size: int = Field(4, ge=1, description="Rollouts of a group")
-    max_eval_workers: int = Field(16, ge=1, description="Items of an evaluation that are worked on at once, at most")
+    group_size: int = Field(4, ge=1, description="Rollouts in a group")
+    max_eval_workers: int = Field(16, ge=1, description="Maximum number of evaluation items at a time")
     max_token_length: int = Field(
         16_384,
         gt=0,
-        description="Token ids of an episode stay below it; the schemas of the tools take about 2,500",
+        description="Upper bound of token ids in an episode; the tool schemas take about 2,500",
     )
-    worker_timeout: float = Field(7200.0, description="Seconds of a group at most; -1: no limit")
-    min_items_sent_before_logging: int = Field(1, description="Groups sent before metrics are logged")
+    worker_timeout: float = Field(7200.0, description="Time limit of a group in seconds; -1: no limit")
+    min_items_sent_before_logging: int = Field(1, description="Groups to send before metrics are logged")
 
     backend: str = Field(
         "local", description="Backend of the pool: local, docker, ssh, singularity, …, or a name in pool_config"
     )
-    image: str | None = Field(None, description="Image of the slots, where an item names none")
-    pool_config: str | None = Field(None, description="File with the pool's configuration; the settings here win")
-    backend_options: str = Field("", description="Further options of SandboxPool, as a JSON object")
-    slots_per_sandbox: int | None = Field(None, ge=1, description="Slots in a sandbox")
-    min_sandboxes: int = Field(0, ge=0, description="Sandboxes that are always there")
-    max_sandboxes: int | None = Field(None, ge=1, description="Sandboxes at most")
+    image: str | None = Field(None, description="Image of the slots for items that do not name one")
+    pool_config: str | None = Field(
+        None, description="File with the pool configuration; settings given here take precedence"
+    )
+    backend_options: str = Field("", description="More options of SandboxPool, as a JSON object")
+    slots_per_sandbox: int | None = Field(None, ge=1, description="Slots per sandbox")
+    min_sandboxes: int = Field(0, ge=0, description="Sandboxes to keep running")
+    max_sandboxes: int | None = Field(None, ge=1, description="Maximum number of sandboxes")
     network: bool | None = Field(
         None,
-        description="Whether slots have a network (None: yes where it is their own; no where it would be that of their "
-        "host, as on local, ssh and singularity, unless the environment needs one)",
+        description="Whether slots have a network (None: yes if they have their own network; no if they would share "
+        "the host's network, as on local, ssh and singularity, unless the environment needs one)",
     )
-    min_isolation: str = Field("none", description="Least isolation: none, uid, namespaces, sandbox")
-    cpus: float | None = Field(None, gt=0, description="Processors of a sandbox")
+    min_isolation: str = Field("none", description="Minimum isolation level: none, uid, namespaces, exclusive")
+    cpus: float | None = Field(None, gt=0, description="CPUs of a sandbox")
     memory_mb: int | None = Field(None, gt=0, description="Memory of a sandbox, in MB")
-    idle_timeout_s: float | None = Field(None, gt=0, description="Sandboxes that lend nothing for so long end")
-    max_lifetime_s: float | None = Field(None, gt=0, description="Sandboxes are replaced after so long")
-    acquire_timeout_s: float = Field(300.0, gt=0, description="How long a group waits for its slots")
+    idle_timeout_s: float | None = Field(
+        None, gt=0, description="Stop sandboxes that have been idle for this many seconds"
+    )
+    max_lifetime_s: float | None = Field(None, gt=0, description="Replace sandboxes after this many seconds")
+    acquire_timeout_s: float = Field(300.0, gt=0, description="Seconds that a group waits for its slots")
 
-    enabled_toolsets: str = Field("terminal,file", description="Toolsets of every group, with commas")
-    disabled_toolsets: str = Field("", description="Toolsets that are left out of enabled_toolsets, with commas")
-    distribution: str | None = Field(None, description="Draws the toolsets of each group, instead of enabled_toolsets")
-    strict_toolsets: bool = Field(False, description="Refuse toolsets that have no tool here")
-    toolset_seed: int = Field(0, description="Seed of the draws")
-    system_prompt: str | None = Field(None, description="Goes before the item's prompt")
-    max_agent_turns: int = Field(30, ge=1, description="Completions of an episode at most")
+    enabled_toolsets: str = Field("terminal,file", description="Toolsets of every group, separated by commas")
+    disabled_toolsets: str = Field("", description="Toolsets to remove from enabled_toolsets, separated by commas")
+    distribution: str | None = Field(
+        None, description="Distribution that draws the toolsets of a group, instead of enabled_toolsets"
+    )
+    strict_toolsets: bool = Field(False, description="Refuse toolsets that have no available tool")
+    toolset_seed: int = Field(0, description="Seed for drawing toolsets")
+    system_prompt: str | None = Field(None, description="System message before the item's prompt")
+    max_agent_turns: int = Field(30, ge=1, description="Maximum number of completions in an episode")
     parallel_calls: ParallelCalls = Field(
-        "safe", description="Calls of one turn: safe (neighbouring reads side by side), all at once, or at most so many"
+        "safe", description="Calls of one turn that run at a time: safe (consecutive reads), all, or a number"
     )
-    max_tokens_per_turn: int | None = Field(None, ge=1, description="Tokens of a completion (None: what is left)")
+    max_tokens_per_turn: int | None = Field(
+        None, ge=1, description="Maximum tokens of a completion (None: all remaining tokens)"
+    )
     agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature")
-    sampling: str = Field("", description="Further sampling parameters, as a JSON object")
-    deadline_s: float | None = Field(None, gt=0, description="Seconds of an episode at most")
-    terminal_timeout_s: float | None = Field(None, gt=0, description="Seconds of a command that names none")
+    sampling: str = Field("", description="More sampling parameters, as a JSON object")
+    deadline_s: float | None = Field(None, gt=0, description="Time limit of an episode in seconds")
+    terminal_timeout_s: float | None = Field(None, gt=0, description="Default time limit of a command in seconds")
     tool_call_parser: str = Field("hermes", description="Format in which the model writes tool calls")
-    chat_template: str | None = Field(None, description="Chat template, or the file of one (default: the tokenizer's)")
-    inference_server: InferenceServer = Field("auto", description="auto (as server_type says), or tinker")
+    chat_template: str | None = Field(None, description="Chat template or path of its file (default: the tokenizer's)")
+    inference_server: InferenceServer = Field("auto", description="auto (server_type decides) or tinker")
     request_timeout_s: int | None = Field(
-        None, ge=1, description="Seconds of one request to an inference server (None: the server's own timeout)"
+        None,
+        ge=1,
+        description="Timeout of a request to an inference server in seconds (None: the server's own timeout)",
     )
-    server_wait_s: float = Field(600.0, ge=0, description="How long inference servers that are away are waited for")
+    server_wait_s: float = Field(600.0, ge=0, description="Seconds to wait for inference servers that are down")
     logprobs: Literal["raw", "temperature", "processed"] | None = Field(
-        None, description="Of which distribution the server gives log-probabilities (None: as it starts by itself)"
+        None, description="Distribution whose log-probabilities the server returns (None: the server's default)"
     )
     send_without_logprobs: bool = Field(False, description="serve: send groups of a chat server to the trainer")
 
-    max_rerolls: int = Field(8, ge=0, description="Rollouts of a group that are rolled again, at most")
-    max_failed_groups: int = Field(8, ge=1, description="So many groups in a row that cannot be filled end the run")
+    max_rerolls: int = Field(8, ge=0, description="Maximum number of rerolls in a group")
+    max_failed_groups: int = Field(8, ge=1, description="Number of consecutive failed groups that stops the run")
 
-    dataset_name: str | None = Field(None, description="File, directory, or name of the dataset")
+    dataset_name: str | None = Field(None, description="File, directory or name of the dataset")
     dataset_split: str = Field("train", description="Split of the dataset")
-    prompt_field: str = Field("prompt", description="Field of a row that is the prompt")
+    prompt_field: str = Field("prompt", description="Field of a row that holds the prompt")
 
     @model_validator(mode="before")
     @classmethod
@@ -123,7 +134,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
 
     @classmethod
     def _translate_older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The settings with those of older names in the place of what they became; each is told in the log."""
+        """Return the settings with current names in place of older ones, and log each replacement."""
         translation = import_names({name: values.pop(name) for name in FIELDS & values.keys()}, values.get("backend"))
         for name, option in translation.became.items():
             last = option.rpartition(".")[2]
@@ -143,9 +154,9 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         try:
             value = json.loads(text or "{}")
         except ValueError as error:
-            raise ValueError(f"is no JSON: {error}") from error
+            raise ValueError(f"is not JSON: {error}") from error
         if not isinstance(value, dict):
-            raise ValueError("is no JSON object")
+            raise ValueError("is not a JSON object")
         return text
 
     @field_validator("parallel_calls", mode="before")
@@ -159,27 +170,29 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         own = {"n", "model", "messages", "prompt", "input_ids", "max_tokens", "tools", "stream"}
         taken = sorted(own & json.loads(text or "{}").keys())
         if taken:
-            raise ValueError(f"{', '.join(taken)} is not for sampling")
+            raise ValueError(f"{', '.join(taken)} cannot be set in sampling")
         return text
 
     @field_serializer("backend_options")
     def _mask_secrets(self, text: str) -> str:
-        """What is told to wandb and written beside results."""
+        """Mask the secrets, because the settings are sent to wandb and written next to the results."""
         options: dict[str, Any] = json.loads(text or "{}")
-        # Those of any backend: `pool_config` may be about another one than `backend`.
+        # The secrets of all backends, because `pool_config` may configure a backend other than `backend`.
         fields = secret_fields(PoolConfig).union(*map(secret_fields, config_types().values()))
         return json.dumps(mask_settings(options, fields)) if options else text
 
     @model_validator(mode="after")
     def _check_names(self) -> SandboxEnvConfig:
-        """Raise ValueError for a parser, a toolset or a distribution that there is not."""
+        """Raise ValueError for an unknown parser, toolset or distribution."""
         get_parser(self.tool_call_parser)
         if not select(self.toolsets(0), strict=self.strict_toolsets).tools:
             raise ValueError(f"no tool of the toolsets {', '.join(self.toolsets(0)) or '(none)'} is available")
         return self
 
     def toolsets(self, group: int) -> tuple[str, ...]:
-        """The toolsets of a group: drawn for its number, or those of the settings."""
+        """Return the toolsets of a group: drawn for the group's number if a distribution is set, else the configured
+        ones.
+        """
         if self.distribution is not None:
             return draw_toolsets(self.distribution, self.toolset_seed, group, strict=self.strict_toolsets).toolsets
         left_out = _split(self.disabled_toolsets)
@@ -187,24 +200,28 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
 
     @property
     def template_text(self) -> str | None:
-        """The chat template, read from its file where it is one. Raises ConfigError."""
+        """The text of the chat template, which is read from its file if the setting is a path.
+
+        Raises:
+            ConfigError: If the file cannot be read.
+        """
         template = self.chat_template
         if template is None or "{" in template:
             return template
         try:
             return Path(template).expanduser().read_text("utf-8")
         except (OSError, ValueError) as error:
-            raise ConfigError(f"chat_template is no Jinja text, and cannot be read as a file: {error}") from error
+            raise ConfigError(f"chat_template is neither a Jinja template nor a readable file: {error}") from error
 
     @property
     def backend_type(self) -> str:
-        """The type of the pool's backend, also where `backend` is a name in the file of `pool_config`."""
+        """The type of the pool's backend, also if `backend` is a name in the `pool_config` file."""
         entry = self._file_backends().get(self.backend)
         return str(entry.get("type", self.backend)) if isinstance(entry, Mapping) else self.backend
 
     @property
     def shares_host_network(self) -> bool:
-        """Whether slots with a network have that of their host, its loopback included."""
+        """Whether slots with a network use the network of their host, including its loopback."""
         shares = {"nomad": self._option("driver") == "singularity", "docker": self._option("network_mode") == "host"}
         return shares.get(self.backend_type, self.backend_type in ("local", "ssh", "singularity"))
 
@@ -215,7 +232,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         return bool(network) if network is not None else self.needs_network or not self.shares_host_network
 
     def _option(self, name: str) -> object:
-        """An option of the pool or its backend: of `backend_options`, else of the file of `pool_config`."""
+        """Return an option of the pool or its backend, from `backend_options` or else from the `pool_config` file."""
         file = {} if self.pool_config is None else read_config(self.pool_config)
         entry = self._file_backends().get(self.backend)
         sources = [json.loads(self.backend_options or "{}"), entry, file, file.get("backend_options")]
@@ -226,7 +243,7 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
 
     @property
     def pool_image(self) -> str | None:
-        """The image of slots whose item names none."""
+        """The image of a slot if the item does not name one."""
         return self.image
 
     @property
@@ -240,17 +257,21 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
 
     @property
     def further_sampling(self) -> dict[str, Any]:
-        """Sampling parameters beside the temperature."""
+        """The sampling parameters other than the temperature."""
         sampling: dict[str, Any] = json.loads(self.sampling or "{}")
         return sampling
 
     @property
     def sampling_parameters(self) -> dict[str, Any]:
-        """Temperature and further parameters of every completion."""
+        """The temperature and the other sampling parameters of every completion."""
         return {"temperature": self.agent_temperature, **self.further_sampling}
 
     def make_pool(self) -> SandboxPool:
-        """The pool. Raises ConfigError for what cannot be."""
+        """Return the pool.
+
+        Raises:
+            ConfigError: If the settings contradict each other or the backend.
+        """
         options: dict[str, Any] = json.loads(self.backend_options or "{}")
         settings = {
             "slots_per_sandbox": self.slots_per_sandbox,

@@ -1,4 +1,4 @@
-"""What a reward may do in the slot of its rollout."""
+"""Access to the slot of a rollout for reward functions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TERMINAL_S = 180.0
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """What a tool did: `output` and `error` are texts, `exit_code` is that of the terminal (None for other tools), and
-    `metadata` the whole result.
+    """The outcome of a tool call. `output` and `error` are texts, `exit_code` is the terminal's (None for other tools),
+    and `metadata` is the full result.
     """
 
     success: bool
@@ -28,27 +28,28 @@ class ToolOutcome:
 
 
 class NamedCall(Protocol):
-    """A tool call as an object: `name` and `arguments`."""
+    """A tool call as an object with `name` and `arguments`."""
 
     name: str
     arguments: Any
 
 
 class ExecTool(Protocol):
-    """Calls a tool in the slot of the rollout: `await exec_tool("terminal", {"command": "ls"})`, or with one object
-    that has `name` and `arguments`.
+    """A function that calls a tool in the slot of the rollout: `await exec_tool("terminal", {"command": "ls"})`, or
+    with one object that has `name` and `arguments`.
     """
 
     async def __call__(self, tool: str | NamedCall, arguments: Mapping[str, Any] | None = None) -> ToolOutcome:
-        """Call it; what goes wrong in the tool is in the outcome."""
+        """Call the tool. Errors of the tool are in the outcome."""
         ...
 
 
 class ToolContext:
-    """The slot of a rollout, for its reward: the model's tools, and files to and from this host, byte for byte.
+    """The slot of a rollout, for computing its reward: the model's tools, and binary file transfer to and from this
+    host.
 
-    `slot` is the slot itself (`run`, `files`, …), `meta` what `setup_trajectory_workspace` gave. Its terminal is
-    another shell than the model's.
+    `slot` is the slot itself (`run`, `files`, …) and `meta` the return value of `setup_trajectory_workspace`. The
+    terminal tool uses its own shell, not the model's.
     """
 
     def __init__(self, slot: Slot, *, meta: Mapping[str, Any] | None = None) -> None:
@@ -57,18 +58,20 @@ class ToolContext:
         self._toolbox = Toolbox(slot, ["terminal", "file"])
 
     async def terminal(self, command: str, timeout: float = _TERMINAL_S) -> dict[str, Any]:
-        """Run a command: `{"exit_code", "output", …}`, 124 when it took longer than `timeout` seconds. Long output is
-        cut in the middle; `slot.run` gives all of it.
+        """Run a command and return `{"exit_code", "output", …}`. The exit code is 124 if it takes longer than `timeout`
+        seconds. Long output is cut in the middle; use `slot.run` for all of it.
         """
         return await self.call_tool("terminal", {"command": command, "timeout": timeout})
 
     async def read_file(self, path: str) -> dict[str, Any]:
-        """As the model's tool of this name, with numbered lines and a limit; `slot.files.read_bytes` gives bytes."""
+        """Call the model's `read_file` tool, which numbers lines and limits the length. Use `slot.files.read_bytes` for
+        the content.
+        """
         return await self.call_tool("read_file", {"path": path})
 
     async def read_text(self, path: str) -> str | None:
-        """The text of a file of the model's; None where there is no file, or none that can be read. Bytes that are no
-        UTF-8 are replaced.
+        """Return the text of a file that the model wrote, or None if the file is missing or cannot be read. Bytes that
+        are not valid UTF-8 are replaced.
         """
         try:
             return (await self.slot.files.read_bytes(path)).decode("utf-8", "replace")
@@ -78,27 +81,41 @@ class ToolContext:
             return None
 
     async def write_file(self, path: str, content: str) -> dict[str, Any]:
-        """As the model's tool of this name."""
+        """Call the model's `write_file` tool."""
         return await self.call_tool("write_file", {"path": path, "content": content})
 
     async def search(self, query: str, path: str = ".") -> dict[str, Any]:
-        """Lines that match a regular expression, as the model's `search_files` gives them."""
+        """Return the lines that match a regular expression, in the format of the model's `search_files` tool."""
         return await self.call_tool("search_files", {"pattern": query, "path": path})
 
     async def upload_file(self, local: LocalPath, remote: str) -> None:
-        """Copy a file of this host into the slot. Raises OSError, and ExecError when the slot is lost."""
+        """Copy a file or directory of this host into the slot.
+
+        Raises:
+            OSError: If the file cannot be read or written.
+            ExecError: If the slot is lost.
+        """
         await self.slot.files.upload(local, remote)
 
     upload_dir = upload_file
 
     async def download_file(self, remote: str, local: LocalPath) -> None:
-        """Copy a file of the slot to this host. Raises OSError, and ExecError when the slot is lost."""
+        """Copy a file or directory of the slot to this host.
+
+        Raises:
+            OSError: If the file cannot be read or written.
+            ExecError: If the slot is lost.
+        """
         await self.slot.files.download(remote, local)
 
     download_dir = download_file
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Call any tool; a tool that is not there gives `{"error": …}`. Raises ExecError when the slot is lost."""
+        """Call any tool and return its result. An unknown tool returns `{"error": …}`.
+
+        Raises:
+            ExecError: If the slot is lost.
+        """
         return (await self._call(name, arguments)).data
 
     async def exec_tool(self, tool: str | NamedCall, arguments: Mapping[str, Any] | None = None) -> ToolOutcome:
@@ -116,7 +133,7 @@ class ToolContext:
         )
 
     async def cleanup(self) -> KillReceipt:
-        """End every process of the slot."""
+        """End every process in the slot."""
         return await self.slot.kill_all()
 
     async def _call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:

@@ -1,4 +1,4 @@
-"""Rows of a dataset: from files of this host, or by name from the Hugging Face hub; and what a row must have."""
+"""Dataset rows, loaded from local files or from the Hugging Face Hub and validated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hermes_exec import ConfigError
 
 SHIPPED = "shipped"
-"""The name of the small set of tasks that comes with each environment."""
+"""The name of the small task set that each environment ships with."""
 
 T = TypeVar("T")
 _SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -23,20 +23,24 @@ _DATA = Path(__file__).resolve().parent / "data"
 
 
 def data_directory(environment: str) -> Path:
-    """The directory with the tasks that come with an environment."""
+    """Return the directory of the tasks that an environment ships with."""
     return _DATA / environment
 
 
 def load_dataset_rows(name_or_path: str, split: str = "train") -> list[dict[str, Any]]:
-    """All rows of a dataset; blocking.
+    """Return all rows of a dataset. Blocks.
 
-    `name_or_path` is a `.jsonl`, `.json` (a list, or an object a line) or `.parquet` file of this host, a directory of
-    these, or the name of a dataset of the hub (`owner/name`, or `owner/name:config`), for which the package `datasets`
-    is imported. Of a directory with files that are named by splits (`test.jsonl`, `test-00000-of-00001.parquet`) only
-    those of `split` are read.
+    A local directory whose files are named by split (`test.jsonl`, `test-00000-of-00001.parquet`) yields only the rows
+    of `split`. A hub that does not answer fails after five seconds.
 
-    Raises ConfigError, which says what to do, when there are no rows to be had. A hub that does not answer costs five
-    seconds.
+    Args:
+        name_or_path: A local `.jsonl`, `.json` (a list, or one object per line) or `.parquet` file, a directory of such
+            files, or the name of a dataset on the hub (`owner/name` or `owner/name:config`), which needs the package
+            `datasets`.
+        split: The split to load.
+
+    Raises:
+        ConfigError: If there are no rows; the message names the remedy.
     """
     path = Path(name_or_path).expanduser()
     if path.is_dir():
@@ -44,7 +48,7 @@ def load_dataset_rows(name_or_path: str, split: str = "train") -> list[dict[str,
     elif path.is_file():
         rows = _read_file(path)
     elif path.suffix in _SUFFIXES or name_or_path.startswith(("/", "./", "../", "~")):
-        raise ConfigError(f"the dataset {name_or_path!r}: there is no such file or directory")
+        raise ConfigError(f"the dataset {name_or_path!r}: no such file or directory")
     else:
         rows = _load_from_hub(name_or_path, split)
     if not rows:
@@ -53,7 +57,9 @@ def load_dataset_rows(name_or_path: str, split: str = "train") -> list[dict[str,
 
 
 def load_items(name: str | None, environment: str, split: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
-    """The rows of a dataset, each with these fields; those that come with the environment for no name, or `shipped`."""
+    """Return the rows of a dataset and check that each has these fields. Without a name, or with `shipped`, return the
+    rows that the environment ships with.
+    """
     source = str(data_directory(environment)) if name in (None, "", SHIPPED) else str(name)
     rows = load_dataset_rows(source, split)
     for number, row in enumerate(rows, 1):
@@ -63,7 +69,11 @@ def load_items(name: str | None, environment: str, split: str, fields: Mapping[s
 
 
 def fetch_dataset_directory(name: str) -> Path:
-    """The files of a dataset of the hub, fetched once into its cache; blocking. Raises ConfigError as above."""
+    """Download the files of a hub dataset into the hub's cache, once, and return their directory. Blocks.
+
+    Raises:
+        ConfigError: If the dataset cannot be downloaded.
+    """
 
     def fetch() -> str:
         from huggingface_hub import snapshot_download
@@ -74,8 +84,11 @@ def fetch_dataset_directory(name: str) -> Path:
 
 
 def read_field(row: Mapping[str, Any], name: str, field_type: type[T], where: str, default: T | None = None) -> T:
-    """A field of a row. Raises ConfigError that names row, field and what was expected; a field that is missing or
-    null is `default` where that is given.
+    """Return a field of a row. A field that is missing or null returns `default` if it is given.
+
+    Raises:
+        ConfigError: If the field is missing or has another type; the message names the row, the field and the expected
+            type.
     """
     value = row.get(name)
     if value is None and default is not None:
@@ -128,7 +141,7 @@ def _read_json(path: Path) -> list[Any]:
         try:
             whole = json.loads(text)
         except ValueError:
-            pass  # an object a line, as many exporters write it
+            pass  # one object per line, as many exporters write it
         else:
             return whole if isinstance(whole, list) else [whole]
     rows = []
@@ -137,7 +150,7 @@ def _read_json(path: Path) -> list[Any]:
             try:
                 rows.append(json.loads(line))
             except ValueError as error:
-                raise ConfigError(f"line {number} of {str(path)!r} is no JSON: {error}") from error
+                raise ConfigError(f"line {number} of {str(path)!r} is not JSON: {error}") from error
     return rows
 
 
@@ -167,7 +180,7 @@ def _fetch_from_hub(name: str, fetch: Callable[[], T]) -> T:
         from huggingface_hub import constants
     except ImportError as error:
         raise ConfigError(
-            f"the dataset {name!r} is no file, and there is no package datasets to fetch it: "
+            f"the dataset {name!r} is not a file, and the package datasets, which could download it, is missing: "
             f"pip install 'hermes-exec[atropos]', or {advice}"
         ) from error
     if not constants.HF_HUB_OFFLINE:
@@ -176,14 +189,14 @@ def _fetch_from_hub(name: str, fetch: Callable[[], T]) -> T:
         return fetch()
     except Exception as error:
         reason = str(error).strip().splitlines()[:1] or [""]
-        message = f"the dataset {name!r} cannot be had: {type(error).__name__}: {reason[0]}; {advice}"
+        message = f"cannot download the dataset {name!r}: {type(error).__name__}: {reason[0]}; {advice}"
         raise ConfigError(message) from error
 
 
 def _check_hub(endpoint: str, name: str, advice: str) -> None:
-    """Find out in a short time whether the hub is there: its own client tries for most of a minute."""
+    """Check quickly whether the hub can be reached, because its own client retries for most of a minute."""
     try:
-        # The address is that of the hub's client, and proxies are honoured as that does.
+        # Uses the endpoint of the hub's client and honours proxies like the client.
         request = urllib.request.Request(endpoint, method="HEAD")
         with urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S):
             pass
@@ -192,6 +205,6 @@ def _check_hub(endpoint: str, name: str, advice: str) -> None:
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise ConfigError(
-            f"the dataset {name!r} is no file here, and {endpoint} cannot be reached ({reason}): {advice}, or set "
-            "HF_HUB_OFFLINE=1 to take what its cache has"
+            f"the dataset {name!r} is not a local file, and {endpoint} cannot be reached ({reason}): {advice}, or set "
+            "HF_HUB_OFFLINE=1 to use the cached copy"
         ) from error

@@ -1,4 +1,4 @@
-"""The base class of environments: groups of rollouts in slots, for the trainers of atropos."""
+"""The base class of environments. It fills groups of rollouts in slots for atropos trainers."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ ItemT = TypeVar("ItemT")
 
 
 class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
-    """An environment whose rollouts are episodes of an agent in slots of a `SandboxPool`.
+    """An environment whose rollouts are agent episodes in slots of a `SandboxPool`.
 
-    A subclass has a `name`, its `env_config_cls`, and these methods: `setup`, `get_next_item` (None: no more items),
-    `format_prompt`, and `compute_reward` or `verify_and_score_trajectory`; `sandbox_spec`,
-    `setup_trajectory_workspace` and `evaluate` where it needs them. `pool` is open from before `setup` to the end.
+    A subclass defines `name`, `env_config_cls` and these methods: `setup`, `get_next_item` (None: no more items),
+    `format_prompt`, and `compute_reward` or `verify_and_score_trajectory`. `sandbox_spec`, `setup_trajectory_workspace`
+    and `evaluate` are optional. `pool` is open from before `setup` until the end.
 
-    All rollouts of a group begin with their slots acquired together and the same toolsets. One that fails for reasons
-    outside of the model is rolled again, in all up to `max_rerolls` times a group; a group that cannot be filled is
-    dropped and counted, and `max_failed_groups` of these in a row end the run with EnvironmentStopped. What a trainer
-    is sent are whole groups of exact token ids (`hermes_agent.tokens`).
+    The slots of a group are acquired together, and all its rollouts have the same toolsets. A rollout that fails for
+    reasons outside the model is rerolled, up to `max_rerolls` times per group. A group that cannot be filled is dropped
+    and counted; `max_failed_groups` dropped groups in a row end the run with EnvironmentStopped. The trainer receives
+    only complete groups with exact token ids (`hermes_agent.tokens`).
     """
 
     name: ClassVar[str | None] = None
@@ -72,7 +72,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         server_kind: ServerKind = "tinker" if config.inference_server == "tinker" else configs[0].server_type
         tokenizer = config.tokenizer_name
         if tokenizer.startswith((".", "/", "~")) and not Path(tokenizer).expanduser().is_dir():
-            raise ConfigError(f"tokenizer_name: there is no directory {tokenizer}")
+            raise ConfigError(f"tokenizer_name: no such directory: {tokenizer}")
         if not Path(tokenizer).is_dir() and try_to_load_from_cache(tokenizer, "tokenizer_config.json") is None:
             self._print(f"fetching the tokenizer {tokenizer} from the Hugging Face Hub")
         run_files.make_directories(config)
@@ -86,41 +86,45 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         try:
             if self.server.proxy_url or self.server.use_proxy:
                 raise ConfigError(
-                    "ATROPOS_PROXY_URL is set: atroposlib would send requests through its proxy, whose answers lose "
-                    "tool calls and log-probabilities. Unset it"
+                    "ATROPOS_PROXY_URL is set, so atroposlib would send requests through its proxy, which drops tool "
+                    "calls and log-probabilities: unset it"
                 )
             self.scheduler = RolloutScheduler(self, server_kind)
         except ConfigError:
             run_files.close_groups(self.jsonl_writer, self.config)
             raise
 
-    # What subclasses write.
+    # Methods for subclasses.
 
     async def setup(self) -> None:
-        """Load what the items are made of. Raises ConfigError for what cannot be."""
+        """Load the data that items are made of.
+
+        Raises:
+            ConfigError: If the settings or the data are invalid.
+        """
 
     async def get_next_item(self) -> ItemT | None:
-        """The next item; None when there are no more."""
+        """Return the next item, or None if there are no more."""
         raise NotImplementedError
 
     def format_prompt(self, item: ItemT) -> str | Sequence[Message]:
-        """What the model is asked: a text, or messages."""
+        """Return the prompt: a text or a list of messages."""
         raise NotImplementedError
 
     def sandbox_spec(self, item: ItemT) -> SandboxSpec:
-        """The slot of an item, the files in it, and how it is scored."""
+        """Return the slot of an item, the files in it and how the work is scored."""
         return SandboxSpec()
 
     async def setup_trajectory_workspace(
         self, item: ItemT, *, trajectory_id: str, exec_tool: ExecTool
     ) -> Mapping[str, Any] | None:
-        """Complete the slot before the episode; what it gives is `ctx.meta` and `workspace_meta` of the reward. Where
-        `SandboxSpec.keep` names files it is called again before these are put back.
+        """Prepare the slot before the episode. The return value becomes `ctx.meta` and `workspace_meta` for the reward.
+        If `SandboxSpec.keep` names files, this is called again in the clean slot before these files are restored.
         """
 
     async def compute_reward(self, item: ItemT, result: Episode, ctx: ToolContext) -> float | Verdict:
-        """The reward: a number, of which 1 and more is solved, or a `Verdict`. What it raises is no failure of the
-        model: the rollout is rolled again.
+        """Return the reward: a number (1 or more means solved) or a `Verdict`. If this raises an exception, the model
+        is not blamed and the rollout is rerolled.
         """
         raise NotImplementedError(f"{type(self).__name__} has no compute_reward")
 
@@ -133,7 +137,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         exec_tool: ExecTool,
         workspace_meta: Mapping[str, Any],
     ) -> tuple[float, Mapping[str, Any]]:
-        """May be written in the place of `compute_reward`: (reward, meta)."""
+        """Return (reward, meta). May be defined instead of `compute_reward`."""
         raise NotImplementedError
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -141,14 +145,16 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         raise ConfigError(f"{self.name} has no evaluation")
 
     def parser(self) -> str | Parser:
-        """How the model writes tool calls: the name of a format, or a function (text, tools) → `Parsed`."""
+        """Return the format in which the model writes tool calls: its name, or a function (text, tools) → `Parsed`."""
         return self.config.tool_call_parser
 
-    # The commands of atroposlib.
+    # Commands of atroposlib.
 
     @classmethod
     def config_init(cls) -> tuple[SandboxEnvConfig, list[APIServerConfig]]:
-        """The settings where nothing else is said. Servers are a list: of a single one atroposlib ignores the URL."""
+        """Return the default settings and servers. Servers are a list, because atroposlib ignores the URL of a single
+        server.
+        """
         server = APIServerConfig(
             base_url="http://localhost:9001/v1", api_key="x", server_type="vllm", health_check=False
         )
@@ -156,12 +162,12 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
     @property
     def verifies(self) -> bool:
-        """Whether it has `verify_and_score_trajectory` in the place of `compute_reward`."""
+        """Whether the environment defines `verify_and_score_trajectory` instead of `compute_reward`."""
         return type(self).verify_and_score_trajectory is not SandboxAgentEnv.verify_and_score_trajectory
 
     @classmethod
     def cli(cls) -> None:
-        """The command line `serve | process | evaluate`, with the flags of atroposlib (`--config`, `--env.X`,
+        """Run the command line `serve | process | evaluate`, with the flags of atroposlib (`--config`, `--env.X`,
         `--openai.X`).
         """
         from hermes_atropos.cli.run import run_environment
@@ -169,16 +175,16 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         run_environment(cls)
 
     async def env_manager(self) -> None:
-        """`serve`: fill groups for a trainer."""
+        """Run `serve`: fill groups for a trainer."""
         check_logprobs(self.scheduler.kind, self.config)
         if self.scheduler.kind == "openai" and not self.config.send_without_logprobs:
             raise ConfigError(
-                "a chat server gives neither token ids nor log-probabilities, which trainers need: use a vllm or an "
-                "sglang server, or say --env.send_without_logprobs true"
+                "a chat server returns neither token ids nor log-probabilities, which trainers need: use a vllm or "
+                "sglang server, or set --env.send_without_logprobs true"
             )
         if self.config.group_size == 1 and self.config.ensure_scores_are_not_same:
             raise ConfigError(
-                "with group_size 1 every group has equal scores and is dropped: use a larger one, or say "
+                "with group_size 1 every group has equal scores and is dropped: use a larger group_size, or set "
                 "--env.ensure_scores_are_not_same false"
             )
         samplers = tuple(server.config.base_url for server in self.server.servers if server.config.base_url)
@@ -196,7 +202,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         self.scheduler.check_sent()
 
     async def process_manager(self) -> None:
-        """`process`: write groups to a file."""
+        """Run `process`: write groups to a file."""
         self.max_token_len = self.config.max_token_length
         try:
             check_logprobs(self.scheduler.kind, self.config)
@@ -206,13 +212,13 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             run_files.close_groups(self.jsonl_writer, self.config)
 
     async def _run_evaluate(self) -> None:
-        """`evaluate`: the evaluation alone, which goes on where one before it in the same directory has ended."""
+        """Run `evaluate`: only the evaluation, continuing an earlier one in the same directory."""
         self._resumes = True
         await self._run_in_pool(super()._run_evaluate, in_groups=False)
 
     async def _run_in_pool(self, work: Callable[[], Awaitable[None]], *, in_groups: bool = True) -> None:
-        """Work with the pool open. When it ends, however that is, the workers end, then every slot goes back, and then
-        the server of atropos is told.
+        """Run `work` with the pool open. At the end, whether it succeeds or not, stop the workers, release all slots,
+        then disconnect from the atropos server.
         """
         try:
             async with self.config.make_pool() as self.pool:
@@ -224,7 +230,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         except RetryError as error:
             cause = innermost_error(error)
             raise EnvironmentStopped(
-                f"the server of atropos ({self.config.rollout_server_url}): {type(cause).__name__}: {cause}"
+                f"the atropos server ({self.config.rollout_server_url}): {type(cause).__name__}: {cause}"
             ) from error
         except Exception as error:
             if type(error).__module__.startswith("wandb"):
@@ -237,22 +243,26 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 await close_servers(self.server)
 
     def _set_group_limit(self) -> int:
-        """As many as the pool has slots for. Raises ConfigError where that is none, or less than was asked for."""
+        """Set and return the number of groups at a time, as many as the pool has slots for. Raise ConfigError if the
+        pool is too small for one group or for `max_num_workers` groups.
+        """
         slots, size, wanted = self.pool.stats().slots_most, self.config.group_size, self.config.max_num_workers
         groups = slots // size
         if groups < 1:
-            raise ConfigError(f"a group of {size} needs {size} slots, and the pool has {slots} at most")
+            raise ConfigError(f"a group of {size} needs {size} slots, but the pool has at most {slots}")
         if wanted > groups:
             raise ConfigError(
-                f"max_num_workers is {wanted}, and {slots} slots are enough for {groups} groups of {size}: say -1, or "
-                "give the pool more slots"
+                f"max_num_workers is {wanted}, but {slots} slots are enough for {groups} groups of {size} only: set it "
+                "to -1, or give the pool more slots"
             )
         at_once = groups if wanted < 1 else int(wanted)
         self.max_num_workers = self.config.max_num_workers = at_once
         return at_once
 
     async def _disconnect(self) -> None:
-        """Tell the server of atropos: what it keeps of this environment would halve the share of the next one."""
+        """Disconnect from the atropos server. Otherwise this environment would still count there, and halve the share
+        of the next one.
+        """
         env_id = getattr(self, "env_id", None)
         if env_id is None:
             return
@@ -262,21 +272,23 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             async with aiohttp.ClientSession(timeout=timeout) as session, session.post(url, json={"env_id": env_id}):
                 pass
         except (aiohttp.ClientError, TimeoutError) as error:
-            logger.warning("%s could not be told that this environment ends: %s", url, error)
+            logger.warning("cannot disconnect this environment (%s): %s", url, error)
 
     async def get_server_info(self) -> None:
-        """What the trainer says of its batches. Raises ConfigError for batches that no groups fill."""
+        """Read the batch settings of the trainer. Raise ConfigError if groups cannot fill its batches."""
         try:
             await super().get_server_info()
         except ValueError as error:
             raise ConfigError(str(error)) from error
         batch, group = self.config.batch_size, self.config.group_size
         if batch > 0 and batch % group:
-            raise ConfigError(f"the trainer's batch size {batch} is no multiple of the group size {group}")
+            raise ConfigError(f"the trainer's batch size {batch} is not a multiple of the group size {group}")
 
     async def get_status(self) -> None:
-        """What the server of atropos says of its queue. Raises EnvironmentStopped when it has forgotten this
-        environment.
+        """Read the queue status of the atropos server.
+
+        Raises:
+            EnvironmentStopped: If the server no longer knows this environment.
         """
         try:
             await self._ask_api(super().get_status)
@@ -284,8 +296,8 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             if getattr(innermost_error(error), "status", None) != HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
             raise EnvironmentStopped(
-                f"the server of atropos ({self.config.rollout_server_url}) no longer knows this environment: it was "
-                "started anew, or its data were reset. Start the trainer again, and then this environment"
+                f"the atropos server ({self.config.rollout_server_url}) no longer knows this environment: it "
+                "was restarted or its data were reset. Restart the trainer, then this environment"
             ) from error
 
     async def _send_scored_data_to_api(self, scored_data: ScoredDataGroup | list[ScoredDataGroup]) -> None:
@@ -299,14 +311,14 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _post_json_with_compression(self, *args: Any, **kwargs: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Post to the server of atropos. Raises ClientError for what it refuses, which atroposlib would only log."""
+        """Post to the atropos server. Raise ClientError if it refuses the request, which atroposlib would only log."""
         async with super()._post_json_with_compression(*args, **kwargs) as response:
             if response.status >= HTTPStatus.BAD_REQUEST:
                 raise aiohttp.ClientError(f"HTTP {response.status}: {(await response.text())[:_ERROR_CHARS]}")
             yield response
 
     async def _ask_api(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """Ask the server of atropos, which is waited for up to `server_wait_s` seconds where it cannot be reached."""
+        """Send a request to the atropos server, and retry for up to `server_wait_s` seconds while it is unreachable."""
         end, warned = time.monotonic() + self.config.server_wait_s, False
         while True:
             try:
@@ -316,12 +328,12 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 if not isinstance(cause, aiohttp.ClientConnectionError | TimeoutError) or time.monotonic() > end:
                     raise
                 if not warned:
-                    logger.warning("waiting for the server of atropos (%s): %s", self.config.rollout_server_url, cause)
+                    logger.warning("waiting for the atropos server (%s): %s", self.config.rollout_server_url, cause)
                 warned = True
                 await anyio.sleep(1)
 
     async def collect_trajectories(self, item: ItemT) -> tuple[ScoredDataGroup | None, list[ItemT]]:
-        """A whole group of rollouts; None where it could not be filled."""
+        """Return a complete group of rollouts, or None if it could not be filled."""
         return await self.scheduler.fill_group(item), []
 
     async def handle_send_to_api(
@@ -331,7 +343,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         do_send_to_api: bool = True,
         abort_on_any_max_length_exceeded: bool = True,
     ) -> None:
-        """Write and send groups; one that atroposlib would drop, or a trainer could not read, is counted with its
+        """Write and send groups. A group that atroposlib would drop or a trainer could not read is counted with its
         cause.
         """
         groups = scored_data if isinstance(scored_data, list) else [scored_data]
@@ -350,12 +362,16 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         key: Callable[[ItemT], str],
         category: Callable[[ItemT], str | None] | None = None,
     ) -> list[EvaluatedItem]:
-        """Work on each item once, `max_eval_workers` at a time; the results are in the order in which they came.
+        """Evaluate each item once, `max_eval_workers` at a time, but no more than the pool has slots. Return the
+        results in order of completion.
 
-        No more than the pool has slots are worked on at once. With `data_dir_to_save_evals` a line of `samples.jsonl`
-        there is written as each item ends, and the command `evaluate` goes on with a file that is there (`serve` writes
-        one for each step). An item of which nothing could be said is rolled again up to `max_rerolls` times. The
-        metrics `eval/…` go to `metrics.json` there and to wandb. Raises ConfigError for items of the same key.
+        If `data_dir_to_save_evals` is set, each result is appended to `samples.jsonl` there as soon as its item ends,
+        and the command `evaluate` continues an existing file (`serve` writes one file per step). An item without a
+        result is rerolled up to `max_rerolls` times. The metrics `eval/…` are written to `metrics.json` there and to
+        wandb.
+
+        Raises:
+            ConfigError: If two items have the same key.
         """
         keys = [(key(item), item) for item in items]
         by_key = dict(keys)
@@ -367,7 +383,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         remaining = [(name, item) for name, item in keys if name not in finished]
         total = len(done) + len(remaining)
         if samples is not None and done:
-            self._print(f"{len(done)} of {total} items are taken from {samples.path}")
+            self._print(f"{len(done)} of {total} results are reused from {samples.path}")
         workers = anyio.CapacityLimiter(min(self.config.max_eval_workers, self.pool.stats().slots_most))
 
         async def evaluate_item(name: str, item: ItemT) -> None:
@@ -389,7 +405,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 samples.close()
         await self._report_evaluation(done, started)
         if self._resumes and done and all(result.solved is None for result in done):
-            raise EnvironmentStopped(f"nothing can be said of any of the {total} items; the last: {done[-1].error}")
+            raise EnvironmentStopped(f"none of the {total} items has a result; the last error: {done[-1].error}")
         return done
 
     def _print(self, text: object) -> None:
@@ -414,10 +430,10 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
             wandb.log({f"{self.wandb_prepend}_{name}": value for name, value in metrics.items()}, step=self.curr_step)
 
-    # What wandb is told.
+    # Logging to wandb.
 
     async def add_rollouts_for_wandb(self, scored_data: ScoredDataGroup, item: ItemT | None = None) -> None:
-        """Keep conversations for the table of rollouts. Messages that the trainer is not to have go here."""
+        """Keep conversations for the table of rollouts. Messages that the trainer must not receive are removed here."""
         keep = self.config.num_rollouts_per_group_for_logging
         texts = [
             format_conversation(messages)
@@ -429,6 +445,6 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             del scored_data["messages"]
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Log the metrics of atroposlib, and those of `Tally`."""
+        """Log the metrics of atroposlib and of `RolloutTally`."""
         own = self.pool.masked(self.scheduler.tally.read(self.pool.stats()))
         await super().wandb_log({**own, **(wandb_metrics or {})})

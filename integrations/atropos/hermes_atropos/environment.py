@@ -1,4 +1,4 @@
-"""What the scheduler of rollouts needs of an environment."""
+"""The interface of an environment that the rollout scheduler uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
 
 class Environment(Protocol[ItemT_contra]):
-    """A `SandboxAgentEnv`, whose methods are described there; the other names are those of atroposlib."""
+    """A `SandboxAgentEnv`, where the methods are described. The other names come from atroposlib."""
 
     config: SandboxEnvConfig
     pool: SandboxPool
@@ -36,28 +36,28 @@ class Environment(Protocol[ItemT_contra]):
 
     @property
     def name(self) -> str | None:
-        """Its name, in messages."""
+        """The name of the environment for messages."""
 
     @property
     def verifies(self) -> bool:
-        """Whether it has `verify_and_score_trajectory` in the place of `compute_reward`."""
+        """Whether the environment defines `verify_and_score_trajectory` instead of `compute_reward`."""
 
     def parser(self) -> str | Parser:
-        """How the model writes tool calls."""
+        """Return the format in which the model writes tool calls."""
 
     def sandbox_spec(self, item: ItemT_contra) -> SandboxSpec:
-        """The slot of an item."""
+        """Return the slot of an item."""
 
     def format_prompt(self, item: ItemT_contra) -> str | Sequence[Message]:
-        """What the model is asked."""
+        """Return the prompt of an item."""
 
     async def setup_trajectory_workspace(
         self, item: ItemT_contra, *, trajectory_id: str, exec_tool: ExecTool
     ) -> Mapping[str, Any] | None:
-        """Complete the slot before the episode."""
+        """Prepare the slot before the episode."""
 
     async def compute_reward(self, item: ItemT_contra, result: Episode, ctx: ToolContext) -> float | Verdict:
-        """The reward."""
+        """Return the reward."""
 
     async def verify_and_score_trajectory(
         self,
@@ -68,4 +68,4 @@ class Environment(Protocol[ItemT_contra]):
         exec_tool: ExecTool,
         workspace_meta: Mapping[str, Any],
     ) -> tuple[float, Mapping[str, Any]]:
-        """The reward and further facts."""
+        """Return the reward and more facts."""

@@ -1,4 +1,4 @@
-"""What can keep an environment from its work."""
+"""Errors that stop an environment."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from hermes_exec import ConfigError, ExecError
 
 
 class EnvironmentStopped(ExecError):
-    """Raised when an environment ends because it can no longer fill groups; the message has the last causes."""
+    """Raised when an environment stops because it can no longer fill groups. The message has the last causes."""
 
 
 class EnvironmentMistake(ConfigError):
-    """Raised when the code of an environment is wrong, such as a reward that is not a finite number: no other rollout
-    would come out better, and the run ends.
+    """Raised when the code of an environment is wrong, for example if a reward is not a finite number. The run ends,
+    because every other rollout would fail too.
     """
 
 
 class ServerReachable(ConfigError):
-    """Raised when a program in a slot can connect to the server of the trainer or of the model: the run ends."""
+    """Raised when a program in a slot can connect to the trainer's server or the inference server. The run ends."""

@@ -1,4 +1,4 @@
-"""An evaluation: items worked on once each, with a line in a file as each of them ends."""
+"""An evaluation: each item is evaluated once and its result is appended to a file as soon as it ends."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedItem:
-    """One item: whether it was solved, and its reward. Both are None where that says nothing of the model (`cause` and
-    `error` tell why); an episode that took longer than its deadline is not solved.
+    """The result of one item: whether it was solved, and its reward. Both are None if the failure was not the model's
+    (`cause` and `error` explain it). An episode that exceeded its deadline counts as not solved.
     """
 
     key: str
@@ -37,7 +37,7 @@ class EvaluatedItem:
 
     @classmethod
     def of(cls, key: str, category: str | None, result: RolloutResult) -> EvaluatedItem:
-        """What a rollout came to."""
+        """Return the result of a rollout."""
         late = result.finish == "deadline"
         verdict, episode = result.verdict, result.episode
         error, unknown = result.failure, result.solved is None and not late
@@ -59,19 +59,22 @@ _FIELDS = tuple(field.name for field in fields(EvaluatedItem))
 
 
 class SampleFile:
-    """The file of an evaluation: a JSON object a line, each on the disk before the next item is begun in its place.
+    """The results file of an evaluation, with one JSON object per line. Each line is flushed to disk before the next
+    item starts in its place.
 
-    With `resume` those that a run before this one has written count, but for items of which nothing could be said.
-    Raises ConfigError for a line of another kind of file.
+    With `resume`, items that an earlier run solved or failed are kept; items without a result are dropped.
+
+    Raises:
+        ConfigError: If another evaluation writes to the file, or if a line has another format.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
         make_directory(path.parent)
-        self._lock = open(path.with_name(f"{path.name}.lock"), "a", opener=private)  # noqa: SIM115 - held
+        self._lock = open(path.with_name(f"{path.name}.lock"), "a", opener=private)  # noqa: SIM115 - kept open
         if not lock_file(self._lock):
             self._lock.close()
-            raise ConfigError(f"another evaluation writes to {path}: name another directory")
+            raise ConfigError(f"another evaluation writes to {path}: use another directory")
         kept = {
             item.key: (item, line) for item, line in (_read_items(path) if resume else ()) if item.solved is not None
         }
@@ -80,10 +83,10 @@ class SampleFile:
         with open(aside, "w", encoding="utf-8", opener=private) as file:
             file.writelines(f"{line}\n" for _, line in kept.values())
         aside.replace(path)
-        self._file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115 - a field
+        self._file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115 - kept open
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Add an item: an `EvaluatedItem` as a dict, with its `messages`."""
+        """Append an item: an `EvaluatedItem` as a dict, with its `messages`."""
         line = json.dumps(row, ensure_ascii=False)
         self._file.write(line.encode("utf-8", "replace").decode() + "\n")
         self._file.flush()
@@ -96,7 +99,7 @@ class SampleFile:
 
 
 def pass_rates(done: Iterable[EvaluatedItem], name: str = "eval") -> dict[str, float]:
-    """The share that was solved, in all and by category, of the items of which something could be said."""
+    """Return the share of solved items, overall and by category. Items without a result are not counted."""
     scored = [item for item in done if item.solved is not None]
     metrics = {f"{name}/items": float(len(scored))}
     if scored:
@@ -109,7 +112,7 @@ def pass_rates(done: Iterable[EvaluatedItem], name: str = "eval") -> dict[str, f
 
 
 def results_table(title: str, done: Iterable[EvaluatedItem]) -> Table:
-    """The share that was solved, by category; `unknown` are items of which nothing could be said."""
+    """Return a table of the share of solved items by category. `unknown` counts the items without a result."""
     from rich.table import Table
 
     results = Table(title=title)
@@ -129,13 +132,13 @@ def results_table(title: str, done: Iterable[EvaluatedItem]) -> Table:
 
 
 def _read_items(path: Path) -> Iterator[tuple[EvaluatedItem, str]]:
-    """The items of a file, each with its line."""
+    """Yield the items of a file, each with its line."""
     for data in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
             line = data.decode()
             row = json.loads(line)
         except ValueError:
-            continue  # the last line of a run that was killed, or whose disk was full
+            continue  # an incomplete last line after a kill or a full disk
         if not isinstance(row, dict) or not set(_FIELDS) <= row.keys():
-            raise ConfigError(f"{path} is no file of an evaluation; name another directory, or remove it")
+            raise ConfigError(f"{path} is not the file of an evaluation: use another directory, or remove it")
         yield EvaluatedItem(**{name: row[name] for name in _FIELDS}), line

@@ -1,4 +1,4 @@
-"""Groups of rollouts: what is finished of each, what is kept of one that was called off, and what a trainer is sent."""
+"""Groups of rollouts: finished rollouts, groups kept after cancellation, and the data that a trainer receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_KEPT = 64
 
 
 class FinishedRollout(NamedTuple):
-    """A rollout with its reward, and its token ids as one sequence."""
+    """A rollout with its reward and its token ids as one sequence."""
 
     result: RolloutResult
     tokens: TokenSequence
@@ -28,7 +28,7 @@ class FinishedRollout(NamedTuple):
 
 @dataclass
 class Group:
-    """The rollouts of an item so far. `step` is the trainer's when the first one began."""
+    """The rollouts of an item so far. `step` is the trainer's step when the first rollout started."""
 
     number: int
     toolsets: tuple[str, ...]
@@ -38,8 +38,8 @@ class Group:
 
 
 class KeptGroups:
-    """Groups that were called off, as trainers do when they have enough: what is finished of them need not be done
-    again when their item comes back within `max_steps` steps of the trainer.
+    """Groups that were cancelled, as trainers do when they have enough. Their finished rollouts are reused if the item
+    returns within `max_steps` steps of the trainer.
     """
 
     def __init__(self, max_steps: int) -> None:
@@ -47,44 +47,49 @@ class KeptGroups:
         self._kept: list[tuple[object, Group]] = []
 
     def keep(self, item: object, group: Group) -> None:
-        """Keep a group, if anything of it is finished."""
+        """Keep a group if any of its rollouts is finished."""
         if group.done:
             self._kept.append((item, group))
             del self._kept[:-_MAX_KEPT]
 
     def take(self, item: object, step: int) -> Group | None:
-        """A group of an item, which is not kept any longer; None where there is none, or they are too old."""
+        """Remove and return the kept group of an item, or return None if there is none or it is too old."""
         self._kept = [each for each in self._kept if step - each[1].step <= self._max_steps]
         number = next((number for number, (owner, _) in enumerate(self._kept) if owner is item), None)
         return None if number is None else self._kept.pop(number)[1]
 
 
 def finish_rollout(result: RolloutResult) -> FinishedRollout | None:
-    """A rollout that can be trained on; None where it cannot be, also where its ids are not one sequence because an
-    answer was cut at text that others than the model write.
+    """Return the rollout for training, or None if it has no reward or no episode.
 
-    Raises ConfigError where its model told no ids, or its ids are no one sequence for another reason.
+    None is also returned if the token ids are not one sequence because the answer was cut where it imitated messages of
+    others.
+
+    Raises:
+        ConfigError: If the model returned no token ids, or if the ids are not one sequence for another reason.
     """
     if result.reward is None or result.episode is None:
         return None
     if result.episode.tokens is None:
-        raise ConfigError("the model told no token ids")
+        raise ConfigError("the model returned no token ids")
     cut = any(error.kind == INVENTED_ANSWER for error in result.episode.errors)
     if cut and any(turn.restarts for turn in result.episode.tokens[1:]):
         return None
     try:
         return FinishedRollout(result, sequence(result.episode.tokens), result.reward)
     except ValueError as error:
-        raise ConfigError(f"an episode is not one sequence of ids, and a trainer takes one of each: {error}") from error
+        raise ConfigError(f"an episode is not one sequence of ids, as trainers require: {error}") from error
 
 
 def make_scored_data(
     done: Sequence[FinishedRollout], generation_params: Mapping[str, Any], *, phase: int
 ) -> ScoredDataGroup:
-    """The group as trainers read it: parallel lists, with natural logarithms in `inference_logprobs`, 1.0 at the places
-    of ids that were not sampled; None of a chat server, whose groups say `{"phase": 1}` in `group_overrides`.
+    """Return the group in the trainers' format: parallel lists, with natural logarithms in `inference_logprobs` and 1.0
+    for ids that were not sampled.
 
-    Source of the format: `ScoredData` of `atroposlib/api/server.py` (0.4.0), and `example_trainer/data.py` of
+    For a chat server, `inference_logprobs` is None and `group_overrides` is `{"phase": 1}`.
+
+    Source of the format: `ScoredData` in `atroposlib/api/server.py` (0.4.0), and `example_trainer/data.py` in
     NousResearch/atropos, which reads `generation_params["temperature"]`.
     """
     logprobs = [rollout.tokens.logprobs for rollout in done]
@@ -97,7 +102,7 @@ def make_scored_data(
         "messages": [_messages(rollout.result) for rollout in done],
         "generation_params": dict(generation_params),
         "inference_logprobs": [each for each in logprobs if each is not None] if phase == 2 else None,
-        # Not None: atroposlib asks it for `group_size`.
+        # Not None: atroposlib looks up `group_size` in it.
         "group_overrides": {} if phase == 2 else {"phase": phase},
         "overrides": None,
         "images": None,
@@ -107,8 +112,8 @@ def make_scored_data(
 
 
 def _messages(result: RolloutResult) -> list[Message]:
-    """The conversation; each message has a content, which the server of atropos demands. Halves of surrogate pairs,
-    which are in some datasets and which models write, are replaced: neither it nor a file takes them.
+    """Return the conversation. Each message has a content, which the atropos server requires. Unpaired surrogates,
+    which occur in datasets and in model output, are replaced, because neither the server nor a file accepts them.
     """
     assert result.episode is not None
     return [to_json({**message, "content": message.get("content") or ""}) for message in result.episode.messages]
@@ -119,15 +124,15 @@ _NUMBERS = frozenset({int, float})
 
 
 def to_json(data: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return data as JSON has it: numbers, arrays and tensors of numpy and torch become numbers and lists. What cannot
-    be converted stays as it is, and `find_odd_value` names it.
+    """Return data as plain JSON types: numbers, arrays and tensors of numpy and torch become numbers and lists. Values
+    that cannot be converted are returned unchanged; `find_odd_value` reports them.
     """
     if isinstance(data, str):
         return str(data.encode("utf-8", "replace").decode())
     if isinstance(data, Mapping):
         return {to_json(name): to_json(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
-        # Token ids, of which there are the most, are looked at together: fifty times as fast.
+        # Not the obvious code: see docs/why-not-obvious.md ("Token ids are checked as whole lists").
         return list(data) if set(map(type, data)) <= _NUMBERS else [to_json(value) for value in data]
     if data is None or isinstance(data, int):
         return data
@@ -136,13 +141,13 @@ def to_json(data: Any) -> Any:  # noqa: ANN401 - JSON
         if isinstance(listed, list):
             return to_json(listed)
         return listed if isinstance(listed, int) or not hasattr(listed, "__float__") else float(listed)
-    except Exception:  # noqa: BLE001 - of a foreign object, such as a tensor without data
+    except Exception:  # noqa: BLE001 - foreign objects, such as a tensor without data, may raise anything
         return data
 
 
 def find_odd_value(data: object, place: str = "") -> str | None:
-    """Return the first place at which there is a number that is not finite, or what JSON does not have; None where
-    there is no such place. The server of atropos takes NaN, and from then on gives its trainer no batch.
+    """Return a description of the first value that is not a finite number or not a JSON type, or None. The atropos
+    server accepts NaN, but then it never sends its trainer another batch.
     """
     if isinstance(data, float):
         return None if math.isfinite(data) else f"{place} is {data}, which is not a finite number"
@@ -157,12 +162,12 @@ def find_odd_value(data: object, place: str = "") -> str | None:
         return next(filter(None, odd), None)
     if data is None or isinstance(data, int | str):
         return None
-    return f"{place} is {show_value(data)}, which JSON does not have"
+    return f"{place} is {show_value(data)}, which is not a JSON type"
 
 
 def find_problem(group: Mapping[str, Any], group_size: int) -> str | None:
-    """What is wrong with a group that is to be sent, also after `postprocess_histories`; None where nothing is. The
-    server takes lists of any length, and one odd group blocks every batch after it.
+    """Return a description of the first error in a group, also after `postprocess_histories`, or None if it can be
+    sent. The server accepts lists of any length, and one malformed group blocks every later batch.
     """
     odd = find_odd_value(group)
     if odd is not None:
@@ -174,7 +179,7 @@ def find_problem(group: Mapping[str, Any], group_size: int) -> str | None:
         values = group.get(name)
         if values is None and name not in ("masks", "scores"):
             continue
-        if values == [] and name in ("advantages", "ref_logprobs"):  # as atroposlib says none of them
+        if values == [] and name in ("advantages", "ref_logprobs"):  # atroposlib's value for none
             continue
         if len(values or ()) != len(tokens):
             return f"its {name} are of {len(values or ())} sequences instead of {len(tokens)}"
@@ -186,12 +191,14 @@ def find_problem(group: Mapping[str, Any], group_size: int) -> str | None:
 
 
 def _find_wrong_type(group: Mapping[str, Any]) -> str | None:
-    """What of a group is not of the types that the server of atropos takes; it answers 422, and the group is lost."""
+    """Return a description of the first value whose type the atropos server rejects with HTTP 422, which would lose the
+    group; else None.
+    """
     if not set(map(type, group["scores"])) <= _NUMBERS | {bool}:
         return f"its scores are {show_value(group['scores'])}, not numbers"
     kinds = {"tokens": {int}, "masks": {int}, **dict.fromkeys(("inference_logprobs", "advantages"), _NUMBERS)}
     for name, allowed in kinds.items():
         for number, values in enumerate(group.get(name) or ()):
             if not isinstance(values, list | tuple) or not set(map(type, values)) <= allowed:
-                return f"{name}[{number}] is no list of {'whole ' if allowed == {int} else ''}numbers"
+                return f"{name}[{number}] is not a list of {'whole ' if allowed == {int} else ''}numbers"
     return None

@@ -1,4 +1,4 @@
-"""The hooks of an environment: what its author's code raises that says nothing of the model."""
+"""Wrappers for the hooks of an environment. They separate mistakes in the author's code from failures of the model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hermes_exec.aio.loop import raise_stray_cancellation
 
 logger = logging.getLogger(__name__)
 _MISTAKES = (EnvironmentMistake, NameError, ImportError)
-"""What code raises that is wrong whatever the model wrote: another rollout fails as this one did."""
+"""Exceptions that show a mistake in the code, whatever the model wrote: every other rollout would fail too."""
 _ATROPOS_CALLS = ("setup", "get_next_item", "postprocess_histories", "evaluate")
 
 
 class RunControl(Protocol):
-    """What is told when a hook fails."""
+    """The part of a run that failing hooks control."""
 
     def stop(self, why: str, cause: ErrorCause | None) -> None:
-        """End the run."""
+        """Stop the run."""
 
     def drop_broken(self, author: str, error: Exception) -> None:
-        """Count a group that the code of the environment raised an error for."""
+        """Count a group that was dropped because the environment's code raised an error."""
 
 
 def check_hooks(kind: type[Any], base: type[Any]) -> None:
-    """Raise ConfigError where the author of an environment has left out what every environment has."""
+    """Raise ConfigError if an environment does not define a required hook."""
     missing = [name for name in ("get_next_item", "format_prompt") if getattr(kind, name) is getattr(base, name)]
     if kind.compute_reward is base.compute_reward and (
         kind.verify_and_score_trajectory is base.verify_and_score_trajectory
@@ -43,8 +43,8 @@ def check_hooks(kind: type[Any], base: type[Any]) -> None:
 
 @contextmanager
 def translate_hook_errors(env: object, method: str) -> Iterator[None]:
-    """Raise EnvironmentMistake, which names the method, where the code of an environment is wrong or would end the
-    process (SystemExit and the like). A CancelledError while nobody cancels this task becomes a RuntimeError.
+    """Raise EnvironmentMistake, which names the method, if an environment's code is wrong or would exit the process
+    (SystemExit and similar). A CancelledError that nobody requested becomes a RuntimeError.
     """
     author = f"{type(env).__name__}.{method}"
     try:
@@ -59,11 +59,11 @@ def translate_hook_errors(env: object, method: str) -> Iterator[None]:
     except (Exception, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
-        raise EnvironmentMistake(f"{author}: it raised {error!r}, which ends programs") from error
+        raise EnvironmentMistake(f"{author}: it raised {error!r}, which would end the process") from error
 
 
 def guard_hooks(env: object, run: RunControl) -> None:
-    """Put `translate_hook_errors` around the hooks that atroposlib calls: a mistake in one ends the run, also where
+    """Wrap the hooks that atroposlib calls in `translate_hook_errors`. A mistake in a hook stops the run, even where
     atroposlib would only log it.
     """
 
@@ -93,4 +93,4 @@ def guard_hooks(env: object, run: RunControl) -> None:
 def _check_groups(result: object) -> None:
     groups = result if isinstance(result, list) and result else [result]
     if not all(isinstance(group, MutableMapping) for group in groups):
-        raise EnvironmentMistake(f"it returns a group, or a list of groups, not {show_value(result)}")
+        raise EnvironmentMistake(f"it must return a group or a list of groups, not {show_value(result)}")

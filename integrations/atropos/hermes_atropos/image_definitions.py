@@ -1,6 +1,6 @@
-"""What a task's image is made of: a Dockerfile or a Singularity definition, each read and written as the other.
+"""Image definitions of tasks: Dockerfiles and Singularity definitions, each parsed and converted to the other.
 
-Only what both can say is converted; anything else is refused by name, never left out.
+Only features that both formats have are converted. Anything else raises an error that names it; nothing is dropped.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ _HOME = "/home/user"
 _IGNORED_INSTRUCTIONS = frozenset(
     {"LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER", "VOLUME"}
 )
-"""Instructions that say nothing of what commands in a slot find."""
+"""Instructions that do not affect commands in a slot."""
 _IGNORED_SECTIONS = frozenset({"labels", "help", "runscript", "startscript", "test"})
 _STAGING = "/.hermes-exec-files"
 _VARIABLE = re.compile(r"(?<!\\)\$")
 
 
 class BuildStep(NamedTuple):
-    """`run`: shell text; `copy`: a path of the directory and one of the image; `env`: a name and a value."""
+    """A build step. `run`: shell text; `copy`: a path in the directory and a path in the image; `env`: a name and a
+    value.
+    """
 
     kind: Literal["run", "copy", "env"]
     first: str
@@ -36,7 +38,9 @@ class BuildStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Definition:
-    """What an image is made of, in order. `local_base` says that the base is a file of another machine."""
+    """An image definition: the base and the build steps in order. `local_base` means that the base is a file on another
+    machine.
+    """
 
     base: str
     steps: tuple[BuildStep, ...] = ()
@@ -45,15 +49,15 @@ class Definition:
 
     @property
     def plain(self) -> bool:
-        """Whether it says nothing but a base."""
+        """Whether the definition is only a base, without steps."""
         return not self.steps
 
     def with_base(self, base: str) -> Definition:
-        """The same on another base."""
+        """Return a copy with another base."""
         return Definition(base, self.steps, self.workdir)
 
     def to_dockerfile(self) -> str:
-        """It as a Dockerfile."""
+        """Return the definition as a Dockerfile."""
         lines = [f"FROM {self.base}"]
         for step in self.steps:
             if step.kind == "run":
@@ -67,7 +71,9 @@ class Definition:
         return "\n".join(lines) + "\n"
 
     def to_singularity(self) -> str:
-        """It as a Singularity definition. Files are staged, so that they come in the order of the steps."""
+        """Return the definition as a Singularity definition. Files are staged, so that they are copied in the order of
+        the steps.
+        """
         bootstrap = "localimage" if self.base.startswith("/") else "docker"
         post, files, environment = ["set -e"], [], []
         for number, step in enumerate(self.steps):
@@ -91,18 +97,20 @@ class Definition:
 
 
 def read_definition(directory: Path, prefer: str = DOCKERFILE) -> Definition:
-    """The definition in a directory: the file that is preferred, else the other. Raises ConfigError for what it cannot
-    express, and when there is none.
+    """Return the definition in a directory: from the preferred file if it exists, else from the other.
+
+    Raises:
+        ConfigError: If there is neither file, or if the file cannot be converted.
     """
     read: Mapping[str, Callable[[Path], Definition]] = {DOCKERFILE: parse_dockerfile, DEFINITION: parse_singularity}
     for name in (prefer, *(other for other in read if other != prefer)):
         if (directory / name).is_file():
             return read[name](directory / name)
-    raise ConfigError(f"{directory}: there is neither a {DOCKERFILE} nor a {DEFINITION}")
+    raise ConfigError(f"{directory} has neither a {DOCKERFILE} nor a {DEFINITION}")
 
 
 def parse_dockerfile(path: Path) -> Definition:
-    """A Dockerfile of one stage."""
+    """Parse a Dockerfile with one stage."""
     base, workdir, steps = "", None, []
     arguments: dict[str, str] = {}
     for word, rest in _instructions(path):
@@ -133,12 +141,12 @@ def parse_dockerfile(path: Path) -> Definition:
         elif word not in _IGNORED_INSTRUCTIONS:
             raise ConfigError(f"{where}: this instruction cannot be converted")
     if not base:
-        raise ConfigError(f"{path}: it has no FROM")
+        raise ConfigError(f"{path} has no FROM")
     return Definition(base, tuple(steps), workdir)
 
 
 def parse_singularity(path: Path) -> Definition:
-    """A Singularity definition."""
+    """Parse a Singularity definition."""
     header, sections = _sections(path)
     bootstrap = header.get("bootstrap", "").lower()
     base = header.get("from", "")
@@ -160,7 +168,7 @@ def parse_singularity(path: Path) -> Definition:
             post.append(BuildStep("run", _post(options, body, where)))
         elif name not in _IGNORED_SECTIONS:
             raise ConfigError(f"{where}: this section cannot be converted")
-    # The directory that commands of this data set start in, which a definition cannot name.
+    # The start directory of commands in this dataset, which a definition cannot express.
     workdir = _HOME if any(_HOME in step.first for step in post) else None
     copies = [step for step in steps if step.kind == "copy"]
     variables = [step for step in steps if step.kind == "env"]
@@ -168,10 +176,14 @@ def parse_singularity(path: Path) -> Definition:
 
 
 def replace_base(dockerfile: str, base: str) -> str:
-    """The text of a Dockerfile with another base, whatever else it says. ConfigError for one of several stages."""
+    """Return the text of a Dockerfile with another base and no other change.
+
+    Raises:
+        ConfigError: If it does not have exactly one FROM.
+    """
     replaced, count = re.subn(r"(?im)^(\s*FROM\s+)(?:--\S+\s+)*\S+", lambda match: match.group(1) + base, dockerfile)
     if count != 1:
-        raise ConfigError(f"a Dockerfile with {count} FROM cannot be given another base")
+        raise ConfigError(f"cannot replace the base of a Dockerfile with {count} FROM instructions")
     return replaced
 
 
@@ -213,7 +225,7 @@ def _list(rest: str, where: str) -> list[str]:
     try:
         words = json.loads(rest)
     except ValueError as error:
-        raise ConfigError(f"{where}: it is no list") from error
+        raise ConfigError(f"{where}: not a list") from error
     return [str(word) for word in words]
 
 
@@ -223,10 +235,10 @@ def _copies(rest: str, workdir: str | None, where: str) -> list[BuildStep]:
         raise ConfigError(f"{where}: only `COPY source target` can be converted")
     *sources, target = (_require_plain(word, where) for word in words)
     if any(source.endswith((".tar", ".gz", ".tgz", ".xz", ".bz2")) for source in sources) and "ADD" in where:
-        raise ConfigError(f"{where}: an archive that is unpacked cannot be converted")
+        raise ConfigError(f"{where}: unpacking an archive cannot be converted")
     if not target.startswith("/"):
         if workdir is None:
-            raise ConfigError(f"{where}: a target that is no absolute path needs a WORKDIR")
+            raise ConfigError(f"{where}: a relative target needs a WORKDIR")
         target = f"{workdir.rstrip('/')}/{target.removeprefix('./')}"
     return [BuildStep("copy", source.removeprefix("/") or ".", target) for source in sources]
 
@@ -272,7 +284,7 @@ def _files(body: str, where: str) -> list[BuildStep]:
         words = shlex.split(line, comments=True)
         if words:
             if len(words) > 2 or not words[-1].startswith("/"):
-                raise ConfigError(f"{where}: {line.strip():.60}: a line is `source /target`")
+                raise ConfigError(f"{where}: {line.strip():.60}: expected `source /target`")
             steps.append(BuildStep("copy", _require_plain(words[0], where).removeprefix("./"), words[-1]))
     return steps
 
@@ -300,8 +312,8 @@ def _post(options: str, body: str, where: str) -> str:
 
 
 def _copy(staged: str, step: BuildStep) -> list[str]:
-    """Shell lines that do what COPY does: of a directory its content, and into a directory where there is one, or the
-    target ends in `/`.
+    """Return shell lines that do the same as COPY: a directory's content is copied, and a file is copied into the
+    target if that is a directory or ends in `/`.
     """
     target = shlex.quote(step.second)
     into = "true" if step.second.endswith("/") else f"[ -d {target} ]"
@@ -315,6 +327,6 @@ def _copy(staged: str, step: BuildStep) -> list[str]:
 
 
 def _quote(value: str) -> str:
-    """In double quotes, with `$NAME` left to be replaced, which both formats do."""
+    """Return a value in double quotes. `$NAME` is still expanded, as in both formats."""
     escaped = re.sub(r'([\\"`])', r"\\\1", value)
     return f'"{escaped}"'

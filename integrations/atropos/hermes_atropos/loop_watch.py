@@ -1,4 +1,6 @@
-"""Tells which code holds up the event loop: meanwhile no rollout goes on, and no signal is heard."""
+"""A watchdog that logs the code that blocks the event loop. While it is blocked, no rollout continues and signals are
+not handled.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ _FRAMES = 4
 
 
 class LoopWatch:
-    """Looks at the event loop of its `run` from a thread, and warns once each time that it has not turned for
-    `STALL_S` seconds, with the place in the code where it stands.
+    """Watches the event loop of its `run` from a thread. Whenever the loop has been blocked for `STALL_S` seconds, it
+    logs one warning with the stack of the blocking code.
     """
 
     def __init__(self) -> None:
         self._turned_at, self._late_checks = time.monotonic(), 0
 
     async def run(self) -> None:
-        """Watch until it is cancelled."""
+        """Watch until cancelled."""
         ended = threading.Event()
         watched = (threading.get_ident(), ended)
         threading.Thread(target=self._watch, args=watched, name="loop-watch", daemon=True).start()
@@ -42,14 +44,14 @@ class LoopWatch:
             if stalled_s < STALL_S:
                 continue
             self._late_checks += 1
-            if self._late_checks == 2:  # at the first, the whole process may have been stopped
+            if self._late_checks == 2:  # after the first check the whole process may have been suspended
                 _warn(stalled_s, traceback.format_stack(sys._current_frames().get(thread))[-_FRAMES:])
 
 
 def _warn(stalled_s: float, stack: list[str]) -> None:
     logger.warning(
-        "the event loop has stood still for %.0f s, and all rollouts with it. What takes so long belongs in a thread: "
-        "await anyio.to_thread.run_sync(…). It is here:\n%s",
+        "the event loop, and with it every rollout, has been blocked for %.0f s. Run blocking code in a thread: "
+        "await anyio.to_thread.run_sync(…). It is blocked here:\n%s",
         stalled_s,
         "".join(stack),
     )

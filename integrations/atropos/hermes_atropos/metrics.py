@@ -1,4 +1,4 @@
-"""What an environment tells wandb of its rollouts, groups and slots."""
+"""Metrics of rollouts, groups and slots for wandb."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_CHARS = 4000
 
 
 class RolloutTally:
-    """Counts what became of rollouts and groups since it was last read."""
+    """Counts rollouts and groups since the last `read`."""
 
     def __init__(self) -> None:
         self._clear()
@@ -35,7 +35,7 @@ class RolloutTally:
         self._calls = self._tool_errors = self._rerolled = 0
 
     def add(self, result: RolloutResult) -> None:
-        """Count a rollout, whether it can be trained on or not."""
+        """Count a rollout, whether or not it can be trained on."""
         self._finishes[result.finish] += 1
         self._causes[str(result.cause)] += 1
         self._rerolled += result.reward is None
@@ -56,7 +56,7 @@ class RolloutTally:
         self._dropped[why] += 1
 
     def read(self, pool: PoolStats) -> dict[str, Any]:
-        """The metrics, by their names in wandb; the counts begin anew."""
+        """Return the metrics by their wandb names, and reset the counts."""
         total = sum(self._finishes.values())
         metrics: dict[str, Any] = {
             **{f"train/finish_{name}": count / total for name, count in self._finishes.items()},
@@ -99,7 +99,7 @@ def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 
 def format_conversation(messages: Sequence[Message]) -> str:
-    """A conversation for people: who said what, long texts with their beginning and end."""
+    """Return a conversation as readable text, with each message under its role. The middle of long texts is cut."""
     parts = []
     for message in messages:
         calls = [f"→ {_format_call(call)}" for call in message.get("tool_calls") or ()]

@@ -1,4 +1,4 @@
-"""Finds out whether slots can connect to the server of the trainer or of the model, which trust whoever connects."""
+"""Checks whether slots can connect to the trainer's server or the inference server, which trust every client."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import anyio.to_thread
 from hermes_atropos.errors import ServerReachable
 from hermes_exec import ExecError, Slot
 
-TRAINER, SAMPLER = "the server of the trainer", "the inference server"
+TRAINER, SAMPLER = "the trainer's server", "the inference server"
 _CONNECT_S = 5.0
 _SIOCGIFADDR = 0x8915
 _IFREQ_BYTES = 40
 
 
 class ProtectedServer(NamedTuple):
-    """A server that slots must not reach: what it is, and its address."""
+    """A server that slots must not reach: its role and its address."""
 
     role: str
     url: str
@@ -40,8 +40,8 @@ class ProtectedServer(NamedTuple):
 
 
 class ReachabilityCheck:
-    """Tries, out of slots, to connect to servers: once for each profile of the pool and each sandbox of several slots
-    (containers of one slot are alike), and again as long as one of the servers is not there.
+    """Tries to connect to the servers from slots: once per profile of the pool and once per sandbox with several slots
+    (containers with one slot are alike), and again as long as a server is not up yet.
     """
 
     def __init__(self, trainer: str | None, samplers: Iterable[str]) -> None:
@@ -53,11 +53,11 @@ class ReachabilityCheck:
         self._lock = anyio.Lock()
 
     async def check(self, slot: Slot, profile: str | None) -> None:
-        """Return where no program of the slot can connect to a server.
+        """Return if no program in the slot can connect to a server.
 
         Raises:
-            ServerReachable: one can.
-            ExecError: the slot is lost.
+            ServerReachable: If a program in the slot can connect to a server.
+            ExecError: If the slot is lost.
         """
         scope = (profile, "" if slot.isolation.level == "exclusive" else slot.sandbox)
         async with self._lock:
@@ -65,14 +65,14 @@ class ReachabilityCheck:
                 self._checked_scopes.add(scope)
 
     async def _check(self, slot: Slot, server: ProtectedServer) -> bool:
-        """Return whether this says that it cannot be reached: not where the server is not there yet."""
+        """Return whether the result is final. It is not while the server does not accept connections yet."""
         addresses = await anyio.to_thread.run_sync(_resolve, server)
         here = [address for address in addresses if is_local_address(address)]
         if here and await _shares_loopback(slot):
             raise _refusal(slot, server)
         if here:
             addresses = [*addresses, *await anyio.to_thread.run_sync(own_addresses)]
-        # Elsewhere a loopback is another one. A public address of a model's provider asks for a key.
+        # Another host's loopback is not this one. A public address of a model provider requires a key.
         wanted = {a for a in addresses if not a.is_loopback and (server.role == TRAINER or not is_remote_public(a))}
         if addresses and not wanted:
             return True
@@ -94,30 +94,30 @@ def _resolve(server: ProtectedServer) -> list[_Address]:
     except OSError:
         return []
     addresses = {ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in infos}
-    # An address to listen at stands for all of this host.
+    # 0.0.0.0 and :: stand for any address of this host.
     return [ipaddress.ip_address("127.0.0.1") if address.is_unspecified else address for address in addresses]
 
 
 def is_local_address(address: _Address) -> bool:
-    """Return whether it is an address of this host."""
+    """Return whether this is an address of this host."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family) as probe:
             probe.bind((str(address), 0))
-    except OSError:  # also where the kernel has no IPv6
+    except OSError:  # also raised if the kernel has no IPv6
         return False
     return True
 
 
 def is_remote_public(address: _Address) -> bool:
-    """Return whether it is a public address of another host. Neither a private one is, nor one that a provider or a VPN
-    shares out (100.64.0.0/10).
+    """Return whether this is a public address of another host. Private addresses and shared ones of providers and VPNs
+    (100.64.0.0/10) are not public.
     """
     return address.is_global and not is_local_address(address)
 
 
 def own_addresses() -> list[_Address]:
-    """Return the IPv4 addresses of this host's interfaces, bridges of container engines included."""
+    """Return the IPv4 addresses of this host's interfaces, including bridges of container engines."""
     addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -129,7 +129,7 @@ def own_addresses() -> list[_Address]:
 
 
 async def _shares_loopback(slot: Slot) -> bool:
-    """Whether a listener on this host's loopback can be reached from the slot."""
+    """Return whether the slot can reach a listener on this host's loopback."""
     token = secrets.token_bytes(16)
 
     async def greet(stream: anyio.abc.SocketStream) -> None:
@@ -147,7 +147,7 @@ async def _shares_loopback(slot: Slot) -> bool:
 
 
 async def _read_greeting(slot: Slot, host: str, port: int, size: int) -> bytes | None:
-    """What a server sends first to a program in the slot; None where there is no connection."""
+    """Return the first bytes that a server sends to a program in the slot, or None if it cannot connect."""
     data = b""
     with anyio.move_on_after(_CONNECT_S):
         try:
@@ -165,8 +165,8 @@ async def _read_greeting(slot: Slot, host: str, port: int, size: int) -> bytes |
 
 
 async def _find_reachable(slot: Slot, addresses: Iterable[_Address], port: int) -> str | None:
-    """Return one of these addresses that the slot can connect to. All are tried at once: firewalls that drop packets
-    take the whole time for each.
+    """Return one of these addresses that the slot can connect to, or None. All are tried at the same time, because a
+    firewall that drops packets uses up the full timeout for each.
     """
     reached: list[str] = []
     lost: list[ExecError] = []
@@ -196,7 +196,7 @@ async def _accepts_connections(host: str, port: int) -> bool:
 def _refusal(slot: Slot, server: ProtectedServer, at: str = "") -> ServerReachable:
     return ServerReachable(
         f"slots of the backend {slot.backend!r} can connect to {server.role} ({server.url}{at and f', at {at}'}), "
-        "which trusts whoever connects: a model could write its own rewards. Turn the network of the slots off "
-        "(--env.network false), take slots with a network of their own (such as --env.backend docker, with a server "
-        f"that listens on 127.0.0.1 alone), or run {server.role} on a host of its own that slots cannot reach"
+        "which trusts every client: a model could write its own rewards. Turn off the network of the slots "
+        "(--env.network false), use slots with their own network (such as --env.backend docker, with a server that "
+        f"listens on 127.0.0.1 only), or run {server.role} on a host that slots cannot reach"
     )

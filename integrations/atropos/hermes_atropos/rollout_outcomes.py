@@ -1,4 +1,4 @@
-"""What a rollout came to: whether it may be rolled again, why it failed, and its verdict."""
+"""Outcomes of rollouts: whether a reroll may help, why a rollout failed, and its verdict."""
 
 from __future__ import annotations
 
@@ -12,52 +12,58 @@ from hermes_exec import ConfigError, ErrorCause, ExecError
 
 
 class RolloutFailed(Exception):
-    """Raised when a rollout of a group cannot be had."""
+    """Raised when a rollout of a group fails for good."""
 
     def __init__(self, result: RolloutResult, rerolls: int) -> None:
-        super().__init__(explain_outcome(result) + (f" (after {rerolls} that were rolled again)" if rerolls else ""))
+        super().__init__(explain_outcome(result) + (f" (rerolls: {rerolls})" if rerolls else ""))
         self.cause = result.cause
         errors = () if result.episode is None else result.episode.errors
         self.refused = any(error.kind == AccessRefused.__name__ for error in errors)
-        """A refused key is refused for every group."""
+        """Whether the key was refused, which fails every group."""
         self.mistake = isinstance(result.exception, EnvironmentMistake | ServerReachable)
         self.settled = result.cause is ErrorCause.CONFIG or _is_bug(result)
 
 
 def mark_for_reroll(result: RolloutResult) -> RolloutResult:
-    """Return a result that is rolled again where a hook could not read what the model left."""
+    """Return the result. If a hook raised an error because it could not read the model's output, mark the result for a
+    reroll.
+    """
     raised = result.exception is not None and not isinstance(result.exception, ExecError)
     return replace(result, cause=ErrorCause.INFRA) if raised and result.cause is ErrorCause.CONFIG else result
 
 
 def is_final(result: RolloutResult) -> bool:
-    """Whether another try comes out the same."""
+    """Return whether a reroll would have the same outcome."""
     return result.cause in (ErrorCause.CONFIG, ErrorCause.TASK) or _is_prompt_too_long(result)
 
 
 def _is_bug(result: RolloutResult) -> bool:
-    """Whether a hook of the environment raised what nobody expects."""
+    """Return whether a hook of the environment raised an unexpected error."""
     return result.exception is not None and not isinstance(result.exception, ExecError | OSError | CheckFailed)
 
 
 def _is_prompt_too_long(result: RolloutResult) -> bool:
-    """Whether the prompt alone leaves no room for an answer."""
+    """Return whether the prompt leaves no room for an answer."""
     return result.finish == "context" and result.episode is not None and not result.episode.turns
 
 
 def explain_outcome(result: RolloutResult) -> str:
-    """What kept a rollout from being of use."""
+    """Return the reason why a rollout has no result."""
     error = result.failure
     description = result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
     if isinstance(result.exception, EnvironmentMistake):
         description = f"the code of the environment: {result.exception}"
     elif _is_bug(result) and error is not None:
         description = f"the code of the environment: {error.kind}: {error.message}"
-    return description + (", which --env.max_token_length bounds" if _is_prompt_too_long(result) else "")
+    return description + (" (limited by --env.max_token_length)" if _is_prompt_too_long(result) else "")
 
 
 def to_verdict(value: object) -> Verdict:
-    """Return what an environment gives as a reward. Raises EnvironmentMistake where that is no finite number."""
+    """Return a reward as a Verdict.
+
+    Raises:
+        EnvironmentMistake: If the reward is not a finite number.
+    """
     try:
         if isinstance(value, Verdict):
             return check_verdict(value, "it")
@@ -65,5 +71,5 @@ def to_verdict(value: object) -> Verdict:
     except ConfigError as error:
         raise EnvironmentMistake(str(error)) from None
     except ValueError as error:
-        raise EnvironmentMistake(f"a reward is a finite number, or a Verdict: {error}") from None
+        raise EnvironmentMistake(f"a reward must be a finite number or a Verdict: {error}") from None
     return Verdict(reward, solved=reward >= 1)

@@ -1,4 +1,6 @@
-"""Fills groups with rollouts: those that infrastructure spoilt are rolled again, and what cannot be filled is left."""
+"""The scheduler of rollouts. It fills groups, rerolls rollouts that infrastructure spoiled, and drops groups that
+cannot be filled.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,10 @@ OnItem = Callable[[EvaluatedItem, int, int], None]
 
 
 class RolloutScheduler(Generic[ItemT]):
-    """The rollouts of an environment, and what became of them.
+    """Runs the rollouts of an environment and counts their outcomes.
 
-    `on_group` is called with each group that was filled, `on_item` with each item of an evaluation, how many there are
-    so far, and how many in all.
+    `on_group` is called with each filled group. `on_item` is called with each item of an evaluation, the number of
+    items so far and the total.
     """
 
     def __init__(self, env: Environment[ItemT], kind: ServerKind) -> None:
@@ -84,8 +86,10 @@ class RolloutScheduler(Generic[ItemT]):
         self._stop_error: EnvironmentStopped | None = None
 
     async def run(self, work: Callable[[], Awaitable[None]], at_once: int) -> None:
-        """Do this work, with so many groups at a time. Raises EnvironmentStopped when too many of them in a row were
-        dropped. When it ends, however that is, every group has ended too.
+        """Run `work` with up to `at_once` groups at a time. When this returns, every group has ended.
+
+        Raises:
+            EnvironmentStopped: If too many groups in a row were dropped.
         """
         self._group_limiter = anyio.CapacityLimiter(at_once)
         watch = asyncio.create_task(LoopWatch().run())
@@ -101,7 +105,7 @@ class RolloutScheduler(Generic[ItemT]):
             raise self._stop_error
 
     async def fill_group(self, item: ItemT) -> ScoredDataGroup | None:
-        """A whole group, as a trainer reads it; None where it could not be filled."""
+        """Return a complete group in the trainers' format, or None if it could not be filled."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -112,7 +116,7 @@ class RolloutScheduler(Generic[ItemT]):
         except asyncio.CancelledError:
             self._kept_groups.keep(item, group)
             raise
-        except Exception as error:  # noqa: BLE001 - the group is dropped, and its cause told
+        except Exception as error:  # noqa: BLE001 - the group is dropped and its cause logged
             self._drop_group(item, group, error)
             return None
         finally:
@@ -126,58 +130,61 @@ class RolloutScheduler(Generic[ItemT]):
         return scored_group
 
     def finish_if_idle(self) -> None:
-        """Called each time that `serve` asks for an item and there is none: the last groups end the run. Raises as
-        `check_written` does where none was filled.
+        """End the run when its last groups have ended. Called each time `serve` asks for an item and there is none.
+        Raises as `check_written` does if no group was filled.
         """
         if self._env.workers or self._env.backlog:
             return
         if not self.delivered:
             self._check_items("no group was sent")
-        logger.warning("there are no more items: the environment ends")
+        logger.warning("no more items: the environment stops")
         self._scope.cancel()
 
     def count_delivered(self, count: int) -> None:
-        """Count groups that were written, or that the server of atropos took."""
+        """Count groups that were written or accepted by the atropos server."""
         self.delivered += count
         self._failures.clear()
 
     def count_refused(self, count: int, why: str) -> None:
-        """Count groups that the server of atropos did not take."""
+        """Count groups that the atropos server refused."""
         self._refused_count += count
         for _ in range(count):
-            self._drop("refused", f"a group: the server of atropos did not take it: {why}")
+            self._drop("refused", f"a group: the atropos server refused it: {why}")
 
     def check_sent(self) -> None:
-        """Raise EnvironmentStopped where the server of atropos did not take groups."""
+        """Raise EnvironmentStopped if the atropos server refused groups."""
         if self._refused_count:
-            lost = f"{self._refused_count} groups are lost, {self.delivered} were sent"
+            lost = f"{self._refused_count} groups were lost, {self.delivered} were sent"
             raise EnvironmentStopped(f"{lost}; the last:\n  {_list_causes(self._recent_drops)}")
 
     def check_written(self, wanted: int) -> None:
-        """Warn of groups that `process` did not write for want of items. Raises EnvironmentStopped where some were
-        dropped, ConfigError where there was no item.
+        """Warn if `process` wrote fewer groups than requested because it ran out of items.
+
+        Raises:
+            EnvironmentStopped: If groups were dropped.
+            ConfigError: If there was no item.
         """
         if self.delivered >= wanted:
             return
         summary = f"{self.delivered} of {wanted} groups were written"
         if self._recent_drops or not self.delivered:
             self._check_items(summary)
-        logger.warning("%s: there are no more items", summary)
+        logger.warning("%s: no more items", summary)
 
     def _check_items(self, summary: str) -> None:
         if self._recent_drops:
-            raise EnvironmentStopped(f"{summary}; the last that were dropped:\n  {_list_causes(self._recent_drops)}")
+            raise EnvironmentStopped(f"{summary}; the last dropped groups:\n  {_list_causes(self._recent_drops)}")
         raise ConfigError(f"{self._env.name} has no items")
 
     async def run_item(self, item: ItemT) -> RolloutResult:
-        """One rollout in a slot of its own, rolled again as long as nothing can be said of the model."""
+        """Run one rollout in its own slot, and reroll it until there is a result."""
         model, config = self.model(), self._env.config
         toolsets, rerolls = config.toolsets(0), 0
         try:
             spec = self._spec(item)
             rollout = self._rollout(item, spec, toolsets)
-        except Exception as error:
-            logger.exception("an item cannot be worked on")
+        except Exception as error:  # a hook may raise anything; only its own item fails
+            logger.exception("an item cannot be rolled out")
             if isinstance(error, EnvironmentMistake):
                 self.stop(str(error), ErrorCause.CONFIG)
             failure = EpisodeError(0, "infra", type(error).__name__, str(error))
@@ -193,8 +200,8 @@ class RolloutScheduler(Generic[ItemT]):
             rollout = self._rollout(item, spec, toolsets)
 
     def model(self) -> SessionModel:
-        """The model, with the limits of now."""
-        # Both atroposlib and the server of atropos drop a sequence that is as long as its limit.
+        """Return the model with the current limits."""
+        # atroposlib and the atropos server both drop a sequence that is as long as its limit.
         limits = [limit for limit in (self._env.config.max_token_length, self._env.max_token_len) if limit > 0]
         return make_model(
             self._servers,
@@ -206,10 +213,10 @@ class RolloutScheduler(Generic[ItemT]):
         )
 
     def drop_unusable(self, group: MutableMapping[str, Any], limit: int) -> bool:
-        """Whether a group must not be sent, which is counted; `limit` is the trainer's of a sequence (0: none).
+        """Count a group and return True if it must not be sent. `limit` is the trainer's limit of a sequence (0: none).
 
-        The numbers of numpy and torch in it become Python's. One that is not finite is a mistake of
-        `postprocess_histories`, and ends the run.
+        Numbers of numpy and torch in the group are converted to Python's. A number that is not finite is a mistake in
+        `postprocess_histories` and stops the run.
         """
         for name in group:
             group[name] = to_json(group[name])
@@ -222,13 +229,13 @@ class RolloutScheduler(Generic[ItemT]):
         why = find_problem(group, size)
         longest = max(map(len, group.get("tokens") or ()), default=0)
         if why is None and 0 < limit <= longest:
-            why = f"a sequence has {longest} ids, and the trainer takes {limit - 1}"
+            why = f"a sequence has {longest} ids, but the trainer accepts at most {limit - 1}"
         if why is not None:
             self._drop("unusable", f"a group: {why}")
         return why is not None
 
     def watch_scores(self, scores: Sequence[float]) -> bool:
-        """Return False for a group of equal scores, which atroposlib drops where it is told to, and count it."""
+        """Count a group of equal scores and return False if the settings let atroposlib drop it."""
         if not self._env.config.ensure_scores_are_not_same or len(set(scores)) > 1:
             self._same_scores = 0
             return True
@@ -238,14 +245,14 @@ class RolloutScheduler(Generic[ItemT]):
         self.tally.drop("same_scores")
         if self._same_scores % _ADVICE_INTERVAL == 0:
             logger.warning(
-                "the last %d groups had equal scores each, of which nothing is learnt, and were dropped: the tasks are "
-                "too hard or too easy for the model (--env.ensure_scores_are_not_same false sends them all the same)",
+                "dropped the last %d groups: the scores in each were equal, so they teach nothing. The tasks are too "
+                "hard or too easy for the model (--env.ensure_scores_are_not_same false sends such groups)",
                 self._same_scores,
             )
         return False
 
     def drop_broken(self, author: str, error: Exception) -> None:
-        """Count a group that the code of the environment raised an error for."""
+        """Count a group that was dropped because the environment's code raised an error."""
         self._drop("bug", f"a group: {author}: {type(error).__name__}: {error}")
 
     def _spec(self, item: ItemT) -> SandboxSpec:
@@ -258,7 +265,7 @@ class RolloutScheduler(Generic[ItemT]):
         return Group(number, self._env.config.toolsets(number), self._env.curr_step)
 
     async def _fill(self, item: ItemT, group: Group) -> None:
-        """Roll until the group is whole. Raises what kept a rollout of it from its reward for good."""
+        """Run rollouts until the group is complete. Raises RolloutFailed if a rollout fails for good."""
         spec, model = self._spec(item), self.model()
         missing = self._env.config.group_size - len(group.done)
         if not missing:
@@ -270,7 +277,7 @@ class RolloutScheduler(Generic[ItemT]):
 
     async def _roll(self, item: ItemT, spec: SandboxSpec, model: SessionModel, group: Group, first: Slot) -> None:
         result = mark_for_reroll(await self._rollout(item, spec, group.toolsets).run_in(first, model))
-        # Whoever waits for a slot has it now, and not when the slowest of the group has ended.
+        # Released now, not when the slowest rollout of the group ends, because others wait for slots.
         await self._env.pool.release(first)
         while True:
             self.tally.add(result)
@@ -281,7 +288,7 @@ class RolloutScheduler(Generic[ItemT]):
             if is_final(result) or group.rerolls >= self._env.config.max_rerolls:
                 raise RolloutFailed(result, group.rerolls) from result.exception
             group.rerolls += 1
-            logger.info("a rollout of group %d is rolled again: %s", group.number, explain_outcome(result))
+            logger.info("rerolling a rollout of group %d: %s", group.number, explain_outcome(result))
             result = mark_for_reroll(await self._rollout(item, spec, group.toolsets).run(self._env.pool, model))
 
     def _rollout(self, item: ItemT, spec: SandboxSpec, toolsets: Sequence[str]) -> Rollout:
@@ -307,7 +314,7 @@ class RolloutScheduler(Generic[ItemT]):
                     item, episode, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool, workspace_meta=meta
                 )
                 if not isinstance(outcome, tuple) or len(outcome) != 2:
-                    raise EnvironmentMistake(f"it returns a reward and a mapping, not {show_value(outcome)}")
+                    raise EnvironmentMistake(f"it must return a reward and a mapping, not {show_value(outcome)}")
                 return to_verdict(outcome[0])
 
         with translate_hook_errors(env, "format_prompt"):
@@ -338,7 +345,7 @@ class RolloutScheduler(Generic[ItemT]):
     def _drop_group(self, item: ItemT, group: Group, error: Exception) -> None:
         message = f"{type(error).__name__}: {error}"
         if isinstance(error, RolloutFailed):
-            # What is wrong for the first group, and not with the model, the machine or its item, is so for all.
+            # An error of the first group that is not due to the model, the host or its item will recur in every group.
             final = error.mistake or error.refused or (not self.filled and error.settled)
             self._drop(error.cause, f"group {group.number}: {error}", final=final)
         elif isinstance(error, EnvironmentMistake):
@@ -348,11 +355,13 @@ class RolloutScheduler(Generic[ItemT]):
             final = not self.filled and settled and isinstance(error, ConfigError | ImageError)
             self._drop(error.cause, f"group {group.number}: {message}", final=final)
         else:
-            logger.error("group %d was ended by %s", group.number, type(error).__name__, exc_info=error)
+            logger.error("group %d failed with %s", group.number, type(error).__name__, exc_info=error)
             self._drop("bug", f"group {group.number}: {message}", final=not self.filled)
 
     def _drop(self, kind: str, message: str, *, final: bool = False) -> None:
-        """Count a group that is not sent; too many in a row end the run, or one of which no other will be better."""
+        """Count a group that is not sent. Stop the run after too many in a row, or if every other group would fail too
+        (`final`).
+        """
         self.tally.drop(kind)
         causes = {failure.partition(": ")[2] for failure in self._failures}
         if message.partition(": ")[2] not in causes:
@@ -362,16 +371,16 @@ class RolloutScheduler(Generic[ItemT]):
         if final or len(self._failures) >= self._env.config.max_failed_groups:
             last = _list_causes(self._failures[-_MAX_CAUSES:])
             cause = ErrorCause.CONFIG if kind is ErrorCause.CONFIG else None
-            self.stop(f"groups in a row that were dropped: {len(self._failures)}\n  {last}", cause)
+            self.stop(f"dropped groups in a row: {len(self._failures)}\n  {last}", cause)
 
     def stop(self, why: str, cause: ErrorCause | None) -> None:
-        """End the run."""
+        """Stop the run."""
         self._stop_error = EnvironmentStopped(why, cause=cause)
         self._scope.cancel()
 
 
 async def _cancel_all(tasks: set[asyncio.Task[Any] | None]) -> None:
-    """Cancel these tasks, and wait until they have ended."""
+    """Cancel these tasks and wait until they have ended."""
     running = [task for task in tasks - {None, asyncio.current_task()} if task is not None]
     for task in running:
         task.cancel()
@@ -379,7 +388,7 @@ async def _cancel_all(tasks: set[asyncio.Task[Any] | None]) -> None:
 
 
 def _list_causes(failures: Iterable[str]) -> str:
-    """Return each cause once, of the last group that had it."""
+    """Return each cause once, with the last group that had it."""
     return "\n  ".join({failure.partition(": ")[2]: failure for failure in failures}.values())
 
 

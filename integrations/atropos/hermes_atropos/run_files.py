@@ -1,4 +1,4 @@
-"""The files of a run that atroposlib writes: their owner's alone, and without the empty ones."""
+"""The files of a run that atroposlib writes: private to their owner, and removed if empty."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ METRICS = "metrics.json"
 
 
 def make_directories(config: SandboxEnvConfig) -> None:
-    """Make the directories of groups and of an evaluation before atroposlib does.
+    """Create the directories for groups and evaluations before atroposlib does.
 
     Raises:
-        ConfigError: One cannot be made.
+        ConfigError: If a directory cannot be created.
     """
     groups, evals = config.data_path_to_save_groups, config.data_dir_to_save_evals
     for path in ([Path(groups).parent] if groups else []) + ([Path(evals)] if evals else []):
         try:
             make_directory(path)
         except OSError as error:
-            raise ConfigError(f"cannot make the directory {path}: {error.strerror or error}") from error
+            raise ConfigError(f"cannot create the directory {path}: {error.strerror or error}") from error
 
 
 def keep_groups_private(config: SandboxEnvConfig) -> None:
-    """Take the file of groups, which atroposlib has just made, from others."""
+    """Make the file of groups, which atroposlib has just created, private to its owner."""
     if config.data_path_to_save_groups:
         keep_private(config.data_path_to_save_groups)
 
 
 def keep_metrics_private(config: SandboxEnvConfig) -> None:
-    """Take the metrics of an evaluation from others."""
+    """Make the metrics file of an evaluation private to its owner."""
     keep_private(Path(config.data_dir_to_save_evals) / METRICS)
 
 
 def close_groups(writer: Any, config: SandboxEnvConfig) -> None:  # noqa: ANN401 - jsonlines has no types
-    """Close the file of groups. One without any goes: beside it atroposlib would call the next one NAME_1."""
+    """Close the file of groups and remove it if it is empty. Otherwise atroposlib would name the next file NAME_1."""
     if writer is None:
         return
     writer.close()

@@ -1,4 +1,4 @@
-"""Models behind the inference servers of atroposlib: on token ids, or chat servers whose answers are encoded anew."""
+"""Models on the inference servers of atroposlib: token servers, or chat servers whose answers are encoded again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 ServerKind = Literal["openai", "vllm", "sglang", "tinker"]
 
 LOGPROBS: Mapping[ServerKind, LogprobsMode] = {"vllm": "raw", "sglang": "temperature", "tinker": "raw"}
-"""Of which distribution each server gives log-probabilities as it starts by itself."""
+"""The distribution whose log-probabilities each server returns by default."""
 
 _AWAY_STATUSES = frozenset({429, 502, 503, 504, 529})
 _LONGEST_PAUSE_S = 10.0
@@ -46,8 +46,8 @@ _OPENAI_PARAMETERS = frozenset(
 
 
 class Servers:
-    """The servers of an environment. A server that cannot be reached is waited for up to `wait_s` seconds from when the
-    first request found it so; after these every request fails at once, until one succeeds.
+    """The inference servers of an environment. Requests wait for an unreachable server for up to `wait_s` seconds,
+    counted from the first failed request. After that, every request fails at once until one succeeds.
     """
 
     def __init__(self, manager: ServerManager, wait_s: float) -> None:
@@ -56,10 +56,12 @@ class Servers:
         self._away_since: float | None = None
 
     async def ask(self, request: Callable[[], Awaitable[T]]) -> T:
-        """What a request to them gives. atroposlib tries each up to three times.
+        """Return the result of a request. atroposlib tries each request up to three times.
 
-        The deadline of the episode that asks stands still while they are away. Raises ModelError, with what was wrong
-        in the end: atroposlib hides it in a RetryError.
+        While the servers are unreachable, the deadline of the current episode is paused.
+
+        Raises:
+            ModelError: If the request fails, with the original cause, which atroposlib hides in a RetryError.
         """
         deadline = current_deadline()
         try:
@@ -92,14 +94,14 @@ class Servers:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _log_wait(self, cause: BaseException, now: float) -> None:
-        """Once a minute, however many requests wait."""
+        """Log the wait once a minute, however many requests wait."""
         if now - self._logged_at > _LOG_INTERVAL_S:
             self._logged_at = now
             logger.warning("waiting up to %g s for %s", self._wait_s, self._make_error(cause))
 
     @property
     def _longest_s(self) -> float:
-        """Also a server that says it is not healthy is not waited for without end."""
+        """The longest time of a request, so that a server that reports itself as unhealthy is not awaited forever."""
         return self._wait_s + 3 * max(float(server.config.timeout) for server in self.manager.servers)
 
     def _make_error(self, cause: BaseException) -> ModelError:
@@ -114,7 +116,7 @@ class Servers:
 
 
 def innermost_error(error: BaseException) -> BaseException:
-    """What was wrong, below the errors of the tries."""
+    """Return the original error below the errors of the retries."""
     while hasattr(error, "last_attempt"):
         inner = error.last_attempt.exception()
         if inner is None:
@@ -133,7 +135,7 @@ def _is_away(cause: BaseException) -> bool:
 
 
 async def close_servers(manager: ServerManager) -> None:
-    """Close the connections of servers, and end their probes of health."""
+    """Close the connections of the servers and stop their health checks."""
     for server in manager.servers:
         if server.check_task is not None:
             server.check_task.cancel()
@@ -141,10 +143,10 @@ async def close_servers(manager: ServerManager) -> None:
 
 
 class ServerSampler:
-    """A `Sampler` of `hermes_agent.tokens` over the vLLM and SGLang servers of atroposlib.
+    """A `Sampler` of `hermes_agent.tokens` on the vLLM and SGLang servers of atroposlib.
 
-    Its `tokens_and_logprobs_completion` gives (ids of the prompt, ids of each answer, their log-probabilities, why each
-    ended).
+    Their `tokens_and_logprobs_completion` returns (ids of the prompt, ids of each answer, their log-probabilities,
+    finish reason of each).
     """
 
     def __init__(self, servers: Servers, kind: ServerKind) -> None:
@@ -163,19 +165,19 @@ class ServerSampler:
             prompt, (answer,), (logprobs,), (reason,) = response
             finish = reason["type"] if isinstance(reason, dict) else reason
         except (TypeError, ValueError, KeyError) as error:
-            raise ModelError(f"the inference server's answer cannot be used: {error}") from error
+            raise ModelError(f"cannot read the inference server's answer: {error}") from error
         if list(prompt) != list(ids):
             raise ModelError(
-                "atroposlib did not send the prompt as it was: it cuts the second of two tokens that begin a text; the "
-                "chat template writes one, and the text has another",
+                "atroposlib changed the prompt: it removes the second of two begin-of-text tokens. The chat template "
+                "writes one, and the text has another",
                 cause=ErrorCause.CONFIG,
             )
         return Sampled(tuple(answer), tuple(logprobs), finish)
 
 
 class ChatModel:
-    """A model behind a chat server: a session encodes what was answered, so that an episode is one sequence of ids, but
-    not of those that were sampled, and without log-probabilities.
+    """A model on a chat server. A session encodes each answer again, so that an episode is one sequence of ids; they
+    are not the sampled ids and have no log-probabilities.
     """
 
     def __init__(
@@ -186,12 +188,12 @@ class ChatModel:
         self._parser, self._context_tokens = parser, context_tokens
 
     def session(self, tools: Tools) -> ModelSession:
-        """A new session, for one episode with these tools."""
+        """Return a new session for one episode with these tools."""
         return _ChatSession(self._servers, self._template, tools, self._parser, self._context_tokens)
 
 
 class _ChatSession:
-    """A `TokenSession` whose sampler asks the chat server for the messages behind the ids."""
+    """A `TokenSession` whose sampler asks the chat server to answer the messages behind the ids."""
 
     def __init__(
         self, servers: Servers, template: ChatTemplate, tools: Tools, parser: str, context_tokens: int
@@ -206,16 +208,16 @@ class _ChatSession:
     async def complete(self, messages: Sequence[Message], **sampling: Any) -> Completion:
         """See `ModelSession.complete`."""
         self._messages = messages
-        # These are for the request alone: the server counts an answer's tokens otherwise than is counted here.
+        # Only for the request: the server counts the tokens of an answer differently.
         self._wanted = {name: sampling.pop(name, None) for name in ("max_tokens", "tool_choice")}
         completion = await self._session.complete(messages, **sampling)
         return replace(completion, provider_fields=self._answer.provider_fields)
 
     async def aclose(self) -> None:
-        """Nothing: the servers go on."""
+        """Do nothing: the servers stay open for other sessions."""
 
     async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: Any) -> Sampled:
-        """The answer of the chat server as ids."""
+        """Return the ids of the chat server's answer."""
         sampling.pop("stop_token_ids", None)
         limit = min(self._wanted["max_tokens"] or max_tokens, max_tokens)
         wanted = {**sampling, "tool_choice": self._wanted["tool_choice"] if self._tools else None}
@@ -232,21 +234,21 @@ class _ChatSession:
         try:
             answer = read_answer(response.model_dump(), lambda text: self._parse(text, self._tools))
         except BadAnswer as error:
-            raise ModelError(f"the inference server's answer cannot be used: {error}") from error
+            raise ModelError(f"cannot read the inference server's answer: {error}") from error
         encoded = self._template.answer(self._answer_text(answer))
         if len(encoded) > max_tokens:
-            raise ContextExceeded(f"the answer has {len(encoded)} tokens; there is room for {max_tokens}")
+            raise ContextExceeded(f"the answer has {len(encoded)} tokens, but only {max_tokens} fit")
         self._answer = answer
         return Sampled(tuple(encoded), None, "length" if answer.finish_reason == "length" else "stop")
 
     def _answer_text(self, answer: Completion) -> str:
-        """What a model on tokens would have written."""
+        """Return the answer as the text that a token model would have written."""
         thought = f"<think>\n{answer.reasoning}\n</think>\n\n" if answer.reasoning else ""
         calls = written(answer.tool_calls, self._render) if answer.tool_calls else ""
         return thought + "\n".join(filter(None, (answer.content or "", calls)))
 
     def _parse_answer(self, _text: str, _tools: Tools) -> Parsed:
-        """The server's answer, in the place of what could be read in its encoded text."""
+        """Return the server's own parsed answer instead of parsing its encoded text."""
         answer = self._answer
         return Parsed(answer.content, answer.reasoning, answer.tool_calls, problems=answer.problems)
 
@@ -254,40 +256,50 @@ class _ChatSession:
 def make_model(
     servers: Servers, kind: ServerKind, template: ChatTemplate, *, parser: str | Parser, context_tokens: int, name: str
 ) -> TokenModel | ChatModel:
-    """The model of an environment; prompt and answers of an episode have at most `context_tokens` ids."""
+    """Return the model of an environment. The prompt and answers of an episode have at most `context_tokens` ids
+    together.
+    """
     if kind == "openai":
         if not isinstance(parser, str):
-            raise ConfigError("a chat server's answers are written anew in the format of the parser: it needs a name")
+            raise ConfigError(
+                "tool_call_parser must be a name, because answers of a chat server are rewritten in its format"
+            )
         return ChatModel(servers, template, parser=parser, context_tokens=context_tokens, model=name)
     sampler = ServerSampler(servers, kind)
     return TokenModel(sampler, template, parser=parser, context_tokens=context_tokens, model=name)
 
 
 def validate_servers(servers: object, config: SandboxEnvConfig) -> list[APIServerConfig]:
-    """The servers, with the tokenizer of the environment where they name none."""
+    """Return the servers, with the environment's tokenizer for those that do not name one.
+
+    Raises:
+        ConfigError: If the servers do not fit together, the environment or atroposlib.
+    """
     if not isinstance(servers, list) or not servers:
         raise ConfigError(
-            "server_configs must be a list of APIServerConfig: of a single one atroposlib ignores the base_url, and "
+            "server_configs must be a list of APIServerConfig: atroposlib ignores the base_url of a single one and "
             "asks localhost:9004 to 9007"
         )
     checked = []
     for server in servers:
         if server.server_type != servers[0].server_type:
-            raise ConfigError("all servers of an environment are of one server_type")
+            raise ConfigError("all servers of an environment must have the same server_type")
         if server.server_type == "trl":
-            raise ConfigError("atroposlib gives no token ids of a trl server: use vllm or sglang")
+            raise ConfigError("atroposlib returns no token ids from a trl server: use vllm or sglang")
         if config.inference_server == "tinker" and server.server_type != "sglang":
-            raise ConfigError("the server of tinker-atropos speaks the form of sglang: say --openai.server_type sglang")
+            raise ConfigError("the server of tinker-atropos uses the sglang protocol: set --openai.server_type sglang")
         if config.inference_server not in ("auto", "tinker", server.server_type):
-            raise ConfigError(f"inference_server is {config.inference_server}, and server_type {server.server_type}")
+            raise ConfigError(
+                f"inference_server {config.inference_server} contradicts server_type {server.server_type}"
+            )
         if server.base_url and not server.base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"base_url is an address such as http://localhost:9001/v1, not {server.base_url!r}")
+            raise ConfigError(f"base_url must be an address such as http://localhost:9001/v1, not {server.base_url!r}")
         if not server.api_key:
-            raise ConfigError("api_key is empty, which the client refuses: give any text, such as x")
+            raise ConfigError("api_key is empty, which the client refuses: set it to any text, such as x")
         if server.tokenizer_name not in ("none", config.tokenizer_name):
             raise ConfigError(
-                f"the server's tokenizer is {server.tokenizer_name!r} and the environment's {config.tokenizer_name!r}: "
-                "the ids of one mean other texts in the other"
+                f"the server's tokenizer is {server.tokenizer_name!r}, but the environment's is "
+                f"{config.tokenizer_name!r}: the same ids mean different texts"
             )
         timeout = config.request_timeout_s or server.timeout
         checked.append(server.model_copy(update={"tokenizer_name": config.tokenizer_name, "timeout": timeout}))
@@ -295,13 +307,13 @@ def validate_servers(servers: object, config: SandboxEnvConfig) -> list[APIServe
 
 
 def check_logprobs(kind: ServerKind, config: SandboxEnvConfig) -> None:
-    """Raise ConfigError where a server's log-probabilities are not those of its samples."""
+    """Raise ConfigError if the log-probabilities that a server returns do not match its samples."""
     if kind == "openai":
         return
     mode, sampling = config.logprobs or LOGPROBS[kind], config.sampling_parameters
     if not exact_at(mode, sampling):
         raise ConfigError(
-            f"log-probabilities of a {kind} server are {mode}, and with {sampling} not those of what is sampled, so "
-            "that every ratio of a trainer would be wrong: sample with temperature 1 and without top_p and the like, "
-            "or start the server with processed log-probabilities and say --env.logprobs processed"
+            f"a {kind} server returns {mode} log-probabilities, which do not match samples drawn with {sampling}, so "
+            "the trainer's ratios would be wrong: sample with temperature 1 and without top_p and similar parameters, "
+            "or start the server with processed log-probabilities and set --env.logprobs processed"
         )

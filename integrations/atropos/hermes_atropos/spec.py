@@ -1,4 +1,4 @@
-"""Where an item is worked on, and how it is scored."""
+"""The slot of an item and how its work is scored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hermes_exec.tools import HostTool
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec:
-    """What `SandboxAgentEnv.sandbox_spec` says of an item.
+    """The return value of `SandboxAgentEnv.sandbox_spec` for an item.
 
-    `image` (None: that of the environment), `profile` and `workdir` choose the slot, as in `SandboxPool.slot`; limits
-    are a profile's. `files` (path below `slot.workdir` to a text, bytes, or the `Path` of a file or directory here) are
-    put into it, and the model's terminal starts in `cwd`. `toolsets` take the place of those of the group, `tools`
-    are functions of the environment (`@tool`) beside them. `score_in`, `keep` and `check_files` say how the work is
-    scored (see `hermes_agent.Scoring`). `loop` are arguments of `AgentLoop` for this item (`max_turns`, `deadline_s`,
-    …).
+    `image` (None: the environment's), `profile` and `workdir` choose the slot, as in `SandboxPool.slot`; limits belong
+    to a profile. `files` (path below `slot.workdir` to a text, bytes, or the `Path` of a local file or directory) are
+    copied into the slot, and the model's terminal starts in `cwd`. `toolsets` replace the toolsets of the group, and
+    `tools` are additional functions of the environment (`@tool`). `score_in`, `keep` and `check_files` define how the
+    work is scored (see `hermes_agent.Scoring`). `loop` holds arguments of `AgentLoop` for this item (`max_turns`,
+    `deadline_s`, …).
     """
 
     image: str | None = None

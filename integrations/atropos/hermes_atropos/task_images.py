@@ -1,4 +1,4 @@
-"""The image of a task: what the pool is to make of its definition, and which tasks have theirs."""
+"""Images of tasks: the pool's image settings for each task's definition, and the tasks whose image is available."""
 
 from __future__ import annotations
 
@@ -30,67 +30,69 @@ _DOCKERFILE_PREFIX = "dockerfile:"
 
 
 class HasName(Protocol):
-    """A task."""
+    """A task with a name."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the task."""
 
 
 TaskT = TypeVar("TaskT", bound=HasName)
 
 
 class TaskImagesConfig(SandboxEnvConfig):
-    """The options of an environment whose tasks have images of their own."""
+    """The options of an environment whose tasks have their own images."""
 
     uses_pool_image: ClassVar[bool] = False
 
-    default_docker_image: str = Field(default="ubuntu:22.04", description="for definitions based on a local .sif")
-    base_image: str = Field(default="", description="takes the place of the base that definitions name")
+    default_docker_image: str = Field(
+        default="ubuntu:22.04", description="base of definitions that are based on a local .sif"
+    )
+    base_image: str = Field(default="", description="replaces the base in every definition")
 
     @property
     def pool_image(self) -> str | None:
-        """What backends with images want to be given, and no task is run in."""
+        """The image of the pool, which backends with images require although no task runs in it."""
         other = None if self.backend_type in WITHOUT_IMAGES else self.base_image or self.default_docker_image
         return self.image or other
 
     def task_images(self) -> TaskImages:
-        """The images of its tasks."""
+        """Return the images of the environment's tasks."""
         return TaskImages(self.backend_type, base=self.base_image or None, default_base=self.default_docker_image)
 
 
 class SlotRequest(NamedTuple):
-    """What a slot of a task is asked for with; None: what the pool has."""
+    """The image and workdir to acquire a slot with. None means the pool's default."""
 
     image: str | None
     workdir: str | None
 
 
 class RunnableTask(NamedTuple, Generic[TaskT]):
-    """A task, and what its slot is asked for with."""
+    """A task and the request for its slot."""
 
     task: TaskT
     request: SlotRequest
 
 
 def check_own_ports(config: SandboxEnvConfig) -> None:
-    """Raise ConfigError where slots share ports: two rollouts whose services want the same one would spoil each other's
-    reward. What a file of `pool_config` says is not looked at.
+    """Raise ConfigError if slots share ports: services of two rollouts on the same port would spoil each other's
+    reward. A `pool_config` file is not checked.
     """
     slots = config.slots_per_sandbox or (1 if config.backend_type == "docker" else None)
     if config.slots_network and config.pool_config is None and (slots != 1 or config.shares_host_network):
         other = "" if config.shares_host_network else ", or slots_per_sandbox 1"
         raise ConfigError(
-            f"with the network on, slots of the backend {config.backend_type!r} share ports here, and a service of one "
-            f"rollout would stand in the way of another's: say --env.network false{other}"
+            f"with the network on, slots of the backend {config.backend_type!r} share ports, so services of different "
+            f"rollouts would conflict: set --env.network false{other}"
         )
 
 
 class TaskImages:
-    """The images of the tasks of an environment, which the pool makes.
+    """The images of an environment's tasks, which the pool builds.
 
-    `base` takes the place of the base that a definition names; `default_base` only that of a base which is a file of
-    the machine where the definition was written.
+    `base` replaces the base in every definition. `default_base` only replaces a base that is a file on the machine
+    where the definition was written.
     """
 
     def __init__(self, backend: str, *, base: str | None = None, default_base: str, cache: Path | None = None) -> None:
@@ -101,17 +103,19 @@ class TaskImages:
         self._left_out: set[str] = set()
 
     async def resolve(self, directory: Path) -> SlotRequest:
-        """The image of the definition in a directory (a Dockerfile or a container.def). Nothing is built yet.
+        """Return the slot request for the definition in a directory (a Dockerfile or a container.def). Nothing is built
+        yet.
 
-        Raises ConfigError where the backend cannot have it.
+        Raises:
+            ConfigError: If the backend cannot use the image.
         """
         return await anyio.to_thread.run_sync(self._resolve, directory)
 
     async def resolve_tasks(
         self, pool: SandboxPool, tasks: Sequence[TaskT], find_image: Callable[[TaskT], Awaitable[SlotRequest]]
     ) -> list[RunnableTask[TaskT]]:
-        """The tasks with their images, which are built where they are not there, several at once. A task whose image
-        cannot be had is left out, and why is told once.
+        """Return the tasks with their slot requests. Missing images are built, several at a time. A task whose image
+        fails is left out, and a warning is logged once.
         """
         runnable = []
         for task in tasks:
@@ -137,7 +141,7 @@ class TaskImages:
         logger.warning("the task %s is left out: %s", task.name, error)
 
     def refusal(self, directory: Path) -> str:
-        """Why the backend cannot have the image, without building it; empty where it can; blocking."""
+        """Return the reason why the backend cannot use the image, or an empty text. Nothing is built. Blocks."""
         try:
             if self._backend != "docker":
                 self._check_usable(directory, self._read(directory, DEFINITION))
@@ -150,7 +154,7 @@ class TaskImages:
     def _check_usable(self, directory: Path, definition: Definition) -> None:
         if self._backend != "singularity" and not definition.plain:
             raise ConfigError(
-                f"the task of {directory} needs an image of its own, which the backend {self._backend!r} cannot have: "
+                f"the task of {directory} needs its own image, which the backend {self._backend!r} does not support: "
                 "use docker or singularity, or leave the task out"
             )
 
@@ -173,7 +177,7 @@ class TaskImages:
         text = replace_base(original, self._base) if original and self._base else original
         try:
             definition = self._read(directory, DOCKERFILE)
-        except ConfigError:  # Docker can do more
+        except ConfigError:  # Docker supports more than the conversion
             if not text:
                 raise
         else:
@@ -193,7 +197,7 @@ class TaskImages:
         return SlotRequest(str(target / DEFINITION), definition.workdir)
 
     def _keep_definition(self, directory: Path, name: str, text: str) -> Path:
-        """A copy of the directory with another definition."""
+        """Return a cached copy of the directory with another definition."""
         content = archive_directory(directory)
         target = self._cache / hashlib.sha256(text.encode() + content).hexdigest()[:16]
 
@@ -201,7 +205,7 @@ class TaskImages:
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                 archive.extractall(path, filter="data")
             (path / name).unlink(missing_ok=True)
-            # Singularity looks for the files where it is started, not where the definition is.
+            # Singularity resolves paths from its working directory, not from the definition's.
             (path / name).write_text(_with_absolute_files(text, target) if name == DEFINITION else text, "utf-8")
 
         return make_once(target, make)
@@ -220,7 +224,7 @@ def _with_absolute_files(text: str, place: Path) -> str:
 
 
 def archive_directory(directory: Path) -> bytes:
-    """The directory as a tar archive that is the same for the same content; blocking."""
+    """Return a directory as a tar archive that is identical for identical content. Blocks."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for path in sorted(directory.rglob("*")):

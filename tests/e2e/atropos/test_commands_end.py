@@ -72,7 +72,7 @@ def test_process_tells_that_there_are_no_more_items(counted: str, tokenizer: Pat
         code, said = run("process", *given, name=counted)
         none, told = run("process", *given, "--env.count", "0", name=counted)
     assert code == 0, said
-    assert "3 of 5 groups were written: there are no more items" in said
+    assert "3 of 5 groups were written: no more items" in said
     assert len(read_groups(tmp_path / "new" / "groups.jsonl")) == 3
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "new" / "groups.jsonl").stat().st_mode & 0o777 == 0o600
@@ -92,7 +92,7 @@ def test_serve_ends_with_its_items(counted: str, tokenizer: Path) -> None:
         none, told = run("serve", *given, "--env.count", "0", name=counted)
     assert [group["scores"] for group in (first, second, third)] == [[1.0, 1.0]] * 3
     assert env.returncode == 0, said
-    assert "there are no more items" in said
+    assert "no more items" in said
     assert none == 2, told
     assert "counted has no items" in told
 
@@ -110,7 +110,7 @@ def test_serve_whose_groups_are_all_lost_fails(tokenizer: Path, tmp_path: Path) 
         more = ("--env.rollout_server_url", api.url, "--env.ensure_scores_are_not_same", "false")
         code, said = run("serve", *flags(tokenizer, server.url, *more), name=program(tmp_path, BROKEN_POSTPROCESS))
     assert code == 3, said
-    assert "no group was sent; the last that were dropped:" in said
+    assert "no group was sent; the last dropped groups:" in said
     assert "CountedEnv.postprocess_histories: KeyError: 'advantages'" in said
 
 
@@ -122,7 +122,7 @@ def test_serve_whose_groups_the_server_of_atropos_refuses_fails(status: int, cou
         code, said = run("serve", *flags(tokenizer, server.url, *more), name=counted)
         status_of_api = api.ask("/status")
     assert code == 3, said
-    assert "did not take it: HTTP " + str(status) in said
+    assert "the atropos server refused it: HTTP " + str(status) in said
     assert status_of_api["queue_size"] == 0
 
 
@@ -137,10 +137,10 @@ def test_an_evaluation_goes_on_with_the_same_settings_alone(counted: str, tokeni
         other, other_said = run("evaluate", *given, "--openai.model_name", "other", name=counted)
         longer, longer_said = run("evaluate", *given, "--env.max_agent_turns", "3", name=counted)
     assert fewer == 0, fewer_said
-    assert "3 of 3 items are taken from" in fewer_said
+    assert "3 of 3 results are reused from" in fewer_said
     assert (other, longer) == (2, 2), other_said + longer_said
-    assert "another openai.model_name: name another directory" in other_said
-    assert "another env.max_agent_turns: name another directory" in longer_said
+    assert "another openai.model_name: use another directory" in other_said
+    assert "another env.max_agent_turns: use another directory" in longer_said
     metrics = json.loads((tmp_path / "evals" / "metrics.json").read_text())["results"]["all"]
     assert (metrics["eval/items"], metrics["eval/pass_rate"]) == (3, 1.0)
     assert (tmp_path / "evals").stat().st_mode & 0o777 == 0o700
@@ -156,7 +156,7 @@ def test_an_evaluation_of_which_nothing_can_be_said_has_failed(counted: str, tok
         code, said = run("evaluate", *flags(tokenizer, server.url, *more), name=counted)
         twice, told = run("evaluate", *flags(tokenizer, server.url, "--env.keys", "2"), name=counted)
     assert code == 3, said
-    assert "nothing can be said of any of the 3 items" in said
+    assert "none of the 3 items has a result" in said
     errors = {one["key"]: one["error"] for one in read_groups(evals / "samples.jsonl")}
     assert errors == dict.fromkeys("13", "RuntimeError: the verifier broke") | {"2": "ValueError: a bad row"}
     assert said.count("Traceback") == 2
@@ -170,7 +170,7 @@ def test_an_evaluation_of_which_nothing_can_be_said_has_failed(counted: str, tok
         (["--env.group_size", "0"], "env.group_size: Input should be greater than or equal to 1"),
         (["--env.max_eval_workers", "0"], "env.max_eval_workers: Input should be greater than or equal to 1"),
         (["--env.max_token_length", "-1"], "env.max_token_length: Input should be greater than 0"),
-        (["--env.sampling", '{"n": 3}'], "env.sampling: n is not for sampling"),
+        (["--env.sampling", '{"n": 3}'], "env.sampling: n cannot be set in sampling"),
     ],
 )
 def test_settings_that_cannot_be(more: list[str], told: str, counted: str, tokenizer: Path) -> None:
@@ -202,6 +202,6 @@ def test_a_prompt_that_is_too_long_is_not_tried_again(counted: str, tokenizer: P
     with serving(PolicyServer(load(tokenizer), solve)) as server:
         code, said = run("process", *flags(tokenizer, server.url), *more, name=counted)
     assert code == 3, said
-    assert "the context is 99, which --env.max_token_length bounds" in said
-    assert "rolled again" not in said
+    assert "the context is 99 (limited by --env.max_token_length)" in said
+    assert "reroll" not in said
     assert not server.bodies

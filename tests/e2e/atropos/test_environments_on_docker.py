@@ -137,5 +137,5 @@ def test_a_test_that_hangs_is_no_reward(docker_image: Callable[[str], str], toke
     with serving(PolicyServer(load(tokenizer), lambda _: "I am done.")) as server:
         code, said = run("process", *flags(tokenizer, server.url, *more), name="endless_terminals")
     assert code == 3, said
-    assert "group 1: infra: CheckFailed: the test took longer than 2 s (after 1 that were rolled again)" in said
+    assert "group 1: infra: CheckFailed: the test took longer than 2 s (rerolls: 1)" in said
     assert not groups.exists()

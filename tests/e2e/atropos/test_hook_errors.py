@@ -128,7 +128,7 @@ async def test_hook_that_would_end_the_process_is_a_mistake(
 @pytest.mark.parametrize(
     ("command", "body", "told"),
     [
-        ("process", ENDS_PROCESS_IN_A_TASK, "the code of CountedEnv raised SystemExit(0), which ends programs"),
+        ("process", ENDS_PROCESS_IN_A_TASK, "the code of CountedEnv raised SystemExit(0), which would end the process"),
         ("evaluate", ENDS_PROCESS_IN_AN_EVALUATION, "CountedEnv.compute_reward: it raised SystemExit("),
     ],
 )
@@ -147,7 +147,7 @@ def test_process_that_wrote_fewer_groups_fails_with_the_cause(tokenizer: Path, t
     with serving(PolicyServer(load(tokenizer), solve)) as server:
         code, said = run("process", *flags(tokenizer, server.url, *more), name=program(tmp_path, DROPS_ONE))
     assert code == 3, said
-    assert "1 of 2 groups were written; the last that were dropped:" in said
+    assert "1 of 2 groups were written; the last dropped groups:" in said
     assert "it has 1 sequences instead of 2" in said
     assert len(read_groups(path)) == 1
 
@@ -160,7 +160,9 @@ async def test_what_is_no_group_is_a_mistake(given: object, tokenizer: Path, tmp
 
     with serving(PolicyServer(load(tokenizer), solve)) as server:
         env = make_env(Wrong, tokenizer, server.url, data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
-        with pytest.raises(ExecError, match=r"Wrong\.postprocess_histories: it returns a group, or a list") as stopped:
+        with pytest.raises(
+            ExecError, match=r"Wrong\.postprocess_histories: it must return a group or a list"
+        ) as stopped:
             await process(env, 1)
     assert stopped.value.cause is ErrorCause.CONFIG
 

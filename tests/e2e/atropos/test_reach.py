@@ -65,7 +65,7 @@ def test_slots_that_share_the_loopback_are_refused(command: str, tokenizer: Path
         status = api.ask("/status")
     assert code == 2, said
     assert "Traceback" not in said
-    what = "the server of the trainer" if command == "serve" else "the inference server"
+    what = "the trainer's server" if command == "serve" else "the inference server"
     assert f"slots of the backend 'local' can connect to {what}" in said
     assert "--env.network false" in said
     assert "a network of their own" in said

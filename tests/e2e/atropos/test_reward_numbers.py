@@ -76,7 +76,7 @@ def test_trainer_gets_plain_numbers_and_no_nan(tokenizer: Path, tmp_path: Path) 
     assert [sorted(group["scores"]) for group in batch] == [[0.25, 1.0]] * 2
     assert batch[0]["advantages"] == [[0.5] * len(ids) for ids in batch[0]["tokens"]]
     assert env.returncode == 2, said
-    assert "CountedEnv.compute_reward: a reward is a finite number, or a Verdict: np.float64(nan)" in said
+    assert "CountedEnv.compute_reward: a reward must be a finite number or a Verdict: np.float64(nan)" in said
     assert "Traceback" not in said
     assert len(server.bodies) <= 3 * 2 * 3
 
@@ -106,7 +106,7 @@ def test_evaluation_ends_with_the_first_reward_that_is_not_finite(tokenizer: Pat
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (float("nan"), "a reward is a finite number, or a Verdict: nan is not a finite number"),
+        (float("nan"), "a reward must be a finite number or a Verdict: nan is not a finite number"),
         (Verdict(float("-inf"), solved=False), "it returns a Verdict with a finite reward: -inf is not a finite"),
         (np.float32("inf"), "is not a finite number"),
         ("1.0", "'1.0' is not a number"),
@@ -141,7 +141,7 @@ async def test_mistake_in_a_reward_ends_the_run_without_another_rollout(
     assert "the code of the environment: Wrong.compute_reward: " in str(stopped.value)
     assert told in str(stopped.value)
     assert stopped.value.cause is ErrorCause.CONFIG
-    assert "rolled again" not in str(stopped.value)
+    assert "reroll" not in str(stopped.value)
     assert len(read_groups(path)) == 1
     assert len(server.bodies) <= 2 * 2 * 3
 
@@ -187,14 +187,14 @@ async def test_reward_of_numpy_is_a_number(reward: Any, tokenizer: Path, tmp_pat
         ({"scores": np.array([1.0, np.inf])}, "scores[1] is inf"),
         ({"scores": ["1.0", 0.0]}, "its scores are ['1.0', 0.0], not numbers"),
         ({"advantages": [[0.0, float("nan")], [0.0]]}, "advantages[0][1] is nan"),
-        ({"advantages": [0.5, 0.5]}, "advantages[0] is no list of numbers"),
+        ({"advantages": [0.5, 0.5]}, "advantages[0] is not a list of numbers"),
         ({"advantages": [[0.5, 0.5]]}, "its advantages are of 1 sequences instead of 2"),
         ({"ref_logprobs": [[float("-inf"), 0.0], [0.0]]}, "ref_logprobs[0][0] is -inf"),
-        ({"inference_logprobs": [[1.0, None], [-2.0]]}, "inference_logprobs[0] is no list of numbers"),
-        ({"tokens": [[1, 2.5], [3]]}, "tokens[0] is no list of whole numbers"),
+        ({"inference_logprobs": [[1.0, None], [-2.0]]}, "inference_logprobs[0] is not a list of numbers"),
+        ({"tokens": [[1, 2.5], [3]]}, "tokens[0] is not a list of whole numbers"),
         ({"generation_params": {"temperature": np.float32("nan")}}, "generation_params.temperature is nan"),
         ({"group_overrides": {"weights": [1, {"a": float("inf")}]}}, "group_overrides.weights[1].a is inf"),
-        ({"overrides": [{"seen": object}, {}]}, "overrides[0].seen is <class 'object'>, which JSON does not have"),
+        ({"overrides": [{"seen": object}, {}]}, "overrides[0].seen is <class 'object'>, which is not a JSON type"),
         ({"distill_logprobs": [[[0.0, float("nan")]]]}, "distill_logprobs[0][0][1] is nan"),
         ({"messages": [[{"role": "user", "content": "", "score": float("nan")}], []]}, "messages[0][0].score is nan"),
         ({"advantages": [], "ref_logprobs": []}, None),

@@ -96,7 +96,7 @@ def test_a_definition_becomes_a_dockerfile(tmp_path: Path) -> None:
         ("COPY --from=other /a /b", "only `COPY source target`"),
         ("COPY *.txt /b/", "variables and patterns"),
         ("ADD https://example.org/x /x", "only `COPY source target`"),
-        ("ADD x.tar.gz /x", "an archive that is unpacked"),
+        ("ADD x.tar.gz /x", "unpacking an archive"),
         ("COPY a b", "needs a WORKDIR"),
         ("USER nobody", "only root"),
         ("FROM other", "more than one stage"),
@@ -119,7 +119,7 @@ def test_what_a_dockerfile_says_and_a_definition_cannot_is_refused(line: str, wh
         ("Bootstrap: docker\nFrom: x\n%post\n    echo {{ A }}\n", "template arguments"),
         ("Bootstrap: docker\nFrom: x\n%environment\n    . /x\n", "only `export NAME=value`"),
         ("Bootstrap: docker\nFrom: x\n%environment\n    export A=$(id)\n", "only `export NAME=value`"),
-        ("Bootstrap: docker\nFrom: x\n%files\n    a b c\n", "a line is `source /target`"),
+        ("Bootstrap: docker\nFrom: x\n%files\n    a b c\n", "expected `source /target`"),
     ],
 )
 def test_what_a_definition_says_and_a_dockerfile_cannot_is_refused(text: str, why: str, tmp_path: Path) -> None:

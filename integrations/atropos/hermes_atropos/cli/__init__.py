@@ -1,4 +1,4 @@
-"""`hermes-exec env`: the environments, and the command line of each of them."""
+"""`hermes-exec env`: the list of environments and the command line of each."""
 
 from __future__ import annotations
 

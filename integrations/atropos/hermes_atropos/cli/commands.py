@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from hermes_atropos.env import SandboxAgentEnv
 
 ENVIRONMENTS: Mapping[str, str] = {
-    "terminal_test": "make a file with a text: three tasks, to see that everything works",
-    "swe_smith_oracle": "mend a bug in a real package, scored by the package's own tests",
-    "endless_terminals": "bring a machine into a state, each task in an image of its own",
+    "terminal_test": "write a text file: three tasks to check that everything works",
+    "swe_smith_oracle": "fix a bug in a real package, scored by the package's own tests",
+    "endless_terminals": "bring a machine into a given state, each task in its own image",
     "terminalbench_2": "TerminalBench 2: an evaluation",
-    "tblite": "100 easier tasks in the form of TerminalBench 2: an evaluation",
+    "tblite": "100 easier tasks in the format of TerminalBench 2: an evaluation",
     "hermes_swe": "write a function, scored by its tests (HumanEvalPack)",
     "gsm8k_agent": "solve a word problem with tools (GSM8K)",
 }
-"""The environments of this package, each a module of `hermes_atropos.envs`, and what they are."""
+"""The environments of this package with their descriptions. Each is a module of `hermes_atropos.envs`."""
 
 _AnyArguments = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-app = typer.Typer(no_args_is_help=True, help="RL environments for the trainers of atropos.")
+app = typer.Typer(no_args_is_help=True, help="RL environments for atropos trainers.")
 
 
 @app.command("list")
@@ -43,7 +43,7 @@ def list_environments(
         return
     from rich.table import Table
 
-    table = Table("environment", "what is to be done")
+    table = Table("environment", "task")
     for name, description in ENVIRONMENTS.items():
         table.add_row(name, description)
     stdout().print(table)
@@ -69,14 +69,19 @@ app.add_typer(swe_smith.app, name="swe-smith")
 
 
 def load_environment(name: str) -> type[SandboxAgentEnv[Any]]:
-    """The class of an environment of this package. Raises ConfigError for an unknown name, with the nearest one."""
+    """Return the class of an environment of this package.
+
+    Raises:
+        ConfigError: If there is no such environment (with the nearest name), or if the extra `atropos` is not
+            installed.
+    """
     from importlib import import_module
 
     from hermes_exec.config import nearest
 
     if name not in ENVIRONMENTS:
         raise ConfigError(f"there is no environment {name!r}; {nearest(name.replace('-', '_'), ENVIRONMENTS)}")
-    # Transformers says at its import that it has no torch, which nothing here needs.
+    # Transformers warns on import that torch is missing. Nothing here needs torch.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         env_class: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV

@@ -1,4 +1,4 @@
-"""One environment run by its command line."""
+"""Runs one command of one environment."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from hermes_atropos.groups import FinishedRollout
 
 COMMANDS = {
-    "serve": "fill groups for a trainer, through the server of atropos (`run-api`)",
+    "serve": "fill groups for a trainer, through the atropos server (`run-api`)",
     "process": "write groups to a file",
     "evaluate": "evaluate the model",
 }
 
 
 def run_environment(env_class: type[CommandLineEnv]) -> None:
-    """The command line of one environment: `serve | process | evaluate` and flags. Ends the process."""
+    """Run the command line of one environment (`serve | process | evaluate` and flags), then exit the process."""
     logging.basicConfig(level=logging.WARNING, handlers=[LogHandler()])
     program = f"python -m {env_class.__module__}" if env_class.__module__ != "__main__" else sys.argv[0]
     command, *arguments = sys.argv[1:] or [""]
@@ -40,11 +40,11 @@ def run_environment(env_class: type[CommandLineEnv]) -> None:
 
 
 def run(env_class: type[CommandLineEnv], command: str, arguments: Sequence[str], program: str) -> int:
-    """Run one command of an environment, and return its exit code."""
+    """Run one command of an environment and return its exit code."""
     config, servers = read_settings(env_class, command, arguments, program)
     if command == "evaluate" and config.data_dir_to_save_evals is not None:
         keep_settings(Path(config.data_dir_to_save_evals), config, servers)
-    # It tells its status ten times a second.
+    # It logs its status ten times a second.
     logging.getLogger("atroposlib.envs.base").setLevel(min(logging.WARNING, logging.getLogger().level))
     env = env_class(config, servers)
     env.scheduler.on_group = _GroupReporter(config.total_steps if command == "process" else None)
@@ -67,14 +67,16 @@ def run(env_class: type[CommandLineEnv], command: str, arguments: Sequence[str],
     except SystemExit as error:
         from hermes_atropos.errors import EnvironmentMistake
 
-        raise EnvironmentMistake(f"the code of {env_class.__name__} raised {error!r}, which ends programs") from error
+        raise EnvironmentMistake(
+            f"the code of {env_class.__name__} raised {error!r}, which would end the process"
+        ) from error
     if command == "process":
         say(f"groups: {env.config.data_path_to_save_groups}")
     return code
 
 
 class _GroupReporter:
-    """Tells each group as it is filled."""
+    """Prints each group when it is filled."""
 
     def __init__(self, of: int | None) -> None:
         self._of, self._count = "" if of is None else f"/{of}", 0
@@ -90,9 +92,9 @@ class _GroupReporter:
         calls_text = f"{len(calls)} tool calls" + (f", {malformed} of them malformed" if malformed else "")
         say(f"group {self._count}{self._of}: rewards {rewards}; {calls_text}; {seconds:.1f} s")
         if calls and malformed == len(calls):
-            say("no tool call was understood: is --env.tool_call_parser the format in which this model writes them?")
+            say("no tool call could be parsed: check that --env.tool_call_parser is the format that this model writes")
 
 
 def _report_item(item: EvaluatedItem, count: int, total: int) -> None:
-    outcome = {True: "solved", False: "not solved", None: f"nothing can be said: {item.error}"}[item.solved]
+    outcome = {True: "solved", False: "not solved", None: f"no result: {item.error}"}[item.solved]
     say(f"{count}/{total} {item.key}: {outcome} ({item.finish}, {item.turns} turns, {item.seconds:.1f} s)")

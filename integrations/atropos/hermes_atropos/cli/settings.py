@@ -1,4 +1,4 @@
-"""The settings of an environment: flags, the file of `--config`, and what the environment says itself."""
+"""The settings of an environment: flags, the file given by `--config`, and the environment's own defaults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RESUMABLE_SETTINGS = frozenset(
         *("cpus", "memory_mb", "num_rollouts_to_keep", "num_rollouts_per_group_for_logging", "rollout_server_url"),
     }
 )
-"""Settings with which an evaluation may go on."""
+"""Settings that may change when an evaluation is continued."""
 _SECTIONS = ("env", "openai")
 _TITLES = {
     "SandboxEnvConfig": "settings of every environment here",
@@ -50,7 +50,7 @@ _TITLES = {
 
 
 class CommandLineEnv(Protocol):
-    """A `SandboxAgentEnv`, as far as its command line goes."""
+    """The part of a `SandboxAgentEnv` that the command line uses."""
 
     name: ClassVar[str | None]
     config: SandboxEnvConfig
@@ -63,25 +63,28 @@ class CommandLineEnv(Protocol):
 
     @classmethod
     def config_init(cls) -> tuple[Any, list[Any]]:
-        """The settings where nothing else is said, and the servers."""
+        """Return the default settings and servers."""
 
     async def env_manager(self) -> None:
-        """`serve`."""
+        """Run `serve`."""
 
     async def process_manager(self) -> None:
-        """`process`."""
+        """Run `process`."""
 
     async def _run_evaluate(self) -> None:
-        """`evaluate`."""
+        """Run `evaluate`."""
 
 
 def read_settings(
     env_class: type[CommandLineEnv], command: str, arguments: Sequence[str], program: str
 ) -> tuple[Any, list[Any]]:
-    """The settings and the servers: flags win over the file of `--config`, that over the environment's own.
+    """Return the settings and the servers.
 
-    Raises ConfigError for a file, a name or a value that is wrong. A flag that is unknown ends the process, as argparse
-    does.
+    Flags take precedence over the file given by `--config`, and that file over the environment's defaults. An unknown
+    flag exits the process, as argparse does.
+
+    Raises:
+        ConfigError: If the file, a name or a value is wrong.
     """
     from atroposlib.envs.server_handling.server_manager import APIServerConfig
 
@@ -93,7 +96,7 @@ def read_settings(
     if tokenizer := os.environ.get("ATROPOS_TOKENIZER_NAME"):
         own["tokenizer_name"] = tokenizer
     if command == "process":
-        # What atroposlib says for this command; it would also want wandb, which is asked for here.
+        # The defaults of atroposlib for this command, except wandb, which is opt-in here.
         path = default.data_path_to_save_groups or f"data/{env_class.name or 'groups'}.jsonl"
         own |= {"ensure_scores_are_not_same": False, "include_messages": True, "data_path_to_save_groups": path}
     settings = {**own, **_get_section(file_settings, "env"), **_flag_values(flags, "env.")}
@@ -103,7 +106,7 @@ def read_settings(
     flag_values = _flag_values(flags, "openai.")
     if len(servers) > 1:
         if flag_values:
-            raise ConfigError(f"with several servers in {flags.config} there can be no --openai flags")
+            raise ConfigError(f"{flags.config} names several servers: remove the --openai flags")
         return config, [_validate(APIServerConfig, server, "openai") for server in servers]
     if len(default_servers) > 1 and not servers and not flag_values:
         return config, default_servers
@@ -112,12 +115,12 @@ def read_settings(
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong without the two hundred flags that there are, and which of them is the nearest."""
+    """Reports errors without printing the 200 flags, and suggests the nearest flag."""
 
     names: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        """Tell, and end the process."""
+        """Print the error and exit the process."""
         unknown = message.removeprefix("unrecognized arguments: ").split()[0]
         near = difflib.get_close_matches(unknown.partition("=")[0], self.names, 1)
         hint = f"; did you mean {near[0]}?" if near and near[0] != unknown else ""
@@ -149,12 +152,12 @@ def _flags(
 
 
 def _titles(model: type[BaseModel]) -> Sequence[str]:
-    """The parts of the help, in order: what is the environment's own comes first."""
+    """Return the sections of the help in order, with the environment's own settings first."""
     return list(dict.fromkeys(_title(each, name) for each in model.__mro__ for name in _own_fields(each)))
 
 
 def _title(model: type[BaseModel], name: str) -> str:
-    """The part of the help in which a field stands: that of the class that defined it last."""
+    """Return the help section of a field: the section of the class that defined the field last."""
     owner = next(each for each in model.__mro__ if name in _own_fields(each))
     return _TITLES.get(owner.__name__, "settings of this environment")
 
@@ -177,9 +180,11 @@ def _read_file(path: str | None) -> Mapping[str, Any]:
         with open(path, encoding="utf-8") as file:
             settings = yaml.safe_load(file) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"the file of --config cannot be read: {error}") from error
+        raise ConfigError(f"the --config file cannot be read: {error}") from error
     if not isinstance(settings, Mapping):
-        raise ConfigError(f"{path} is a mapping with sections such as env and openai, not {type(settings).__name__}")
+        raise ConfigError(
+            f"{path} must be a mapping with sections such as env and openai, not {type(settings).__name__}"
+        )
     return settings
 
 
@@ -187,7 +192,7 @@ def _check_sections(settings: Mapping[str, Any], path: str | None) -> None:
     for name in settings:
         near = [] if name in _SECTIONS else difflib.get_close_matches(str(name), _SECTIONS, 1, 0.7)
         if near:
-            raise ConfigError(f"{path}: there is a section {name!r}; did you mean {near[0]!r}?")
+            raise ConfigError(f"{path}: unknown section {name!r}; did you mean {near[0]!r}?")
     if path is not None and not settings.keys() & set(_SECTIONS):
         raise ConfigError(f"{path} has neither a section env nor a section openai")
 
@@ -195,12 +200,16 @@ def _check_sections(settings: Mapping[str, Any], path: str | None) -> None:
 def _get_section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
-        raise ConfigError(f"the section {name} is a mapping, not {type(section).__name__}")
+        raise ConfigError(f"the section {name} must be a mapping, not {type(section).__name__}")
     return section
 
 
 def _validate(model: type[ModelT], values: Mapping[str, Any], section: str) -> ModelT:
-    """A model of these values. Raises ConfigError that names each wrong field."""
+    """Return a model with these values.
+
+    Raises:
+        ConfigError: If a field is wrong; the message names each one.
+    """
     from pydantic import ValidationError
 
     from hermes_exec.config import nearest
@@ -221,7 +230,7 @@ def _validate(model: type[ModelT], values: Mapping[str, Any], section: str) -> M
 
 
 def _server_from_variables() -> dict[str, Any]:
-    """The server that variables of the environment name, as older environments read them."""
+    """Return the server that environment variables name, as earlier environments read them."""
     variables = {
         "base_url": os.environ.get("ATROPOS_SERVER_BASE_URL"),
         "model_name": os.environ.get("ATROPOS_SERVER_MODEL"),
@@ -233,8 +242,10 @@ def _server_from_variables() -> dict[str, Any]:
 
 
 def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseModel]) -> None:
-    """Write the settings beside the results of an evaluation, without keys. Raises ConfigError where there are results
-    of an evaluation with others: it would go on with these.
+    """Write the settings next to the results of an evaluation, without keys.
+
+    Raises:
+        ConfigError: If the directory has results of an evaluation with other settings.
     """
     import yaml
 
@@ -246,7 +257,7 @@ def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseMode
         others = _differences(before, settings)
         if others:
             raise ConfigError(
-                f"{directory} has results of an evaluation with another {', '.join(others)}: name another "
+                f"{directory} has results of an evaluation with another {', '.join(others)}: use another "
                 "directory, or remove it"
             )
     make_directory(directory)
@@ -255,7 +266,7 @@ def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseMode
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The settings that differ and say what is evaluated, not where and how fast."""
+    """Return the differing settings that change the evaluation itself, not only its place or speed."""
     old, new = before.get("env") or {}, now["env"]
     names = [name for name in new if name not in _RESUMABLE_SETTINGS and old.get(name, new[name]) != new[name]]
     models = [[server.get("model_name") for server in each.get("openai") or ()] for each in (before, now)]

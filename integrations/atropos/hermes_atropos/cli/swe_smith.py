@@ -1,4 +1,4 @@
-"""`hermes-exec env swe-smith make`: instances of the environment swe_smith_oracle."""
+"""`hermes-exec env swe-smith make` creates instances for the environment swe_smith_oracle."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ if TYPE_CHECKING:
     from hermes_atropos.envs.swe_smith_oracle.generator import MutantCounts
     from hermes_atropos.envs.swe_smith_oracle.instance import Instance
 
-app = typer.Typer(add_completion=False, help="Tools of the environment swe_smith_oracle.")
+app = typer.Typer(add_completion=False, help="Tools for the environment swe_smith_oracle.")
 
 
 @app.command("make")
 def make(
-    packages: Annotated[list[str], typer.Argument(metavar="NAME==VERSION …", help="Packages of the index.")],
+    packages: Annotated[list[str], typer.Argument(metavar="NAME==VERSION …", help="Packages from the index.")],
     out: Annotated[Path, typer.Option(help="The JSONL file to write.")],
     count: Annotated[int, typer.Option(min=1, help="Instances for each package.")] = 4,
-    seed: Annotated[int, typer.Option(help="Another seed gives other bugs.")] = 0,
-    cache: Annotated[Path | None, typer.Option(help="Where downloads are kept.")] = None,
-    python: Annotated[str, typer.Option(help="The Python of the slots.")] = "python3",
-    backend: Annotated[str, typer.Option(help="Where the tests are run.")] = "local",
-    image: Annotated[str | None, typer.Option(help="The image of the slots.")] = None,
-    test_requirements: Annotated[str, typer.Option(help="What the tests need, with semicolons.")] = "pytest>=8,<10",
-    test_arguments: Annotated[str, typer.Option(help="Further arguments of pytest, as in a shell.")] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the random bugs.")] = 0,
+    cache: Annotated[Path | None, typer.Option(help="Directory for downloads.")] = None,
+    python: Annotated[str, typer.Option(help="Python in the slots.")] = "python3",
+    backend: Annotated[str, typer.Option(help="Backend that runs the tests.")] = "local",
+    image: Annotated[str | None, typer.Option(help="Image of the slots.")] = None,
+    test_requirements: Annotated[
+        str, typer.Option(help="Requirements of the tests, separated by semicolons.")
+    ] = "pytest>=8,<10",
+    test_arguments: Annotated[str, typer.Option(help="More pytest arguments, in shell syntax.")] = "",
 ) -> None:
-    """Make bugs in packages, prove each by the package's tests, and write them as instances.
+    """Create bugs in packages, prove each bug with the package's tests, and write them as instances.
 
-    What is said here of Python and of the tests has to be said to the environment too.
+    Use the same Python and test options when you run the environment.
     """
     from rich.console import Console
 

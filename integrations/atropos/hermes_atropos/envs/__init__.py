@@ -1,1 +1,1 @@
-"""The environments: one module each, with its class as `ENV`."""
+"""The environments. Each is a module with its class as `ENV`."""

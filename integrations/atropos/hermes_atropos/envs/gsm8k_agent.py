@@ -1,4 +1,4 @@
-"""GSM8K with tools: a word problem, worked on in a slot, and a reward of 1 for the right number."""
+"""GSM8K with tools: word problems solved in a slot, with a reward of 1 for the right number."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Gsm8kAgentConfig(SandboxEnvConfig):
     """The options of the environment."""
 
     dataset_name: str | None = "openai/gsm8k:main"
-    network: bool | None = Field(False, description="Whether slots have a network: the answers are public")
+    network: bool | None = Field(False, description="Whether slots have a network; off because the answers are public")
 
 
 class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
-    """Word problems of GSM8K."""
+    """The word problems of GSM8K."""
 
     name = "gsm8k_agent"
     env_config_cls = Gsm8kAgentConfig
@@ -48,25 +48,25 @@ class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
         self._items: Iterator[dict[str, Any]] = itertools.cycle(rows)
 
     async def get_next_item(self) -> dict[str, Any]:
-        """The next problem, in the order of the data set."""
+        """Return the next problem in the order of the dataset."""
         return next(self._items)
 
     def format_prompt(self, item: dict[str, Any]) -> str:
-        """The problem, and the form of its answer."""
+        """Return the problem and the format of the answer."""
         return _INSTRUCTION + str(item["question"])
 
     def sandbox_spec(self, item: dict[str, Any]) -> SandboxSpec:
-        """Nothing of the slot is looked at."""
+        """Return a spec that keeps the slot, because nothing in it is checked."""
         return SandboxSpec(score_in="slot")
 
     async def compute_reward(self, item: dict[str, Any], result: Episode, ctx: ToolContext) -> float:
-        """1.0 when the last answer in the model's last words is the number."""
+        """Return 1.0 if the last number in the model's final answer is right."""
         answer = find_number(result.answer or "")
         return float(answer is not None and answer == find_number(item["answer"]))
 
 
 def find_number(text: str) -> Decimal | None:
-    r"""The number of the last `\boxed{…}` or `#### …`; None where there is none."""
+    r"""Return the number in the last `\boxed{…}` or `#### …`, or None."""
     marked = _ANSWER.findall(text)
     numbers = _NUMBER.findall(marked[-1][0] or marked[-1][1]) if marked else []
     try:

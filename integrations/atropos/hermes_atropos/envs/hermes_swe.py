@@ -1,4 +1,6 @@
-"""Functions to write, in the format of HumanEvalPack: 1.0 when the tests pass, 0.1 for a file that fails them."""
+"""Functions to write, in the format of HumanEvalPack. The reward is 1.0 if the tests pass and 0.1 for a module that
+fails them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class HermesSweConfig(SandboxEnvConfig):
 
     dataset_name: str | None = "bigcode/humanevalpack:python"
     dataset_split: str = "test"
-    network: bool | None = Field(False, description="Whether slots have a network: the solutions are public")
+    network: bool | None = Field(
+        False, description="Whether slots have a network; off because the solutions are public"
+    )
     test_timeout_s: float = 30.0
 
 
@@ -51,19 +55,21 @@ class HermesSweEnv(SandboxAgentEnv[dict[str, Any]]):
         self._items: Iterator[dict[str, Any]] = itertools.cycle(rows)
 
     async def get_next_item(self) -> dict[str, Any]:
-        """The next function."""
+        """Return the next function."""
         return next(self._items)
 
     def format_prompt(self, item: dict[str, Any]) -> str:
-        """The beginning of the function, and where it goes."""
+        """Return the beginning of the function and the path of the module."""
         return _INSTRUCTION + f"```python\n{item['prompt']}\n```"
 
     def sandbox_spec(self, item: dict[str, Any]) -> SandboxSpec:
-        """Only the module goes to the check."""
+        """Return a spec that keeps only the module for the check."""
         return SandboxSpec(keep=[WORK], check_files={CHECK: _CHECK})
 
     async def compute_reward(self, item: dict[str, Any], result: Episode, ctx: ToolContext) -> Verdict:
-        """1.0 when the tests, which are no file of the slot, ran to their end, 0.1 when there is a module, else 0.0."""
+        """Return 1.0 if the tests, which are not stored in the slot, ran to their end; 0.1 if there is a module; else
+        0.0.
+        """
         if not await ctx.slot.files.exists(WORK):
             return Verdict(0.0, solved=False, output=f"there is no {WORK}")
         token, limit_s = secrets.token_hex(16), self.config.test_timeout_s

@@ -1,4 +1,4 @@
-"""What checks of a machine's state share: programs that must be as they were, and checks that the work itself stops."""
+"""Shared checks of a machine's state: tampered programs, and checks that fail because of the model's work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ _PRELOAD = "/etc/ld.so.preload"
 
 
 async def score_with_control(slot: Slot, score: Callable[[], Awaitable[Verdict]]) -> Verdict:
-    """The verdict. Where the check does not come to one it is made in the slot as it was at the beginning: when it does
-    there, it was the model's work that it ran into, which is not solved. Raises CheckFailed when it does not.
+    """Return the verdict of a check.
+
+    If the check fails to reach a verdict, it is repeated in the reset slot. If it succeeds there, the model's work was
+    the cause, and the work is not solved.
+
+    Raises:
+        CheckFailed: If the check fails in the reset slot too.
     """
     try:
         return await score()
@@ -22,12 +27,12 @@ async def score_with_control(slot: Slot, score: Callable[[], Awaitable[Verdict]]
         await slot.kill_all()
         await slot.reset()
         await score()
-        return Verdict(0.0, solved=False, output=f"{failed}; without the model's work it is not so")
+        return Verdict(0.0, solved=False, output=f"{failed}; the check passes without the model's work")
 
 
 async def find_tampering(slot: Slot, digests: Mapping[str, str]) -> str:
-    """What of these programs (path to SHA-256) is not as it was; empty where all are. They are read by the runner, not
-    by programs of the slot.
+    """Return which of these programs (path to SHA-256) was changed, or an empty text. The runner reads them, not a
+    program in the slot.
     """
     for path, digest in digests.items():
         try:
@@ -35,12 +40,12 @@ async def find_tampering(slot: Slot, digests: Mapping[str, str]) -> str:
         except OSError as error:
             if isinstance(error, (ExecError, TimeoutError)):
                 raise
-            return f"{path} is not there any more: {error}"
+            return f"{path} is gone: {error}"
         if hashlib.sha256(content).hexdigest() != digest:
-            return f"{path} is not the program that the task began with"
+            return f"{path} was changed during the task"
     try:
-        # A link that leads nowhere here leads somewhere in another working directory.
+        # A relative link that is broken here may resolve in another working directory.
         await slot.files.stat(_PRELOAD, follow=False)
     except FileNotFoundError:
         return ""
-    return f"{_PRELOAD} was not there before"
+    return f"{_PRELOAD} was created during the task"

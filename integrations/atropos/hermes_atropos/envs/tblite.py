@@ -1,4 +1,4 @@
-"""TBLite: TerminalBench 2 with another data set, 100 easier tasks."""
+"""TBLite: TerminalBench 2 with another dataset of 100 easier tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TBLiteConfig(TerminalBench2Config):
 
 
 class TBLiteEnv(TerminalBench2Env):
-    """Tasks of TBLite."""
+    """The tasks of TBLite."""
 
     name = "tblite"
     env_config_cls = TBLiteConfig

@@ -1,4 +1,4 @@
-"""Make a file with a text: a few tasks, to see that model, slots and trainer work together."""
+"""Tasks to write a text file, for testing that model, slots and trainer work together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hermes_atropos.spec import SandboxSpec
 
 
 class FileTask(NamedTuple):
-    """A prompt, the file that it asks for, and what is to stand in it."""
+    """A prompt, the path of the file to write and its expected content."""
 
     prompt: str
     path: str
@@ -30,29 +30,29 @@ EVAL = (FileTask("Make a file `report/done.txt` with the text: finished", "repor
 
 
 class TerminalTestEnv(SandboxAgentEnv[FileTask]):
-    """Files with texts. Reward 1.0 for the right text, 0.5 for a file with another one, else 0.0."""
+    """Files with given texts. The reward is 1.0 for the right text, 0.5 for another text and 0.0 without the file."""
 
     name = "terminal_test"
     env_config_cls = SandboxEnvConfig
 
     async def setup(self) -> None:
-        """Begin with the first task."""
+        """Start with the first task."""
         self._tasks: Iterator[FileTask] = itertools.cycle(TRAIN)
 
     async def get_next_item(self) -> FileTask:
-        """The next task, without end."""
+        """Return the next task, endlessly."""
         return next(self._tasks)
 
     def format_prompt(self, item: FileTask) -> str:
-        """The prompt of the task."""
+        """Return the prompt of the task."""
         return item.prompt
 
     def sandbox_spec(self, item: FileTask) -> SandboxSpec:
-        """Only the file goes to the check."""
+        """Return a spec that keeps only the file for the check."""
         return SandboxSpec(keep=[item.path])
 
     async def compute_reward(self, item: FileTask, result: Episode, ctx: ToolContext) -> Verdict:
-        """What is in the file, white space around it aside."""
+        """Compare the content of the file, ignoring surrounding whitespace."""
         text = await ctx.read_text(item.path)
         if text is None:
             return Verdict(0.0, solved=False, output=f"there is no {item.path}")
@@ -60,7 +60,7 @@ class TerminalTestEnv(SandboxAgentEnv[FileTask]):
         return Verdict(1.0 if solved else 0.5, solved=solved, output=text[:200])
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """The task that is not trained on."""
+        """Evaluate the task that is not used for training."""
         await self.evaluate_items(EVAL, key=lambda item: item.path)
 
 

@@ -145,7 +145,7 @@ async def test_source_that_hangs_gives_nothing(pool: SandboxPool, code: str) -> 
     result = await rollout(pool, short, [prepended(prepared, code)])
     assert (result.reward, result.cause) == (0.0, ErrorCause.POLICY), (result.error, result.verdict)
     assert result.verdict is not None
-    assert "longer than their time" in result.verdict.output
+    assert "exceeded their time limit" in result.verdict.output
 
 
 @pytest.mark.whole

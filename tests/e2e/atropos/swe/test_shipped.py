@@ -81,9 +81,9 @@ async def test_an_instance_that_does_not_keep_its_promise_is_refused() -> None:
         with pytest.raises(InstanceUnusable, match="of FAIL_TO_PASS passes at the start"):
             await workspaces.prepare(replace(swapped, instance_id="a"))
         absent = replace(good, instance_id="b", pass_to_pass=(*good.pass_to_pass, "toolz/tests/test_utils.py::test_no"))
-        with pytest.raises(InstanceUnusable, match=r"test_no does not pass with the solution: it is not there"):
+        with pytest.raises(InstanceUnusable, match=r"test_no does not pass with the solution: it is missing"):
             await workspaces.prepare(absent)
-        with pytest.raises(InstanceUnusable, match=r"fits .* neither forwards nor in reverse"):
+        with pytest.raises(InstanceUnusable, match=r"applies to .* neither forwards nor in reverse"):
             await workspaces.prepare(replace(good, instance_id="c", patch=good.patch.replace("\n-    ", "\n-  x ")))
         with pytest.raises(InstanceUnusable, match="gives commit"):
             await workspaces.prepare(replace(good, instance_id="d", base_commit="0" * 40))

@@ -81,9 +81,9 @@ def test_without_a_patch_the_commit_is_the_start(tmp_path: Path, origin: tuple[s
 def test_what_cannot_be_made_says_why(tmp_path: Path, origin: tuple[str, dict[str, str]]) -> None:
     url, ids = origin
     for wrong, words in (
-        (instance("f" * 40), "commit f+ cannot be had"),
-        (instance(ids["bad"], PATCH.replace("pkg/it.py", "tests/test_it.py")), "which is no source file"),
-        (instance(ids["bad"], "no patch"), "its patch is none"),
+        (instance("f" * 40), "commit f+ cannot be fetched"),
+        (instance(ids["bad"], PATCH.replace("pkg/it.py", "tests/test_it.py")), "which is not a source file"),
+        (instance(ids["bad"], "no patch"), "its patch is invalid"),
     ):
         with pytest.raises(InstanceUnusable, match=words):
             make_trees(wrong, tmp_path / "cache", url)

@@ -88,14 +88,14 @@ FITS = b'{"nonce": "n", "outcomes": {}, "messages": {}}'
 @pytest.mark.parametrize(
     ("data", "more", "words"),
     [
-        (FITS, {"timed_out": True}, "took longer than their time"),
+        (FITS, {"timed_out": True}, "exceeded their time limit"),
         (FITS, {"exit_code": 137, "signal": 9}, "ended with exit code 137"),
         (FITS, {"exit_code": 1}, "ended with exit code 1"),
         (FITS, {"stdout_total_bytes": 1 << 30}, "ended with exit code 0"),
         (b"", {}, "ended without a report"),
         (b"[]", {}, "ended without a report"),
         (FITS.replace(b"{}", b"[]"), {}, "ended without a report"),
-        (FITS.replace(b'"n"', b'"m"'), {}, "not the number of its request"),
+        (FITS.replace(b'"n"', b'"m"'), {}, "not have the nonce of its request"),
         (FITS + FITS, {}, "ended without a report"),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_directory_has_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("rows.jsonl", '{"a": 1}\nno\n', "line 2 of .* is no JSON"),
+        ("rows.jsonl", '{"a": 1}\nno\n', "line 2 of .* is not JSON"),
         ("rows.jsonl", '{"a": 1}\n[2]\n', "row 2 of .* must be an object, not list"),
         ("rows.jsonl", "", "has no rows"),
         ("rows.json", "[1]", "row 1 of .* must be an object, not int"),

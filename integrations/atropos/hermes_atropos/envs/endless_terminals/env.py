@@ -1,4 +1,4 @@
-"""Endless Terminals: tasks that bring a machine into a state, each in an image of its own, with a reward of 0 or 1."""
+"""Endless Terminals: tasks to bring a machine into a given state, each in its own image, with a reward of 0 or 1."""
 
 from __future__ import annotations
 
@@ -27,25 +27,23 @@ class EndlessTerminalsConfig(TaskImagesConfig):
 
     max_agent_turns: int = 32
     dataset_name: str | None = "obiwan96/endless-terminals"
-    use_dataset: bool = Field(default=True, description="False: tasks_base_dir, else the tasks that are shipped")
-    tasks_base_dir: str = Field(
-        default="", description="directory with task_* directories; it is taken before the dataset"
-    )
-    test_timeout_s: float = Field(default=60.0, gt=0, description="longest time of a task's test")
+    use_dataset: bool = Field(default=True, description="False: use tasks_base_dir, else the shipped tasks")
+    tasks_base_dir: str = Field(default="", description="directory with task_* directories; replaces the dataset")
+    test_timeout_s: float = Field(default=60.0, gt=0, description="time limit of a task's test in seconds")
     num_eval_tasks: int = Field(default=10, ge=0)
     eval_split_ratio: float = Field(default=0.1, ge=0, lt=1)
     split_seed: int = 0
 
 
 class EndlessTerminalsEnv(SandboxAgentEnv[RunnableTask[EndlessTask]]):
-    """Tasks of Endless Terminals."""
+    """The tasks of Endless Terminals."""
 
     name = "endless_terminals"
     env_config_cls = EndlessTerminalsConfig
     config: EndlessTerminalsConfig
 
     async def setup(self) -> None:
-        """Load the tasks, leave out those that the backend has no image for, and split off those of the evaluation."""
+        """Load the tasks, leave out those that the backend cannot run, and split off the evaluation tasks."""
         config = self.config
         check_own_ports(config)
         dataset = config.dataset_name if config.use_dataset and not config.tasks_base_dir else None
@@ -60,15 +58,18 @@ class EndlessTerminalsEnv(SandboxAgentEnv[RunnableTask[EndlessTask]]):
         refusals = {task.name: self._images.refusal(task.environment) for task in tasks}
         possible = [task for task in tasks if not refusals[task.name]]
         if not possible:
-            raise ConfigError(f"none of the {len(tasks)} tasks can be run: {next(iter(refusals.values()))}")
+            raise ConfigError(f"none of the {len(tasks)} tasks can run: {next(iter(refusals.values()))}")
         if len(possible) < len(tasks):
             reason = next(refusal for refusal in refusals.values() if refusal)
-            logger.warning("%d of %d tasks are left out; the first: %s", len(tasks) - len(possible), len(tasks), reason)
+            logger.warning("leaving out %d of %d tasks; the first: %s", len(tasks) - len(possible), len(tasks), reason)
         return possible
 
     async def get_next_item(self) -> RunnableTask[EndlessTask]:
-        """The next task in a seeded order, which is another one when all have been had. One whose image cannot be
-        built is left out from then on. Raises ConfigError when none is left.
+        """Return the next task in a seeded order, which is shuffled again after each epoch. A task whose image cannot
+        be built is left out from then on.
+
+        Raises:
+            ConfigError: If no task is left.
         """
         while self._train:
             if not self._queue:
@@ -85,25 +86,25 @@ class EndlessTerminalsEnv(SandboxAgentEnv[RunnableTask[EndlessTask]]):
         return await self._images.resolve(task.environment)
 
     def format_prompt(self, item: RunnableTask[EndlessTask]) -> str:
-        """The task's instruction."""
+        """Return the task's instruction."""
         return item.task.instruction
 
     def sandbox_spec(self, item: RunnableTask[EndlessTask]) -> SandboxSpec:
-        """The task's image; what counts is the state of the machine."""
+        """Return the task's image. The work is scored in the same slot, by the state of the machine."""
         return SandboxSpec(image=item.request.image, workdir=item.request.workdir, score_in="slot")
 
     async def setup_trajectory_workspace(
         self, item: RunnableTask[EndlessTask], *, trajectory_id: str, exec_tool: ExecTool
     ) -> dict[str, Any]:
-        """Note which Python the image has."""
+        """Record the Python of the image."""
         return {"interpreter": await find_interpreter(exec_tool)}
 
     async def compute_reward(self, item: RunnableTask[EndlessTask], result: Episode, ctx: ToolContext) -> Verdict:
-        """1.0 when all tests of the final state pass."""
+        """Return 1.0 if all tests of the final state pass."""
         return await score_final_state(ctx.slot, item.task.test, ctx.meta["interpreter"], self.config.test_timeout_s)
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """The share of held-out tasks that is solved."""
+        """Evaluate the held-out tasks."""
         items = await self._images.resolve_tasks(self.pool, self._eval[: self.config.num_eval_tasks], self._find_image)
         await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
 

@@ -1,6 +1,7 @@
-"""Runs in a slot: pytest over one file, with the outcome of each test as JSON.
+"""Runs in a slot: runs pytest on one file and writes the outcome of each test as JSON.
 
-The token that marks the answer comes by stdin: nothing that the tests start has it in its arguments or variables.
+The token that marks the result is passed on stdin, so that processes started by the tests cannot find it in arguments
+or variables.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import sys
 
 
 def main() -> None:
-    """Run `sys.argv[2:]` with the pytest in the archive `sys.argv[1]` (empty: the interpreter's own)."""
+    """Run `sys.argv[2:]` with the pytest in the archive `sys.argv[1]` (empty: the interpreter's own pytest)."""
     archive, test, directory = sys.argv[1:4]
     token = sys.stdin.readline().strip()
     nothing = os.open(os.devnull, os.O_RDWR)
-    answer = os.dup(1)  # not inherited by what the tests start
+    answer = os.dup(1)  # not inherited by processes that the tests start
     for number in (0, 1, 2):
         os.dup2(nothing, number)
     if archive:
@@ -27,7 +28,7 @@ def main() -> None:
         return
 
     class Reports:
-        """Keeps what each test came to."""
+        """A pytest plugin that records the outcome of each test."""
 
         def __init__(self) -> None:
             self.collected: list[str] = []
@@ -35,20 +36,20 @@ def main() -> None:
             self.errors: list[str] = []
 
         def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-            """Note which tests there are."""
+            """Record the collected tests."""
             self.collected.extend(item.nodeid for item in items)
 
         def pytest_internalerror(self, excrepr: object) -> None:
-            """Note why pytest itself failed."""
+            """Record an internal error of pytest."""
             self.errors.append(str(excrepr)[-2000:])
 
         def pytest_collectreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
-            """Note what could not be collected."""
+            """Record collection errors."""
             if report.failed:
                 self.errors.append(str(report.longrepr)[-2000:])
 
         def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
-            """Note what a phase of a test came to; the worst counts."""
+            """Record the outcome of one phase of a test. The worst phase counts."""
             previous = self.outcomes.get(report.nodeid)
             outcome = "xfailed" if hasattr(report, "wasxfail") and report.skipped else report.outcome
             if report.when == "call" or outcome != "passed":

@@ -1,4 +1,4 @@
-"""The score of a final state: the task's test is brought in after the model is done, with a pytest of this host."""
+"""Scoring of a final state. The task's test is uploaded after the episode and run with a pytest of this host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PYTEST_PACKAGES = (
     "typing_extensions",
 )
 _OLDEST_PYTHON = (3, 10)
-"""The oldest Python that the pytest of this host runs on."""
+"""The oldest Python that this host's pytest supports."""
 _LEXERS = ("__init__", "_mapping", "python", "diff")
 _PROBE = """
 import hashlib, os, sys
@@ -43,7 +43,7 @@ _IMPORT_ERRORS = ("ModuleNotFoundError", "SyntaxError")
 
 
 class Interpreter(NamedTuple):
-    """The Python of an image as it was before the model began."""
+    """The Python of an image before the episode."""
 
     path: str
     digest: str
@@ -51,7 +51,11 @@ class Interpreter(NamedTuple):
 
 
 async def find_interpreter(exec_tool: ExecTool) -> Interpreter:
-    """The Python of a slot that nobody has worked in. Raises ConfigError when the image has none."""
+    """Return the Python of an untouched slot.
+
+    Raises:
+        ConfigError: If the image has no Python.
+    """
     done = await exec_tool("terminal", {"command": f"python3 -I -c '{_PROBE}'"})
     words = done.output.split()
     if not done.success or len(words) != 4:
@@ -63,11 +67,13 @@ async def find_interpreter(exec_tool: ExecTool) -> Interpreter:
 
 
 async def score_final_state(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: float) -> Verdict:
-    """1.0 when every test of the file passes, else 0.0.
+    """Return 1.0 if every test in the file passes, else 0.0.
 
-    An interpreter that is not the one of the beginning is the model's doing: 0.0. So is a test that takes longer than
-    `timeout_s` or is killed, and is not without the model's work. Raises CheckFailed when it is, or cannot be run in
-    this image.
+    The reward is also 0.0 if the interpreter was replaced, or if the test exceeds `timeout_s` or is killed because of
+    the model's work.
+
+    Raises:
+        CheckFailed: If the test fails to run without the model's work too, or cannot run in this image.
     """
     return await score_with_control(slot, lambda: _score(slot, test, interpreter, timeout_s))
 
@@ -76,7 +82,7 @@ async def _score(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: fl
     changed = await find_tampering(slot, {interpreter.path: interpreter.digest})
     if changed:
         return Verdict(0.0, solved=False, output=changed)
-    # A name that could not be known before.
+    # An unpredictable name.
     directory = f"/tmp/.verify-{secrets.token_hex(8)}"
     use_archive = interpreter.version >= _OLDEST_PYTHON and (interpreter.version >= (3, 11) or _has("exceptiongroup"))
     try:
@@ -89,7 +95,7 @@ async def _score(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: fl
     except OSError as error:
         if isinstance(error, (ExecError, TimeoutError)):
             raise
-        return Verdict(0.0, solved=False, output=f"the test could not be put in: {error}")
+        return Verdict(0.0, solved=False, output=f"the test could not be uploaded: {error}")
     token = secrets.token_hex(16)
     archive = f"{directory}/pytest.zip" if use_archive else ""
     argv = [interpreter.path, "-I", "-B", f"{directory}/run_pytest.py", archive, f"{directory}/{test.name}", directory]
@@ -103,7 +109,7 @@ async def _score(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: fl
     if result.timed_out:
         raise CheckFailed(f"the test took longer than {timeout_s:g} s")
     if result.signal is not None:
-        raise CheckFailed(f"the test was ended by signal {result.signal}")
+        raise CheckFailed(f"the test was killed by signal {result.signal}")
     return _verdict(_outcome(result.stdout, token), result.exit_code, result.stderr, interpreter.version)
 
 
@@ -118,19 +124,19 @@ def _outcome(stdout: str, token: str) -> dict[str, Any] | None:
 
 def _verdict(report: dict[str, Any] | None, code: int, stderr: str, version: tuple[int, int]) -> Verdict:
     if report is None:
-        # The process ended before it could answer: what it imports of the model's may do that.
-        return Verdict(0.0, solved=False, exit_code=code, output=f"the test ended without an answer: {stderr[-1000:]}")
+        # The process ended before it reported, possibly because of code of the model that it imports.
+        return Verdict(0.0, solved=False, exit_code=code, output=f"the test ended without a report: {stderr[-1000:]}")
     if "missing" in report:
         python = ".".join(map(str, version))
         raise CheckFailed(
-            f"there is no pytest for the Python {python} of the image ({report['missing']}): it needs 3.10 or newer "
-            "(3.10: with the package exceptiongroup on this host), or a pytest of the image's own"
+            f"no pytest for the image's Python {python} ({report['missing']}): use Python 3.10 or newer (3.10 needs "
+            "the package exceptiongroup on this host), or install pytest in the image"
         )
     collected, outcomes, errors = report["collected"], report["outcomes"], report["errors"]
     message = "\n".join(errors)
     if not collected or report["code"] not in (0, 1):
         if not errors or any(name in message for name in _IMPORT_ERRORS):
-            raise CheckFailed(f"the test cannot be run (pytest ended with {report['code']}): {message[-1000:]}")
+            raise CheckFailed(f"the test cannot run (pytest exited with {report['code']}): {message[-1000:]}")
         return Verdict(0.0, solved=False, exit_code=code, output=message)
     passed = [name for name in collected if outcomes.get(name) == "passed"]
     skipped = [name for name in collected if outcomes.get(name) in ("skipped", "xfailed")]
@@ -141,7 +147,7 @@ def _verdict(report: dict[str, Any] | None, code: int, stderr: str, version: tup
 
 @cache
 def pytest_archive() -> bytes:
-    """The pytest of this host, with what it needs, as a zip of pure Python."""
+    """Return this host's pytest and its dependencies as a zip of pure Python."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in _PYTEST_PACKAGES:

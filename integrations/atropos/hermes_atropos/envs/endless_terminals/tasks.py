@@ -1,4 +1,4 @@
-"""Tasks in the format of Endless Terminals: a directory `task_*` each, of this host or from the hub."""
+"""Tasks in the format of Endless Terminals. Each is a directory `task_*`, local or from the hub."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EndlessTask:
-    """A task: what the model is told, the directory with the definition of its image, and the test of the final
-    state.
-    """
+    """A task: the instruction, the directory with the definition of its image, and the test of the final state."""
 
     name: str
     instruction: str
@@ -30,7 +28,11 @@ class EndlessTask:
 
 
 def read_task(directory: Path) -> EndlessTask:
-    """The task in a directory. Raises ConfigError that says what is missing or wrong."""
+    """Read the task in a directory.
+
+    Raises:
+        ConfigError: If something is missing or wrong.
+    """
     environment = directory / "environment" if (directory / "environment").is_dir() else directory
     facts = _facts(environment / "task.json")
     instruction = directory / "instruction.md"
@@ -45,9 +47,11 @@ def read_task(directory: Path) -> EndlessTask:
 
 
 def load_tasks(dataset: str | None, split: str, base_dir: str) -> list[EndlessTask]:
-    """All tasks; blocking. Those of the directory `base_dir`; else of the dataset of the hub, which is a tree of task
-    directories, or rows that name them (`extra_info.task_dir`), to be found below `base_dir`; without both, or for the
-    name `shipped`, those that come with this package.
+    """Return all tasks. Blocks.
+
+    Without a dataset, or with `shipped`, these are the tasks in `base_dir`, or the shipped ones. Otherwise they come
+    from the dataset: a tree of task directories, or rows that name directories (`extra_info.task_dir`) below
+    `base_dir`.
     """
     if dataset in (None, "", datasets.SHIPPED):
         return _tasks_below(Path(base_dir).expanduser() if base_dir else datasets.data_directory("endless_terminals"))
@@ -62,8 +66,8 @@ def load_tasks(dataset: str | None, split: str, base_dir: str) -> list[EndlessTa
 
 
 def split_tasks(tasks: Sequence[T], ratio: float, seed: int) -> tuple[list[T], list[T]]:
-    """The tasks to train on and those to evaluate with: the same ones for the same seed, and both of at least one where
-    there are two.
+    """Split tasks into training and evaluation tasks. The same seed gives the same split, and both parts have at least
+    one task if there are two.
     """
     if not 0 <= ratio < 1:
         raise ConfigError(f"eval_split_ratio must be from 0 to below 1, not {ratio}")
@@ -82,7 +86,7 @@ def _tasks_below(directory: Path) -> list[EndlessTask]:
 
 def _task_directories(directory: Path) -> Iterable[Path]:
     if not directory.is_dir():
-        raise ConfigError(f"tasks_base_dir {str(directory)!r} is no directory")
+        raise ConfigError(f"tasks_base_dir {str(directory)!r} is not a directory")
     here = [path for path in directory.glob("task_*") if path.is_dir()]
     return here or [path for path in directory.glob("*/task_*") if path.is_dir()]
 
@@ -91,11 +95,11 @@ def _directory_of(row: dict[str, Any], where: str, base_dir: str) -> Path:
     info, reward = row.get("extra_info"), row.get("reward_spec")
     name = (info or {}).get("task_dir") or (reward or {}).get("ground_truth") or row.get("task_dir")
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{where}: it names no directory (extra_info.task_dir); it has {', '.join(sorted(row))}")
+        raise ConfigError(f"{where}: no directory (extra_info.task_dir); it has {', '.join(sorted(row))}")
     for directory in (Path(name), Path(base_dir).expanduser() / Path(name).name):
         if directory.is_dir():
             return directory
-    raise ConfigError(f"{where}: there is no directory {name!r}: set tasks_base_dir to the directory that has it")
+    raise ConfigError(f"{where}: no such directory {name!r}: set tasks_base_dir to its parent directory")
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -104,7 +108,7 @@ def _facts(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{str(path)!r} is no JSON: {error}") from error
+        raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
     if not isinstance(facts, dict):
-        raise ConfigError(f"{str(path)!r} must hold an object")
+        raise ConfigError(f"{str(path)!r} must contain an object")
     return facts

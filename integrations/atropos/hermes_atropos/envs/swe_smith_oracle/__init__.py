@@ -1,4 +1,4 @@
-"""Bugs in real packages, to be mended: scored by the packages' own tests."""
+"""Bugs in real packages to fix, scored by the packages' own tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ENV", "SweSmithOracleConfig", "SweSmithOracleEnv"]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        # The generator needs nothing of atroposlib, whose import takes two seconds.
+        # Lazy, because the generator does not need atroposlib, whose import takes two seconds.
         from importlib import import_module
 
         if name not in __all__:

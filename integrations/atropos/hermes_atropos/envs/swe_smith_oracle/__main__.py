@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Make instances, or run the environment."""
+    """Run the environment, or the generator of instances."""
     if sys.argv[1:2] == ["make"]:
         from hermes_atropos.cli.swe_smith import app
 

@@ -1,4 +1,4 @@
-"""The environment: a bug to be mended in a real package, scored by the package's own tests after sealing."""
+"""The environment: fix a bug in a real package. The package's own tests score the work in a clean slot."""
 
 from __future__ import annotations
 
@@ -39,33 +39,37 @@ changes take effect at once; run tests with `../venv/bin/python -m pytest`.
 
 
 class SweSmithOracleConfig(SandboxEnvConfig):
-    """Settings of the environment; `dataset_name` may be `shipped`, a file or directory, or a dataset of Hugging
-    Face.
+    """The settings of the environment. `dataset_name` is `shipped`, a file or directory, or the name of a dataset on
+    Hugging Face.
     """
 
     dataset_name: str | None = Field(SHIPPED, description="shipped, a .jsonl/.json/.parquet file, or a dataset's name")
-    network: bool | None = Field(False, description="Whether slots have a network: the mended package is public")
-    max_items: int = Field(0, ge=0, description="use only so many instances; 0: all")
-    shuffle: bool = Field(True, description="another order in each epoch, by the seed")
-    seed: int = Field(0, description="the seed of the order")
-    python_only: bool = Field(True, description="leave out instances whose tests are no Python files")
-    score_include_fail_to_pass: bool = Field(True, description="demand FAIL_TO_PASS too, not PASS_TO_PASS alone")
+    network: bool | None = Field(
+        False, description="Whether slots have a network; off because the fixed package is public"
+    )
+    max_items: int = Field(0, ge=0, description="maximum number of instances; 0: all")
+    shuffle: bool = Field(True, description="shuffle the instances in each epoch")
+    seed: int = Field(0, description="seed of the order")
+    python_only: bool = Field(True, description="leave out instances whose tests are not Python files")
+    score_include_fail_to_pass: bool = Field(True, description="require FAIL_TO_PASS in addition to PASS_TO_PASS")
     prompt_mode: Literal["problem_statement", "problem_statement+text"] = Field(
-        "problem_statement", description="whether the dataset's text is shown below the problem statement"
+        "problem_statement", description="whether the prompt includes the dataset's text"
     )
-    repo_base_url: str = Field("https://github.com", description="where repositories are cloned from")
-    repo_cache_dir: str = Field("", description="where clones, sdists and wheels are kept; empty: the user's cache")
+    repo_base_url: str = Field("https://github.com", description="base URL of the repositories")
+    repo_cache_dir: str = Field("", description="directory for clones, sdists and wheels; empty: the user's cache")
     wheels: Literal["offline", "online"] = Field(
-        "offline", description="offline: wheels are downloaded by this host, and slots install without a network"
+        "offline", description="offline: this host downloads the wheels, and slots install them without a network"
     )
-    python: str = Field("python3", description="the Python of the slots")
-    test_requirements: str = Field("pytest>=8,<10", description="what tests need, separated by semicolons")
-    test_arguments: str = Field("", description="further arguments of pytest, as in a shell")
-    install_timeout_s: float = Field(600.0, gt=0, description="limit for installing a package in a slot")
-    test_timeout_s: float = Field(600.0, gt=0, description="limit for all tests of a rollout")
+    python: str = Field("python3", description="Python in the slots")
+    test_requirements: str = Field("pytest>=8,<10", description="requirements of the tests, separated by semicolons")
+    test_arguments: str = Field("", description="more pytest arguments, in shell syntax")
+    install_timeout_s: float = Field(
+        600.0, gt=0, description="time limit for installing a package in a slot, in seconds"
+    )
+    test_timeout_s: float = Field(600.0, gt=0, description="time limit for all tests of a rollout, in seconds")
 
     def settings(self) -> PreparationSettings:
-        """How instances are prepared and tested."""
+        """Return the settings for preparing and testing instances."""
         return PreparationSettings(
             cache=Path(self.repo_cache_dir).expanduser()
             if self.repo_cache_dir
@@ -81,8 +85,8 @@ class SweSmithOracleConfig(SandboxEnvConfig):
 
 
 class SweSmithOracleEnv(SandboxAgentEnv[PreparedInstance]):
-    """Mend a bug in a repository. Reward 1.0 when every test of the instance passes in a fresh copy of the repository
-    with the model's source files in it, else 0.0; 0.0 too for a model that called no tool.
+    """Fix a bug in a repository. The reward is 1.0 if every test of the instance passes in a fresh copy of the
+    repository with the model's source files, else 0.0. It is also 0.0 if the model called no tool.
     """
 
     name = "swe_smith_oracle"
@@ -90,11 +94,15 @@ class SweSmithOracleEnv(SandboxAgentEnv[PreparedInstance]):
     config: SweSmithOracleConfig
 
     async def setup(self) -> None:
-        """Read the dataset. Raises ConfigError for a wrong row, and when no instance is left."""
+        """Read the dataset.
+
+        Raises:
+            ConfigError: If a row is wrong, or if no instance is left.
+        """
         config = self.config
         if config.wheels == "online" and not config.slots_network:
             raise ConfigError(
-                "wheels online needs a network in the slots, with which a model can download the mended package: say "
+                "wheels online needs a network in the slots, which lets a model download the fixed package: set "
                 "--env.wheels offline, or --env.network true"
             )
         name = (
@@ -107,52 +115,60 @@ class SweSmithOracleEnv(SandboxAgentEnv[PreparedInstance]):
         self._unusable: dict[str, str] = {}
 
     async def get_next_item(self) -> PreparedInstance:
-        """The next instance, prepared. Raises InstanceUnusable when none of them can be used here."""
+        """Return the next instance, prepared.
+
+        Raises:
+            InstanceUnusable: If no instance can be used here.
+        """
         while True:
             instance = next(self._order)
             if instance.instance_id in self._unusable:
                 continue
             try:
                 if not select_tests(instance, self.config):
-                    raise InstanceUnusable("it demands no test")
+                    raise InstanceUnusable("it requires no test")
                 return await self._workspaces.prepare(instance)
             except InstanceUnusable as error:
                 self._unusable[instance.instance_id] = str(error)
-                logger.warning("instance %s is left out: %s", instance.instance_id, error)
+                logger.warning("leaving out instance %s: %s", instance.instance_id, error)
                 if len(self._unusable) == len(self.instances):
-                    raise InstanceUnusable(f"no instance can be used here; the last one: {error}") from error
+                    raise InstanceUnusable(f"no instance can be used here; the last error: {error}") from error
 
     def format_prompt(self, item: PreparedInstance) -> str:
-        """The problem statement, after a word about the place."""
+        """Return the problem statement after an introduction to the workspace."""
         return _INTRODUCTION.format(repo=REPO) + problem_text(item.instance, self.config.prompt_mode)
 
     def sandbox_spec(self, item: PreparedInstance) -> SandboxSpec:
-        """The repository with the bug; of the model's work its source files alone are scored."""
+        """Return the repository with the bug. Only the model's source files are scored."""
         return SandboxSpec(files=item.files, cwd=REPO, keep=item.keep, check_files=item.check_files)
 
     async def setup_trajectory_workspace(
         self, item: PreparedInstance, *, trajectory_id: str, exec_tool: ExecTool
     ) -> dict[str, Any]:
-        """Complete the environment around its packages."""
+        """Complete the virtual environment around its packages."""
         done = await exec_tool("terminal", {"command": item.setup_command, "timeout": 60})
         if not done.success:
             raise OSError(f"{item.setup_command}: {done.error or done.output}")
         return {"instance_id": item.instance.instance_id}
 
     async def compute_reward(self, item: PreparedInstance, result: Episode, ctx: ToolContext) -> Verdict:
-        """1.0 when all demanded tests pass. Raises CheckFailed when the verifier itself does not work in the slot."""
+        """Return 1.0 if all required tests pass.
+
+        Raises:
+            CheckFailed: If the verifier itself does not work in the slot.
+        """
         if all(call.state == "not_begun" for call in result.tool_calls):
             return Verdict(0.0, solved=False, output="no tool was called")
         return await judge(ctx.slot, item, select_tests(item.instance, self.config))
 
 
 def select_tests(instance: Instance, config: SweSmithOracleConfig) -> tuple[str, ...]:
-    """The tests that must pass."""
+    """Return the tests that must pass."""
     return instance.tests if config.score_include_fail_to_pass else instance.pass_to_pass
 
 
 def choose_instances(instances: list[Instance], config: SweSmithOracleConfig) -> list[Instance]:
-    """The instances that the settings leave, in the order of the dataset."""
+    """Return the instances that the settings select, in the order of the dataset."""
     if config.python_only:
         instances = [
             instance for instance in instances if all(t.partition("::")[0].endswith(".py") for t in instance.tests)
@@ -166,7 +182,7 @@ def choose_instances(instances: list[Instance], config: SweSmithOracleConfig) ->
 
 
 def iterate_instances(instances: list[Instance], config: SweSmithOracleConfig) -> Iterator[Instance]:
-    """Instances without end, in another order each time where the settings say so."""
+    """Yield instances endlessly, shuffled again in each epoch if the settings ask for it."""
     chance = random.Random(config.seed)
     while True:
         epoch = list(instances)

@@ -1,4 +1,4 @@
-"""Makes instances out of packages of the index: bugs in real source, each proven by the package's own tests."""
+"""Generates instances from packages in the index: bugs in real source code, each proven by the package's own tests."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from hermes_atropos.envs.swe_smith_oracle.workspace import (
 from hermes_exec import SandboxPool, Slot
 
 _LARGEST_SHARE = 5
-"""At most one in so many of all tests may fail: what breaks more is found by the first import."""
+"""At most one in this many tests may fail. Mutants that break more tests fail on the first import."""
 _TRIES_PER_INSTANCE = 8
-"""Mutants that are tried for each instance that is wanted, before a package is given up."""
+"""Mutants to try per wanted instance before a package is given up."""
 _HANG_FACTOR, _HANG_LEAST_S = 5.0, 20.0
 _NAMED_TESTS = 10
 
@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass
 class MutantCounts:
-    """What became of the mutants of a package."""
+    """The outcomes of a package's mutants."""
 
     package: str
     tests: int = 0
@@ -83,15 +83,15 @@ async def make_instances(
     settings: PreparationSettings,
     on_progress: OnProgress = lambda _: None,
 ) -> tuple[list[Instance], MutantCounts]:
-    """Up to `count` instances of a package given as `name==version`, the same ones for the same seed where the tests
-    are the same.
+    """Return up to `count` instances of a package given as `name==version`. The same seed and tests give the same
+    instances.
 
     Raises:
-        InstanceUnusable: the package cannot be had, or its tests do not run here.
+        InstanceUnusable: If the package cannot be downloaded, or if its tests do not run here.
     """
     name, _, version = package.partition("==")
     if not name or not version:
-        raise InstanceUnusable(f"a package is given as NAME==VERSION, not {package!r}")
+        raise InstanceUnusable(f"a package must be given as NAME==VERSION, not {package!r}")
     source = await anyio.to_thread.run_sync(sdist.find_sdist, name, version)
     with tempfile.TemporaryDirectory(prefix="swe-smith-") as directory:
         tree, git_dir = Path(directory) / "tree", Path(directory) / "git"
@@ -145,7 +145,7 @@ class _PackageMutator:
         return instances, self._counts
 
     async def _stable_tests(self) -> list[str]:
-        """The tests that pass, twice in a row."""
+        """Return the tests that pass twice in a row."""
         runs = [await self._run(None, self._settings.test_timeout_s) for _ in range(2)]
         for run in runs:
             if not run.complete:
@@ -155,7 +155,7 @@ class _PackageMutator:
         self._counts.tests, self._counts.base_seconds = len(stable), runs[1].seconds
         if len(stable) < _LARGEST_SHARE:
             raise InstanceUnusable(
-                f"{len(stable)} tests of it pass here, which is too few; they printed: {runs[1].printed or 'nothing'}"
+                f"only {len(stable)} of its tests pass here: too few; they printed: {runs[1].printed or 'nothing'}"
             )
         return stable
 
@@ -222,7 +222,7 @@ class _PackageMutator:
         return f"diff --git a/{file} b/{file}\n{body}"
 
     async def _check_patch(self, patch: str, file: str, before: bytes, after: bytes) -> None:
-        """Make sure that the patch gives the bug, and that its reverse takes it away."""
+        """Raise InstanceUnusable if the patch does not add the bug, or if its reverse does not remove it."""
         path = self._tree / file
         for reverse, wanted in ((False, after), (True, before)):
             work = partial(apply, patch, self._tree, self._git_dir, reverse=reverse)
@@ -251,12 +251,12 @@ class _PackageMutator:
 
 
 def _statement(candidate: Candidate, failing: list[str], run: TestRunReport) -> str:
-    """The task in words: what fails and in which function to look, not which line was changed."""
+    """Return the problem statement: the failing tests and the function to look at, but not the changed line."""
     listing = "".join(f"- `{test}`\n" for test in failing[:_NAMED_TESTS])
     if len(failing) > _NAMED_TESTS:
         listing += f"- and {len(failing) - _NAMED_TESTS} more\n"
     message = next((run.messages[test] for test in failing if run.messages.get(test)), "")
-    message = re.sub(r"0x[0-9a-f]{6,}", "0x…", message)  # addresses are others each time
+    message = re.sub(r"0x[0-9a-f]{6,}", "0x…", message)  # addresses differ in each run
     excerpt = f"\nThe first of them ends with:\n\n```\n{message.strip()}\n```\n" if message else ""
     return (
         f"`{candidate.mutation.function}` in `{candidate.file}` no longer does what it should. These tests fail:\n\n"
@@ -267,7 +267,7 @@ def _statement(candidate: Candidate, failing: list[str], run: TestRunReport) -> 
 
 
 def write_instances(out: Path, rows: Sequence[Instance]) -> None:
-    """Write instances as the lines of a file, which is there whole or not at all."""
+    """Write instances to a file, one per line. The file appears only when it is complete."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent, delete=False) as file:
         for row in rows:

@@ -1,4 +1,4 @@
-"""Git on the driver's host: no hooks, no settings of the user, the same commit ids everywhere."""
+"""Git on the driver's host, without hooks or user settings, so that commit ids are the same everywhere."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NETWORK_S = 1800.0
 
 
 class GitFailed(Exception):
-    """Raised when a git command failed; the message has what it printed."""
+    """Raised when a git command fails. The message has its output."""
 
 
 def git(*arguments: str, env: Mapping[str, str] | None = None, stdin: str | None = None) -> str:
-    """Run git apart from the settings of user and system; what it printed."""
+    """Run git without the settings of the user and the system, and return its output."""
     alone = {"PATH": os.defpath, "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
     return _run(arguments, {**alone, "GIT_TERMINAL_PROMPT": "0", **(env or {})}, stdin)
 
@@ -52,8 +52,8 @@ def _run(arguments: tuple[str, ...], env: Mapping[str, str] | None, stdin: str |
 
 
 def commit_all(tree: Path, git_dir: Path, message: str) -> str:
-    """Put all files of a directory into a new repository as its one commit, whose id depends on them and the message
-    alone; the id.
+    """Commit all files of a directory as the only commit of a new repository, and return its id, which depends on
+    nothing but the files and the message.
     """
     git("init", "-q", "--bare", "--object-format=sha1", str(git_dir))
     git_dir.joinpath("info").mkdir(exist_ok=True)
@@ -69,10 +69,10 @@ def commit_all(tree: Path, git_dir: Path, message: str) -> str:
 
 
 def ensure_clone(repo: str, base_url: str, cache: Path) -> Path:
-    """The bare clone of a repository in the cache, made where it is missing.
+    """Return the cached bare clone of a repository, and clone it first if it is missing.
 
     Raises:
-        InstanceUnusable: it cannot be cloned.
+        InstanceUnusable: If it cannot be cloned.
     """
     owner, _, name = repo.partition("/")
 
@@ -86,10 +86,10 @@ def ensure_clone(repo: str, base_url: str, cache: Path) -> Path:
 
 
 def check_out(bare: Path, commit: str, target: Path) -> None:
-    """Write the files of a commit into `target`, without a `.git`; the commit is fetched where the clone lacks it.
+    """Write the files of a commit into `target`, without a `.git`. The commit is fetched if the clone lacks it.
 
     Raises:
-        InstanceUnusable: there is no such commit.
+        InstanceUnusable: If there is no such commit.
     """
     target.mkdir(parents=True)
     env = {"GIT_DIR": str(bare), "GIT_WORK_TREE": str(target), "GIT_INDEX_FILE": f"{target}.index"}
@@ -100,7 +100,7 @@ def check_out(bare: Path, commit: str, target: Path) -> None:
         git("read-tree", commit, env=env)
         git("-C", str(target), "checkout-index", "--all", "--force", env=env)
     except (GitFailed, subprocess.TimeoutExpired) as error:
-        raise InstanceUnusable(f"commit {commit} cannot be had: {error}") from error
+        raise InstanceUnusable(f"commit {commit} cannot be fetched: {error}") from error
     finally:
         Path(f"{target}.index").unlink(missing_ok=True)
 
@@ -114,7 +114,7 @@ def _has(commit: str, env: Mapping[str, str]) -> bool:
 
 
 def apply(patch: str, tree: Path, git_dir: Path, *, reverse: bool = False) -> bool:
-    """Apply a patch to a directory, all of it or nothing; whether it could be."""
+    """Apply a patch to a directory, completely or not at all. Return whether it applied."""
     env = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
     try:
         git(
@@ -133,13 +133,13 @@ def apply(patch: str, tree: Path, git_dir: Path, *, reverse: bool = False) -> bo
 
 
 def list_patched_files(patch: str, git_dir: Path) -> tuple[str, ...]:
-    """The paths that a patch is about.
+    """Return the paths that a patch changes.
 
     Raises:
-        InstanceUnusable: it is no patch.
+        InstanceUnusable: If the text is not a patch.
     """
     try:
         listed = git("apply", "--numstat", "-z", "-", env={"GIT_DIR": str(git_dir)}, stdin=patch)
     except GitFailed as error:
-        raise InstanceUnusable(f"its patch is none: {error}") from error
+        raise InstanceUnusable(f"its patch is invalid: {error}") from error
     return tuple(line.split("\t", 2)[2] for line in listed.split("\0") if line.count("\t") >= 2)

@@ -1,4 +1,4 @@
-"""An instance of the dataset: a repository at a commit, a bug in it, and the tests that tell whether it is gone."""
+"""An instance of the dataset: a repository at a commit, a bug in it, and the tests that prove a fix."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SDIST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class InstanceUnusable(Exception):
-    """Raised when an instance cannot be worked on here, or does not keep what it promises; the message says why."""
+    """Raised when an instance cannot be used here, or when its tests contradict it. The message has the reason."""
 
 
 @dataclass(frozen=True)
 class Sdist:
-    """A source distribution of the package index."""
+    """A source distribution in the package index."""
 
     name: str
     version: str
@@ -33,9 +33,9 @@ class Sdist:
 class Instance:
     """A row of the dataset in the format of SWE-smith.
 
-    `patch` brings the bug into `base_commit`, or shows how it came in where `base_commit` has it already; it is empty
-    where the dataset has none, and then no solution is known. `sdist` says what `base_commit` is made of where it is
-    no commit of a repository that can be cloned.
+    `patch` adds the bug to `base_commit`, or removes it if reversed from a commit that already has the bug. It is empty
+    if the dataset has none; then no solution is known. `sdist` is the source distribution of which `base_commit` is
+    made, if it is not a commit of a repository.
     """
 
     instance_id: str
@@ -50,11 +50,11 @@ class Instance:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """All tests that must pass in the end, those that fail at the start first."""
+        """All tests that must pass in the end. The tests that fail at the start come first."""
         return (*self.fail_to_pass, *self.pass_to_pass)
 
     def row(self) -> dict[str, Any]:
-        """The same in the format of the dataset."""
+        """Return the instance in the format of the dataset."""
         row: dict[str, Any] = {
             "instance_id": self.instance_id,
             "repo": self.repo,
@@ -71,10 +71,14 @@ class Instance:
 
 
 def read_instance(row: Mapping[str, Any], number: int | None = None) -> Instance:
-    """The instance of a row; lists of tests may be JSON text. `number` is for the message.
+    """Return the instance in a row. Lists of tests may be JSON text.
+
+    Args:
+        row: The row of the dataset.
+        number: The number of the row, for error messages.
 
     Raises:
-        ConfigError: a field is missing or wrong.
+        ConfigError: If a field is missing or wrong.
     """
     name = row.get("instance_id")
     where = f"instance {name!r}" if isinstance(name, str) else "an instance" if number is None else f"row {number}"
@@ -91,10 +95,10 @@ def read_instance(row: Mapping[str, Any], number: int | None = None) -> Instance
         sdist=reader.sdist(),
     )
     if not instance.fail_to_pass:
-        raise ConfigError(f"{where}: FAIL_TO_PASS is empty; without it nothing tells a solution")
+        raise ConfigError(f"{where}: FAIL_TO_PASS is empty, so nothing would prove a solution")
     both = set(instance.fail_to_pass) & set(instance.pass_to_pass)
     if both:
-        raise ConfigError(f"{where}: {min(both)!r} stands in FAIL_TO_PASS and in PASS_TO_PASS")
+        raise ConfigError(f"{where}: {min(both)!r} is in both FAIL_TO_PASS and PASS_TO_PASS")
     return instance
 
 
@@ -125,18 +129,18 @@ class _RowReader:
             try:
                 value = json.loads(value)
             except ValueError as error:
-                raise ConfigError(f"{self.where}: {name} is a text, and no JSON list: {error}") from error
+                raise ConfigError(f"{self.where}: {name} is a text but not a JSON list: {error}") from error
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
             test_ids = tuple(value)
-        elif value is not None and hasattr(value, "tolist"):  # an array, as parquet readers give it
+        elif value is not None and hasattr(value, "tolist"):  # an array, as parquet readers return it
             test_ids = tuple(value.tolist())
         else:
             raise ConfigError(f"{self.where}: {name} must be a list of test ids, not {_shorten(value)}")
         for test in test_ids:
             if not isinstance(test, str) or not test.strip() or "\0" in test:
-                raise ConfigError(f"{self.where}: {name} must hold test ids, not {_shorten(test)}")
+                raise ConfigError(f"{self.where}: {name} must contain test ids, not {_shorten(test)}")
             if test.startswith(("/", "-")) or ".." in test.partition("::")[0].split("/"):
-                raise ConfigError(f"{self.where}: {name} has {test!r}, which is no test of the repository")
+                raise ConfigError(f"{self.where}: {name} has {test!r}, which is not a test in the repository")
         return tuple(dict.fromkeys(test_ids))
 
     def sdist(self) -> Sdist | None:

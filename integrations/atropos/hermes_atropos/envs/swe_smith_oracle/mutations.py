@@ -1,4 +1,4 @@
-"""Small bugs for a source file: each changes one place inside of a function, and leaves all other bytes as they are."""
+"""Small bugs for a source file. Each changes one place inside a function and leaves all other bytes unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LARGEST = 100
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change: the bytes from `start` to `end` become `text`. `kind` names what was done, `function` where
+    """A change: the bytes from `start` to `end` become `text`. `kind` names the sort of change and `function` its place
     (`Class.method`).
     """
 
@@ -43,15 +43,15 @@ class Mutation:
     text: bytes
 
     def apply(self, source: bytes) -> bytes:
-        """The source with the change."""
+        """Return the source with the change."""
         return source[: self.start] + self.text + source[self.end :]
 
 
 def find_mutations(source: bytes) -> list[Mutation]:
-    """All changes that are known for this file, in the order of the file; those that would not compile are left out.
+    """Return all possible mutations of a file in the order of the file. Mutations that would not compile are left out.
 
     Raises:
-        SyntaxError: it is no Python source.
+        SyntaxError: If it is not Python source.
     """
     candidates = _Finder(source).find_all()
     return [mutation for mutation in candidates if _compiles(mutation.apply(source))]
@@ -69,7 +69,7 @@ class _Finder:
     def __init__(self, source: bytes) -> None:
         self._source = source
         self._tree = ast.parse(source)
-        # Positions are counted in the bytes of the text as it is decoded: other encodings than UTF-8 are left out.
+        # Offsets count UTF-8 bytes, so files in other encodings are not supported.
         self._starts = [0]
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
@@ -169,7 +169,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def function_source(source: bytes, function: str) -> str:
-    """The source of a function, given as `Class.method`."""
+    """Return the source of a function given as `Class.method`."""
     node: ast.AST = ast.parse(source)
     for name in function.split("."):
         node = next(

@@ -1,4 +1,6 @@
-"""What slots of an instance begin with, made once on the driver's host: files with the bug, and the solution apart."""
+"""The files of an instance's slots, created once on the driver's host: the repository with the bug and, separately, the
+solution.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,8 @@ _SETTINGS_DIRECTORIES = frozenset({"doc", "docs", "examples", "benchmarks", "scr
 
 @dataclass(frozen=True)
 class Trees:
-    """Directories of this host: `start` is what the model begins with, with a `.git` of one commit; `solution` holds
-    the files that the patch is about as they are without the bug (empty: not known). `sources` are the files whose
-    content the model is scored by.
+    """Local directories. `start` is the model's repository, with a `.git` of one commit. `solution` has the patched
+    files without the bug (empty: not known). `sources` are the files that are scored.
     """
 
     start: Path
@@ -36,10 +37,10 @@ class Trees:
 
 
 def make_trees(instance: Instance, cache: Path, base_url: str) -> Trees:
-    """The directories of an instance; they are made where they are missing. Blocks.
+    """Return the directories of an instance, and create them first if they are missing. Blocks.
 
     Raises:
-        InstanceUnusable: they cannot be made.
+        InstanceUnusable: If they cannot be created.
     """
     key = digest(
         _FORMAT, instance.repo, instance.base_commit, instance.patch, instance.row().get("sdist"), instance.tests
@@ -51,7 +52,7 @@ def make_trees(instance: Instance, cache: Path, base_url: str) -> Trees:
 
 
 def sdist_tree(source: Sdist, cache: Path, target: Path, git_dir: Path) -> str:
-    """Unpack a source distribution into `target`, and make a repository of it; the id of its one commit."""
+    """Unpack a source distribution into `target`, commit it to a new repository, and return the commit id."""
     sdist.unpack(sdist.fetch_archive(source, cache), target)
     return commit_all(target, git_dir, f"{source.name} {source.version}")
 
@@ -71,7 +72,7 @@ def _make(path: Path, instance: Instance, cache: Path, base_url: str) -> None:
     if instance.patch:
         _apply_bug(instance, start, solution, base_git, sources)
     shutil.rmtree(base_git)
-    # The history of the slot is this one commit: no other object of the repository is in it.
+    # The slot's history is only this commit, without any other object of the repository.
     git_dir = start / ".git"
     commit_all(start, path / "start.git", "The state of the repository")
     (path / "start.git").rename(git_dir)
@@ -85,24 +86,24 @@ def _apply_bug(instance: Instance, start: Path, solution: Path, base_git: Path, 
     files = list_patched_files(instance.patch, base_git)
     foreign = [file for file in files if file not in sources]
     if foreign:
-        raise InstanceUnusable(f"its patch changes {foreign[0]}, which is no source file of the repository")
+        raise InstanceUnusable(f"its patch changes {foreign[0]}, which is not a source file of the repository")
     before = {file: (start / file).read_bytes() for file in files if (start / file).is_file()}
     if apply(instance.patch, start, base_git):
         solved = before
     elif apply(instance.patch, start, base_git, reverse=True):
-        # The commit has the bug already: undone, the patch gives the solution.
+        # The commit already has the bug: the reversed patch is the solution.
         solved = {file: (start / file).read_bytes() for file in files if (start / file).is_file()}
         for file, content in before.items():
             (start / file).write_bytes(content)
     else:
-        raise InstanceUnusable(f"its patch fits {instance.base_commit} neither forwards nor in reverse")
+        raise InstanceUnusable(f"its patch applies to {instance.base_commit} neither forwards nor in reverse")
     for file, content in solved.items():
         (solution / file).parent.mkdir(parents=True, exist_ok=True)
         (solution / file).write_bytes(content)
 
 
 def source_files(tree: Path, tests: tuple[str, ...] = ()) -> list[str]:
-    """The Python files that are neither tests nor their configuration, sorted: what a solution may change."""
+    """Return the sorted Python files that a solution may change: all but tests and their configuration."""
     of_tests = {test.partition("::")[0] for test in tests}
     names = []
     for path in sorted(tree.rglob("*.py")):
@@ -113,7 +114,7 @@ def source_files(tree: Path, tests: tuple[str, ...] = ()) -> list[str]:
 
 
 def is_source(name: str) -> bool:
-    """Whether a path is one of a source file, by its name."""
+    """Return whether a path looks like a source file by its name."""
     path = PurePosixPath(name)
     if path.suffix != ".py" or path.name in _SETTINGS or path.name.startswith("test_") or path.stem.endswith("_test"):
         return False

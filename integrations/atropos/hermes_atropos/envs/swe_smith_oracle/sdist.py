@@ -1,4 +1,4 @@
-"""Source distributions: found in the package index, downloaded once, checked, unpacked."""
+"""Source distributions: find them in the package index, download them once, verify and unpack them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _UNPACKED_BYTES = 1 << 30
 
 
 def find_sdist(name: str, version: str) -> Sdist:
-    """What the index tells of a version's source distribution.
+    """Return the source distribution of a version in the package index.
 
     Raises:
-        InstanceUnusable: there is none, or the index cannot be reached.
+        InstanceUnusable: If there is none, or if the index cannot be reached.
     """
     return Sdist(name, version, _find_file(name, version).sha256)
 
 
 def fetch_archive(sdist: Sdist, cache: Path) -> Path:
-    """The archive in the cache, downloaded where it is missing.
+    """Return the cached archive, and download it first if it is missing.
 
     Raises:
-        InstanceUnusable: it cannot be had, or is another than it was.
+        InstanceUnusable: If it cannot be downloaded, or if its hash differs.
     """
     directory = cache / "sdists"
 
@@ -45,15 +45,15 @@ def fetch_archive(sdist: Sdist, cache: Path) -> Path:
         content = _download(url)
         actual = hashlib.sha256(content).hexdigest()
         if actual != sdist.sha256:
-            raise InstanceUnusable(f"{url} has SHA-256 {actual}, not {sdist.sha256} as the instance says")
+            raise InstanceUnusable(f"{url} has SHA-256 {actual}, not {sdist.sha256} as in the instance")
         path.write_bytes(content)
 
     return make_once(directory / f"{sdist.name}-{sdist.version}-{sdist.sha256[:16]}.tar.gz", make)
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack a source distribution into `target`, without the directory that all of it is in. Nothing of it is run, and
-    nothing is written outside of `target`.
+    """Unpack a source distribution into `target`, without its top-level directory. Nothing in it is executed, and
+    nothing is written outside `target`.
     """
     target.mkdir(parents=True)
     with tarfile.open(archive) as tar:
@@ -64,7 +64,7 @@ def unpack(archive: Path, target: Path) -> None:
                 member.name = below
                 members.append(member)
         if sum(member.size for member in members) > _UNPACKED_BYTES:
-            raise InstanceUnusable(f"{archive.name} holds more than {_UNPACKED_BYTES >> 20} MiB")
+            raise InstanceUnusable(f"{archive.name} contains more than {_UNPACKED_BYTES >> 20} MiB")
         tar.extractall(target, members, filter="data")
 
 
@@ -85,7 +85,7 @@ def _find_file(name: str, version: str) -> _IndexFile:
 
 
 def _index_url() -> str:
-    """The index that pip uses here."""
+    """Return the index that pip uses on this host."""
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
@@ -95,10 +95,10 @@ def _index_url() -> str:
 
 def _download(url: str, accept: str = "*/*") -> bytes:
     if not url.startswith(("https://", "http://")):
-        raise InstanceUnusable(f"{url} is no address of a package index")
+        raise InstanceUnusable(f"{url} is not the address of a package index")
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=_WAIT_S) as answer:
             content: bytes = answer.read()
     except (OSError, urllib.error.URLError) as error:
-        raise InstanceUnusable(f"{url} cannot be had: {error}") from error
+        raise InstanceUnusable(f"{url} cannot be downloaded: {error}") from error
     return content

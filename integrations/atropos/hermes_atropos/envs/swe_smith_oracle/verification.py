@@ -1,4 +1,4 @@
-"""The driver's side of the verifier: runs it in a slot, and judges by what it tells over the result of the call."""
+"""The driver's side of the verifier: runs it in a slot and reads its report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hermes_exec.results import RunResult
 
 VERIFIER = Path(__file__).with_name("verifier.py")
 VERIFIER_PATH = "check/verifier.py"
-"""Where it stands, below the work directory of a slot."""
+"""The path of the verifier, relative to the work directory of a slot."""
 CHUNK = 50
 _REPORT_BYTES = 8 << 20
 _OUTPUT_CHARS = 500
@@ -22,8 +22,8 @@ _OUTPUT_CHARS = 500
 
 @dataclass(frozen=True)
 class TestRunReport:
-    """What the tests did, with the end of what they `printed`. Where `complete` is False the verifier told nothing, for
-    the reason in `why`: the outcomes are then those of the chunks before.
+    """The outcomes of a test run and the end of its output (`printed`). If `complete` is False, the verifier sent no
+    report because of `why`, and the outcomes come from earlier chunks.
     """
 
     outcomes: Mapping[str, str]
@@ -34,7 +34,7 @@ class TestRunReport:
     printed: str = ""
 
     def list_failed(self, expected: Sequence[str]) -> list[str]:
-        """Those of the expected tests that did not pass: that failed, were skipped, or were not there."""
+        """Return the expected tests that did not pass: failed, skipped or missing ones."""
         return [test for test in expected if self.outcomes.get(test) != "passed"]
 
 
@@ -47,10 +47,13 @@ async def run_tests(
     arguments: Sequence[str] = (),
     run_all: bool = False,
 ) -> TestRunReport:
-    """Run tests (None: all that there are) in chunks of 50, in `repo` below the slot's work directory, and stop at the
-    first chunk that has one that did not pass unless `run_all` is set. `timeout_s` is for the whole.
+    """Run tests (None: all tests) in chunks of 50, in `repo` below the slot's work directory.
 
-    Raises ExecError when the slot is lost.
+    Stop after the first chunk with a test that did not pass, unless `run_all` is set. `timeout_s` applies to the whole
+    run.
+
+    Raises:
+        ExecError: If the slot is lost.
     """
     started = time.monotonic()
     outcomes: dict[str, str] = {}
@@ -87,11 +90,11 @@ async def _run_chunk(
 
 
 def read_report(result: RunResult, nonce: str) -> TestRunReport | str:
-    """What a run of the verifier told, or why it told nothing. Only a report with its nonce, from a run that ended by
-    itself, counts.
+    """Return the report of a verifier run, or the reason why there is none. A report counts only if it has the nonce
+    and the verifier exited by itself.
     """
     if result.timed_out:
-        return f"the tests took longer than their time; they printed: {result.stderr[-_OUTPUT_CHARS:]}"
+        return f"the tests exceeded their time limit; they printed: {result.stderr[-_OUTPUT_CHARS:]}"
     if result.exit_code != 0 or result.stdout_dropped_bytes:
         return f"the tests ended with exit code {result.exit_code}; they printed: {result.stderr[-_OUTPUT_CHARS:]}"
     try:
@@ -102,5 +105,5 @@ def read_report(result: RunResult, nonce: str) -> TestRunReport | str:
     except (ValueError, TypeError, KeyError, AttributeError):
         return f"the verifier ended without a report; the tests printed: {result.stderr[-_OUTPUT_CHARS:]}"
     if report_nonce != nonce:
-        return "the report has not the number of its request"
+        return "the report does not have the nonce of its request"
     return TestRunReport(outcomes, messages, printed=result.stderr[-_OUTPUT_CHARS:].strip())

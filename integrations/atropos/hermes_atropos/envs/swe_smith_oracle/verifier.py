@@ -1,8 +1,8 @@
-"""Runs tests in a slot and tells what became of each: put into the slot as it is, and run by its Python with -I.
+"""Runs tests in a slot and reports the outcome of each. The file is copied into the slot and run by its Python with -I.
 
-Reads a request from standard input: `nonce`, `root` (the directory of the tests), `tests` (their ids; None: all that
-there are), `arguments` of pytest. Writes one line of JSON to standard output: `nonce`, `exit` of pytest, `outcomes`
-(test id to passed, failed, skipped) and `messages` of those that failed. What tests print goes to standard error.
+Reads a request from standard input: `nonce`, `root` (the directory of the tests), `tests` (their ids; None: all tests)
+and `arguments` for pytest. Writes one line of JSON to standard output: `nonce`, `exit` of pytest, `outcomes` (test id
+to passed, failed or skipped) and `messages` of the failed tests. Output of the tests goes to standard error.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the verifier imports pytest when its standard output is safe
+if TYPE_CHECKING:  # the verifier imports pytest only after it has secured its standard output
     import pytest
 
 _MESSAGE_CHARS = 300
 
 
 class Outcomes:
-    """A plugin of pytest that keeps what became of each test, and leaves out those that were not asked for."""
+    """A pytest plugin that records the outcome of each test and deselects tests that were not requested."""
 
     def __init__(self, wanted: frozenset[str] | None) -> None:
         self.wanted = wanted
@@ -28,13 +28,13 @@ class Outcomes:
         self.messages: dict[str, str] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Keep the tests that were asked for."""
+        """Keep only the requested tests."""
         if self.wanted is not None:
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self.wanted])
             items[:] = [item for item in items if item.nodeid in self.wanted]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note how a phase of a test ended: one that failed in any phase has failed."""
+        """Record the outcome of one phase of a test. A test fails if any phase fails."""
         before = self.outcomes.get(report.nodeid)
         if report.failed:
             self.outcomes[report.nodeid] = "failed"
@@ -78,9 +78,9 @@ def main() -> None:
     while data:
         data = data[os.write(answer, data) :]
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # tests may have put anything in their place
+        with contextlib.suppress(Exception):  # tests may have replaced them with anything
             stream.flush()
-    os._exit(0)  # threads that tests left do not keep this from its end
+    os._exit(0)  # does not wait for threads that the tests started
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wheels for the Python of the slots, downloaded once on the driver's host; nothing of a package is run for it."""
+"""Wheels for the Python of the slots, downloaded once on the driver's host without running code of a package."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ libc, version = platform.libc_ver()
 print(json.dumps([sys.version_info[:2], sysconfig.get_platform(), version if libc == "glibc" else ""]))
 """
 _BUILD_REQUIREMENTS = ("setuptools", "wheel", "editables")
-"""What build backends ask for besides what the repository names, the last one for editable installs."""
+"""Requirements of build backends besides the repository's own. The last one is for editable installs."""
 _DOWNLOAD_S = 600.0
 
 
 @dataclass(frozen=True)
 class SlotPython:
-    """The Python of the slots: version, platform, and version of glibc (empty: another libc)."""
+    """The Python of the slots: version, platform and glibc version (empty: another libc)."""
 
     version: tuple[int, int]
     platform: str
@@ -38,7 +38,7 @@ class SlotPython:
         return f"python{self.version[0]}.{self.version[1]}"
 
     def tags(self) -> list[str]:
-        """The platforms whose wheels it takes."""
+        """Return the platform tags of compatible wheels."""
         system, _, machine = self.platform.partition("-")
         if system != "linux":
             return [re.sub(r"[-.]", "_", self.platform)]
@@ -50,10 +50,10 @@ class SlotPython:
 
 
 def fetch_wheels(requirements: Sequence[str], python: SlotPython, cache: Path) -> Path:
-    """A directory of this host with wheels of pip and of all that these requirements need. Blocks.
+    """Return a local directory with wheels of pip and of everything that these requirements need. Blocks.
 
     Raises:
-        InstanceUnusable: there are none for the slots' Python.
+        InstanceUnusable: If there are none for the slots' Python.
     """
     wanted = sorted({"pip", *requirements, *(("tomli", "exceptiongroup") if python.version < (3, 11) else ())})
     target = cache / "wheels" / digest(wanted, python.version, python.platform, python.glibc)
@@ -83,10 +83,11 @@ def fetch_wheels(requirements: Sequence[str], python: SlotPython, cache: Path) -
 
 
 def read_requirements(tree: Path) -> list[str]:
-    """What a repository says that it needs to be built and to run, as far as it can be read without running anything.
+    """Return the declared build and runtime requirements of a repository, as far as they can be read without running
+    code.
 
     Raises:
-        InstanceUnusable: its pyproject.toml cannot be read.
+        InstanceUnusable: If its pyproject.toml cannot be read.
     """
     needed = list(_BUILD_REQUIREMENTS)
     project: dict[str, object] = {}

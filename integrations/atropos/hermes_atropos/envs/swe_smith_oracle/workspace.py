@@ -1,4 +1,4 @@
-"""What the slots of an instance hold: made and proven once in a slot of its own, before any model works on it."""
+"""The contents of an instance's slots: prepared and proven once in a separate slot, before any model works on them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ for pth in sorted(site.glob("*.pth")):
 roots = list(dict.fromkeys(os.path.relpath(root, site) for root in roots))
 (site / "_repo.pth").write_text("".join(root + "\\n" for root in roots))
 """
-"""Has the package found by paths relative to the environment: slots of one image may have other work directories."""
+"""A program that rewrites the package's path relative to the environment, because slots of one image may have different
+work directories.
+"""
 
 
 @dataclass(frozen=True)
 class PreparationSettings:
-    """How instances are prepared and tested; see `SweSmithOracleConfig`."""
+    """The settings for preparing and testing instances; see `SweSmithOracleConfig`."""
 
     cache: Path = field(default_factory=lambda: default_cache_dir("swe_smith_oracle"))
     base_url: str = "https://github.com"
@@ -64,7 +66,7 @@ class PreparationSettings:
 
 @dataclass(frozen=True)
 class PreparedInstance:
-    """An instance, and the directories of this host that its slots are filled with."""
+    """An instance and the local directories that are copied into its slots."""
 
     instance: Instance
     trees: Trees
@@ -73,37 +75,37 @@ class PreparedInstance:
 
     @property
     def files(self) -> dict[str, Path]:
-        """What a slot begins with."""
+        """The files of a slot at the start."""
         return {REPO: self.trees.start, VENV: self.venv}
 
     @property
     def check_files(self) -> dict[str, bytes]:
-        """What is put in for scoring."""
+        """The files that are added for scoring."""
         return {VERIFIER_PATH: VERIFIER.read_bytes()}
 
     @property
     def keep(self) -> tuple[str, ...]:
-        """The files whose content is the model's work."""
+        """The files that hold the model's work."""
         return tuple(f"{REPO}/{name}" for name in self.trees.sources)
 
     @property
     def setup_command(self) -> str:
-        """The command that completes the environment in a slot; it takes a tenth of a second."""
+        """The command that completes the virtual environment in a slot. It takes a tenth of a second."""
         return venv_command(self.settings)
 
 
 def venv_command(settings: PreparationSettings) -> str:
-    """The command that makes the environment, around the packages that are there."""
+    """Return the command that creates the virtual environment around the packages in it."""
     return f"{shlex.quote(settings.python)} -m venv --without-pip {VENV}"
 
 
 def slot_python() -> tuple[str, ...]:
-    """The program that runs in the environment."""
+    """Return the command that runs Python in the virtual environment."""
     return (f"{VENV}/bin/python",)
 
 
 class Workspaces:
-    """Prepares instances, each once; what is made stays on this host for later processes."""
+    """Prepares instances, each once. The results stay on this host for later processes."""
 
     def __init__(self, pool: SandboxPool, settings: PreparationSettings, *, image: str | None = None) -> None:
         self._pool, self._settings, self._image = pool, settings, image
@@ -112,10 +114,12 @@ class Workspaces:
         self._lock = anyio.Lock()
 
     async def prepare(self, instance: Instance) -> PreparedInstance:
-        """The instance, ready to be worked on and proven: with its solution all of its tests pass, without it those of
-        FAIL_TO_PASS fail.
+        """Return the instance, prepared and proven: all its tests pass with the solution, and FAIL_TO_PASS fail without
+        it.
 
-        Raises InstanceUnusable, and ExecError when no slot can be had.
+        Raises:
+            InstanceUnusable: If the instance cannot be prepared or proven.
+            ExecError: If there is no slot.
         """
         async with self._lock:
             prepared = self._ready.get(instance.instance_id)
@@ -141,8 +145,8 @@ class Workspaces:
         return prepared
 
     async def ensure_environment(self, origin: str, tree: Path, version: str | None = None) -> Path:
-        """The directory of an environment with a repository's package (editable), pytest and what they need; it is
-        installed in a slot where it is missing, for a package's build is code of strangers.
+        """Return the directory of a virtual environment with a repository's package (editable), pytest and their
+        requirements. If it is missing, install it in a slot, because building a package runs untrusted code.
         """
         settings = self._settings
         python = self._python = self._python or await self._probe()
@@ -183,7 +187,7 @@ async def _install(slot: Slot, settings: PreparationSettings, version: str | Non
     pip = next(entry.name for entry in await slot.files.list("wheels") if entry.name.startswith("pip-"))
     offline = ["--no-index", "--find-links", "wheels"] if settings.wheels == "offline" else []
     install = [f"wheels/{pip}/pip", "install", "--quiet", "--no-input", *offline, "-e", f"./{REPO}"]
-    # A version that comes from the history would not be found: there is none.
+    # A version cannot be derived from the git history, because there is none.
     env = {} if version is None else {"SETUPTOOLS_SCM_PRETEND_VERSION": version}
     site = f"{VENV}/lib/{python.name}/site-packages"
     for command in (
@@ -200,7 +204,7 @@ async def _install(slot: Slot, settings: PreparationSettings, version: str | Non
 
 
 async def fill_slot(slot: Slot, prepared: PreparedInstance, *, solved: bool) -> None:
-    """Bring an instance into an empty slot, with its solution or without, and the verifier."""
+    """Copy an instance, with or without its solution, and the verifier into an empty slot."""
     for path, directory in prepared.files.items():
         await slot.files.upload(directory, path)
     for path, content in prepared.check_files.items():
@@ -242,20 +246,22 @@ async def _prove(slot: Slot, prepared: PreparedInstance) -> None:
     done = await run_instance_tests(slot, prepared, expected)
     wrong = done.list_failed(expected)
     if not done.complete:
-        raise InstanceUnusable(f"its tests cannot be run here: {done.why}")
+        raise InstanceUnusable(f"its tests cannot run here: {done.why}")
     if wrong:
         when = "with the solution" if solution else "at the start"
-        failure = done.messages.get(wrong[0]) or done.outcomes.get(wrong[0], "it is not there")
+        failure = done.messages.get(wrong[0]) or done.outcomes.get(wrong[0], "it is missing")
         raise InstanceUnusable(f"{wrong[0]} does not pass {when}: {failure}")
 
 
 async def judge(slot: Slot, prepared: PreparedInstance, tests: Sequence[str]) -> Verdict:
-    """The verdict on the work in a slot, which holds the verifier: 1.0 when every test passed, else 0.0.
+    """Return the verdict on the work in a slot that holds the verifier: 1.0 if every test passed, else 0.0.
 
-    Where the tests gave no report (they hang, or end their process) the slot is reset, and the verifier is run on the
-    solution: when that works, it was the work's doing.
+    If the tests did not report (they hang or end their process), the slot is reset and the verifier is run on the
+    solution. If that works, the model's work was the cause.
 
-    Raises CheckFailed when that does not work either, and ExecError when the slot is lost.
+    Raises:
+        CheckFailed: If the verifier does not work with the solution either.
+        ExecError: If the slot is lost.
     """
     done = await run_instance_tests(slot, prepared, tests)
     failed = done.list_failed(tests)
@@ -274,6 +280,6 @@ async def judge(slot: Slot, prepared: PreparedInstance, tests: Sequence[str]) ->
 
 
 def problem_text(instance: Instance, mode: str) -> str:
-    """The text of the task, with the dataset's `text` where the mode asks for it."""
+    """Return the problem statement, followed by the dataset's `text` if the mode asks for it."""
     with_text = mode != "problem_statement" and bool(instance.text)
     return f"{instance.problem_statement}\n\n{instance.text}" if with_text else instance.problem_statement

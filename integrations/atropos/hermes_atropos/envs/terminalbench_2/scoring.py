@@ -1,4 +1,4 @@
-"""The score of a task: its tests are brought in after the model is done, and its own script says what came of them."""
+"""Scoring of a task. Its tests are uploaded after the episode, and its own script writes the reward."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ _SIGKILL = 9
 
 
 async def find_shell(exec_tool: ExecTool) -> dict[str, str]:
-    """The bash of a slot that nobody has worked in: path and SHA-256. Raises ConfigError when the image has none."""
+    """Return the bash of an untouched slot: its path and SHA-256.
+
+    Raises:
+        ConfigError: If the image has no bash.
+    """
     done = await exec_tool("terminal", {"command": _PROBE})
     digest, _, path = done.output.strip().partition("  ")
     if not done.success or len(digest) != 64 or not path.startswith("/"):
@@ -35,11 +39,13 @@ async def find_shell(exec_tool: ExecTool) -> dict[str, str]:
 
 
 async def score_task(slot: Slot, task: TerminalBenchTask, shell: dict[str, str], timeout_s: float) -> Verdict:
-    """What `/tests/test.sh` wrote to `/logs/verifier/reward.txt`, else 1.0 when it ends with 0.
+    """Return the reward that `/tests/test.sh` wrote to `/logs/verifier/reward.txt`, else 1.0 if it exited with 0.
 
-    What the model left in either place is taken away before. A bash that is not the one of the beginning is the model's
-    doing: 0.0. So is a script that takes longer than `timeout_s` or is killed, and is not without the model's work.
-    Raises CheckFailed when it is.
+    Files of the model in either place are removed first. The reward is 0.0 if the bash was replaced, or if the script
+    exceeds `timeout_s` or is killed because of the model's work.
+
+    Raises:
+        CheckFailed: If the script fails in the same way without the model's work.
     """
     return await score_with_control(slot, lambda: _score(slot, task, shell, timeout_s))
 
@@ -53,7 +59,7 @@ async def _score(slot: Slot, task: TerminalBenchTask, shell: dict[str, str], tim
     except OSError as error:
         if isinstance(error, (ExecError, TimeoutError)):
             raise
-        return Verdict(0.0, solved=False, output=f"the tests could not be put in: {error}")
+        return Verdict(0.0, solved=False, output=f"the tests could not be uploaded: {error}")
     (bash,) = shell
     result = await slot.run(
         [bash, "--noprofile", "--norc", f"{TESTS}/test.sh"],
@@ -65,7 +71,7 @@ async def _score(slot: Slot, task: TerminalBenchTask, shell: dict[str, str], tim
         raise CheckFailed(f"the tests took longer than {timeout_s:g} s; they printed: {result.output[-500:]}")
     if result.signal == _SIGKILL:
         raise CheckFailed(f"the tests were killed; they printed: {result.output[-500:]}")
-    # What the tests left must not write the reward after them.
+    # Processes that the tests left behind must not write the reward.
     await slot.kill_all()
     file_reward = await _read_reward(slot)
     reward = float(result.ok) if file_reward is None else file_reward
@@ -99,11 +105,11 @@ def _write_tests(task: TerminalBenchTask, directory: Path) -> None:
         script.write_text(task.test_sh, "utf-8")
         script.chmod(0o755)
     if not (directory / "test.sh").is_file():
-        raise ConfigError(f"{where}: there is no test.sh")
+        raise ConfigError(f"{where}: test.sh is missing")
 
 
 async def _clear(slot: Slot, path: str) -> None:
-    """Take away what is at a path. A directory of the image's root may have to stay: then it is emptied."""
+    """Remove a path. A directory that cannot be removed from the root of the image is emptied instead."""
     try:
         await slot.files.remove(path, recursive=True, missing_ok=True)
     except OSError as error:
@@ -116,7 +122,7 @@ async def _clear(slot: Slot, path: str) -> None:
 
 
 async def _read_reward(slot: Slot) -> float | None:
-    """The number in the file; None where there is none, or what stands there is no number from 0 to 1."""
+    """Return the number in the reward file, or None if there is no number from 0 to 1."""
     try:
         facts = await slot.files.stat(REWARD, follow=False)
         if not facts.is_file or facts.size > _REWARD_BYTES:

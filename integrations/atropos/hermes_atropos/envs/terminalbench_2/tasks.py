@@ -1,6 +1,6 @@
-"""Tasks of TerminalBench: rows of the public data set, and the readable directories that rows are packed from.
+"""Tasks of TerminalBench: rows of the public dataset, and readable directories that can be packed into rows.
 
-`python -m hermes_atropos.envs.terminalbench_2.tasks DIRECTORY` prints the tasks below a directory as rows of JSON.
+`python -m hermes_atropos.envs.terminalbench_2.tasks DIRECTORY` prints the tasks in a directory as rows of JSON.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hermes_atropos.task_images import archive_directory
 from hermes_exec import ConfigError
 
 UNPACKED_BYTES = 512 << 20
-"""The most that one archive of a row may hold."""
+"""The maximum size of one archive of a row when unpacked."""
 MEMBERS = 20_000
 
 
 @dataclass(frozen=True)
 class TerminalBenchTask:
-    """A task: what the model is told, where, and the archives (tar.gz) of its definition and its tests."""
+    """A task: the instruction, the image, and the archives (tar.gz) of its definition and its tests."""
 
     name: str
     category: str
@@ -44,7 +44,11 @@ class TerminalBenchTask:
 
 
 def parse_task(row: Mapping[str, Any], where: str) -> TerminalBenchTask:
-    """The task in a row. Raises ConfigError that names row and field."""
+    """Return the task in a row.
+
+    Raises:
+        ConfigError: If a field is wrong; the message names the row and the field.
+    """
     name = datasets.read_field(row, "task_name", str, where)
     where = f"{where} ({name})"
     task = TerminalBenchTask(
@@ -57,14 +61,14 @@ def parse_task(row: Mapping[str, Any], where: str) -> TerminalBenchTask:
         test_sh=datasets.read_field(row, "test_sh", str, where, ""),
     )
     if not task.image and not task.environment_tar:
-        raise ConfigError(f"{where}: it has neither docker_image nor environment_tar")
+        raise ConfigError(f"{where}: neither docker_image nor environment_tar is set")
     if not task.test_sh and not task.tests_tar:
-        raise ConfigError(f"{where}: it has neither test_sh nor tests_tar")
+        raise ConfigError(f"{where}: neither test_sh nor tests_tar is set")
     return task
 
 
 def load_tasks(dataset: str, split: str) -> list[TerminalBenchTask]:
-    """All tasks of a data set; `shipped` and a directory of readable tasks are packed first; blocking."""
+    """Return all tasks of a dataset. `shipped` and directories of readable tasks are packed first. Blocks."""
     directory = (
         datasets.data_directory("terminalbench_2") if dataset == datasets.SHIPPED else Path(dataset).expanduser()
     )
@@ -76,10 +80,10 @@ def load_tasks(dataset: str, split: str) -> list[TerminalBenchTask]:
 
 
 def pack_tasks(directory: Path) -> list[dict[str, Any]]:
-    """The tasks below a directory as rows; the same ones for the same content.
+    """Return the tasks in a directory as rows. The same content gives the same rows.
 
-    A task is a directory with `instruction.md`, `task.json` (`category`, and `docker_image` where the image is one of a
-    registry), `environment/` with a Dockerfile, and `tests/` with `test.sh`. What else it holds is left out.
+    A task is a directory with `instruction.md`, `task.json` (`category`, and `docker_image` if the image is in a
+    registry), `environment/` with a Dockerfile, and `tests/` with `test.sh`. Other files are ignored.
     """
     rows = []
     for path in sorted(directory.glob("*/instruction.md")):
@@ -103,10 +107,11 @@ def pack_tasks(directory: Path) -> list[dict[str, Any]]:
 
 
 def unpack(archive: bytes, target: Path, where: str) -> None:
-    """Unpack an archive of a row into a new directory; blocking.
+    """Unpack an archive of a row into a new directory. Blocks.
 
-    Raises ConfigError for one that leads out of the directory, by names or by links, that holds devices, or that holds
-    more than UNPACKED_BYTES or MEMBERS; nothing of it is outside of the directory then.
+    Raises:
+        ConfigError: If the archive leaves the directory by names or links, contains devices, or exceeds UNPACKED_BYTES
+            or MEMBERS. Nothing is written outside the directory.
     """
     target.mkdir(parents=True)
     try:
@@ -115,7 +120,9 @@ def unpack(archive: bytes, target: Path, where: str) -> None:
             for number, member in enumerate(source, 1):
                 total += member.size
                 if total > UNPACKED_BYTES or number > MEMBERS:
-                    raise ConfigError(f"{where}: the archive holds more than {UNPACKED_BYTES} bytes or {MEMBERS} files")
+                    raise ConfigError(
+                        f"{where}: the archive contains more than {UNPACKED_BYTES} bytes or {MEMBERS} files"
+                    )
                 source.extract(member, target, set_attrs=True, filter="data")
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         if isinstance(error, ConfigError):
@@ -124,7 +131,7 @@ def unpack(archive: bytes, target: Path, where: str) -> None:
 
 
 def environment_directory(task: TerminalBenchTask, cache: Path) -> Path:
-    """The directory of the task's definition, unpacked once by content; blocking."""
+    """Return the directory of the task's definition, which is unpacked once per content. Blocks."""
     target = cache / f"{task.name}-{hashlib.sha256(task.environment_tar).hexdigest()[:16]}"
     where = f"{task.name}: environment_tar"
     root = make_once(target, lambda path: unpack(task.environment_tar, path, where))
@@ -133,7 +140,7 @@ def environment_directory(task: TerminalBenchTask, cache: Path) -> Path:
 
 
 def find_workdir(task: TerminalBenchTask) -> str | None:
-    """The last WORKDIR of the task's Dockerfile, for backends that do not know the image's; else None."""
+    """Return the last WORKDIR of the task's Dockerfile, or None. For backends that do not know the image's."""
     if not task.environment_tar:
         return None
     with tempfile.TemporaryDirectory(prefix="hermes-exec-environment-") as scratch:
