@@ -323,7 +323,7 @@ async def test_toolsets_are_drawn_for_each_prompt_and_what_has_no_tool_is_told_o
     [
         ({"distribution": "terminal_taks"}, "did you mean 'terminal_tasks'"),
         ({"distribution": "terminal_tasks", "strict": True}, "without a tool here: web"),
-        ({"distribution": "minimal"}, "no toolset that has a tool here to 1 of 1 prompts"),
+        ({"distribution": "minimal"}, "no toolset with an available tool for 1 of 1 prompts"),
         ({"toolsets": ("terminal", "web"), "strict": True}, "'web' has no tool here"),
     ],
 )

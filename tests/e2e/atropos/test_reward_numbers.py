@@ -97,7 +97,7 @@ def test_evaluation_ends_with_the_first_reward_that_is_not_finite(tokenizer: Pat
     with serving(PolicyServer(load(tokenizer), solve)) as server:
         code, said = run("evaluate", *flags(tokenizer, server.url, *more), name=program(tmp_path, REWARDS))
     assert code == 2, said
-    assert "CountedEnv.compute_reward: a reward is a finite number" in said
+    assert "CountedEnv.compute_reward: a reward must be a finite number" in said
     lines = read_groups(tmp_path / "samples.jsonl")
     assert [line["reward"] for line in lines] == [0.25, 1.0, None]
     assert len(server.bodies) == 3 * 3
@@ -164,7 +164,9 @@ async def test_reward_of_an_older_environment_is_checked(given: Any, tokenizer: 
 
     with serving(PolicyServer(load(tokenizer), solve)) as server:
         env = make_env(Older, tokenizer, server.url, data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
-        with pytest.raises(EnvironmentStopped, match=r"Older\.verify_and_score_trajectory: (it returns|a reward is)"):
+        with pytest.raises(
+            EnvironmentStopped, match=r"Older\.verify_and_score_trajectory: (it must return|a reward must)"
+        ):
             await process(env, 1)
 
 

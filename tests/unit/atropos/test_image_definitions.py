@@ -150,7 +150,7 @@ async def test_a_definition_is_taken_as_it_is_where_it_can_be(tmp_path: Path) ->
     images = TaskImages("singularity", default_base="d", cache=tmp_path / "cache")
     assert await images.resolve(tmp_path) == SlotRequest(str(tmp_path / "container.def"), "/home/user")
     assert images.refusal(tmp_path) == ""
-    assert "which the backend 'ssh' cannot have" in TaskImages("ssh", default_base="d").refusal(tmp_path)
+    assert "which the backend 'ssh' does not support" in TaskImages("ssh", default_base="d").refusal(tmp_path)
 
 
 async def test_what_docker_builds(tmp_path: Path) -> None:

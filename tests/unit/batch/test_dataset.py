@@ -49,7 +49,7 @@ def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> 
         ('{"prompt": "a", "id": true}', "line 2: id"),
         ('{"prompt": "a", "id": 1.5}', "line 2: id"),
         ('{"prompt": "a", "metadata": ["x"]}', "line 2: metadata"),
-        ('{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}', "line 2: prompt and messages: one of them"),
+        ('{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}', "line 2: give either prompt or messages"),
         ('{"prompt": ""}', "line 2: prompt"),
         ('{"prompt": " \\n"}', "line 2: prompt: is blank"),
         ('{"prompt": 3}', "line 2: prompt"),

@@ -249,7 +249,7 @@ async def outcome(task: EndlessTask, test: str, steps: Sequence[Step] = NULL, ti
     ("test", "why"),
     [
         ("import no_such_module_here\n", "no_such_module_here"),
-        ("", "cannot be run"),
+        ("", "cannot run"),
         ("def test_it(:\n", "SyntaxError"),
         ("import time\n\n\ndef test_it():\n    time.sleep(60)\n", "longer than 3 s"),
         ("import os\n\n\ndef test_it():\n    os.kill(os.getpid(), 9)\n", "signal 9"),

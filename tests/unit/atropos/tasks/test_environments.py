@@ -42,7 +42,7 @@ async def test_endless_terminals_asks_for_the_machine_to_be_scored() -> None:
     ("options", "why"),
     [
         ({"backend": "docker", "slots_per_sandbox": 2}, "network false, or slots_per_sandbox 1"),
-        ({"backend": "singularity", "slots_per_sandbox": 1, "network": True}, "say --env.network false"),
+        ({"backend": "singularity", "slots_per_sandbox": 1, "network": True}, "set --env.network false"),
         ({"backend": "singularity", "slots_per_sandbox": 1}, None),
         ({"backend": "docker"}, None),
         ({"backend": "docker", "slots_per_sandbox": 2, "network": False}, None),

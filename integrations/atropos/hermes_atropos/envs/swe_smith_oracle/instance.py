@@ -33,9 +33,9 @@ class Sdist:
 class Instance:
     """A row of the dataset in the format of SWE-smith.
 
-    `patch` adds the bug to `base_commit`, or removes it if reversed from a commit that already has the bug. It is empty
-    if the dataset has none; then no solution is known. `sdist` is the source distribution of which `base_commit` is
-    made, if it is not a commit of a repository.
+    `patch` adds the bug to `base_commit`, or is the patch that added it if `base_commit` already has the bug. It is
+    empty if the dataset has none; then no solution is known. `sdist` is the source of `base_commit` if that is not a
+    commit of a repository that can be cloned.
     """
 
     instance_id: str
