@@ -235,7 +235,7 @@ class RolloutScheduler(Generic[ItemT]):
         return why is not None
 
     def watch_scores(self, scores: Sequence[float]) -> bool:
-        """Count a group of equal scores and return False if the settings let atroposlib drop it."""
+        """Return True if atroposlib keeps the group. Count it and return False if it drops equal scores."""
         if not self._env.config.ensure_scores_are_not_same or len(set(scores)) > 1:
             self._same_scores = 0
             return True

@@ -56,7 +56,7 @@ class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
         return _INSTRUCTION + str(item["question"])
 
     def sandbox_spec(self, item: dict[str, Any]) -> SandboxSpec:
-        """Return a spec that keeps the slot, because nothing in it is checked."""
+        """Return a spec that scores in the same slot, because nothing in it is checked."""
         return SandboxSpec(score_in="slot")
 
     async def compute_reward(self, item: dict[str, Any], result: Episode, ctx: ToolContext) -> float:
