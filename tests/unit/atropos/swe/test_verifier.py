@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER, TestRunReport, read_report
+from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER, VerifierReport, read_report
 from hermes_exec.results import RunResult
 
 TESTS = """
@@ -79,7 +79,7 @@ def test_every_test_is_told_under_its_id(tmp_path: Path) -> None:
 def test_what_is_asked_for_and_not_there_is_not_told(tmp_path: Path) -> None:
     report = verified(tmp_path, ["test_it.py::test_none", "test_it.py::test_odd[a b]", "test_gone.py::test_a"])
     assert report["outcomes"] == {}
-    assert TestRunReport(report["outcomes"]).list_failed(["test_gone.py::test_a"]) == ["test_gone.py::test_a"]
+    assert VerifierReport(report["outcomes"]).list_failed(["test_gone.py::test_a"]) == ["test_gone.py::test_a"]
 
 
 FITS = b'{"nonce": "n", "outcomes": {}, "messages": {}}'
@@ -107,5 +107,5 @@ def test_no_other_report_counts(data: bytes, more: dict[str, Any], words: str) -
 
 
 def test_only_a_pass_is_a_pass() -> None:
-    tests = TestRunReport({"a": "passed", "b": "skipped", "c": "failed"})
+    tests = VerifierReport({"a": "passed", "b": "skipped", "c": "failed"})
     assert tests.list_failed(["a", "b", "c", "d"]) == ["b", "c", "d"]

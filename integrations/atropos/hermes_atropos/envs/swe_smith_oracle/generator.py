@@ -22,7 +22,7 @@ from hermes_atropos.envs.swe_smith_oracle.git import apply
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, Sdist
 from hermes_atropos.envs.swe_smith_oracle.mutations import Mutation, find_mutations, function_source
 from hermes_atropos.envs.swe_smith_oracle.repository import sdist_tree, source_files
-from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER, VERIFIER_PATH, TestRunReport, run_tests
+from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER, VERIFIER_PATH, VerifierReport, run_tests
 from hermes_atropos.envs.swe_smith_oracle.workspace import (
     REPO,
     VENV,
@@ -171,7 +171,7 @@ class _PackageMutator:
         random.Random(f"{seed} {self._counts.package}").shuffle(candidates)
         return candidates
 
-    async def _run(self, tests: Sequence[str] | None, timeout_s: float) -> TestRunReport:
+    async def _run(self, tests: Sequence[str] | None, timeout_s: float) -> VerifierReport:
         done = await run_tests(
             self._slot, slot_python(), tests, timeout_s=timeout_s, arguments=self._settings.test_arguments
         )
@@ -201,7 +201,7 @@ class _PackageMutator:
         await self._check_patch(patch, candidate.file, before, after)
         return self._instance(candidate, patch, after, sorted(failing[0]), stable, runs[0])
 
-    def _is_useful(self, run: TestRunReport, stable: list[str]) -> bool:
+    def _is_useful(self, run: VerifierReport, stable: list[str]) -> bool:
         failing = len(run.list_failed(stable))
         if not run.complete:
             self._counts.hung += 1
@@ -231,7 +231,7 @@ class _PackageMutator:
                 raise InstanceUnusable(f"the patch for {file} does not restore it")
 
     def _instance(
-        self, candidate: Candidate, patch: str, after: bytes, failing: list[str], stable: list[str], run: TestRunReport
+        self, candidate: Candidate, patch: str, after: bytes, failing: list[str], stable: list[str], run: VerifierReport
     ) -> Instance:
         mutation = candidate.mutation
         name = f"{self._source.name}.{self._source.version}"
@@ -250,7 +250,7 @@ class _PackageMutator:
         )
 
 
-def _statement(candidate: Candidate, failing: list[str], run: TestRunReport) -> str:
+def _statement(candidate: Candidate, failing: list[str], run: VerifierReport) -> str:
     """Return the problem statement: the failing tests and the function to look at, but not the changed line."""
     listing = "".join(f"- `{test}`\n" for test in failing[:_NAMED_TESTS])
     if len(failing) > _NAMED_TESTS:

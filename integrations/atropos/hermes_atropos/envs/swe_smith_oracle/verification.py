@@ -21,7 +21,7 @@ _OUTPUT_CHARS = 500
 
 
 @dataclass(frozen=True)
-class TestRunReport:
+class VerifierReport:
     """The outcomes of a test run and the end of its output (`printed`). If `complete` is False, the verifier sent no
     report because of `why`, and the outcomes come from earlier chunks.
     """
@@ -46,7 +46,7 @@ async def run_tests(
     timeout_s: float,
     arguments: Sequence[str] = (),
     run_all: bool = False,
-) -> TestRunReport:
+) -> VerifierReport:
     """Run tests (None: all tests) in chunks of 50, in `repo` below the slot's work directory.
 
     Stop after the first chunk with a test that did not pass, unless `run_all` is set. `timeout_s` applies to the whole
@@ -65,18 +65,18 @@ async def run_tests(
         done = await _run_chunk(slot, python, chunk, max(0.1, left_s), arguments)
         seconds = time.monotonic() - started
         if isinstance(done, str):
-            return TestRunReport(outcomes, messages, complete=False, why=done, seconds=seconds)
+            return VerifierReport(outcomes, messages, complete=False, why=done, seconds=seconds)
         outcomes |= done.outcomes
         messages |= done.messages
         printed = done.printed
         if chunk is not None and done.list_failed(chunk) and not run_all:
             break
-    return TestRunReport(outcomes, messages, seconds=time.monotonic() - started, printed=printed)
+    return VerifierReport(outcomes, messages, seconds=time.monotonic() - started, printed=printed)
 
 
 async def _run_chunk(
     slot: Slot, python: Sequence[str], chunk: Sequence[str] | None, timeout_s: float, arguments: Sequence[str]
-) -> TestRunReport | str:
+) -> VerifierReport | str:
     nonce = secrets.token_hex(16)
     request = {"nonce": nonce, "root": "repo", "tests": chunk, "arguments": list(arguments)}
     result = await slot.run(
@@ -89,7 +89,7 @@ async def _run_chunk(
     return read_report(result, nonce)
 
 
-def read_report(result: RunResult, nonce: str) -> TestRunReport | str:
+def read_report(result: RunResult, nonce: str) -> VerifierReport | str:
     """Return the report of a verifier run, or the reason why there is none. A report counts only if it has the nonce
     and the verifier exited by itself.
     """
@@ -106,4 +106,4 @@ def read_report(result: RunResult, nonce: str) -> TestRunReport | str:
         return f"the verifier ended without a report; the tests printed: {result.stderr[-_OUTPUT_CHARS:]}"
     if report_nonce != nonce:
         return "the report does not have the nonce of its request"
-    return TestRunReport(outcomes, messages, printed=result.stderr[-_OUTPUT_CHARS:].strip())
+    return VerifierReport(outcomes, messages, printed=result.stderr[-_OUTPUT_CHARS:].strip())

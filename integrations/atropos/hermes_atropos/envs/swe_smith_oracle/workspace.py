@@ -16,7 +16,7 @@ from hermes_agent import CheckFailed, Verdict
 from hermes_atropos.cache import default_cache_dir, digest, file_name, make_once
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable
 from hermes_atropos.envs.swe_smith_oracle.repository import Trees, make_trees
-from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER, VERIFIER_PATH, TestRunReport, run_tests
+from hermes_atropos.envs.swe_smith_oracle.verification import VERIFIER, VERIFIER_PATH, VerifierReport, run_tests
 from hermes_atropos.envs.swe_smith_oracle.wheels import PROBE, SlotPython, fetch_wheels, read_requirements
 from hermes_exec import SandboxPool, Slot
 
@@ -218,7 +218,7 @@ async def fill_slot(slot: Slot, prepared: PreparedInstance, *, solved: bool) -> 
 
 async def run_instance_tests(
     slot: Slot, prepared: PreparedInstance, tests: Sequence[str], *, run_all: bool = False
-) -> TestRunReport:
+) -> VerifierReport:
     """Run tests of an instance in a slot that holds it."""
     settings = prepared.settings
     return await run_tests(
