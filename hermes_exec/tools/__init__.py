@@ -1,4 +1,4 @@
-"""Tool calls of a model, carried out in a slot: `Toolbox` and what belongs to it."""
+"""Tool calls of a model, executed in a slot: `Toolbox` and its options, results and host tools."""
 
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.json_reader import read_json

@@ -17,10 +17,11 @@ class ToolOptions:
     """Limits of the tools. Sizes are characters, times seconds."""
 
     result_limit_chars: int = 100_000
-    """Above it a result is written to a file in the slot and the model sees a preview. `read_file` bounds itself and
-    is exempt."""
+    """A longer result is written to a file in the slot, and the model sees a preview. `read_file` has its own limits
+    and is exempt.
+    """
     turn_limit_chars: int = 200_000
-    """What the results of one turn may have together (`Toolbox.fit_turn`)."""
+    """The limit for all results of one turn together (`Toolbox.fit_turn`)."""
     preview_chars: int = 1_500
     terminal_timeout_s: int = 180
     terminal_max_timeout_s: int = 600
@@ -30,27 +31,29 @@ class ToolOptions:
     skip_unchanged_reads: bool = True
     """Answer a repeated read of an unchanged range with a note instead of the text."""
     similarity_patch: bool = False
-    """Let `patch` also use the strategies that compare by likeness (block_anchor, context_aware)."""
+    """Let `patch` also use the strategies that accept similar lines (block_anchor, context_aware)."""
     search_timeout_s: float = 60.0
     process_wait_max_s: int = 180
     process_write_max_s: int = 10
-    """How long input for a background process waits for it to read."""
+    """The maximum wait for a background process to read its input."""
     max_running_processes: int = 64
     process_log_bytes: int = 1 << 20
     code_mode: CodeMode = "project"
     """How execute_code runs: `project` from the state of the terminal's session (its directory, variables, virtual
-    environment), `strict` in an empty directory with the slot's environment, `kernel` as `project` in one Python that
-    keeps its variables between calls."""
+    environment), `strict` in an empty directory with the slot's environment, `kernel` like `project`, but in one Python
+    process that keeps its variables between calls.
+    """
     code_timeout_s: int = 300
     code_max_calls: int = 50
-    """How many calls of tools one execute_code may make."""
+    """The maximum number of tool calls in one execute_code."""
     code_output_chars: int = 50_000
     code_error_chars: int = 10_000
     browser_changes: bool = False
-    """Give what an action of the browser changed in the snapshot with its result."""
+    """Add the changes of the snapshot to the result of a browser action."""
     native_images: bool = False
-    """The model sees images: browser_vision gives the screenshot itself, and execute_code up to four figures, beside
-    their paths in the slot."""
+    """The model accepts images: browser_vision returns the screenshot itself, and execute_code returns up to four
+    figures, each in addition to its path in the slot.
+    """
 
     def __post_init__(self) -> None:
         if self.code_mode not in get_args(CodeMode):
@@ -61,7 +64,11 @@ class ToolOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ToolOptions:
-        """From a mapping, such as a file has. Raises ConfigError for an unknown name or a wrong type."""
+        """Create options from a mapping, such as one read from a file.
+
+        Raises:
+            ConfigError: If a name is unknown or a value has the wrong type.
+        """
         defaults = vars(cls())
         for name, value in values.items():
             if name not in defaults:
@@ -72,8 +79,10 @@ class ToolOptions:
         return cls(**values)
 
     def for_context_window(self, window_chars: int) -> ToolOptions:
-        """These options with the result budgets scaled to a model's context window: 15 % a result (at least 8,000),
-        30 % a turn (at least 16,000), never above what is set here.
+        """Return these options with result limits scaled to a model's context window.
+
+        The limits are 15 % for a result (at least 8,000) and 30 % for a turn (at least 16,000), but never above the
+        limits of these options.
         """
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""The Toolbox: from a model's tool call to a result, in one slot; and its blocking face."""
+"""The Toolbox: executes a model's tool calls in one slot; and its blocking form."""
 
 from __future__ import annotations
 
@@ -46,22 +46,24 @@ from hermes_exec.tools.terminal import background, notices
 R = TypeVar("R")
 AroundCall = Callable[[str, Mapping[str, object], Callable[[], Awaitable[ToolResult]]], Awaitable[ToolResult]]
 DEFAULT_TOOLSETS = ("terminal", "file")
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Toolbox:
     """The tools of one slot for one model.
 
-    `toolsets` are names of toolsets (default `terminal` and `file`; `hermes-exec tools list` shows them), `tools` names
-    of single tools and host-side tools made with `@tool`; both may be given. `options` are the limits. A blocking slot
-    gives a blocking toolbox: the same names, values instead of awaitables.
+    `toolsets` are names of toolsets (default `terminal` and `file`; `hermes-exec tools list` shows them). `tools` are
+    names of single tools, and host-side tools made with `@tool`. Both may be given. `options` are the limits. A
+    blocking slot gives a blocking toolbox: the same names, values instead of awaitables.
 
-    The terminal is one shell session a Toolbox. Background processes belong to the slot: another Toolbox of the same
-    slot sees them, and closing a Toolbox ends nothing. Calls may run at the same time; commands of the session, and
-    writes of files, take turns in the order of their calls.
+    A Toolbox has one shell session for its terminal. Background processes belong to the slot: another Toolbox of the
+    same slot sees them, and closing a Toolbox ends none of them. Calls may run at the same time; commands of the
+    session and writes of files run one after the other, in the order of their calls.
 
-    Raises ConfigError for an unknown name, for a single tool that this package does not have, and when nothing would be
-    left. Tools that a toolset names and this package does not have are left out, and listed in `unavailable`.
+    Tools that a toolset names but this package does not have are left out and listed in `unavailable`.
+
+    Raises:
+        ConfigError: If a name is unknown, if this package does not have a tool of `tools`, or if no tool remains.
     """
 
     @overload
@@ -82,7 +84,7 @@ class Toolbox:
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
     ) -> BlockingToolbox: ...
-    def __new__(  # noqa: PYI034  (the overloads say what it gives)
+    def __new__(  # noqa: PYI034  (the overloads define the return type)
         cls,
         slot: Slot | hermes_exec.blocking.Slot,
         toolsets: Iterable[str] | None = None,
@@ -90,7 +92,9 @@ class Toolbox:
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
     ) -> Toolbox:
-        """Make the object, complete: there is no `__init__`, for what it takes depends on the kind of slot."""
+        """Create the complete object. There is no `__init__`, because the class depends on the slot
+        (blocking or not).
+        """
         if isinstance(slot, hermes_exec.blocking.Slot):
             return BlockingToolbox.over(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
         if not isinstance(slot, Slot):
@@ -131,13 +135,14 @@ class Toolbox:
         )
 
     around_calls_of_code: AroundCall | None = None
-    """What a call that code makes (execute_code) goes through: given the name, the arguments, and a function that makes
-    the call, it returns the result that the code gets. An agent's hooks and budgets are put here.
+    """A wrapper for calls that code makes (execute_code), used for an agent's hooks and budgets.
+
+    It receives the name, the arguments and a function that makes the call, and returns the result for the code.
     """
 
     @property
     def schemas(self) -> list[JsonObject]:
-        """The function schemas for the model (a copy: change it as you like)."""
+        """The function schemas for the model, as a copy that may be changed."""
         return copy.deepcopy(list(self._schemas.values()))
 
     @property
@@ -146,8 +151,9 @@ class Toolbox:
         return tuple(self._schemas)
 
     def reads_only(self, name: str) -> bool:
-        """Whether the tool of this name changes nothing, so that its calls may run side by side; False for a name that
-        is no tool of this Toolbox.
+        """Return whether the tool changes nothing, so its calls may run side by side.
+
+        False for a name that is not a tool of this Toolbox.
         """
         if name not in self._schemas:
             return False
@@ -156,12 +162,14 @@ class Toolbox:
     async def call(
         self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
     ) -> ToolResult:
-        """Carry out one tool call and return its result.
+        """Execute one tool call and return its result.
 
         `arguments` is a mapping or the model's JSON text; it is coerced and validated against the tool's schema.
-        `call_id` names the file of a result that is too long; one is made up without it. What the model did wrong is a
-        result with `error` and `error_kind`, as is any failure inside the slot. Raises the ExecError that happened to
-        the sandbox, the stream or the slot: such an error is never a result.
+        `call_id` names the file of a result that is too long; by default it is generated. A mistake of the model gives
+        a result with `error` and `error_kind`, and so does a failure inside the slot.
+
+        Raises:
+            ExecError: If the sandbox, the stream or the slot failed.
         """
         started = time.monotonic()
         call_id = call_id or "call_" + secrets.token_hex(8)
@@ -172,7 +180,7 @@ class Toolbox:
         return await budget.fit_result(self._state.slot, result, self._state.options)
 
     async def _call_from_code(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
-        """A call that code makes. Its result goes to the code whole."""
+        """Execute a call that code makes. The code gets the complete result."""
 
         async def make() -> ToolResult:
             state = self._state
@@ -207,30 +215,31 @@ class Toolbox:
         )
 
     async def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:
-        """Return the results of one turn within the budget of a turn: the largest are written to files in the slot
+        """Return the results of one turn within the limit of a turn: the largest are written to files in the slot
         first.
         """
         return await budget.fit_turn(self._state.slot, results, self._state.options, limit_chars)
 
     async def check_disk(self) -> None:
-        """Raise HostDiskFull where a disk was nearly full in a call, and that is not the doing of this slot."""
+        """Raise HostDiskFull if a disk was nearly full during a call and this slot is not the cause."""
         if self._state.slot.disk_full:
             await self._state.slot.check_disk()
 
     async def notices(self) -> list[Notice]:
-        """Return what `notify_on_complete` and `watch_patterns` have to tell since the last time. Pull: call it
-        before each turn of the model.
+        """Return the new notices of `notify_on_complete` and `watch_patterns`. Call it before each turn of
+        the model.
         """
         return await notices.collect(self._state, anyio.current_time)
 
     def forget_reads(self) -> None:
-        """Let read_file give unchanged text in full again; call it after earlier results were taken out of the
-        model's context.
+        """Make read_file return unchanged text in full again.
+
+        Call it after earlier results were removed from the model's context.
         """
         self._state.views.forget_pages()
 
     async def aclose(self) -> None:
-        """Close the shell session. Background processes live on with the slot."""
+        """Close the shell session. Background processes keep running with the slot."""
         await self._state.aclose()
 
     async def __aenter__(self) -> Self:
@@ -263,12 +272,12 @@ class Toolbox:
         except ToolFailure as failure:
             if failure.kind == NO_SPACE and not self._state.slot.disk_filled_by_others:
                 failure.message += REMOVE_FILES_HINT
-            if name.startswith("browser_"):  # as all results of these
+            if name.startswith("browser_"):  # all results of these tools have the field
                 failure.fields.setdefault("success", False)
             return Outcome(failure.data(), failure.kind)
         except (CommandFailed, OutputLimitExceeded) as error:
             return Outcome(ToolFailure("limit", str(error)).data(), "limit")
-        except ProcessLookupError:  # since it was listed, or had ended
+        except ProcessLookupError:  # the runner has forgotten the ended process
             return Outcome(ToolFailure("no_process", background.FORGOTTEN_MESSAGE).data(), "no_process")
         except ExecError as error:
             if error.cause is not ErrorCause.POLICY or isinstance(error, SandboxDied):
@@ -308,8 +317,9 @@ class Toolbox:
 
 
 class BlockingToolbox(Toolbox):
-    """What `Toolbox(slot)` gives for a blocking slot. `wrapped` is the Toolbox that does the work, `portal` the
-    thread that it works in.
+    """The result of `Toolbox(slot)` for a blocking slot.
+
+    `wrapped` is the Toolbox that does the work, `portal` the portal to its event loop.
     """
 
     wrapped: Toolbox
@@ -317,7 +327,7 @@ class BlockingToolbox(Toolbox):
 
     @classmethod
     def over(cls, toolbox: Toolbox, portal: BlockingPortal) -> BlockingToolbox:
-        """The blocking face of `toolbox`, whose calls run in the event loop of `portal`."""
+        """Return a blocking form of `toolbox`, whose calls run in the event loop of `portal`."""
         blocking = object.__new__(cls)
         blocking.wrapped, blocking.portal = toolbox, portal
         blocking._schemas, blocking.unavailable = toolbox._schemas, toolbox.unavailable
@@ -326,35 +336,35 @@ class BlockingToolbox(Toolbox):
     def call(  # type: ignore[override]
         self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
     ) -> ToolResult:
-        """As `Toolbox.call`."""
+        """See `Toolbox.call`."""
         return call(self.portal, partial(self.wrapped.call, name, arguments, call_id))
 
     def reads_only(self, name: str) -> bool:
-        """As `Toolbox.reads_only`."""
+        """See `Toolbox.reads_only`."""
         return self.wrapped.reads_only(name)
 
     def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:  # type: ignore[override]
-        """As `Toolbox.fit_turn`."""
+        """See `Toolbox.fit_turn`."""
         return call(self.portal, partial(self.wrapped.fit_turn, results, limit_chars))
 
     def check_disk(self) -> None:  # type: ignore[override]
-        """As `Toolbox.check_disk`."""
+        """See `Toolbox.check_disk`."""
         call(self.portal, self.wrapped.check_disk)
 
     def notices(self) -> list[Notice]:  # type: ignore[override]
-        """As `Toolbox.notices`."""
+        """See `Toolbox.notices`."""
         return call(self.portal, self.wrapped.notices)
 
     def run_async(self, work: Callable[[], Awaitable[R]]) -> R:
-        """Do async work, such as with `wrapped`, in the toolbox's event loop, and wait for it."""
+        """Run async work, for example with `wrapped`, in the toolbox's event loop and wait for it."""
         return call(self.portal, work)
 
     def forget_reads(self) -> None:
-        """As `Toolbox.forget_reads`."""
+        """See `Toolbox.forget_reads`."""
         call(self.portal, self.wrapped.forget_reads)
 
     def close(self) -> None:
-        """As `Toolbox.aclose`."""
+        """See `Toolbox.aclose`."""
         call(self.portal, self.wrapped.aclose)
 
     def __enter__(self) -> Self:
@@ -372,8 +382,8 @@ async def _run_host(host: HostTool, fitted: dict[str, Any]) -> Outcome:
             return await host.run(fitted)
     except (ToolFailure, ExecError):
         raise
-    except Exception as error:  # noqa: BLE001  (whatever a caller's function raises is its failure, told to the model)
-        _log.warning("the host tool %s failed", host.name, exc_info=True)
+    except Exception as error:  # any exception of a host function becomes an error result
+        logger.warning("the host tool %s failed", host.name, exc_info=True)
         raise ToolFailure("tool_failed", f"{host.name} failed: {type(error).__name__}: {error}") from None
 
 
@@ -403,5 +413,5 @@ def _choose_tools(
             "terminal, file"
         )
     if unavailable:
-        _log.info("left out, not part of this package: %s", ", ".join(unavailable))
+        logger.info("left out, not part of this package: %s", ", ".join(unavailable))
     return names, host, unavailable

@@ -1,6 +1,4 @@
-"""From what a model wrote as arguments to a plain dict: JSON text, or a mapping, or an error that tells what is
-wrong with it.
-"""
+"""Parsing of a model's arguments: JSON text or a mapping becomes a dict, or an error that explains the mistake."""
 
 from __future__ import annotations
 
@@ -14,10 +12,12 @@ from hermes_exec.tools.call.json_reader import DuplicateKey, read_json
 def parse_arguments(raw: str | bytes | Mapping[str, object] | None) -> dict[str, object]:
     """Return the arguments of one call as a dict.
 
-    `raw` is a mapping, the model's JSON text, or nothing (no arguments). Text that was JSON-encoded twice is unwrapped;
-    raw line breaks inside strings are accepted. Raises ToolFailure of kind `malformed_json` for text that is truncated,
-    has something after the object, names a key twice, or is no object. Nothing is guessed: text that is not whole is
-    never repaired.
+    `raw` is a mapping, the model's JSON text, or None for no arguments. Text that was JSON-encoded twice is decoded
+    twice; raw line breaks inside strings are accepted. Text that is cut off is never repaired by a guess.
+
+    Raises:
+        ToolFailure: `malformed_json` if the text is cut off, has text after the object, repeats a key, or is not an
+            object.
     """
     if raw is None:
         return {}

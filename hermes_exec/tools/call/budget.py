@@ -1,6 +1,4 @@
-"""Keeps results within the model's context: the full text goes to a file in the slot, the model sees a preview and
-the path.
-"""
+"""Size limits of results: the full text goes to a file in the slot, and the model sees a preview and the path."""
 
 from __future__ import annotations
 
@@ -22,17 +20,17 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def result_path(slot: Slot, name: str) -> str:
-    """Where a file of a result is kept in the slot."""
+    """Return the path in the slot for a file that belongs to a result."""
     return f"{slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/{name}"
 
 
 def file_name(call_id: str) -> str:
-    """The name of the file for a call's full result: the call id, reduced to what is safe as a name."""
+    """Return a safe file name for the full result of a call, derived from its call id."""
     return (_UNSAFE.sub("_", call_id).strip("._")[:120] or "result") + ".txt"
 
 
 def spill_block(text: str, path: str, preview_chars: int) -> str:
-    """The block that stands for a text that was written to `path`."""
+    """Return the block that replaces a text which was written to `path`."""
     size = len(text.encode("utf-8", "replace")) / 1024
     size_text = f"{size / 1024:.1f} MB" if size >= 1024 else f"{size:.1f} KB"
     preview = _preview(text, preview_chars)
@@ -46,7 +44,7 @@ def spill_block(text: str, path: str, preview_chars: int) -> str:
 
 
 def cut_block(text: str, preview_chars: int, reason: str) -> str:
-    """The block that stands for a text that could not be kept anywhere."""
+    """Return the block that replaces a text which could not be written to a file."""
     preview = _preview(text, preview_chars)
     return (
         f"<truncated-output>\nThis tool result was too large ({len(text):,} characters) and could not be saved in "
@@ -62,16 +60,16 @@ def _preview(text: str, preview_chars: int) -> str:
 
 
 async def fit_result(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolResult:
-    """Return `result`, spilled when it is above the budget of one result."""
+    """Return `result`; if it exceeds the limit of one result, with its text in a file."""
     if result.name in EXEMPT or len(result.content) <= options.result_limit_chars:
         return result
     return await spill(slot, result, options)
 
 
 async def spill(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolResult:
-    """Write a result's text to a file in the slot and return it with the block in its place.
+    """Write a result's text to a file in the slot and return the result with a preview instead.
 
-    A slot that has no room for the file gives a cut result; infrastructure errors are raised.
+    If the slot has no room for the file, the result is cut. Infrastructure errors are raised.
     """
     path = result_path(slot, file_name(result.call_id))
     text = format_result(result.data)
@@ -86,10 +84,10 @@ async def spill(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolRes
 
 
 def format_result(data: Mapping[str, object]) -> str:
-    """A result laid out in lines, so that read_file can page through it: short fields first, then each list row by row
-    and each long text as it is.
+    """Format a result as lines that read_file can page through.
 
-    JSON itself would be one line, which no reader of lines can page.
+    Short fields come first, then each list row by row and each long text as it is. JSON would be a single line, which
+    read_file cannot page.
     """
     head: list[str] = []
     sections: list[str] = []
@@ -108,8 +106,10 @@ def format_result(data: Mapping[str, object]) -> str:
 async def fit_turn(
     slot: Slot, results: Sequence[ToolResult], options: ToolOptions, limit_chars: int | None = None
 ) -> list[ToolResult]:
-    """Return the results of one turn, the largest spilled first until together they are within `limit_chars`
-    (default: the options').
+    """Return the results of one turn, of which the largest are written to files until the total is within
+    `limit_chars`.
+
+    `limit_chars` defaults to the limit of the options.
     """
     limit = options.turn_limit_chars if limit_chars is None else limit_chars
     fitted = list(results)

@@ -1,4 +1,4 @@
-"""Fits parsed arguments to a tool's JSON schema: coerces what is plainly meant, refuses the rest with a reason."""
+"""Coercion of arguments to a tool's JSON schema: unambiguous values are converted, others are refused with a reason."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ _INTEGER = re.compile(r"[+-]?\d{1,30}\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _NAMES_OF_FILES = {"path", "patch"}
-"""Arguments in which half of a surrogate pair may stand for a byte of a file's name, as results write it."""
+"""Arguments in which half of a surrogate pair may stand for a byte of a file name, as results write it."""
 
 
 def fit(schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[str] = ()) -> dict[str, Any]:
-    """Return `arguments` as the schema wants them: coerced, validated, defaults filled in.
+    """Return `arguments` as the schema requires them: coerced, validated and with defaults.
 
-    `"42"` becomes 42, `"true"` True, JSON text of an array or object is parsed, a scalar becomes a list of one where an
-    array is wanted, and null for an optional field means that it was not given. Numbers of the fields in `clamped` are
-    moved into their range. Raises ToolFailure of kind `unknown_argument`, `missing_argument`, `wrong_type` or
-    `bad_value`; several troubles are told at once, under the first one's kind.
+    `"42"` becomes 42, `"true"` becomes True, and JSON text of an array or object is parsed. A single value becomes a
+    list of one where an array is expected. Null for an optional field means that the field is absent. Numbers of the
+    fields in `clamped` are moved into their range.
+
+    Raises:
+        ToolFailure: `unknown_argument`, `missing_argument`, `wrong_type` or `bad_value`. The message lists all
+            problems; the kind is the kind of the first one.
     """
     properties: Mapping[str, Schema] = schema.get("properties", {})
     required: Sequence[str] = schema.get("required", ())

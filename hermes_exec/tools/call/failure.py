@@ -1,13 +1,13 @@
-"""The exception a tool raises to answer the model with an error result."""
+"""The exception that a tool raises to return an error result to the model."""
 
 from __future__ import annotations
 
 
 class ToolFailure(Exception):
-    """Raised inside a tool for trouble that the model can act on; a `Toolbox` turns it into an error result.
+    """An error inside a tool that the model can act on. A `Toolbox` turns it into an error result.
 
-    `kind` is stable and meant for programs (`not_found`, `wrong_type`, …), `message` is written for the model and says
-    what to do next, `fields` are further entries of the result.
+    `kind` is stable and meant for programs (`not_found`, `wrong_type`, …). `message` is written for the model and
+    includes the next step. `fields` are further entries of the result.
     """
 
     def __init__(self, kind: str, message: str, **fields: object) -> None:
@@ -17,5 +17,5 @@ class ToolFailure(Exception):
         self.fields = fields
 
     def data(self) -> dict[str, object]:
-        """The result as the model sees it: `error`, `error_kind`, then the further fields."""
+        """Return the result for the model: `error`, `error_kind`, then the further fields."""
         return {"error": self.message, "error_kind": self.kind, **self.fields}

@@ -1,6 +1,4 @@
-"""Reads JSON that a model wrote, in the arguments of a structured call and in the text of an answer, by one set of
-rules.
-"""
+"""One JSON parser for text that a model wrote: the arguments of a structured call and the text of an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import NoReturn
 
 
 class DuplicateKey(ValueError):
-    """Raised for an object that has the key `key` twice: it is not clear which value is meant."""
+    """An object repeats the key `key`, so the intended value is ambiguous."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the key {key!r} is there twice")
@@ -18,11 +16,15 @@ class DuplicateKey(ValueError):
 
 
 def read_json(text: str, start: int = 0) -> tuple[object, int]:
-    """Return the JSON value that begins at this very character, and where it ends.
+    """Return the JSON value that begins at exactly this character, and the offset of its end.
 
-    Raw line breaks in strings are accepted, because small models write them and the meaning is not in doubt. Raises
-    JSONDecodeError for what is no JSON, DuplicateKey for an object with a key twice, ValueError for NaN, Infinity and
-    numbers that no float or integer holds, and RecursionError for what is nested too deeply.
+    Raw line breaks in strings are accepted, because small models write them and their meaning is clear.
+
+    Raises:
+        JSONDecodeError: If the text is not JSON.
+        DuplicateKey: If an object repeats a key.
+        ValueError: If the text contains NaN, Infinity or a number out of range.
+        RecursionError: If the value is nested too deeply.
     """
     return _DECODER.raw_decode(text, start)
 

@@ -1,4 +1,4 @@
-"""Turns the operating system's refusals of a file operation into error results for the model."""
+"""Error results for file operations that the operating system refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 
 NO_SPACE = "no_space"
 REMOVE_FILES_HINT = " Remove files that you no longer need."
-"""What helps where the slot's own files are the cause."""
+"""The advice for a disk that the slot's own files have filled."""
 _MAX_PATH_CHARS = 300
 _KINDS: tuple[tuple[type[OSError], str, str], ...] = (
     (FileNotFoundError, "not_found", "no such file or directory"),
@@ -23,14 +23,14 @@ _KINDS: tuple[tuple[type[OSError], str, str], ...] = (
 
 
 def os_failure(path: str, error: OSError) -> ToolFailure:
-    """The error result for `error`, which happened to `path` as the model wrote it."""
+    """Return the error result for `error`, which concerns `path` as the model wrote it."""
     short_path = path if len(path) <= _MAX_PATH_CHARS else path[:_MAX_PATH_CHARS] + "…"
     for error_type, kind, text in _KINDS:
         if isinstance(error, error_type):
             return ToolFailure(kind, f"{short_path}: {text}.")
     reason = (error.strerror or "the operation is not possible").rpartition(": ")[2]
     if "(" not in reason:
-        reason = reason.removesuffix(")")  # of the bracket that the rest of it stood in
+        reason = reason.removesuffix(")")  # its opening bracket was cut off
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ToolFailure(NO_SPACE, f"{short_path}: {reason}.")
     if isinstance(error, TimeoutError):
@@ -40,7 +40,7 @@ def os_failure(path: str, error: OSError) -> ToolFailure:
 
 @contextmanager
 def translate_os_errors(path: str) -> Iterator[None]:
-    """Inside it, an OSError about `path` becomes a ToolFailure. Errors of the infrastructure pass unchanged."""
+    """Turn an OSError about `path` into a ToolFailure inside the block. Errors of the infrastructure pass unchanged."""
     try:
         yield
     except OSError as error:

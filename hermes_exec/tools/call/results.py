@@ -1,4 +1,4 @@
-"""What a tool call gives back."""
+"""Results of tool calls."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import NamedTuple
 from hermes_exec.results import describe_result, first_lines
 
 _BYTE = re.compile("[\udc80-\udcff]")
-"""A byte that is not UTF-8, as Python has it in text (surrogateescape)."""
+"""A byte that is not valid UTF-8, as Python represents it in text (surrogateescape)."""
 
 
 class Outcome(NamedTuple):
-    """What a tool function returns: the result as data, the kind of trouble the model had, if any, and PNG images.
+    """The return value of a tool function: the result as data, the kind of the error, if any, and PNG images.
 
-    `settle` is for a tool that only reads: it compares the outcome with earlier ones and returns the final outcome. It
-    is called when all reads that came before have settled, so that reads side by side compare in order of arrival.
+    `settle` is for tools that only read. It compares the outcome with earlier ones and returns the final outcome. It is
+    called after all earlier reads have settled, so reads that run side by side are compared in order of arrival.
     """
 
     data: dict[str, object]
@@ -31,11 +31,11 @@ class Outcome(NamedTuple):
 class ToolResult:
     """The result of one tool call.
 
-    `content` is the text for the model: JSON, or a `<persisted-output>` block when the JSON was too long. `data` is the
-    same as a dict, always whole. `ok` says that the tool did what was asked (for the terminal: exit code 0);
-    `error_kind` names the trouble otherwise. `spilled` is the path in the slot of the file that has the full text, or
-    None. `images` are PNG images that belong to it (screenshots); `shows_images` says that the model is to be shown
-    them (`ToolOptions.native_images`). `duration_s` is wall time.
+    `content` is the text for the model: JSON, or a `<persisted-output>` block if the JSON was too long. `data` holds
+    the same as a dict, always complete. `ok` is True if the tool succeeded (for the terminal: exit code 0); otherwise
+    `error_kind` names the error. `spilled` is the path in the slot of the file with the full text, or None. `images`
+    are the PNG images of the result (screenshots); `shows_images` is True if the model receives them
+    (`ToolOptions.native_images`). `duration_s` is wall time.
     """
 
     name: str
@@ -57,19 +57,20 @@ class ToolResult:
 
 
 CallTool = Callable[[str, Mapping[str, object]], Awaitable[ToolResult]]
-"""Carries out a call that code makes; an ExecError is the end of the code."""
+"""A function that executes a tool call made by code. An ExecError ends the code."""
 
 
 def to_json(data: object) -> str:
-    """Return the JSON text of a result: compact, non-ASCII characters as they are, what UTF-8 cannot hold replaced.
-    A byte of a file name that is not UTF-8 is written as the escape of its surrogate, by which tools open the file.
-    Numbers that JSON does not have are text ("NaN").
+    """Return the JSON text of a result: compact, with non-ASCII characters unescaped.
+
+    A file-name byte that is not UTF-8 is written as its surrogate escape, which tools accept in paths. Other characters
+    that UTF-8 cannot encode are replaced. Numbers that JSON does not have become text ("NaN").
     """
     try:
         text = json.dumps(data, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:
         data = json.loads(json.dumps(data, default=str), parse_constant=str)
         text = json.dumps(data, ensure_ascii=False)
-    # They stand in strings only.
+    # These bytes occur only inside strings.
     text = _BYTE.sub(lambda byte: f"\\u{ord(byte.group()):04x}", text)
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,1 +1,1 @@
-"""Which tools there are: their schemas, sets and distributions, and those of the host."""
+"""The available tools: their schemas, toolsets and distributions, and host tools."""

@@ -1,4 +1,4 @@
-"""Random choice of toolsets for data generation: the named distributions, drawn with a seed."""
+"""Random selection of toolsets for data generation, from named distributions and a seed."""
 
 from __future__ import annotations
 
@@ -39,21 +39,19 @@ DISTRIBUTIONS: Mapping[str, Mapping[str, int]] = MappingProxyType(
         "mixed_tasks": _percent(browser=92, terminal=92, file=92, web=35, vision=15, image_gen=15),
     }
 )
-"""Distribution name to the chance, in percent, of each toolset; the toolsets are drawn independently."""
+"""Distribution name to the chance of each toolset in percent. The toolsets are drawn independently."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What was drawn: the toolsets that have tools here, and those that were drawn but have none, which are left
-    out.
-    """
+    """The drawn toolsets: those with tools in this package, and those without, which are dropped."""
 
     toolsets: tuple[str, ...]
     dropped: tuple[str, ...]
 
 
 def list_distributions() -> tuple[str, ...]:
-    """The names of the distributions."""
+    """Return the names of the distributions."""
     return tuple(DISTRIBUTIONS)
 
 
@@ -66,11 +64,14 @@ def draw_toolsets(
 ) -> Draw:
     """Draw toolsets from a named distribution or from a mapping of toolset to percent.
 
-    The same `seed` and `keys` give the same draw, on every machine; `keys` say what is drawn for, such as the index of
-    an item or the number of a group. When nothing is drawn, the most probable toolset is (the first named of equals).
-    A toolset without a tool in this package, nor one with a name in `provided` (tools of the host, made with `@tool`),
-    is drawn like any other and then dropped, which the result says; with `strict` a distribution that has one is
-    refused. Raises ConfigError for unknown names or a chance outside 0 to 100.
+    The same `seed` and `keys` give the same draw on every machine. `keys` identify the draw, for example by the index
+    of an item or the number of a group. If nothing is drawn, the result is the toolset with the highest chance, the
+    first of equals. A toolset without a tool in this package or in `provided` (names of host tools) is drawn like any
+    other, and then listed in `dropped`.
+
+    Raises:
+        ConfigError: If a name is unknown, if a chance is outside 0 to 100, or, with `strict`, if the distribution has a
+            toolset without a tool.
     """
     chances = _chances(distribution)
     provided_names = frozenset(provided)

@@ -1,4 +1,6 @@
-"""Tools that run on the host, beside the ones that run in the slot: declared with @tool, and never by accident."""
+"""Tools that run on the host, next to the tools that run in the slot. They are always declared explicitly,
+with @tool.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ _TYPES = types.MappingProxyType(
 
 @dataclass(frozen=True)
 class HostTool:
-    """A function of the host that a model may call. It has the rights of this process: `@tool` makes one. `reads_only`
-    says that it changes nothing, so that it may run beside other calls that only read.
+    """A host function that a model may call, with the rights of this process. `@tool` creates it.
+
+    `reads_only` declares that the function changes nothing, so it may run beside other calls that only read.
     """
 
     name: str
@@ -41,7 +44,7 @@ class HostTool:
 
     @property
     def schema(self) -> JsonObject:
-        """The function schema; its description ends with the statement that it runs on the host, as `runs_on` says."""
+        """The function schema. Its description ends with the note that the tool runs on the host."""
         description = f"{self.description} (Runs on the host, outside of the slot.)".strip()
         return {
             "type": "function",
@@ -50,8 +53,9 @@ class HostTool:
         }
 
     async def run(self, arguments: Mapping[str, object]) -> Outcome:
-        """Call the function: a coroutine function in the event loop, any other in a worker thread, which is left behind
-        when its time is over.
+        """Call the function: a coroutine function in the event loop, any other in a worker thread.
+
+        A thread that exceeds the time limit is abandoned.
         """
         value: object = None
         with anyio.move_on_after(self.timeout_s) as within:
@@ -88,16 +92,18 @@ def tool(
     timeout_s: float | None = TIMEOUT_S,
     reads_only: bool = False,
 ) -> HostTool | Callable[[Callable[..., object]], HostTool]:
-    """Make a host-side tool of a function, to be passed in `Toolbox(…, tools=[…])`; usable as `@tool` and as
-    `@tool(name=…)`.
+    """Turn a function into a host-side tool for `Toolbox(…, tools=[…])`. Use it as `@tool` or as `@tool(name=…)`.
 
-    The function runs in this process with its rights, not in the slot; the schema's description says so to the model.
-    `parameters` is a JSON schema of the arguments; without it one is made from the signature (str, int, float, bool,
-    list, dict, list[str], Literal, and `| None` or a default for optional ones). It returns a dict (the result as data)
-    or any JSON value (given as `result`); an exception becomes an error result with its type and message, and so does a
-    call that takes longer than `timeout_s` (default 300; None: no limit). `reads_only=True` declares that it changes
-    nothing: an agent may then run it beside neighbouring calls that only read (default: it runs alone). Raises
-    ConfigError for a signature that no schema can be made from.
+    The function runs in this process with its rights, not in the slot; the description in the schema includes that.
+    `parameters` is a JSON schema of the arguments. By default it is derived from the signature (str, int, float, bool,
+    list, dict, list[str], Literal, and `| None` or a default for optional parameters). The function returns a dict (the
+    result as data) or any JSON value (wrapped as `result`). An exception becomes an error result with its type and
+    message, and so does a call that takes longer than `timeout_s` (default 300; None: no limit). `reads_only=True`
+    declares that the function changes nothing: an agent may then run it beside neighbouring calls that only read. By
+    default it runs alone.
+
+    Raises:
+        ConfigError: If no schema can be derived from the signature.
     """
     limit_s = checked_timeout(timeout_s)
 

@@ -1,4 +1,4 @@
-"""Which function stands behind which tool name."""
+"""The function behind each tool name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from hermes_exec.tools.terminal.terminal import terminal
 
 
 class BuiltInTool(NamedTuple):
-    """A built-in tool: its function, the number fields that are moved into their range instead of refused, and whether
-    it only reads.
+    """A built-in tool.
+
+    `clamped` are number fields that are moved into their range instead of being refused; `reads_only` is True if the
+    tool changes nothing.
     """
 
     run: Tool

@@ -1,6 +1,4 @@
-"""The function schemas of the tools, in the form that chat completion interfaces take, and a short example call of
-each.
-"""
+"""The function schemas of the tools, in the format of chat completion APIs, and a short example call of each."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ _FILE_ADVICE = " Use read_file, search_files and patch instead of cat, grep and 
 
 
 def without_file_advice(schema: JsonObject) -> None:
-    """Take the advice to use the file tools out of a schema, for a model that does not have them."""
+    """Remove the advice to use the file tools from a schema, for a model that does not have them."""
     function: Any = schema["function"]
     function["description"] = function["description"].replace(_FILE_ADVICE, "")
 
@@ -119,7 +117,7 @@ def _read_file() -> JsonObject:
 def _write_file() -> JsonObject:
     return _function(
         "write_file",
-        "Write a whole file, replacing what was there. Makes parent directories. Use patch for changes inside a file.",
+        "Write a whole file, replacing its content. Makes parent directories. Use patch for changes inside a file.",
         ["path", "content"],
         {
             "path": _field("string", "Path of the file (made if it is not there, overwritten if it is)"),
@@ -143,7 +141,7 @@ def _patch() -> JsonObject:
             "old_string": _field(
                 "string", "For mode='replace': the text to find, with enough surrounding lines to be unique"
             ),
-            "new_string": _field("string", "For mode='replace': what takes its place; '' deletes it"),
+            "new_string": _field("string", "For mode='replace': the new text; '' deletes the old text"),
             "replace_all": _field(
                 "boolean", "Replace every occurrence instead of requiring a unique one", default=False
             ),
@@ -190,7 +188,7 @@ def _execute_code() -> JsonObject:
         "execute_code",
         "Run a Python program that can call your tools as functions: `from hermes_tools import terminal, read_file`. "
         "Use it where three or more calls depend on each other, to loop over results, or to keep long results out of "
-        "your context: only what the program prints comes back. Each function takes the tool's arguments by name and "
+        "your context: only the program's output comes back. Each function takes the tool's arguments by name and "
         "returns its result as a dict (read_file(path)['content'], terminal(command)['output']). Also in "
         "hermes_tools: json_parse(text), shell_quote(text), retry(function, max_attempts=3, delay=2).",
         ["code"],
@@ -219,8 +217,8 @@ def _browser() -> tuple[JsonObject, ...]:
         _function("browser_click", "Click an element.", ["ref"], {"ref": _field("string", _REF)}),
         _function(
             "browser_type",
-            "Put text into a field; what was in it is replaced. A list takes the option of that name, a file field the "
-            "path of a file; one that takes several takes one a line.",
+            "Put text into a field, replacing its content. In a list: the name of the option. In a file field: the "
+            "path of a file. A field with several values takes one per line.",
             ["ref", "text"],
             {"ref": _field("string", _REF), "text": _field("string", "The text")},
         ),
@@ -240,7 +238,7 @@ def _browser() -> tuple[JsonObject, ...]:
         _function("browser_get_images", "List the images of the page, with their addresses and sizes.", [], {}),
         _function(
             "browser_vision",
-            "Take a screenshot, for what the snapshot cannot tell: layout, charts, captchas, canvases.",
+            "Take a screenshot, for details that a snapshot cannot show: layout, charts, captchas, canvases.",
             ["question"],
             {
                 "question": _field("string", "What you want to know"),
@@ -249,7 +247,7 @@ def _browser() -> tuple[JsonObject, ...]:
         ),
         _function(
             "browser_console",
-            "What the page logged and its JavaScript errors; or, with an expression, its value.",
+            "Get the page's console messages and JavaScript errors; or, with an expression, its value.",
             [],
             {
                 "clear": _field("boolean", "Forget the messages after reading them", default=False),
@@ -258,7 +256,7 @@ def _browser() -> tuple[JsonObject, ...]:
         ),
         _function(
             "browser_cdp",
-            "Send a command of the Chrome DevTools protocol to the page, for what no other tool does.",
+            "Send a command of the Chrome DevTools protocol to the page, for actions that no other tool offers.",
             ["method"],
             {
                 "method": _field("string", "Such as 'Runtime.evaluate'"),
@@ -274,7 +272,7 @@ def _browser() -> tuple[JsonObject, ...]:
             ["action"],
             {
                 "action": _field("string", "What to do", enum=["accept", "dismiss"]),
-                "prompt_text": _field("string", "What a prompt is answered with"),
+                "prompt_text": _field("string", "The answer to a prompt"),
                 "dialog_id": _field("string", "Which dialog, where there are several"),
             },
         ),
@@ -283,7 +281,7 @@ def _browser() -> tuple[JsonObject, ...]:
 
 
 def schemas() -> Mapping[str, JsonObject]:
-    """Return tool name to function schema. The values are new at each call, so that a caller may change them."""
+    """Return a mapping of tool name to function schema. Each call creates new values, so the caller may change them."""
     built = (
         _terminal(),
         _process(),
@@ -298,7 +296,7 @@ def schemas() -> Mapping[str, JsonObject]:
 
 
 def tool_name(schema: JsonObject) -> str:
-    """The name of the function that a schema describes."""
+    """Return the name of the function in a schema."""
     function: Any = schema["function"]
     return str(function["name"])
 
@@ -327,4 +325,4 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "browser_close": "{}",
     }
 )
-"""A short right call of each tool, as JSON text."""
+"""A short valid call of each tool, as JSON text."""

@@ -1,4 +1,4 @@
-"""The named sets of tools, and which tools this package has."""
+"""The named sets of tools, and the tools of this package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHIPPED = (
     *_BROWSER,
     "browser_close",
 )
-"""The tools that this package has; each of them works in the slot."""
+"""The tools of this package. All of them work in the slot."""
 
 _FILE = ("read_file", "write_file", "patch", "search_files")
 _WEB = ("web_search", "web_extract")
@@ -174,14 +174,14 @@ TOOLSETS: Mapping[str, tuple[str, ...]] = MappingProxyType(_table())
 """Toolset name to the names of its tools."""
 
 EVERYTHING = frozenset({"all", "*"})
-"""The names that mean every tool."""
+"""The names that stand for all tools."""
 
 KNOWN_TOOLS = frozenset(tool for tools in TOOLSETS.values() for tool in tools) | set(SHIPPED)
-"""Every tool name that a toolset has, shipped or not."""
+"""All tool names of all toolsets, shipped or not."""
 
 
 def usable_tools() -> tuple[str, ...]:
-    """Those of the shipped tools whose requirements are installed: the browser's are an extra."""
+    """Return the shipped tools whose requirements are installed: the browser tools need an extra."""
     return (
         SHIPPED
         if playwright_driver.is_installed()
@@ -191,15 +191,18 @@ def usable_tools() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tools were asked for: those that are here, in a stable order, and those known by name only."""
+    """The selected tools: those available here, in a stable order, and those that are unavailable."""
 
     tools: tuple[str, ...]
     unavailable: tuple[str, ...]
 
 
 def select(toolsets: Iterable[str], *, strict: bool = False) -> Selection:
-    """Return the tools of `toolsets`. Raises ConfigError, with the nearest name, for a name that no toolset has, and
-    with `strict` for a toolset of which this package has no tool.
+    """Return the tools of `toolsets`.
+
+    Raises:
+        ConfigError: If no toolset has a name (the message suggests the nearest), or, with `strict`, if this package has
+            no tool of a toolset.
     """
     toolsets = list(toolsets)
     names: list[str] = []
@@ -225,8 +228,10 @@ def _refuse_empty(toolsets: Iterable[str]) -> None:
 
 
 def require_tool(name: str) -> None:
-    """Raise ConfigError unless this package has the tool `name`: one message for a known name that is not shipped,
-    one for an unknown name.
+    """Check that this package has the tool `name`.
+
+    Raises:
+        ConfigError: If the tool is known but not available, or unknown.
     """
     if name in usable_tools():
         return
@@ -238,7 +243,7 @@ def require_tool(name: str) -> None:
 
 
 def unavailability_reason(name: str) -> str:
-    """Why a known tool is not here, as half a sentence."""
+    """Return the reason why a known tool is unavailable, as part of a sentence."""
     if name.startswith("browser_"):
         return playwright_driver.MISSING_EXTRA
     return "it works outside of the slot, and this package runs every tool inside; declare your own with @tool"

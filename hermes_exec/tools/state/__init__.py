@@ -1,1 +1,1 @@
-"""What one Toolbox remembers from call to call."""
+"""The state that one Toolbox keeps between calls."""

@@ -10,14 +10,14 @@ import anyio
 
 
 class CallQueue:
-    """Calls under way, in the order in which they came."""
+    """Running calls in order of arrival."""
 
     def __init__(self) -> None:
         self._places: deque[anyio.Event] = deque()
 
     @contextmanager
     def join(self) -> Iterator[anyio.Event]:
-        """Join the line until the end of the block. The event is set when all calls that came before have left."""
+        """Join the queue until the end of the block. The event is set once all earlier calls have left."""
         first = anyio.Event()
         self._places.append(first)
         self._call_first()

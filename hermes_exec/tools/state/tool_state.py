@@ -1,4 +1,4 @@
-"""What the tools of one Toolbox share: the slot, the shell session, and what the model has seen."""
+"""State shared by the tools of one Toolbox: the slot, the shell session, and the files that the model has seen."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class CodeKernel(Protocol):
-    """A Python that keeps its variables between the calls of execute_code."""
+    """A Python process that keeps its variables between calls of execute_code."""
 
     async def end_reason(self, within_s: float = 0) -> str | None:
-        """Why it is there no more; None while it is, after waiting for its end."""
+        """Wait up to `within_s` for the process to end; return the reason, or None while it runs."""
 
     async def aclose(self) -> None:
-        """End it and everything that it left running."""
+        """End the process and everything that it started."""
 
 
 @dataclass
 class ToolState:
-    """The state of one Toolbox. It owns nothing in the slot but its shell session and the Python of its code."""
+    """The state of one Toolbox. In the slot it owns only its shell session and the Python process of execute_code."""
 
     slot: Slot
     options: ToolOptions
@@ -48,30 +48,31 @@ class ToolState:
     failed_patches: dict[str, int] = field(default_factory=dict)
     write_lock: anyio.Lock = field(default_factory=anyio.Lock)
     reads: CallQueue = field(default_factory=CallQueue)
-    """The calls under way that only read, in the order in which they came."""
+    """The running calls that only read, in order of arrival."""
     return_directory: str | None = None
-    """The directory to go back to, when the last command had one of its own. `shell` guards it."""
+    """The directory that the session returns to, if the last command had its own. Guarded by `shell`."""
     resets: int = 0
-    """How often the slot had been reset when this state was new: nothing of it holds after the next time."""
+    """The number of resets of the slot when this state was created. After another reset the state is stale."""
     call_tool: CallTool | None = None
-    """Carries out a call that code makes, as one of the same Toolbox."""
+    """Executes a call that code makes, as a call of the same Toolbox."""
     code_tools: Mapping[str, JsonObject] = field(default_factory=dict)
     """The tools that code may call, with their schemas."""
     code_calls: int = 0
-    """How many of them are under way: code gets each result whole, and what it gets the model has not seen."""
+    """The number of running calls made by code. Their results go to the code in full, and the model has not seen them.
+    """
     kernel: CodeKernel | None = None
     kernel_loss: str | None = None
-    """Why that of the call before is there no more, if nobody was told."""
+    """Why the previous Python process ended, until a result has reported it."""
     code_lock: anyio.Lock = field(default_factory=anyio.Lock)
     _session: Session | None = None
     _shell_lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     @asynccontextmanager
     async def shell(self) -> AsyncIterator[Session]:
-        """Hold the one shell session of this Toolbox alone, in order of arrival. The first holder starts it.
+        """Hold the shell session of this Toolbox exclusively, in order of arrival. The first holder starts it.
 
         Raises:
-            ConfigError: the slot can have no session, as without a shell.
+            ConfigError: If the slot cannot have a session, for example because it has no shell.
         """
         async with self._shell_lock:
             if self._session is None:
@@ -81,13 +82,17 @@ class ToolState:
 
     @property
     def cwd(self) -> str:
-        """Where relative paths start: the session's directory, so that file tools and terminal mean the same file."""
+        """The base of relative paths: the session's directory, so file tools and the terminal resolve paths alike."""
         if self._session is None:
             return self.slot.workdir
         return self.return_directory or self._session.cwd
 
     def resolve(self, path: str, argument: str = "path") -> str:
-        """The absolute path that the model means. Raises ToolFailure for an empty path or one with a NUL byte."""
+        """Return the absolute path for a path of the model.
+
+        Raises:
+            ToolFailure: If the path is empty or contains a NUL byte.
+        """
         if not path or "\0" in path:
             raise ToolFailure(
                 "bad_value", f"'{argument}' is empty." if not path else f"'{argument}' contains a NUL byte."
@@ -95,17 +100,17 @@ class ToolState:
         if path == "~" or path.startswith("~/"):
             path = self.slot.home + path[1:]
         whole = posixpath.join(self.cwd, path)
-        # `..` is left to the slot: what it means depends on links.
+        # The slot resolves `..`, because its meaning depends on links.
         return whole if ".." in whole.split("/") else posixpath.normpath(whole)
 
     async def close_kernel(self) -> None:
-        """End the Python that keeps the variables of code."""
+        """End the Python process that keeps the variables of execute_code."""
         kernel, self.kernel = self.kernel, None
         if kernel is not None:
             await kernel.aclose()
 
     async def aclose(self) -> None:
-        """Let go of the session and of the variables of code. Nothing else that runs in the slot ends."""
+        """Close the session and end the Python process of execute_code. Other processes in the slot keep running."""
         await self.close_kernel()
         session, self._session = self._session, None
         if session is not None:
@@ -113,4 +118,4 @@ class ToolState:
 
 
 Tool = Callable[[ToolState, dict[str, Any]], Awaitable[Outcome]]
-"""A tool that works in the slot: takes fitted arguments, returns an Outcome or raises ToolFailure."""
+"""A tool that works in the slot. It takes validated arguments and returns an Outcome or raises ToolFailure."""

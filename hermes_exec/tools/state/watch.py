@@ -1,4 +1,4 @@
-"""Notices about background processes: an end, or a string seen in the output, with a limit on how many there are."""
+"""Notices about background processes: the end of a process or a string in its output, with a rate limit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from hermes_exec.tools.terminal.ansi import strip_ansi
 
 COOLDOWN_S = 15.0
-"""At most one notice of a match in this time, a process."""
+"""Per process, at most one notice of a match in this time."""
 
 STRIKES = 3
-"""After so many cooldowns in a row in which matches had to be dropped, the watch ends and becomes a notice at the
-end of the process."""
+"""After this many consecutive cooldowns with dropped matches, the watch stops, and only the end of the process is
+reported.
+"""
 
 GLOBAL_LIMIT, GLOBAL_WINDOW_S = 15, 10.0
-"""At most so many notices of matches in this time, over all processes of a Toolbox."""
+"""The limit of match notices over all processes of a Toolbox, and its time window."""
 
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 _MAX_LINES = 20
@@ -26,8 +27,9 @@ _MAX_LINE_CHARS = 500
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that happened to a background process: `kind` is `completed`, `matched` or `watch_disabled`, `text`
-    is written for the model.
+    """An event of a background process.
+
+    `kind` is `completed`, `matched` or `watch_disabled`; `text` is for the model.
     """
 
     session_id: str
@@ -38,8 +40,10 @@ class Notice:
 
 @dataclass
 class Watch:
-    """What is wanted of one process, and what was told so far. `offset` is how far its output was searched, `matched`
-    how many lines matched that were not told, `lines` the beginnings of the first of them.
+    """The watch on one process: its patterns, and the matches that are not reported yet.
+
+    `offset` is the position up to which the output was searched, `matched` the number of unreported matching lines, and
+    `lines` the beginnings of the first of them.
     """
 
     session_id: str
@@ -59,11 +63,13 @@ class Watch:
 
     @property
     def idle(self) -> bool:
-        """True when nothing is wanted any more."""
+        """Whether nothing is watched any longer."""
         return not self.notify_on_complete and not self.patterns
 
     def search(self, data: bytes, *, ended: bool) -> None:
-        """Look for the patterns in more of the output: whole lines only, an unfinished last one waits for its rest."""
+        """Search more of the output for the patterns. Only complete lines are searched: an unfinished last line is
+        kept.
+        """
         whole = self._rest + self._decoder.decode(data, final=ended)
         body, _, rest = (whole, "", "") if ended else whole.rpartition("\n")
         self._rest = rest[-64 * 1024 :]
@@ -76,13 +82,13 @@ class Watch:
         self.lines += [line[:_MAX_LINE_CHARS] for line in matching[: _MAX_LINES - len(self.lines)]]
 
     def take(self) -> tuple[list[str], int]:
-        """What matched since the last time: the beginnings of the first lines, and how many lines there were."""
+        """Return the unreported matches and clear them: the beginnings of the first lines, and the number of lines."""
         taken = self.lines, self.matched
         self.lines, self.matched = [], 0
         return taken
 
     def admit(self, now: float) -> bool:
-        """True when a match found at `now` (seconds) may be told; otherwise it counts as dropped."""
+        """Return whether a match at `now` (seconds) may be reported; otherwise count it as dropped."""
         if self._last_notice_at is None or now - self._last_notice_at >= COOLDOWN_S:
             if self._last_notice_at is not None:
                 quiet = now - self._last_notice_at >= 2 * COOLDOWN_S
@@ -96,8 +102,9 @@ class Watch:
         return False
 
     def stop_if_overfull(self) -> bool:
-        """True when matches were dropped in too many cooldowns in a row; the watch then waits only for the end of
-        the process.
+        """Stop matching if too many cooldowns in a row had dropped matches; return whether it was stopped.
+
+        A stopped watch only reports the end of the process.
         """
         if self._strikes < STRIKES or not self.patterns:
             return False
@@ -108,12 +115,12 @@ class Watch:
 
 @dataclass
 class Rate:
-    """The limit over all processes."""
+    """The rate limit over all processes."""
 
     _times: deque[float] = field(default_factory=deque)
 
     def admit(self, now: float) -> bool:
-        """True, and counted, when one more notice may be given at `now` (seconds)."""
+        """Count a notice at `now` (seconds) and return True, or return False if the limit is reached."""
         while self._times and now - self._times[0] >= GLOBAL_WINDOW_S:
             self._times.popleft()
         if len(self._times) >= GLOBAL_LIMIT:
@@ -123,7 +130,7 @@ class Rate:
 
 
 def match_notice(watch: Watch, lines: list[str], matched: int) -> Notice:
-    """The notice of matching lines: those that are shown, of so many."""
+    """Return the notice of `matched` matching lines, of which `lines` are shown."""
     more = f"\n… and {matched - len(lines)} more lines" if matched > len(lines) else ""
     text = (
         f"[Background process {watch.session_id} printed what was watched for]\nCommand: {watch.command}\n"
@@ -134,7 +141,7 @@ def match_notice(watch: Watch, lines: list[str], matched: int) -> Notice:
 
 
 def shutoff_notice(watch: Watch) -> Notice:
-    """The notice that a watch ended because it matched too often."""
+    """Return the notice that a watch was switched off because it matched too often."""
     text = (
         f"[watch_patterns of background process {watch.session_id} matched too often and are switched off; one "
         "notice comes when the process ends]\n"
@@ -144,7 +151,7 @@ def shutoff_notice(watch: Watch) -> Notice:
 
 
 def end_notice(watch: Watch, exit_code: int, output: str) -> Notice:
-    """The notice of a process's end, with the end of its output."""
+    """Return the notice that a process ended, with the end of its output."""
     text = (
         f"[Background process {watch.session_id} finished with exit code {exit_code}]\nCommand: "
         f"{watch.command}\nOutput:\n{output}"

@@ -1,1 +1,1 @@
-"""Commands: the terminal tool, background processes and their notices."""
+"""Shell commands: the terminal tool, background processes and their notices."""

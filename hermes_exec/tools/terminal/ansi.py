@@ -1,4 +1,4 @@
-"""Takes terminal control sequences out of text, so that a model never copies them into a file."""
+"""Removal of terminal control sequences from text, so that a model never copies them into a file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ _SEQUENCES = re.compile(
 
 
 def strip_ansi(text: str) -> str:
-    """Return `text` without ECMA-48 escape sequences; every other character stays, tab, bell and carriage return
-    included.
-    """
+    """Return `text` without ECMA-48 escape sequences. Tabs, bells and carriage returns stay."""
     if "\x1b" not in text and "\x9b" not in text:
         return text
     return _SEQUENCES.sub("", text)

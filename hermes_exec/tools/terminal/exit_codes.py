@@ -1,4 +1,4 @@
-"""Notes on exit codes that look like failures and are none, or whose cause is not seen."""
+"""Notes on exit codes that look like failures but are not, or whose cause is not visible."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _SEGMENTS = re.compile(r"\s*(?:\|\||&&|[|;\n])\s*")
 _SIGNALLED = frozenset({128 + 9, 128 + 15})
 _PKILL_BY_COMMAND_LINE = re.compile(r"\bpkill\b[^|;&\n]*\s(-[a-zA-Z0-9]*f|--full)\b")
 _PKILLED_ITSELF = (
-    "pkill -f also ended the shell that ran the command, whose command line has the pattern in it, and what came after "
-    "was not run. A pattern like '[n]ame' matches name without matching itself"
+    "pkill -f also ended the shell that ran the command, because its command line contains the pattern; the rest of "
+    "the command was not run. A pattern like '[n]ame' matches name without matching itself"
 )
 _NO_MATCH = MappingProxyType({1: "No matches found (not an error)"})
 _DIFFER = MappingProxyType({1: "Files differ (expected, not an error)"})
@@ -35,7 +35,7 @@ _MEANINGS = MappingProxyType(
 
 
 def exit_code_meaning(command: str, exit_code: int) -> str | None:
-    """Return a note on `exit_code` of `command`, or None. A note only: nothing is decided by it."""
+    """Return a note on `exit_code` of `command`, or None. It only informs: nothing depends on it."""
     if exit_code == 0:
         return None
     if exit_code in _SIGNALLED and _PKILL_BY_COMMAND_LINE.search(command):

@@ -1,4 +1,4 @@
-"""Lines out of the log of a background process: all are counted, what is shown is held."""
+"""Lines from the log of a background process: all lines are counted, and only the requested ones are kept."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
 
 MAX_PART_BYTES = 1 << 20
-"""At most so much is shown at a time."""
+"""The maximum size of one part of a log."""
 
 
 class LogPart(NamedTuple):
-    """`line_count` lines from number `first` on, without control sequences, of `total` that are kept. `lost_bytes` were
-    printed before them; `cut`: not all of the lines that were asked for found room.
+    """`line_count` lines from number `first` on, without control sequences, of `total` lines in the log.
+
+    `lost_bytes` is the size of older output that the log no longer has. `cut` is True if the requested lines exceed the
+    maximum size.
     """
 
     text: str
@@ -28,29 +30,28 @@ class LogPart(NamedTuple):
 
 
 async def read_log_part(process: Process, first: int, most: int) -> LogPart:
-    """At most `most` lines from number `first` on (counted from the end where it is negative), out of what there was
-    when the process was listed.
+    """Return at most `most` lines from line `first` on, which counts from the end if it is negative.
+
+    Output that is printed after the process was listed is ignored.
     """
     window = _LogWindow(first)
     position = 0
     while position < process.stdout_bytes:
         data, following = await process.output(position, limit_bytes=PIECE_BYTES)
-        if following - len(data) != position:  # older bytes made room for newer ones: the log begins only now
+        if following - len(data) != position:  # older bytes were dropped meanwhile: start again here
             window = _LogWindow(first, following - len(data))
         if not data:
             break
         window.add(data)
         position = following
     part = window.part(most)
-    if first < 0 and part.cut and not part.line_count:  # further from the end than what is held
+    if first < 0 and part.cut and not part.line_count:  # the line is further from the end than the window reaches
         return await read_log_part(process, max(0, part.total + first), most)
     return part
 
 
 class _LogWindow:
-    """The end of what is added where `first` is negative, else its beginning from the line `first` on: at most
-    SHOWN_BYTES.
-    """
+    """A window on a log, at most MAX_PART_BYTES: its end if `first` is negative, otherwise from line `first` on."""
 
     def __init__(self, first: int, lost_bytes: int = 0) -> None:
         self._first, self._lost_bytes = first, lost_bytes
@@ -59,7 +60,7 @@ class _LogWindow:
         self._open = self._full = False
 
     def add(self, data: bytes) -> None:
-        """Count the lines of more of the log, and hold what is wanted."""
+        """Count the lines of the next piece of the log, and keep the requested ones."""
         newlines_before, self._newlines = self._newlines, self._newlines + data.count(b"\n")
         self._open = not data.endswith(b"\n")
         if self._first >= 0 and (self._newlines < self._first or self._full):
@@ -75,7 +76,7 @@ class _LogWindow:
             del self._data[gone]
 
     def part(self, most: int) -> LogPart:
-        """At most `most` of the lines."""
+        """Return at most `most` of the lines."""
         total = self._newlines + self._open
         first = max(0, total + self._first) if self._first < 0 else min(self._first, total)
         wanted = min(most, total - first)

@@ -1,4 +1,4 @@
-"""Checks the watched background processes on demand: nothing runs in between."""
+"""Checks of the watched background processes on demand; nothing runs between two checks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 _TAIL_CHARS = 2_000
 _RESULT_WAIT_S = 10.0
 SEARCHED_BYTES = 16 << 20
-"""How much output is searched at a time, of all watched processes together: the rest waits for the next time."""
+"""The maximum output that one check searches, over all watched processes. The next check continues from there."""
 
 
 async def collect(state: ToolState, now: Callable[[], float]) -> list[Notice]:
-    """Return what happened since the last time, in the order of the processes' starts. Watches that have nothing
-    more to tell are dropped.
-    """
+    """Return the notices since the last check, in the order in which the watches began, and drop finished watches."""
     if not state.watches:
         return []
     processes = await background.processes(state.slot)
@@ -34,7 +32,7 @@ async def collect(state: ToolState, now: Callable[[], float]) -> list[Notice]:
             continue
         try:
             notices += await _collect_from(state, watch, process, now(), most)
-        except ProcessLookupError:  # many others have ended since it was listed
+        except ProcessLookupError:  # forgotten since it was listed, because many others ended
             state.watches.pop(session_id, None)
     return notices
 
@@ -52,7 +50,7 @@ async def _collect_from(state: ToolState, watch: Watch, process: Process, now: f
 
 
 async def _search_output(watch: Watch, process: Process, rate: Rate, now: float, most: int) -> list[Notice]:
-    """Search what there was of the output when the process was listed, however much it prints meanwhile."""
+    """Search the output up to its length when the process was listed."""
     end = min(process.stdout_bytes, watch.offset + most)
     while watch.offset < end:
         data, watch.offset = await process.output(watch.offset, limit_bytes=background.PIECE_BYTES)

@@ -1,4 +1,4 @@
-"""The process tool: look at, talk to and end the slot's background processes."""
+"""The process tool: inspect, write to and end the slot's background processes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class _Call(NamedTuple):
 
 
 async def process(state: ToolState, arguments: dict[str, Any]) -> Outcome:
-    """Carry out one action. Only processes of this Toolbox's own slot are known."""
+    """Perform one action on a background process of this Toolbox's own slot."""
     action = arguments["action"]
     processes = await background.processes(state.slot)
     if action == "list":
         entries: list[dict[str, object]] = []
         for each in processes.values():
-            with suppress(ProcessLookupError):  # many others have ended since
+            with suppress(ProcessLookupError):  # forgotten since, because many others ended
                 entries.append(await _describe(each))
         return Outcome({"processes": entries})
     session_id = arguments.get("session_id")
@@ -159,7 +159,7 @@ async def _wait(call: _Call) -> Outcome:
 
 
 async def _kill(call: _Call) -> Outcome:
-    """End the process and everything it started; also what an ended process left behind."""
+    """End the process and everything it started, including the children of a process that has already ended."""
     state, session_id, process = call.state, call.session_id, call.process
     ended_before = process.ended_at is not None
     if not ended_before:
@@ -203,7 +203,7 @@ async def _send(call: _Call, data: bytes) -> Outcome:
         if await _has_ended(process):
             ended_failure.message = "The process finished while it was written to."
             raise ended_failure from None
-        message = "The process does not take input any more."
+        message = "The process no longer accepts input."
         raise ToolFailure("stdin_closed", message, status="error") from None
     if written < len(data):
         if await _has_ended(process):
@@ -247,7 +247,7 @@ async def _close(call: _Call) -> Outcome:
         except OSError as error:
             if isinstance(error, ExecError) or not await _has_ended(process):
                 if process.pty and isinstance(error, TimeoutError):
-                    message = "The process does not read its input: the end of it could not be sent. Kill the process."
+                    message = "The process does not read its input, so its end could not be sent. Kill the process."
                     raise ToolFailure("not_read", message, status="error") from None
                 raise
     return Outcome({"status": "ok", "message": "EOF sent" if process.pty else "stdin closed"})

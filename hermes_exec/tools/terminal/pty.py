@@ -1,4 +1,4 @@
-"""A foreground command in a pseudo-terminal."""
+"""Foreground commands in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 _CLEANUP_S = 5.0
 _HALF_BYTES = 1 << 19
-"""How much of the head and of the tail is read."""
+"""The maximum that is read of the head and of the tail."""
 
 
 async def run_in_pty(
     session: Session, command: str, workdir: str | None, timeout_s: float, *, limit_bytes: int
 ) -> RunResult:
-    """Run `command` with a terminal as its stdin, stdout and stderr; end its tree after `timeout_s`. It starts from
-    the session's state and keeps none.
+    """Run `command` with a terminal as its stdin, stdout and stderr; end its process tree after `timeout_s`.
+
+    The command starts from the session's state and does not change it.
     """
     process = await session.spawn(command, cwd=workdir, pty=True, output_limit_bytes=limit_bytes)
     timed_out = False

@@ -1,4 +1,4 @@
-"""The terminal tool: one shell session a Toolbox, and background processes of the slot."""
+"""The terminal tool: one shell session per Toolbox, and background processes of the slot."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 TIMEOUT_EXIT_CODE = 124
 OUT_OF_MEMORY_EXIT_CODE = 137
 _DIRECTORY_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
-"""How the entering of a directory fails; nothing ran then."""
+"""Errors of a working directory that cannot be entered. The command did not run."""
 _HEAD_SHARE = 0.4
 _REASON_CHARS = 2000
 _NOTICE_CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
 
 
 async def terminal(state: ToolState, arguments: dict[str, Any]) -> Outcome:
-    """Run a command in the session, or start it in the background. No command is refused for its words."""
+    """Run a command in the session, or start it in the background. No command is refused because of its text."""
     command = arguments["command"]
     if "\0" in command:
         raise ToolFailure("bad_value", "'command' contains a NUL byte.")
@@ -57,7 +57,10 @@ async def terminal(state: ToolState, arguments: dict[str, Any]) -> Outcome:
 
 
 async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
-    """Run in the session. A `workdir` is for this command alone: the next one starts where the one before it ended."""
+    """Run a command in the session.
+
+    A `workdir` is for this command only: the next one starts in the directory of the command before.
+    """
     limit_bytes = state.options.terminal_output_chars * 4
     async with state.shell() as session:
         with _translate_start_errors(state, workdir):
@@ -80,8 +83,9 @@ async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: i
 
 @contextmanager
 def _translate_start_errors(state: ToolState, workdir: str | None) -> Iterator[None]:
-    """Inside it, a working directory that cannot be entered becomes a ToolFailure, and so does a command that is too
-    long. Everything else that could make the call fail is checked before.
+    """Turn errors of the working directory, and a command that is too long, into ToolFailures inside the block.
+
+    All other mistakes are checked before the block.
     """
     try:
         yield
@@ -122,8 +126,9 @@ async def _build_outcome(state: ToolState, command: str, result: RunResult, time
 
 
 async def _shorten_output(state: ToolState, result: RunResult) -> str:
-    """The output without control sequences, at most `terminal_output_chars`: 40 % of its head and 60 % of its tail,
-    with a notice in between.
+    """Return the output without control sequences, at most `terminal_output_chars` of it.
+
+    A longer output keeps 40 % from its head and 60 % from its tail, with a notice in between.
     """
     text = strip_ansi(result.output)
     limit = state.options.terminal_output_chars
@@ -131,7 +136,7 @@ async def _shorten_output(state: ToolState, result: RunResult) -> str:
         return text
     head = int(limit * _HEAD_SHARE)
     saved_path = result.spill_path or await _save_output(state, text)
-    saved_part = "the full output" if result.spill_path or not result.truncated else "what was kept of it"
+    saved_part = "the full output" if result.spill_path or not result.truncated else "the kept part of it"
     save_note = f"; {saved_part} is in {saved_path}, see read_file" if saved_path else ""
     if result.truncated:
         amount = f"of {result.stdout_total_bytes} bytes"
@@ -196,7 +201,7 @@ async def _start(
 
 
 async def _report_failed_start(process: Process) -> Outcome:
-    """A process that found no room, and has ended with the reason as its output."""
+    """Return the outcome of a process that could not be started and ended with the reason as its output."""
     result = await process.wait()
     output = (await tail(process, _REASON_CHARS)).replace("\r\n", "\n")
     return Outcome({"output": output, "exit_code": result.exit_code, "error": "No process was started."}, "exit_code")

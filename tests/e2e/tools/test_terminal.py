@@ -195,7 +195,7 @@ async def test_a_process_that_is_forgotten_while_it_is_looked_at(
 
 async def test_long_output_of_a_terminal_says_how_long_it_was(call: Caller) -> None:
     data = await call("terminal", command="stty -onlcr; seq -w 1 400000", pty=True)
-    assert "[OUTPUT TRUNCATED - of 2800000 bytes; what was kept of it is in /" in data["output"]
+    assert "[OUTPUT TRUNCATED - of 2800000 bytes; the kept part of it is in /" in data["output"]
     assert (data["output"][:7], data["output"][-7:]) == ("000001\n", "400000\n")
 
 
