@@ -38,7 +38,7 @@ class _Handover(Generic[T]):
             return self._results
 
 
-async def in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+async def run_in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
     """Run blocking work in a thread. If the caller is cancelled, the work goes on."""
     return await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
 

@@ -15,7 +15,7 @@ import anyio
 from hermes_exec.aio.waker import Waker, current_waker
 from hermes_exec.channel.connection import ChannelConnection, Opener
 from hermes_exec.channel.conversation import Conversation, Overdue
-from hermes_exec.channel.encoding import readable
+from hermes_exec.channel.encoding import printable
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import Identity, SandboxFacts, unpack_memory
 from hermes_exec.channel.keepalive import KEEPALIVE_THREAD
@@ -238,7 +238,7 @@ class Channel:
         goodbye = parse_json(payload)
         reason = goodbye.get("reason")
         if reason == "protocol":
-            raise ProtocolError(f"the runner ended the stream: {readable(goodbye.get('message'))}")
+            raise ProtocolError(f"the runner ended the stream: {printable(goodbye.get('message'))}")
         if reason == "shutdown":
             self._lose(SandboxDied("the runner ended", post_mortem=PostMortem(reason="the runner was asked to end")))
         elif reason == "lease":

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from hermes_exec.aio.waker import Waker
-from hermes_exec.channel.encoding import readable
+from hermes_exec.channel.encoding import printable
 from hermes_exec.channel.frames import (
     MAX_DATA,
     MAX_MESSAGE_BYTES,
@@ -62,10 +62,10 @@ class RemoteError(Exception):
     """Raised when the runner answers with an error of docs/protocol.md; `kind` is its name there."""
 
     def __init__(self, error: dict[str, Any]) -> None:
-        self.kind = readable(error.get("kind"), LONGEST_NAME) or "internal"
-        self.message = readable(error.get("message"), LONGEST_MESSAGE) or "the runner gave no reason"
+        self.kind = printable(error.get("kind"), LONGEST_NAME) or "internal"
+        self.message = printable(error.get("message"), LONGEST_MESSAGE) or "the runner gave no reason"
         detail = error.get("detail")
-        self.errno: str | None = readable(error.get("errno"), LONGEST_NAME) or None
+        self.errno: str | None = printable(error.get("errno"), LONGEST_NAME) or None
         self.path: object = error.get("path")
         self.detail: dict[str, Any] = detail if isinstance(detail, dict) else {}
         super().__init__(self.message)

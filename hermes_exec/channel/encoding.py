@@ -75,7 +75,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def readable(value: object, limit: int = 4096) -> str:
+def printable(value: object, limit: int = 4096) -> str:
     """Return text of a sandbox for people: at most `limit` characters, lone surrogates replaced. Other values
     give "".
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_exec.aio.streams import NowaitStream
-from hermes_exec.channel.encoding import readable, shorten
+from hermes_exec.channel.encoding import printable, shorten
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
 from hermes_exec.errors import ChannelLost, PostMortem, ProtocolError, SandboxDied
 from hermes_exec.results import RunnerMemory
@@ -149,8 +149,8 @@ async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) 
 
 async def _prove(stream: NowaitStream, key: bytes, nonce: bytes, welcome: dict[str, Any], boot_id: str) -> None:
     try:
-        theirs = bytes.fromhex(readable(welcome.get("nonce")))
-        proof = bytes.fromhex(readable(welcome.get("proof")))
+        theirs = bytes.fromhex(printable(welcome.get("nonce")))
+        proof = bytes.fromhex(printable(welcome.get("proof")))
     except ValueError as error:
         raise ProtocolError("the sandbox sent WELCOME without a proof") from error
     if not hmac.compare_digest(proof, _mac(key, b"runner", nonce, theirs, boot_id)):
@@ -171,7 +171,7 @@ async def _expect(reader: FrameReader, kind: FrameType) -> dict[str, Any]:
             continue
         if frame.type == FrameType.GOODBYE:
             goodbye = parse_json(frame.payload)
-            why = f"{readable(goodbye.get('reason'))}: {readable(goodbye.get('message'))}"
+            why = f"{printable(goodbye.get('reason'))}: {printable(goodbye.get('message'))}"
             raise ChannelLost(f"the runner refused the stream: {why}")
         if frame.type != kind or frame.conversation != 0:
             raise ProtocolError(f"the sandbox sent a frame of type {frame.type} where {kind.name} is due")

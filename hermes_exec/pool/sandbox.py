@@ -13,7 +13,7 @@ import anyio
 
 from hermes_exec.backends.base import NoOwnRoot, Sandbox, SandboxStatus
 from hermes_exec.channel import Channel, RemoteError
-from hermes_exec.channel.encoding import from_wire, readable, to_wire
+from hermes_exec.channel.encoding import from_wire, printable, to_wire
 from hermes_exec.channel.trace import ChannelTrace
 from hermes_exec.errors import (
     ChannelLost,
@@ -310,7 +310,7 @@ class PooledSandbox:
         if answer.get("clean") is True and not killed.left:
             return killed, ""
         differences = answer.get("differences")
-        told = "; ".join(map(readable, differences[:5])) if isinstance(differences, list) else ""
+        told = "; ".join(map(printable, differences[:5])) if isinstance(differences, list) else ""
         return killed, told or f"{killed.left} processes are left"
 
     async def _wait_patiently(self, method: str, slot: PooledSlot, silence_s: float) -> dict[str, Any]:

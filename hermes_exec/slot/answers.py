@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_exec.channel import RemoteError
-from hermes_exec.channel.encoding import from_wire, is_unicode, readable, shorten
+from hermes_exec.channel.encoding import from_wire, is_unicode, printable, shorten
 from hermes_exec.errors import (
     ConfigError,
     ExecError,
@@ -119,7 +119,7 @@ def texts(answer: Mapping[str, Any], name: str) -> tuple[str, ...]:
 def optional_text(answer: Mapping[str, Any], name: str) -> str | None:
     """A string that may be absent or null; whatever else it is counts as absent."""
     value = answer.get(name)
-    return readable(value) if isinstance(value, str) else None
+    return printable(value) if isinstance(value, str) else None
 
 
 def optional_path(answer: Mapping[str, Any], name: str) -> str | None:
@@ -176,7 +176,7 @@ def isolation(answer: object) -> Isolation:
         processes=text(answer, "processes"),
         users=text(answer, "users"),
         network=text(answer, "network"),
-        limits={readable(name): readable(how) for name, how in limits.items()},
+        limits={printable(name): printable(how) for name, how in limits.items()},
         price_ms=number(answer, "price_ms"),
     )
 
@@ -189,7 +189,7 @@ def process_info(answer: Mapping[str, Any]) -> ProcessInfo:
         started_at=number(answer, "started_at"),
         rss_bytes=integer(answer, "rss_bytes"),
         request_id=optional_integer(answer, "request_id"),
-        state=readable(answer.get("state")),
+        state=printable(answer.get("state")),
     )
 
 

@@ -16,8 +16,8 @@ from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFil
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import base_of, check_options, check_own_roots, image_of, plan_container
 from hermes_exec.backends.docker.delivery import Delivery, NotShared
-from hermes_exec.backends.docker.engine import Engine
-from hermes_exec.backends.docker.image import ImageFacts, Images
+from hermes_exec.backends.docker.engine import DockerEngine
+from hermes_exec.backends.docker.image import DockerImages, ImageFacts
 from hermes_exec.backends.docker.leftovers import advice_on, find_leftovers, remove, remove_volumes
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.docker.trial_image import trial_image
@@ -44,8 +44,8 @@ class DockerBackend:
 
     def __init__(self, config: DockerConfig) -> None:
         self._config = config
-        self._engine = Engine(config)
-        self._images = Images(self._engine, config)
+        self._engine = DockerEngine(config)
+        self._images = DockerImages(self._engine, config)
         self._delivery = Delivery(config)
         self._security_options: list[str] | None = None
 

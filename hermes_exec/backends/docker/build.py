@@ -16,8 +16,8 @@ def tag_of(directory: Path, platform: str | None, archive: IO[bytes] | None = No
     Raises:
         ConfigError: If the directory cannot be read.
     """
-    from hermes_exec.backends.docker.context import pack
+    from hermes_exec.backends.docker.context import pack_context
 
     with open(os.devnull, "wb") as nowhere:
-        key = f"{pack(directory, nowhere if archive is None else archive)} {platform or ''}"
+        key = f"{pack_context(directory, nowhere if archive is None else archive)} {platform or ''}"
     return f"{REPOSITORY}:{hashlib.sha256(key.encode()).hexdigest()[:24]}"

@@ -24,7 +24,7 @@ class _Pattern(Pattern):
         return fnmatchcase(filepath, self.cleaned_pattern)
 
 
-def pack(directory: Path, archive: IO[bytes]) -> str:
+def pack_context(directory: Path, archive: IO[bytes]) -> str:
     """Write the context of a directory as a tar archive, like Docker's client, and return the digest of its content;
     blocking.
 

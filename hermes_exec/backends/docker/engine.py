@@ -16,7 +16,7 @@ from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import RESPONSE_DEADLINE, deadline
 from hermes_exec.backends.docker.streaming_response import CURRENT_RESPONSE, StreamingResponse
 from hermes_exec.backends.engine_errors import mark_temporary
-from hermes_exec.backends.threads import in_thread, launch_in_thread
+from hermes_exec.backends.threads import launch_in_thread, run_in_thread
 from hermes_exec.errors import BackendUnavailable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ CLOSED_TIMEOUT_S = 5
 """Longest time for one answer after `close`, in seconds: for threads that undo abandoned work."""
 
 
-class Engine:
+class DockerEngine:
     """One Docker engine. The SDK is imported, and the engine contacted, at first use.
 
     A caller that is cancelled, or whose deadline has passed, does not wait for a silent engine. The request's thread
@@ -73,7 +73,7 @@ class Engine:
         Work that has started goes on if the caller stops waiting, but waits for no answer past the caller's deadline.
         """
         task = partial(self.call_now, work, deadline() - anyio.current_time())
-        return await in_thread(task, self._limiter)
+        return await run_in_thread(task, self._limiter)
 
     async def follow(self, work: Callable[[DockerClient], T]) -> T:
         """Run long work that reads one streaming response, like `call`. If the caller stops waiting, the engine is hung

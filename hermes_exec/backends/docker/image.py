@@ -15,7 +15,7 @@ import anyio.from_thread
 
 from hermes_exec.backends.docker.build import tag_of
 from hermes_exec.backends.docker.config import DockerConfig
-from hermes_exec.backends.docker.engine import Engine, status_of
+from hermes_exec.backends.docker.engine import DockerEngine, status_of
 from hermes_exec.backends.dockerfile import directory_of
 from hermes_exec.backends.image_errors import build_error, fetch_error
 from hermes_exec.errors import ExecError, ImageError, LaunchTimeout, QuotaExceeded
@@ -44,10 +44,10 @@ class ImageFacts(NamedTuple):
     workdir: str
 
 
-class Images:
+class DockerImages:
     """The images of one engine. One task at a time fetches an image, and one program at a time builds it."""
 
-    def __init__(self, engine: Engine, config: DockerConfig) -> None:
+    def __init__(self, engine: DockerEngine, config: DockerConfig) -> None:
         self._engine = engine
         self._config = config
         self._locks: dict[str, anyio.Lock] = {}

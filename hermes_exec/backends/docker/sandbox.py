@@ -15,7 +15,7 @@ from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import OWN_EXIT_CODES, SandboxStatus
 from hermes_exec.backends.docker.container import RUNNER
 from hermes_exec.backends.docker.deadline import deadline
-from hermes_exec.backends.docker.engine import Engine, status_of
+from hermes_exec.backends.docker.engine import DockerEngine, status_of
 from hermes_exec.backends.docker.leftovers import remove
 from hermes_exec.backends.docker.stream import DockerStream
 from hermes_exec.backends.engine_errors import open_error
@@ -44,7 +44,7 @@ class CreatedContainer(NamedTuple):
 class DockerSandbox:
     """One container with a serving runner."""
 
-    def __init__(self, engine: Engine, container: CreatedContainer, stream: socket.socket | None = None) -> None:
+    def __init__(self, engine: DockerEngine, container: CreatedContainer, stream: socket.socket | None = None) -> None:
         self._engine = engine
         self._container = container
         self.id = container.id

@@ -12,7 +12,7 @@ import anyio
 
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.docker.delivery import ArchiveEntry, archive
-from hermes_exec.backends.docker.engine import Engine
+from hermes_exec.backends.docker.engine import DockerEngine
 from hermes_exec.errors import ExecError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ COMMAND = ["/runner", "version"]
 
 
 @asynccontextmanager
-async def trial_image(engine: Engine) -> AsyncIterator[tuple[str, list[str]]]:
+async def trial_image(engine: DockerEngine) -> AsyncIterator[tuple[str, list[str]]]:
     """See `HasTrialImage.trial_image`."""
     name = await engine.call(make_image)
     try:

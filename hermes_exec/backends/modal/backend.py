@@ -18,11 +18,11 @@ import anyio.to_thread
 from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo, volume_arguments
 from hermes_exec.backends.dockerfile import directory_of
 from hermes_exec.backends.engine_errors import temporarily_unavailable
-from hermes_exec.backends.modal.client import ANSWER_S, Client
+from hermes_exec.backends.modal.client import ANSWER_S, ModalClient
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
-from hermes_exec.backends.modal.images import RUNNER, Images, report_progress
+from hermes_exec.backends.modal.images import RUNNER, ModalImages, report_progress
 from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, workdir_of
-from hermes_exec.backends.modal.stream import Streams
+from hermes_exec.backends.modal.stream import ModalStreams
 from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_each, to_strings
 from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import ConfigError, LaunchError
@@ -47,9 +47,9 @@ class ModalBackend:
 
     def __init__(self, config: ModalConfig) -> None:
         self._config = config
-        self._client = Client(config.app_name, config.environment)
-        self._images = Images(self._client, config)
-        self._streams = Streams()
+        self._client = ModalClient(config.app_name, config.environment)
+        self._images = ModalImages(self._client, config)
+        self._streams = ModalStreams()
 
     async def check(self, spec: LaunchSpec) -> None:
         """See `Backend.check`."""
@@ -86,7 +86,7 @@ class ModalBackend:
         try:
             with report_progress(check_options(self._config, spec), f"Modal looks for a place{gpus}", spec.on_progress):
                 sandbox = await modal.Sandbox.create.aio(
-                    *command(self._config, spec), app=app, image=image, tags=tags, **options
+                    *runner_command(self._config, spec), app=app, image=image, tags=tags, **options
                 )
                 # This returns when the sandbox has started. Modal may delay it, for example until a GPU is free.
                 workdir = await workdir_of(sandbox)
@@ -201,7 +201,7 @@ def check_options(config: ModalConfig, spec: LaunchSpec) -> str:
     return name
 
 
-def command(config: ModalConfig, spec: LaunchSpec) -> list[str]:
+def runner_command(config: ModalConfig, spec: LaunchSpec) -> list[str]:
     """Return the command of the main process. Variables that Modal adds to the image's are for its own programs."""
     argv = [RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s), "--unset", "MODAL_*"]
     return argv + volume_arguments(config.volumes, config.shared_volumes)

@@ -29,7 +29,7 @@ ANSWER_S = 30.0
 """Longest wait for a quick answer of Modal. The client itself retries for up to a minute."""
 
 
-class Client:
+class ModalClient:
     """The client of one backend, imported at first use. `call` runs work in its event loop."""
 
     def __init__(self, app_name: str, environment: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.backends.dockerfile import DOCKERFILE, directory_of
-from hermes_exec.backends.modal.client import Client
+from hermes_exec.backends.modal.client import ModalClient
 from hermes_exec.backends.modal.config import ModalConfig
 from hermes_exec.backends.runner_binary import find_runner
 from hermes_exec.errors import ConfigError, ImageError, LaunchTimeout
@@ -26,10 +26,10 @@ LOG_LINES = 40
 LOG_S = 10.0
 
 
-class Images:
+class ModalImages:
     """The images of one backend. They belong to the client's event loop."""
 
-    def __init__(self, client: Client, config: ModalConfig) -> None:
+    def __init__(self, client: ModalClient, config: ModalConfig) -> None:
         self._client = client
         self._config = config
         self._built: dict[str, modal.Image] = {}

@@ -14,9 +14,9 @@ import anyio
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import OWN_EXIT_CODES, SandboxStatus
 from hermes_exec.backends.engine_errors import open_error
-from hermes_exec.backends.modal.client import ANSWER_S, Client
+from hermes_exec.backends.modal.client import ANSWER_S, ModalClient
 from hermes_exec.backends.modal.images import RUNNER
-from hermes_exec.backends.modal.stream import Streams
+from hermes_exec.backends.modal.stream import ModalStreams
 from hermes_exec.errors import ExecError, LaunchError, PostMortem, Suspect
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class ModalSandbox:
 
     def __init__(
         self,
-        client: Client,
-        streams: Streams,
+        client: ModalClient,
+        streams: ModalStreams,
         sandbox: modal.Sandbox,
         workdir: str,
         limits: Mapping[str, str],
@@ -63,7 +63,7 @@ class ModalSandbox:
             raise await open_error(self, "sandbox", error) from error
 
     async def _open(self, argv: Sequence[str]) -> socket.socket:
-        return await self._streams.open(await run(self._sandbox, *argv, "--base", BASE))
+        return await self._streams.open(await exec_runner(self._sandbox, *argv, "--base", BASE))
 
     async def status(self) -> SandboxStatus:
         """See `Sandbox.status`."""
@@ -126,7 +126,7 @@ class ModalSandbox:
         await self._sandbox.detach.aio()  # type: ignore[no-untyped-call]
 
 
-async def run(
+async def exec_runner(
     sandbox: modal.Sandbox, *argv: str, workdir: str | None = "/"
 ) -> modal.container_process.ContainerProcess[bytes]:
     """Start the runner's program in a sandbox, in the client's event loop."""
@@ -144,7 +144,7 @@ async def workdir_of(sandbox: modal.Sandbox) -> str:
     from modal.exception import NotFoundError
 
     try:
-        process = await run(sandbox, "cwd", workdir=None)
+        process = await exec_runner(sandbox, "cwd", workdir=None)
         return (await process.stdout.read.aio()).decode("utf-8", "replace").rstrip("\n") or "/"
     except NotFoundError as error:
         code, log = await sandbox.poll.aio(), ""

@@ -17,7 +17,7 @@ FIRST = 0
 CLOSE_TIMEOUT_S = 5.0
 
 
-class Streams:
+class ModalStreams:
     """The open streams of one backend, kept here because an event loop holds its tasks weakly. Belongs to the client's
     loop.
     """

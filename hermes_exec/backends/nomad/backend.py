@@ -23,9 +23,9 @@ from hermes_exec.backends.nomad.job import (
     IMAGE,
     check_options,
     check_own_roots,
-    hides,
+    hides_directories,
     image_of,
-    job,
+    job_specification,
     limit_enforcement,
 )
 from hermes_exec.backends.nomad.placement import nodes_of, wait_for_allocation
@@ -78,7 +78,7 @@ class NomadBackend:
     async def remarks(self) -> list[str]:
         """See `HasRemarks.remarks`."""
         remarks = [OPEN] if await self._is_open() else []
-        if self._config.driver == "docker" and not hides(self._config):
+        if self._config.driver == "docker" and not hides_directories(self._config):
             remarks.append(REACHABLE)
         return remarks
 
@@ -93,7 +93,7 @@ class NomadBackend:
         await self._purge_others(labels)
         # The name is chosen before the request: the job can be ended by it even if the answer is lost.
         name = f"{PREFIX}{secrets.token_hex(8)}"
-        wanted = job(self._config, spec, labels, name, find_runner("linux"), await self._mhz(spec))
+        wanted = job_specification(self._config, spec, labels, name, find_runner("linux"), await self._mhz(spec))
         gone = partial(purge, name=name)
         try:
             registered: Mapping[str, Any] = await self._cluster.make(

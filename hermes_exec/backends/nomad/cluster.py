@@ -19,7 +19,7 @@ from hermes_exec.backends.engine_errors import mark_temporary, translate
 from hermes_exec.backends.nomad.client import NOT_INSTALLED, connect, open_session, tls_context
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.errors import NO_ANSWER, ROWS, is_denied
-from hermes_exec.backends.threads import in_thread, launch_in_thread
+from hermes_exec.backends.threads import launch_in_thread, run_in_thread
 from hermes_exec.errors import BackendUnavailable, ExecError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Cluster:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run other blocking work in a thread."""
-        return await in_thread(work, self._limiter)
+        return await run_in_thread(work, self._limiter)
 
     async def make(self, work: Callable[[Nomad], T], unmake: Callable[[Nomad], object]) -> T:
         """Run work that makes something, like `call`. If the caller stops waiting, `unmake` undoes it."""

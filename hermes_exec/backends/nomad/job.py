@@ -14,9 +14,9 @@ from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.delivery import BOUND, FETCHED, STATE, artifacts, delivery_script, runner_directory
 from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.backends.runner_binary import RunnerBinary
-from hermes_exec.backends.singularity.command import LaunchSite, Start, command, limit_options
+from hermes_exec.backends.singularity.command import LaunchSite, StartPlan, launch_command, limit_options
 from hermes_exec.backends.singularity.config import SingularityConfig
-from hermes_exec.backends.singularity.engine import OLDEST, Engine
+from hermes_exec.backends.singularity.engine import OLDEST, SingularityEngine
 from hermes_exec.errors import ConfigError
 
 HIDDEN = "/sys/firmware"
@@ -60,7 +60,7 @@ def check_own_roots(config: NomadConfig, spec: LaunchSpec) -> None:
         )
 
 
-def hides(config: NomadConfig) -> bool:
+def hides_directories(config: NomadConfig) -> bool:
     """Return whether the runtime of a container is known to hide HIDDEN."""
     return config.docker.get("runtime", "runc") in {"runc", "crun"}
 
@@ -81,7 +81,7 @@ def _needs_cgroups(spec: LaunchSpec) -> bool:
     return bool(limit_options(spec)) and not set(spec.limits.total()) <= spec.default_limits
 
 
-def job(
+def job_specification(
     config: NomadConfig, spec: LaunchSpec, labels: Labels, name: str, runner: RunnerBinary, mhz: int | None
 ) -> dict[str, Any]:
     """Return the job to register. It is registered once; an existing job is never changed. `mhz` is `limits.cpus` in
@@ -147,7 +147,7 @@ def resource_request(job: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: int | None) -> dict[str, Any]:
-    base, hidden = runner_directory(config), hides(config)
+    base, hidden = runner_directory(config), hides_directories(config)
     serve = ["serve", "--base", f"{base}/base", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
     for directory in (HIDDEN,) if hidden else USUAL_DIRECTORIES:
         serve += ["--hide", directory]
@@ -214,10 +214,10 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
         return f"{HERE}/{name}"
 
     site = LaunchSite(HERE, secrets.token_hex(4), 0, make, lambda _: True)
-    engine, image = Engine(config.binary, "apptainer", OLDEST["apptainer"]), image_of(config, spec)
-    start = Start(engine, image, f"{HERE}/runner", True, _needs_cgroups(spec))
+    engine, image = SingularityEngine(config.binary, "apptainer", OLDEST["apptainer"]), image_of(config, spec)
+    start = StartPlan(engine, image, f"{HERE}/runner", True, _needs_cgroups(spec))
     options = SingularityConfig(volumes=config.volumes, gpus="all" if config.gpus else None)
-    argv = command(options, spec, start, site)
+    argv = launch_command(options, spec, start, site)
     argv.remove("--until-stdin-ends")
     lines = ["set --"]
     for word in argv:

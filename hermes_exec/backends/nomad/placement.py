@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 POLL_S = 0.02
 
 
-class Resource(NamedTuple):
+class NodeResource(NamedTuple):
     """A resource that the scheduler counts: its unit, the option that requests it, and where a node lists its
     amount.
     """
@@ -35,10 +35,10 @@ class Resource(NamedTuple):
 
 
 RESOURCES = {
-    "memory": Resource("MiB of memory", "limits.memory_mb", "Memory", "MemoryMB"),
-    "cpu": Resource("MHz of processors", "limits.cpus", "Cpu", "CpuShares"),
-    "cores": Resource("cores", "resources.cores", "Cpu", "TotalCpuCores"),
-    "disk": Resource("MiB of disk", "resources.disk", "Disk", "DiskMB"),
+    "memory": NodeResource("MiB of memory", "limits.memory_mb", "Memory", "MemoryMB"),
+    "cpu": NodeResource("MHz of processors", "limits.cpus", "Cpu", "CpuShares"),
+    "cores": NodeResource("cores", "resources.cores", "Cpu", "TotalCpuCores"),
+    "disk": NodeResource("MiB of disk", "resources.disk", "Disk", "DiskMB"),
 }
 
 

@@ -27,11 +27,24 @@ from hermes_exec.backends.owner import descendants
 from hermes_exec.backends.process import kill_with_descendants, start_child
 from hermes_exec.backends.removal import remove_tree
 from hermes_exec.backends.sandbox_directory import SandboxDirectory, check_parent, make_directory
-from hermes_exec.backends.singularity.command import Start, command, limit_enforcement, limit_options, local_site
+from hermes_exec.backends.singularity.command import (
+    StartPlan,
+    launch_command,
+    limit_enforcement,
+    limit_options,
+    local_site,
+)
 from hermes_exec.backends.singularity.config import SingularityConfig
-from hermes_exec.backends.singularity.engine import Engine, check_options, environment, fakeroot, find_engine, image_of
+from hermes_exec.backends.singularity.engine import (
+    SingularityEngine,
+    check_options,
+    engine_environment,
+    fakeroot_options,
+    find_engine,
+    image_of,
+)
 from hermes_exec.backends.singularity.errors import RefusedError, RefusedFeature, start_error
-from hermes_exec.backends.singularity.images import Images
+from hermes_exec.backends.singularity.images import SingularityImages
 from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
 from hermes_exec.backends.strict_path import make_private_directory
 from hermes_exec.backends.threads import launch_in_thread
@@ -56,8 +69,8 @@ class SingularityBackend(HostBackend):
     def __init__(self, config: SingularityConfig) -> None:
         super().__init__(config.base_dir, PREFIX)
         self._config = config
-        self._images = Images(config)
-        self._engine: Engine | None = None
+        self._images = SingularityImages(config)
+        self._engine: SingularityEngine | None = None
         self._refused: set[RefusedFeature] = set()
 
     async def check(self, spec: LaunchSpec) -> None:
@@ -65,7 +78,7 @@ class SingularityBackend(HostBackend):
         await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
         await anyio.to_thread.run_sync(self._images.check, image_of(self._config, spec), limiter=self._limiter)
 
-    def _check(self, spec: LaunchSpec) -> Engine:
+    def _check(self, spec: LaunchSpec) -> SingularityEngine:
         check_options(self._config, spec)
         runner_binary.find_runner()
         check_parent(self._config.base_dir, PREFIX)
@@ -92,7 +105,7 @@ class SingularityBackend(HostBackend):
         """See `CanPrefetch.prefetch`."""
         await self._ready(spec)
 
-    async def _ready(self, spec: LaunchSpec) -> tuple[Engine, Path]:
+    async def _ready(self, spec: LaunchSpec) -> tuple[SingularityEngine, Path]:
         engine = await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
         image = image_of(self._config, spec)
         return engine, await self._images.ensure(image, engine, spec.pull_timeout_s, spec.on_progress)
@@ -109,7 +122,7 @@ class SingularityBackend(HostBackend):
                 await anyio.to_thread.run_sync(remove_tree, directory)
 
     def _launch(
-        self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path, given_up: threading.Event
+        self, spec: LaunchSpec, labels: Labels, engine: SingularityEngine, image: Path, given_up: threading.Event
     ) -> SingularitySandbox:
         """Launch a sandbox. A feature that the engine refuses here, and the sandbox can do without, is tried once."""
         runner = runner_binary.path()
@@ -117,7 +130,7 @@ class SingularityBackend(HostBackend):
             on_disk = self._config.overlay != "memory" and "overlay" not in self._refused
             with_limits = bool(limit_options(spec)) and "limits" not in self._refused
             try:
-                return self._start(spec, labels, Start(engine, image, runner, on_disk, with_limits), given_up)
+                return self._start(spec, labels, StartPlan(engine, image, runner, on_disk, with_limits), given_up)
             except RefusedError as error:
                 overlay = error.refused == "overlay" and on_disk and self._config.overlay == "auto"
                 asked_for = not spec.best_effort_limits and set(spec.limits.total()) - spec.default_limits
@@ -127,11 +140,13 @@ class SingularityBackend(HostBackend):
                 logger.info("sandboxes are started without %s: %s", error.refused, error)
                 self._refused.add(error.refused)
 
-    def _start(self, spec: LaunchSpec, labels: Labels, start: Start, given_up: threading.Event) -> SingularitySandbox:
+    def _start(
+        self, spec: LaunchSpec, labels: Labels, start: StartPlan, given_up: threading.Event
+    ) -> SingularitySandbox:
         directory = make_directory(self._config.base_dir, PREFIX, labels)
         try:
-            argv = command(self._config, spec, start, local_site(directory, spec.network))
-            env = environment(self._config, start.engine)
+            argv = launch_command(self._config, spec, start, local_site(directory, spec.network))
+            env = engine_environment(self._config, start.engine)
             process = start_child(argv, directory.log, env, subprocess.PIPE)
         except OSError as error:
             directory.remove()
@@ -160,15 +175,15 @@ class SingularityBackend(HostBackend):
         directory.remove(self._remove_as_fakeroot if os.geteuid() != 0 else None)
 
     def _remove_as_fakeroot(self, path: Path) -> None:
-        """Remove files of the further users that `fakeroot` gave to a sandbox."""
+        """Remove files of the further users that `fakeroot_options` gave to a sandbox."""
         directory = make_private_directory("hermes-exec-image-")
         try:
             _fill(directory)
             engine = self._engine or find_engine(self._config.binary)
-            argv = [engine.path, "-s", "exec", "--containall", "--no-home", *fakeroot(engine)]
+            argv = [engine.path, "-s", "exec", "--containall", "--no-home", *fakeroot_options(engine)]
             argv += ["--bind", f"{path}:/hermes-exec-left", str(directory)]
             argv += ["/runner", "end", "--base", "/hermes-exec-left/base"]
-            env = environment(self._config, engine)
+            env = engine_environment(self._config, engine)
             subprocess.run(
                 argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_TIMEOUT_S, check=False
             )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hermes_exec.backends.base import LaunchSpec, volume_arguments
 from hermes_exec.backends.sandbox_directory import SandboxDirectory
 from hermes_exec.backends.singularity.config import SingularityConfig
-from hermes_exec.backends.singularity.engine import Engine, fakeroot
+from hermes_exec.backends.singularity.engine import SingularityEngine, fakeroot_options
 from hermes_exec.config.model import volume_parts
 
 MOUNT = "/hermes-exec"
@@ -76,10 +76,10 @@ def limit_enforcement(spec: LaunchSpec, *, with_limits: bool) -> dict[str, str]:
     return {name: "cgroup of the sandbox" if name in by_cgroup else "not enforced" for name in spec.limits.total()}
 
 
-class Start(NamedTuple):
+class StartPlan(NamedTuple):
     """A sandbox to start: the image's path on its host, and whether changes are kept on disk and limits are set."""
 
-    engine: Engine
+    engine: SingularityEngine
     image: Path | str
     runner: Path | str
     overlay_on_disk: bool
@@ -104,7 +104,7 @@ def local_site(directory: SandboxDirectory, network: bool) -> LaunchSite:
     return LaunchSite(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
 
 
-def command(config: SingularityConfig, spec: LaunchSpec, start: Start, site: LaunchSite) -> list[str]:
+def launch_command(config: SingularityConfig, spec: LaunchSpec, start: StartPlan, site: LaunchSite) -> list[str]:
     """Return the command that starts the sandbox, and make the directories in it."""
     home = _home() if spec.exclusive and not config.fakeroot and site.uid else None
     argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-umask", "--no-eval"]
@@ -126,7 +126,7 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, site: Lau
     return argv + volume_arguments(config.volumes, config.shared_volumes)
 
 
-def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start, site: LaunchSite) -> list[str]:
+def _container_options(config: SingularityConfig, spec: LaunchSpec, start: StartPlan, site: LaunchSite) -> list[str]:
     """Return the engine's options for a sandbox, except its home and its mounts."""
     argv = ["--pwd", "/", "--workdir", site.make("work"), "--no-mount", "bind-paths"]
     argv += ["--hostname", f"sandbox-{site.name[-8:].replace('_', '0')}"]
@@ -139,7 +139,7 @@ def _container_options(config: SingularityConfig, spec: LaunchSpec, start: Start
     if config.gpus is not None:
         argv += ["--nv" if config.gpus == "all" else "--rocm"]
     if config.fakeroot:
-        argv += fakeroot(start.engine)
+        argv += fakeroot_options(start.engine)
     if start.with_limits:
         for option, value in limit_options(spec).items():
             argv += [option, value]
@@ -158,7 +158,7 @@ def _home() -> str | None:
     return home if re.fullmatch("(/[^/:]+)+", home) else None
 
 
-def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, site: LaunchSite) -> Iterator[str]:
+def _mounts(config: SingularityConfig, spec: LaunchSpec, start: StartPlan, site: LaunchSite) -> Iterator[str]:
     yield _mount(site.make("state"), f"{MOUNT}/state")
     yield _mount(str(start.runner), RUNNER, read_only=True)
     yield _mount(f"{site.directory}/hosts", "/etc/hosts")

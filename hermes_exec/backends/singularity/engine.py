@@ -19,7 +19,7 @@ ANSWER_S = 30.0
 OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 10)}
 
 
-class Engine(NamedTuple):
+class SingularityEngine(NamedTuple):
     """An installed program; `family` is `apptainer` or `singularity-ce`."""
 
     path: str
@@ -32,7 +32,7 @@ class Engine(NamedTuple):
         return "APPTAINER" if self.family == "apptainer" else "SINGULARITY"
 
 
-def find_engine(binary: str | None) -> Engine:
+def find_engine(binary: str | None) -> SingularityEngine:
     """Return the program of that name or path, or an installed one; blocking.
 
     Raises:
@@ -53,7 +53,7 @@ def find_engine(binary: str | None) -> Engine:
         raise BackendUnavailable(f"{path} cannot be started: {error}") from error
     version = re.match(r"(apptainer|singularity-ce) version (\d+)\.(\d+)", done.stdout)
     if version is not None:
-        engine = Engine(path, version[1], (int(version[2]), int(version[3])))
+        engine = SingularityEngine(path, version[1], (int(version[2]), int(version[3])))
         if engine.version >= OLDEST[engine.family]:
             return engine
     output = (done.stdout or done.stderr).strip()[:200]
@@ -84,7 +84,7 @@ def image_of(config: SingularityConfig, spec: LaunchSpec) -> str:
     return spec.image or config.image or ""
 
 
-def fakeroot(engine: Engine) -> list[str]:
+def fakeroot_options(engine: SingularityEngine) -> list[str]:
     """Return the options that make an ordinary user root of a sandbox."""
     if engine.family != "apptainer":
         return ["--fakeroot"]
@@ -92,7 +92,7 @@ def fakeroot(engine: Engine) -> list[str]:
     return ["--fakeroot", "--ignore-fakeroot-command"]
 
 
-def environment(config: SingularityConfig, engine: Engine) -> dict[str, str]:
+def engine_environment(config: SingularityConfig, engine: SingularityEngine) -> dict[str, str]:
     """Return the engine's environment, without variables of this process: they would add mounts and variables to the
     sandbox.
     """

@@ -20,9 +20,9 @@ from anyio.abc import Process
 from hermes_exec.backends.process import tie_to_parent
 from hermes_exec.backends.removal import remove_tree
 from hermes_exec.backends.singularity.config import SingularityConfig
-from hermes_exec.backends.singularity.engine import Engine
+from hermes_exec.backends.singularity.engine import SingularityEngine
 from hermes_exec.backends.singularity.errors import image_build_error
-from hermes_exec.backends.singularity.sources import Source, find, mounts_files
+from hermes_exec.backends.singularity.sources import ImageSource, find_image, mounts_files
 from hermes_exec.errors import ConfigError, ImageError, LaunchTimeout
 from hermes_exec.file_lock import locked
 from hermes_exec.results import PullProgress
@@ -33,7 +33,7 @@ CREDENTIALS = "(APPTAINER|SINGULARITY|DOCKER)_.*|REGISTRY_AUTH_FILE"
 MAX_OUTPUT_CHARS = 4096
 
 
-class Images:
+class SingularityImages:
     """The images of this host."""
 
     def __init__(self, config: SingularityConfig) -> None:
@@ -47,15 +47,17 @@ class Images:
         Raises:
             ImageError: If it is a missing file, or may not be fetched.
         """
-        source = find(name)
-        if isinstance(source, Source):
+        source = find_image(name)
+        if isinstance(source, ImageSource):
             self._check_policy(name, self._cache_path(source))
 
     def _check_policy(self, name: str, path: Path) -> None:
         if self._config.pull_policy == "never" and not path.exists():
             raise ImageError(f"the image {name!r} is not in the cache ({self._cache}), and pull_policy is 'never'")
 
-    async def ensure(self, name: str, engine: Engine, timeout_s: float, on_progress: Progress | None) -> Path:
+    async def ensure(
+        self, name: str, engine: SingularityEngine, timeout_s: float, on_progress: Progress | None
+    ) -> Path:
         """Return the path of the image, which is built or converted if the cache does not have it.
 
         Raises:
@@ -72,8 +74,8 @@ class Images:
                 raise LaunchTimeout(f"the image {name!r} was not there within pull_timeout_s={timeout_s:g}") from error
         return ready
 
-    async def _find_or_build(self, name: str, engine: Engine, on_progress: Progress | None) -> Path:
-        source = await anyio.to_thread.run_sync(find, name, abandon_on_cancel=True)
+    async def _find_or_build(self, name: str, engine: SingularityEngine, on_progress: Progress | None) -> Path:
+        source = await anyio.to_thread.run_sync(find_image, name, abandon_on_cancel=True)
         if isinstance(source, Path):
             return source
         path = self._cache_path(source)
@@ -89,14 +91,21 @@ class Images:
                 raise ConfigError(problem) from error
         return path
 
-    def _cache_path(self, source: Source) -> Path:
+    def _cache_path(self, source: ImageSource) -> Path:
         key = f"{source.content} {platform.machine()} {'file' if mounts_files() else 'directory'}"
         readable = re.sub(r"[^A-Za-z0-9.]+", "-", source.argument.rpartition("/")[2])[-40:].strip("-.")
         name = f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         return self._cache / (f"{name}.sif" if mounts_files() else name)
 
     async def _build(
-        self, name: str, source: Source, path: Path, engine: Engine, on_progress: Progress | None, *, alone: bool
+        self,
+        name: str,
+        source: ImageSource,
+        path: Path,
+        engine: SingularityEngine,
+        on_progress: Progress | None,
+        *,
+        alone: bool,
     ) -> None:
         if alone:  # remove leftovers of killed builds
             for left in self._cache.glob(f"{path.name}.part-*"):

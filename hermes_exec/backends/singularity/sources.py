@@ -22,7 +22,7 @@ TRANSPORTS = (*ARCHIVES, "docker-daemon:", "oci:")
 DAEMON_S = 30.0
 
 
-class Source(NamedTuple):
+class ImageSource(NamedTuple):
     """A source of an image: the engine's argument, and a key for its content."""
 
     argument: str
@@ -36,7 +36,7 @@ def mounts_files() -> bool:
     return os.geteuid() == 0 or os.access("/dev/fuse", os.R_OK | os.W_OK)
 
 
-def find(name: str) -> Path | Source:
+def find_image(name: str) -> Path | ImageSource:
     """Return the path of an image that is used as it is, or its source; blocking.
 
     Raises:
@@ -46,17 +46,17 @@ def find(name: str) -> Path | Source:
     if name.startswith("dockerfile:"):
         raise ConfigError(f"image={name!r} is for the docker backend: name a definition (a .def file)")
     if "://" in name or name.startswith(TRANSPORTS):
-        return Source(name, _content(name))
+        return ImageSource(name, _content(name))
     path = Path(name).expanduser().absolute()
     if path.is_dir():
         return path
     if path.suffix == ".def" and path.is_file():
-        return Source(str(path), _definition(path))
+        return ImageSource(str(path), _definition(path))
     if path.is_file():
-        return path if mounts_files() else Source(str(path), _hash(path))
+        return path if mounts_files() else ImageSource(str(path), _hash(path))
     if name.startswith(("/", ".", "~")) or path.suffix in {".sif", ".def", ".img", ".sqsh"}:
         raise ImageError(f"there is no image at {path}")
-    return Source(f"docker://{name}", f"docker://{name}")
+    return ImageSource(f"docker://{name}", f"docker://{name}")
 
 
 def _content(name: str) -> str:

@@ -16,7 +16,7 @@ from hermes_exec.backends.ssh.config import SSHConfig
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.ssh.hosts import Hosts
 from hermes_exec.backends.ssh.sandbox import SSHSandbox
-from hermes_exec.backends.threads import in_thread, launch_in_thread
+from hermes_exec.backends.threads import launch_in_thread, run_in_thread
 from hermes_exec.errors import ExecError
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class SSHBackend:
 
         async def end(host: Host, base: str, info: SandboxInfo, reason: str) -> None:
             try:
-                if await in_thread(partial(host.end, base), host.limiter):
+                if await run_in_thread(partial(host.end, base), host.limiter):
                     ended.append(ReapedSandbox(info.sandbox, self.name, info.labels.run_id, reason))
             except (ExecError, OSError) as error:
                 logger.warning("%s could not be ended: %s", info.sandbox, error)

@@ -75,7 +75,7 @@ class Host:
 
     def _probe(self) -> HostFacts:
         done = self._run(PROBE.read_text("utf-8"), self._config.base_dir or "")
-        facts = dict(line.split(" ", 1) for line in lines(done) if " " in line)
+        facts = dict(line.split(" ", 1) for line in output_lines(done) if " " in line)
         if facts.get("system") != "Linux":
             system = facts.get("system") or (done.stdout + done.stderr).decode("utf-8", "replace")[-500:]
             raise BackendUnavailable(f"ssh {self.name}: sandboxes need Linux, and its shell reports {system!r}")
@@ -110,7 +110,7 @@ class Host:
         raise LaunchError(f"ssh {self.name}: the runner cannot be put at {path}: {why}")
 
     def _hash(self, path: str) -> str:
-        return "".join(lines(self._run(f"{shlex.quote(path)} sha256")))
+        return "".join(output_lines(self._run(f"{shlex.quote(path)} sha256")))
 
     def start(self, labels: Labels, lease_s: float) -> str:
         """Start a sandbox and return its base directory. Raises like `prepare`, and LaunchError with the runner's
@@ -149,7 +149,7 @@ class Host:
     def open(self, base: str, argv: Sequence[str]) -> FdStream:
         """Open a stream to the runner's program."""
         command = shlex.join([self.prepare().runner, *argv, "--base", base])
-        return StreamAfter(self._transport.open(script(f"echo '{BEGIN}'; exec {command}")), f"{BEGIN}\n".encode())
+        return StreamAfter(self._transport.open(shell_script(f"echo '{BEGIN}'; exec {command}")), f"{BEGIN}\n".encode())
 
     def close(self) -> None:
         """Close the connection."""
@@ -159,13 +159,13 @@ class Host:
     def _run(
         self, text: str, *arguments: str, stdin: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
     ) -> CompletedCommand:
-        return self._transport.run(script(f"echo '{BEGIN}'; {text}", *arguments), stdin, timeout_s)
+        return self._transport.run(shell_script(f"echo '{BEGIN}'; {text}", *arguments), stdin, timeout_s)
 
     def _ask(self, *argv: str) -> Any:  # noqa: ANN401 -- JSON of the runner
         command = shlex.join([self.prepare().runner, *argv])
         done = self._run(f"exec {command}")
         try:
-            answer = json.loads("".join(lines(done)))
+            answer = json.loads("".join(output_lines(done)))
         except ValueError:
             with self._lock:
                 self._facts = None  # the runner may have been removed: the next call installs it again
@@ -194,11 +194,11 @@ def transport_for(config: SSHConfig, host: SSHHost) -> Transport:
     return Paramiko(config, host)
 
 
-def script(text: str, *arguments: str) -> str:
+def shell_script(text: str, *arguments: str) -> str:
     """Return a script for `sh` that works with any login shell."""
     return f"exec {shlex.join(['/bin/sh', '-c', text, 'sh', *arguments])}"
 
 
-def lines(done: CompletedCommand) -> list[str]:
+def output_lines(done: CompletedCommand) -> list[str]:
     """Return the lines of a script's output after BEGIN."""
     return done.stdout.decode("utf-8", "replace").rpartition(f"{BEGIN}\n")[2].splitlines()

@@ -14,7 +14,7 @@ import anyio
 
 from hermes_exec.backends.engine_errors import mark_temporary, temporarily_unavailable
 from hermes_exec.backends.ssh.host import Host
-from hermes_exec.backends.threads import in_thread
+from hermes_exec.backends.threads import run_in_thread
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Hosts:
 
             async def ask(state: HostState) -> None:
                 try:
-                    answers[state.host] = await in_thread(partial(question, state.host), state.host.limiter)
+                    answers[state.host] = await run_in_thread(partial(question, state.host), state.host.limiter)
                 except (ExecError, OSError) as error:
                     self._leave_out(state, error, began)
                 else:

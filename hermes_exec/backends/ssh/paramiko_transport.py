@@ -55,7 +55,7 @@ class Paramiko:
             with contextlib.closing(self._session(command if stdin else f"{command} </dev/null")) as channel:
                 channel.settimeout(timeout_s)
                 # The end of input is never sent: if it were late, it would end the whole connection.
-                send(channel, stdin)
+                send_all(channel, stdin)
                 stdout = b"".join(iter(lambda: channel.recv(READ_BYTES), b""))
                 stderr = b"".join(iter(lambda: channel.recv_stderr(READ_BYTES), b""))
                 return CompletedCommand(channel.recv_exit_status(), stdout, stderr)
@@ -68,7 +68,7 @@ class Paramiko:
             channel = self._session(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise unavailable_error(self._host, error_text(error)) from error
-        return bridge_calls(lambda: channel.recv(READ_BYTES), lambda data: send(channel, data), channel.close)
+        return bridge_calls(lambda: channel.recv(READ_BYTES), lambda data: send_all(channel, data), channel.close)
 
     def close(self) -> None:
         """See `Transport.close`."""
@@ -160,7 +160,7 @@ class Paramiko:
         return connection
 
 
-def send(channel: paramiko.Channel, data: bytes) -> None:
+def send_all(channel: paramiko.Channel, data: bytes) -> None:
     """Send all bytes."""
     for start in range(0, len(data), SLICE_BYTES):
         channel.sendall(data[start : start + SLICE_BYTES])

@@ -10,7 +10,7 @@ from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
 from hermes_exec.backends.engine_errors import open_error
 from hermes_exec.backends.ssh.host import Host
-from hermes_exec.backends.threads import in_thread, launch_in_thread
+from hermes_exec.backends.threads import launch_in_thread, run_in_thread
 from hermes_exec.errors import ExecError, PostMortem
 
 
@@ -39,7 +39,7 @@ class SSHSandbox:
     async def status(self) -> SandboxStatus:
         """See `Sandbox.status`."""
         try:
-            status = await in_thread(partial(self._host.status, self._base), self._host.limiter)
+            status = await run_in_thread(partial(self._host.status, self._base), self._host.limiter)
         except ExecError as error:
             return SandboxStatus("unknown", detail=str(error))
         if status.get("state") == "ended":
@@ -52,7 +52,7 @@ class SSHSandbox:
     async def destroy(self) -> None:
         """See `Sandbox.destroy`. If the host is away, the lease ends the sandbox."""
         try:
-            await in_thread(partial(self._host.end, self._base), self._host.limiter)
+            await run_in_thread(partial(self._host.end, self._base), self._host.limiter)
         finally:
             self._gone()
 

@@ -25,7 +25,7 @@ from hermes_exec.backends.docker import delivery
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import BASE_DIR, RUNNER
 from hermes_exec.backends.docker.dial_socket import DialSocket
-from hermes_exec.backends.docker.engine import Engine
+from hermes_exec.backends.docker.engine import DockerEngine
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.runner_binary import RunnerBinary
@@ -207,7 +207,7 @@ async def test_what_docker_says_of_a_program_that_cannot_start_is_no_frame(
     docker_image: Image, engine: DockerClient
 ) -> None:
     container = engine.containers.run(docker_image("busybox"), ["sleep", "60"], detach=True, network_mode="none")
-    connected = Engine(DockerConfig())
+    connected = DockerEngine(DockerConfig())
     try:
         made = CreatedContainer(str(container.id), str(container.name), None, "/", {}, False, BASE_DIR)
         sandbox = DockerSandbox(connected, made)

@@ -33,7 +33,7 @@ from hermes_exec import (
 )
 from hermes_exec.backends.base import Labels, LaunchSpec, ReapFilter, Sandbox, SandboxInfo
 from hermes_exec.backends.modal.backend import ModalBackend
-from hermes_exec.backends.modal.client import Client
+from hermes_exec.backends.modal.client import ModalClient
 from hermes_exec.backends.modal.config import ModalConfig
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
@@ -212,7 +212,7 @@ async def test_a_sandbox_may_wait_longer_than_an_answer(
 
     async def launch(self: ModalBackend, spec: LaunchSpec, labels: Labels) -> Sandbox:
         with monkeypatch.context() as patch:
-            patch.setattr(Client.call, "__defaults__", (2.0,))
+            patch.setattr(ModalClient.call, "__defaults__", (2.0,))
             return await usual(self, spec, labels)
 
     monkeypatch.setattr(ModalBackend, "launch", launch)

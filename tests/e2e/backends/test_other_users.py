@@ -103,7 +103,7 @@ def test_nomad_with_a_runtime_that_hides_nothing(
     """The usual one in its place: the directories are where Nomad has them, and the runner closes them."""
     require_root()
     for module in (backend, job):
-        monkeypatch.setattr(module, "hides", lambda _: False)
+        monkeypatch.setattr(module, "hides_directories", lambda _: False)
     options = open_node.options(image=docker_image("debian"), slots_per_sandbox=4, slot_root="shared")
     with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
         told = slot.run("stat -c %n:%a /alloc /local /secrets; ls /alloc || ls /local || echo >/alloc/data/file")

@@ -14,7 +14,7 @@ import pytest
 from docker import DockerClient
 
 from hermes_exec import ImageError, LaunchTimeout, PullProgress, SandboxPool
-from hermes_exec.backends.singularity.sources import Source, find
+from hermes_exec.backends.singularity.sources import ImageSource, find_image
 from tests.e2e.backends import registry
 from tests.e2e.backends.registry import Registry
 from tests.images import busybox
@@ -101,8 +101,8 @@ def test_a_definition_is_known_by_what_it_copies(
     keys = []
     for content in ("one", "another"):
         file.write_text(content)
-        source = find(str(definition))
-        assert isinstance(source, Source)
+        source = find_image(str(definition))
+        assert isinstance(source, ImageSource)
         keys.append(source.content)
     assert keys[0] != keys[1]
 

@@ -30,7 +30,7 @@ from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.exec_stream import ExecStream
-from hermes_exec.backends.nomad.job import job
+from hermes_exec.backends.nomad.job import job_specification
 from hermes_exec.backends.nomad.placement import placement_error
 from hermes_exec.backends.owner import (
     descendants,
@@ -196,7 +196,7 @@ def test_the_password_of_a_registry_reaches_the_job_alone() -> None:
     config = NomadConfig(image="i", docker={"auth": {"username": "me", "password": "hunter22"}})
     assert secret_values(config) == ["hunter22"]
     assert "hunter22" not in repr(config) + config.model_dump_json()
-    asked = job(config, LaunchSpec(), own_labels("run"), "name", runner_binary.find_runner("linux"), 1234)
+    asked = job_specification(config, LaunchSpec(), own_labels("run"), "name", runner_binary.find_runner("linux"), 1234)
     assert asked["Job"]["TaskGroups"][0]["Tasks"][0]["Config"]["auth"] == {"username": "me", "password": "hunter22"}
 
 
@@ -207,7 +207,7 @@ def test_every_option_reaches_the_job() -> None:
         resources={"memory_max": 99, "disk": 101, "devices": {"other": 1}}, docker={"shm_size": 4},
     )  # fmt: skip
     spec = LaunchSpec(limits=Limits(memory_mb=10, cpus=0.5, pids=5), network=False, slots=2, lease_s=9)
-    asked = job(config, spec, own_labels("run"), "name", runner_binary.find_runner("linux"), 1234)
+    asked = job_specification(config, spec, own_labels("run"), "name", runner_binary.find_runner("linux"), 1234)
     made, task = asked["Job"], asked["Job"]["TaskGroups"][0]["Tasks"][0]
     assert (asked["EnforceIndex"], asked["JobModifyIndex"], made["Type"]) == (True, 0, "batch")
     assert (made["Namespace"], made["Region"], made["Datacenters"], made["NodePool"]) == ("n", "r", ["d"], "p")

@@ -28,10 +28,10 @@ FILES = {"Dockerfile": "FROM x\n", "a.txt": "a", "A.TXT": "A", "sub/b.txt": "b",
 
 
 def packed(directory: Path) -> dict[str, tarfile.TarInfo]:
-    from hermes_exec.backends.docker.context import pack
+    from hermes_exec.backends.docker.context import pack_context
 
     archive = BytesIO()
-    pack(directory, archive)
+    pack_context(directory, archive)
     archive.seek(0)
     with tarfile.open(fileobj=archive) as found:
         return {entry.name: entry for entry in found}
