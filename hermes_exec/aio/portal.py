@@ -139,7 +139,7 @@ def call_or_undo(portal: BlockingPortal, work: Callable[[], Awaitable[R]], undo:
     try:
         result: R = _wait_for_result(_start(portal, run))
     except BaseException:
-        with suppress(RuntimeError):  # the loop has ended, and every slot acquired in it
+        with suppress(RuntimeError):  # the loop has ended, and its slots with it
             portal.start_task_soon(clean_up)
         raise
     return result

@@ -56,7 +56,7 @@ class LocalBackend(HostBackend):
         )
 
     def _launch(self, spec: LaunchSpec, labels: Labels, program: Path) -> LocalSandbox:
-        # As root, slots of their own uid pass through it; they cannot list it.
+        # Under root, slots have their own uids: they may pass through the directory, but not list it.
         mode = 0o711 if os.geteuid() == 0 else 0o700
         directory = make_directory(self._config.base_dir, PREFIX, labels, mode=mode)
         env = {"PATH": f"{os.path.dirname(sys.executable)}:{SYSTEM_PATH}", "LANG": "C.UTF-8"}

@@ -79,7 +79,7 @@ class ModalClient:
                     value = str(modal.config.config.get(name) or "")
                     if not value.isascii() or not value.isprintable() or value != value.strip():
                         raise ConfigError(f"the {name} of Modal has a line break or an invalid character: {TOKEN}")
-                # At DEBUG, the client's HTTP/2 logs all headers with Modal's token, so it takes an explicit level.
+                # At DEBUG, the HTTP/2 library logs all headers with Modal's token. Only an explicit level enables that.
                 headers = logging.getLogger("hpack")
                 if headers.level == logging.NOTSET:
                     headers.setLevel(logging.INFO)

@@ -102,7 +102,7 @@ def job_specification(
         "Tasks": [task],
         "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
         "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
-        # A node that is away for a while keeps its sandbox, as a lost stream does.
+        # A node that is away for a while keeps its sandbox.
         "Disconnect": {"LostAfter": round(spec.lease_s * NS_PER_S), "Replace": False, "Reconcile": "keep_original"},
         "EphemeralDisk": {"SizeMB": config.resources.disk},
     }
@@ -194,7 +194,7 @@ def _docker_options(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> d
 def _docker_volumes(config: NomadConfig, runner: RunnerBinary) -> list[str]:
     volumes = list(config.volumes)
     if config.docker.get("privileged"):
-        volumes.append(f"{TASK_DIRECTORY}:{STATE}")  # of the task's directory: overlays cannot lie on an overlay
+        volumes.append(f"{TASK_DIRECTORY}:{STATE}")  # in the task's directory: an overlay cannot lie on another overlay
     if config.runner_delivery == "artifact":
         volumes.append(f"local/{TASK_DIRECTORY}:{FETCHED}:ro")
     if config.runner_delivery == "bind":

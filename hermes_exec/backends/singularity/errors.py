@@ -26,7 +26,7 @@ class RefusedError(LaunchError):
 
 ROWS = (
     ErrorRow(QuotaExceeded, "there is no room for another sandbox: {reason}", "(?i)no space left|disk quota"),
-    ErrorRow(  # no property of the host
+    ErrorRow(  # temporary: it proves nothing about the host
         LaunchError,
         "the sandbox did not start this time: {reason}",
         "(?i)timed out|timeout|deadline exceeded|temporarily unavailable|cannot allocate memory",
