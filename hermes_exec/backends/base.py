@@ -28,18 +28,17 @@ def volume_arguments(volumes: Iterable[str], shared_volumes: Iterable[str] = ())
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The owner of a sandbox, so that others can find and end it when the owner is gone.
-
-    `host_id` and `boot_id` name one boot of one kernel, and `pid_namespace` is the inode of the pid namespace of `pid`.
-    `pid_start` is the start of that process in clock ticks since boot, so that a reused pid is not taken for the owner.
-    """
+    """The owner of a sandbox, so that others can find and end it when the owner is gone."""
 
     run_id: str
     host_id: str
+    """Host of the owner; with `boot_id`, one boot of one kernel."""
     boot_id: str
     pid_namespace: str
+    """Inode of the pid namespace in which `pid` counts."""
     pid: int
     pid_start: int
+    """Start of the owner in clock ticks since boot, so that a reused pid is not taken for the owner."""
 
 
 RUNNER_PIDS, SLOT_PIDS = 32, 28
@@ -50,30 +49,31 @@ against the limit of a sandbox too.
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """The requirements for a sandbox. Options of a single backend are in that backend's config object.
-
-    `default_limits` names the `limits` that are defaults: they are omitted where they cannot be enforced. `slots` is
-    the number of slots; `exclusive` means that one slot gets the whole sandbox. `network=False` asks for a sandbox
-    without any network; if its slots differ, each slot disables its own instead. `own_roots` asks for a sandbox whose
-    runner may make user namespaces and mounts, so that each slot can have its own root. `lifetime_s` bounds how long
-    its slots are acquired. After that the pool ends the sandbox when the last slot is released, so an engine that
-    bounds a sandbox's life must allow more. `pull_timeout_s` bounds fetching the image alone. `lease_s` is how long the
-    runner outlives its driver. `min_isolation` is the lowest isolation level of its slots, for a backend with a
-    known way around it.
-    """
+    """The requirements for a sandbox. Options of a single backend are in that backend's config object."""
 
     image: str | None = None
     limits: Limits = field(default_factory=Limits)
     best_effort_limits: bool = False
     default_limits: frozenset[str] = frozenset()
+    """Names in `limits` that are defaults. They are omitted where they cannot be enforced."""
     network: bool = True
+    """False: no network in the whole sandbox. If its slots differ, each slot disables its own network instead."""
     slots: int = 1
+    """Number of slots in the sandbox."""
     exclusive: bool = False
+    """Whether one slot gets the whole sandbox."""
     own_roots: bool = False
+    """Whether the runner must be able to make user namespaces and mounts, so that each slot can have its own root."""
     min_isolation: IsolationLevel = "none"
+    """The lowest isolation level of its slots, for backends with a known way around the isolation."""
     lease_s: float = 60.0
+    """How long the runner outlives its driver."""
     lifetime_s: float | None = None
+    """How long its slots are acquired. Afterwards, the pool ends the sandbox when the last slot is released, so an
+    engine that bounds a sandbox's life must allow more.
+    """
     pull_timeout_s: float = 600.0
+    """Longest time for fetching the image."""
     on_progress: Callable[[PullProgress], None] | None = None
 
     @property
@@ -94,16 +94,16 @@ def check_host_sandbox(backend: str, spec: LaunchSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReapFilter:
-    """The sandboxes to end: `all` of this library, one run's, `orphans`, or the orphans of one run.
-
-    An orphan's owner is gone, or it has ended and its owner's state is unknown. `retry` includes sandboxes whose
-    removal has failed before.
-    """
+    """The sandboxes to end: all, one run's, the orphans, or the orphans of one run."""
 
     run_id: str | None = None
+    """Only sandboxes of this run."""
     orphans: bool = False
+    """Only orphans: the owner is gone, or the sandbox has ended and its owner's state is unknown."""
     all: bool = False
+    """All sandboxes that this library started."""
     retry: bool = False
+    """Also sandboxes whose removal has failed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +118,22 @@ class ReapedSandbox:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """A sandbox that this library started, with any owner.
-
-    `owner` is the state of the owner, and `ended` is set if the runner has ended. `host` is set by backends with
-    several hosts. `left` is the reason why a part of it could not be removed; only `ReapFilter.retry` tries again.
-    """
+    """A sandbox that this library started, with any owner."""
 
     sandbox: str
     backend: str
     labels: Labels
     owner: Literal["alive", "gone", "unknown"]
+    """State of the owner."""
     state: str
     image: str | None = None
     created_at: float | None = None
     ended: bool = False
+    """Whether the runner has ended."""
     host: str | None = None
+    """Host of the sandbox, for backends with several hosts."""
     left: str | None = None
+    """Why a part of it could not be removed. Only `ReapFilter.retry` tries again."""
 
 
 @dataclass(frozen=True, slots=True)
