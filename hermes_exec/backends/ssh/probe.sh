@@ -1,5 +1,5 @@
-# Reports the system and architecture of a host, a directory for the runner (cache) and one for sandboxes (base). $1 is the
-# configured base directory, or empty. Needs a POSIX shell and mktemp.
+# Reports the system and architecture of a host, a directory for the runner (cache) and one for sandboxes (base). $1 is
+# the configured base directory, or empty. Needs a POSIX shell and mktemp.
 umask 077
 user=$(id -u)
 
@@ -22,9 +22,10 @@ is_private() (
   [ "$first$known" = 11 ]
 )
 
-# Succeeds if only root and this user decide where a path without links leads; otherwise it prints why not. They must own each
-# directory on the way. Others may not write to it, unless it is sticky or lies below a directory of this user that others cannot
-# enter. The latter does not count for root: root's slots have users of their own, whose working directories are below it.
+# Succeeds if only root and this user decide where a path without links leads; otherwise it prints why not. They must
+# own each directory on the way. Others may not write to it, unless it is sticky or lies below a directory of this user
+# that others cannot enter. The latter does not count for root: root's slots have users of their own, whose working
+# directories are below it.
 strict() (
   at=$1 why=
   while :; do
