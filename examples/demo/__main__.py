@@ -136,8 +136,8 @@ async def _check_nothing_left(backend: Backend, run_id: str, watch: ProcessWatch
             await anyio.sleep(0.2)
             processes = watch.list_left()
     if not sandboxes and not processes:
-        gone = f" ({len(watch.seen)} of its processes ran on this host; all have ended)" if watch.seen else ""
-        _print(f"left behind: no sandbox, no process{gone}")
+        processes_text = f" ({len(watch.seen)} of its processes ran on this host; all have ended)" if watch.seen else ""
+        _print(f"left behind: no sandbox, no process{processes_text}")
         return True
     _print(f"left behind: {[sandbox.sandbox for sandbox in sandboxes]} {[process.pid for process in processes]}")
     return False

@@ -48,8 +48,8 @@ class TinyRLEnv(SandboxAgentEnv[int]):
         """Return a parser that turns any text into a call that appends it to the file."""
 
         def read(text: str, _tools: Tools) -> Parsed:
-            written = base64.b64encode(text.encode("utf-8", "replace")).decode()
-            command = f"echo {written} | base64 -d >> turns.txt" if self.config.writes else "true"
+            encoded = base64.b64encode(text.encode("utf-8", "replace")).decode()
+            command = f"echo {encoded} | base64 -d >> turns.txt" if self.config.writes else "true"
             arguments = f'{{"command": "{command}"}}'
             return Parsed(None, calls=(ToolCall(made_id(text), "terminal", arguments),))
 
@@ -63,8 +63,8 @@ class TinyRLEnv(SandboxAgentEnv[int]):
         """Return the share of lowercase letters among all bytes that the episode can write."""
         if not await ctx.slot.files.exists("turns.txt"):
             return 0.0
-        written = await ctx.slot.files.read_bytes("turns.txt")
-        return sum(byte in LETTERS for byte in written) / (TURNS * TURN_TOKENS)
+        content = await ctx.slot.files.read_bytes("turns.txt")
+        return sum(byte in LETTERS for byte in content) / (TURNS * TURN_TOKENS)
 
 
 if __name__ == "__main__":

@@ -66,29 +66,29 @@ def page(title, body):
 
 
 def catalogue(query):
-    products = [one for one in PRODUCTS if query.get("q", "").lower() in one["name"].lower()]
+    products = [item for item in PRODUCTS if query.get("q", "").lower() in item["name"].lower()]
     order = query.get("sort", "id")
-    products.sort(key=lambda one: one[order] if order in ("price", "name") else one["id"])
+    products.sort(key=lambda item: item[order] if order in ("price", "name") else item["id"])
     at = int(query.get("page", 1))
     rows = "".join(
-        f"<tr><td><a href=/product/{one['id']}>{one['name']}</a><td>{one['kind']}<td>{one['price']} EUR</tr>"
-        for one in products[(at - 1) * PER_PAGE : at * PER_PAGE]
+        f"<tr><td><a href=/product/{item['id']}>{item['name']}</a><td>{item['kind']}<td>{item['price']} EUR</tr>"
+        for item in products[(at - 1) * PER_PAGE : at * PER_PAGE]
     )
-    kept = f"q={html.escape(query.get('q', ''))}&sort={html.escape(order)}"
-    more = f"<a href='/catalogue?{kept}&page={at + 1}'>Next page</a>" if at * PER_PAGE < len(products) else ""
+    kept_query = f"q={html.escape(query.get('q', ''))}&sort={html.escape(order)}"
+    more = f"<a href='/catalogue?{kept_query}&page={at + 1}'>Next page</a>" if at * PER_PAGE < len(products) else ""
     form = f"<form><label>Search <input name=q value='{html.escape(query.get('q', ''))}'></label><button>Find</button></form>"
     sorts = "<a href='/catalogue?sort=price'>Sort by price</a> <a href='/catalogue?sort=name'>Sort by name</a>"
     return page("Catalogue", f"{form}{sorts}<table>{rows}</table><p>{len(products)} products, page {at}</p>{more}")
 
 
 def product(number):
-    one = PRODUCTS[int(number) - 1]
+    item = PRODUCTS[int(number) - 1]
     sizes = "".join(f"<option>{size}</option>" for size in ("small", "medium", "large"))
     return page(
-        one["name"],
-        f"""<p>Price: {one["price"]} EUR</p><form action=/cart method=post><input type=hidden name=id value={one["id"]}>
+        item["name"],
+        f"""<p>Price: {item["price"]} EUR</p><form action=/cart method=post><input type=hidden name=id value={item["id"]}>
 <label>Size <select name=size>{sizes}</select></label><label>Quantity <input type=number name=count value=1></label>
-<button>Add to cart</button></form><h2>Reviews</h2><star-review product={one["id"]}></star-review><script>
+<button>Add to cart</button></form><h2>Reviews</h2><star-review product={item["id"]}></star-review><script>
 customElements.define('star-review', class extends HTMLElement {{ connectedCallback() {{
   const root = this.attachShadow({{mode: 'open'}}); let stars = 0;
   root.innerHTML = [1, 2, 3, 4, 5].map(n => `<button data-n=${{n}}>${{n}} stars</button>`).join('') +
@@ -105,12 +105,12 @@ customElements.define('star-review', class extends HTMLElement {{ connectedCallb
 def cart():
     data = state()["cart"]
     rows = "".join(
-        f"""<tr><td>{PRODUCTS[one["id"] - 1]["name"]}<td>{html.escape(one["size"])}<td>{one["count"]}<td>
+        f"""<tr><td>{PRODUCTS[line["id"] - 1]["name"]}<td>{html.escape(line["size"])}<td>{line["count"]}<td>
 <form action=/cart/remove method=post onsubmit="return confirm('Remove it?')"><input type=hidden name=at value={at}>
-<button>Remove {PRODUCTS[one["id"] - 1]["name"]}</button></form></tr>"""
-        for at, one in enumerate(data)
+<button>Remove {PRODUCTS[line["id"] - 1]["name"]}</button></form></tr>"""
+        for at, line in enumerate(data)
     )
-    total = sum(PRODUCTS[one["id"] - 1]["price"] * one["count"] for one in data)
+    total = sum(PRODUCTS[line["id"] - 1]["price"] * line["count"] for line in data)
     return page("Cart", f"<table>{rows}</table><p>Total: {total} EUR</p><a href=/checkout>Checkout</a>")
 
 
@@ -204,9 +204,9 @@ def account():
 
 def orders():
     rows = "".join(
-        f"""<tr><td>{one["id"]}<td>{html.escape(one["customer"])}<td>{one["total"]} EUR<td>{html.escape(one["note"])}<td>
-<button onclick="note({one["id"]})">Note on {one["id"]}</button><button onclick="drop({one["id"]})">Delete {one["id"]}</button>"""
-        for one in state()["orders"]
+        f"""<tr><td>{order["id"]}<td>{html.escape(order["customer"])}<td>{order["total"]} EUR<td>{html.escape(order["note"])}<td>
+<button onclick="note({order["id"]})">Note on {order["id"]}</button><button onclick="drop({order["id"]})">Delete {order["id"]}</button>"""
+        for order in state()["orders"]
     )
     return page(
         "Orders",
@@ -239,11 +239,11 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/orders.csv":
             lines = [
                 "id,customer,total",
-                *(f"{one['id']},{one['customer']},{one['total']}" for one in state()["orders"]),
+                *(f"{item['id']},{item['customer']},{item['total']}" for item in state()["orders"]),
             ]
             self.answer("\n".join(lines) + "\n", "text/csv", "orders.csv")
         elif path == "/prices.csv":
-            lines = ["name,price", *(f"{one['name']},{one['price']}" for one in PRODUCTS)]
+            lines = ["name,price", *(f"{item['name']},{item['price']}" for item in PRODUCTS)]
             self.answer("\n".join(lines) + "\n", "text/csv", "prices.csv")
         else:
             self.send_error(404)
@@ -252,21 +252,21 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         text = "" if self.path == "/avatar" else body.decode("utf-8")
         form = parse_qs(text) if self.headers.get("Content-Type", "").startswith("application/x-www") else {}
-        one = {name: values[0] for name, values in form.items()}
-        then = getattr(self, "post" + self.path.replace("/", "_"))(one, form, text or body)
+        fields = {name: values[0] for name, values in form.items()}
+        then = getattr(self, "post" + self.path.replace("/", "_"))(fields, form, text or body)
         if then is not None:
             self.go(then)
 
-    def post_cart(self, one, form, body):
-        line = {"id": int(one["id"]), "size": one["size"], "count": int(one["count"])}
+    def post_cart(self, fields, form, body):
+        line = {"id": int(fields["id"]), "size": fields["size"], "count": int(fields["count"])}
         change(lambda data: data["cart"].append(line))
         return "/cart"
 
-    def post_cart_remove(self, one, form, body):
-        change(lambda data: data["cart"].pop(int(one["at"])))
+    def post_cart_remove(self, fields, form, body):
+        change(lambda data: data["cart"].pop(int(fields["at"])))
         return "/cart"
 
-    def post_checkout(self, one, form, body):
+    def post_checkout(self, fields, form, body):
         def place(data):
             total = sum(PRODUCTS[line["id"] - 1]["price"] * line["count"] for line in data["cart"])
             number = max((order["id"] for order in data["orders"]), default=0) + 1
@@ -276,58 +276,58 @@ class Handler(BaseHTTPRequestHandler):
         change(place)
         self.answer(json.dumps({"id": state()["orders"][-1]["id"]}), "application/json")
 
-    def post_login(self, one, form, body):
-        if (one.get("user"), one.get("password")) != ("kim", "trail mix"):
+    def post_login(self, fields, form, body):
+        if (fields.get("user"), fields.get("password")) != ("kim", "trail mix"):
             self.answer(page("Login failed", "<a href=/login>Try again</a>"))
             return None
         self.go("/account", "session=kim")
         return None
 
-    def post_account(self, one, form, body):
-        change(lambda data: data["profile"].update(one, newsletter="newsletter" in one))
+    def post_account(self, fields, form, body):
+        change(lambda data: data["profile"].update(fields, newsletter="newsletter" in fields))
         return "/account"
 
-    def post_avatar(self, one, form, body):
+    def post_avatar(self, fields, form, body):
         head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
         part = BytesParser().parsebytes(head + body).get_payload()[0]
         change(lambda data: data["uploads"].update({part.get_filename(): part.get_payload(decode=True).decode()}))
         return "/account"
 
-    def post_support(self, one, form, body):
-        change(lambda data: data["tickets"].append(one))
+    def post_support(self, fields, form, body):
+        change(lambda data: data["tickets"].append(fields))
         self.answer("<p>Ticket received</p>")
 
-    def post_booking(self, one, form, body):
-        booked = {"day": one.get("day"), "people": int(one["people"]), "extras": form.get("extra", [])}
+    def post_booking(self, fields, form, body):
+        booked = {"day": fields.get("day"), "people": int(fields["people"]), "extras": form.get("extra", [])}
         change(lambda data: data["bookings"].append(booked))
         self.answer(page("Booked", f"<p>See you on {html.escape(str(booked['day']))}</p>"))
 
-    def post_reviews(self, one, form, body):
+    def post_reviews(self, fields, form, body):
         change(lambda data: data["reviews"].append(json.loads(body)))
         self.answer("ok")
 
-    def post_orders(self, one, form, body):
-        asked = json.loads(body)
+    def post_orders(self, fields, form, body):
+        request = json.loads(body)
 
         def work(data):
-            for order in [order for order in data["orders"] if order["id"] == asked["id"]]:
-                if "text" in asked:
-                    order["note"] = asked["text"]
+            for order in [order for order in data["orders"] if order["id"] == request["id"]]:
+                if "text" in request:
+                    order["note"] = request["text"]
                 else:
                     data["orders"].remove(order)
 
         change(work)
         self.answer("ok")
 
-    def post_notes(self, one, form, body):
+    def post_notes(self, fields, form, body):
         change(lambda data: data.update(notes=body))
         self.answer("ok")
 
-    def post_saved(self, one, form, body):
+    def post_saved(self, fields, form, body):
         change(lambda data: data["saved"].append(int(body)))
         self.answer("ok")
 
-    def post_votes(self, one, form, body):
+    def post_votes(self, fields, form, body):
         change(lambda data: data["votes"].append(body))
         self.answer("ok")
 
@@ -339,10 +339,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def answer(self, body, kind="text/html; charset=utf-8", download=None):
+    def answer(self, body, content_type="text/html; charset=utf-8", download=None):
         data = body.encode("utf-8")
         self.send_response(200)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         if download:
             self.send_header("Content-Disposition", f'attachment; filename="{download}"')

@@ -145,24 +145,24 @@ def to_json(data: Any) -> Any:  # noqa: ANN401 - JSON
         return data
 
 
-def find_odd_value(data: object, place: str = "") -> str | None:
+def find_odd_value(data: object, path: str = "") -> str | None:
     """Return a description of the first value that is not a finite number or not a JSON type, or None. The atropos
     server accepts NaN, but then it never sends its trainer another batch.
     """
     if isinstance(data, float):
-        return None if math.isfinite(data) else f"{place} is {data}, which is not a finite number"
+        return None if math.isfinite(data) else f"{path} is {data}, which is not a finite number"
     if isinstance(data, list | tuple):
         kinds = set(map(type, data))
         if kinds <= _WITHOUT_FRACTION or (kinds == {float} and all(map(math.isfinite, data))):
             return None
-        odd = (find_odd_value(value, f"{place}[{number}]") for number, value in enumerate(data))
+        odd = (find_odd_value(value, f"{path}[{number}]") for number, value in enumerate(data))
         return next(filter(None, odd), None)
     if isinstance(data, Mapping):
-        odd = (find_odd_value(value, f"{place}.{name}" if place else str(name)) for name, value in data.items())
+        odd = (find_odd_value(value, f"{path}.{name}" if path else str(name)) for name, value in data.items())
         return next(filter(None, odd), None)
     if data is None or isinstance(data, int | str):
         return None
-    return f"{place} is {show_value(data)}, which is not a JSON type"
+    return f"{path} is {show_value(data)}, which is not a JSON type"
 
 
 def find_problem(group: Mapping[str, Any], group_size: int) -> str | None:

@@ -30,15 +30,15 @@ class RunControl(Protocol):
         """Count a group that was dropped because the environment's code raised an error."""
 
 
-def check_hooks(kind: type[Any], base: type[Any]) -> None:
+def check_hooks(env_class: type[Any], base: type[Any]) -> None:
     """Raise ConfigError if an environment does not define a required hook."""
-    missing = [name for name in ("get_next_item", "format_prompt") if getattr(kind, name) is getattr(base, name)]
-    if kind.compute_reward is base.compute_reward and (
-        kind.verify_and_score_trajectory is base.verify_and_score_trajectory
+    missing = [name for name in ("get_next_item", "format_prompt") if getattr(env_class, name) is getattr(base, name)]
+    if env_class.compute_reward is base.compute_reward and (
+        env_class.verify_and_score_trajectory is base.verify_and_score_trajectory
     ):
         missing.append("compute_reward")
     if missing:
-        raise ConfigError(f"{kind.__name__} has no {' and no '.join(missing)}")
+        raise ConfigError(f"{env_class.__name__} has no {' and no '.join(missing)}")
 
 
 @contextmanager

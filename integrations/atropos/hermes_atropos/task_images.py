@@ -215,11 +215,11 @@ def _is_built(image: str) -> bool:
     return image.startswith(_DOCKERFILE_PREFIX) or image.endswith(".def")
 
 
-def _with_absolute_files(text: str, place: Path) -> str:
+def _with_absolute_files(text: str, directory: Path) -> str:
     lines, inside = [], False
     for line in text.splitlines():
         inside = line == "%files" if line.startswith("%") else inside
-        lines.append(f"    {place}/{line.strip()}" if inside and line.startswith(" ") else line)
+        lines.append(f"    {directory}/{line.strip()}" if inside and line.startswith(" ") else line)
     return "\n".join(lines) + "\n"
 
 

@@ -180,10 +180,10 @@ async def resume_batch(
         if result.complete:
             write_report(config.out)
             return result
-        left = [task for task in tasks if task.index not in earlier.done]
-        left.sort(key=lambda task: task.index in earlier.again)  # last, because these may be refused again
+        remaining = [task for task in tasks if task.index not in earlier.done]
+        remaining.sort(key=lambda task: task.index in earlier.again)  # last, because these may be refused again
         callbacks = RunCallbacks(on_start, on_record, on_endpoint)
-        return await _Invocation(config, left, result, callbacks).run(lambda: lines)
+        return await _Invocation(config, remaining, result, callbacks).run(lambda: lines)
 
 
 class _EarlierRecords:

@@ -37,9 +37,9 @@ def join(*parts: str) -> Markup:
 
 def element(tag: str, *children: str, cls: str | None = None, **attributes: str) -> Markup:
     """Return an element. Children and attribute values that are not Markup are escaped."""
-    named = {**({"class": cls} if cls else {}), **attributes}
-    written = "".join(f' {name}="{escape(value)}"' for name, value in named.items())
-    return Markup(f"<{tag}{written}>{join(*children)}</{tag}>")
+    all_attributes = {**({"class": cls} if cls else {}), **attributes}
+    text = "".join(f' {name}="{escape(value)}"' for name, value in all_attributes.items())
+    return Markup(f"<{tag}{text}>{join(*children)}</{tag}>")
 
 
 def _show_character(match: re.Match[str]) -> str:

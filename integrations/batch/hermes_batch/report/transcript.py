@@ -162,8 +162,8 @@ def _foldable(title: str, text: str) -> Markup:
     """Return a text that is folded if it has many lines."""
     lines = text.count("\n") + 1
     opened = {} if lines > _FOLD_LINES else {"open": ""}
-    named = f"{title}, {lines} line{'' if lines == 1 else 's'}"
-    return element("details", element("summary", named), _block(text), cls="folded", **opened)
+    heading = f"{title}, {lines} line{'' if lines == 1 else 's'}"
+    return element("details", element("summary", heading), _block(text), cls="folded", **opened)
 
 
 def _fold(title: str, text: str) -> Markup:
