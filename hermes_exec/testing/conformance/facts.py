@@ -82,7 +82,7 @@ async def learn(factory: PoolFactory) -> Facts:
         await _helper(slot, facts)
         await _users(slot, facts)
         if not facts.own_root:
-            facts.missing["own-root"] = f"the slot's root: {slot.isolation.filesystem}"
+            facts.missing["own-root"] = f"the slot has no own root: {slot.isolation.filesystem}"
         if slot.isolation.level == "none":
             facts.missing["confined"] = "at the level none a slot is what its user is on the whole machine"
         facts.disk_here = disk_here(pool)
@@ -132,7 +132,7 @@ async def _helper(slot: Slot, facts: Facts) -> None:
     helper = f"{slot.workspace}/{HELPER}"
     facts.uid = int((await slot.run([helper, "id"])).stdout.split()[0])
     if facts.uid == 0:
-        facts.missing["ordinary-user"] = "the tenant is root, who may do everything"
+        facts.missing["ordinary-user"] = "the slot's user is root and has every permission"
     namespace = await slot.run([helper, "namespace", "pid"])
     facts.pid_namespace = namespace.stdout.strip()
     if not facts.pid_namespace:

@@ -141,7 +141,7 @@ async def check_nonexistent_user_is_told(ctx: Context) -> None:
 async def check_no_capabilities_beyond_the_sandbox(ctx: Context) -> None:
     """A slot without a whole sandbox and a root of its own leaves uid 0, holds no capability and cannot gain any."""
     if ctx.slot.isolation.level == "exclusive" or ctx.facts.own_root:
-        raise NotGiven("root is the tenant's in a whole sandbox, and in a root of its own")
+        raise NotGiven("the slot may be root: it has the whole sandbox or its own root")
     lines = dict(
         line.split() for line in (await ctx.applet("status", "CapEff", "CapPrm", "NoNewPrivs")).stdout.splitlines()
     )

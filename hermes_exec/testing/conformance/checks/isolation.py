@@ -30,7 +30,7 @@ async def _two(ctx: Context, floor: str = "uid", **overrides: object) -> AsyncIt
         level = thief.isolation.level
         if LEVELS.index(level) < LEVELS.index(floor):
             held = f"{thief.isolation.processes}; {thief.isolation.filesystem}"
-            raise NotGiven(f"at the level {level} slots of a sandbox share this ({held})")
+            raise NotGiven(f"slots of a sandbox share this at the level {level} ({held})")
         equal(thief.sandbox, victim.sandbox, "the sandbox of both")
         yield thief, victim
 
@@ -194,7 +194,7 @@ async def check_slots_have_their_own_users(ctx: Context) -> None:
         owners = [await slot.files.stat(slot.workspace) for slot in slots]
         uids = [int((await ctx.applet("id", slot=slot)).stdout.split()[0]) for slot in slots]
         if slots[0].isolation.level == "namespaces" and len(set(uids)) == 1:
-            raise NotGiven(f"an ordinary user's namespaces hold one user only ({slots[0].isolation.users})")
+            raise NotGiven(f"the namespaces of an ordinary user have one user only ({slots[0].isolation.users})")
         that(0 not in uids and uids[0] != uids[1], f"uids {uids}, owners {[o.uid for o in owners]}")
 
 

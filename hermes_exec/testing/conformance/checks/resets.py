@@ -122,7 +122,7 @@ async def check_exclusive_sandbox_is_replaced(ctx: Context) -> None:
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
             if slot.isolation.level != "exclusive":
-                raise NotGiven(f"a tenant gets no whole sandbox here, but the level {slot.isolation.level}")
+                raise NotGiven(f"slots have the level {slot.isolation.level} here, not exclusive")
             seen, facts, path = slot.sandbox, (slot.id, slot.workspace, slot.home, slot.tmp), f"{slot.tmp}/{ctx.mark}"
             await ctx.applet("write", path, slot=slot, stdin="changed")
             await slot.reset()
