@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes_exec._lazy import lazily
+from hermes_exec._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hermes_agent.context import Context, ShortenOldResults
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_attributes(
         __name__,
         __all__,
         where=("errors", "messages", "episode", "context", "hooks", "parsers", "models", "loop", "scoring", "rollout"),

@@ -3,7 +3,7 @@
 Importing it costs next to nothing: each name is loaded when it is first used.
 """
 
-from hermes_exec._lazy import lazily
+from hermes_exec._lazy import lazy_attributes
 
 TYPE_CHECKING = False  # as typing has it, which takes longer to load than all of this
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_attributes(
         __name__,
         __all__,
         where=(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 
-def lazily(
+def lazy_attributes(
     package: str, names: Sequence[str], where: Sequence[str] = (), modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package whose `names` are in its modules `where`, cheap ones first.
@@ -18,9 +18,9 @@ def lazily(
             return import_module(f"{package}.{name}")
         if name in names:
             for module in where:
-                found = vars(import_module(f"{package}.{module}"))
-                if name in found:
-                    return vars(sys.modules[package]).setdefault(name, found[name])
+                attributes = vars(import_module(f"{package}.{module}"))
+                if name in attributes:
+                    return vars(sys.modules[package]).setdefault(name, attributes[name])
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return load, lambda: sorted({*vars(sys.modules[package]), *names, *modules})

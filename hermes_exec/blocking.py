@@ -56,18 +56,18 @@ class Input(SyncFacade[process.ProcessInput]):
 class Process(SyncFacade[process.Process]):
     """As `hermes_exec.Process`."""
 
-    id = FacadeMember[process.Process, str](lambda one: one.wrapped.id)
-    pid = FacadeMember[process.Process, int](lambda one: one.wrapped.pid)
-    command = FacadeMember[process.Process, str](lambda one: one.wrapped.command)
-    cwd = FacadeMember[process.Process, str | None](lambda one: one.wrapped.cwd)
-    tag = FacadeMember[process.Process, str | None](lambda one: one.wrapped.tag)
-    pty = FacadeMember[process.Process, bool](lambda one: one.wrapped.pty)
-    started_at = FacadeMember[process.Process, float](lambda one: one.wrapped.started_at)
-    age_s = FacadeMember[process.Process, float](lambda one: one.wrapped.age_s)
-    ended_at = FacadeMember[process.Process, float | None](lambda one: one.wrapped.ended_at)
-    exit_code = FacadeMember[process.Process, int | None](lambda one: one.wrapped.exit_code)
-    stdout_bytes = FacadeMember[process.Process, int](lambda one: one.wrapped.stdout_bytes)
-    stderr_bytes = FacadeMember[process.Process, int](lambda one: one.wrapped.stderr_bytes)
+    id = FacadeMember[process.Process, str](lambda facade: facade.wrapped.id)
+    pid = FacadeMember[process.Process, int](lambda facade: facade.wrapped.pid)
+    command = FacadeMember[process.Process, str](lambda facade: facade.wrapped.command)
+    cwd = FacadeMember[process.Process, str | None](lambda facade: facade.wrapped.cwd)
+    tag = FacadeMember[process.Process, str | None](lambda facade: facade.wrapped.tag)
+    pty = FacadeMember[process.Process, bool](lambda facade: facade.wrapped.pty)
+    started_at = FacadeMember[process.Process, float](lambda facade: facade.wrapped.started_at)
+    age_s = FacadeMember[process.Process, float](lambda facade: facade.wrapped.age_s)
+    ended_at = FacadeMember[process.Process, float | None](lambda facade: facade.wrapped.ended_at)
+    exit_code = FacadeMember[process.Process, int | None](lambda facade: facade.wrapped.exit_code)
+    stdout_bytes = FacadeMember[process.Process, int](lambda facade: facade.wrapped.stdout_bytes)
+    stderr_bytes = FacadeMember[process.Process, int](lambda facade: facade.wrapped.stderr_bytes)
     wait = blocking(process.Process.wait)
     signal = blocking(process.Process.signal)
     kill = blocking(process.Process.kill)
@@ -92,16 +92,16 @@ class Process(SyncFacade[process.Process]):
         return None if stream is None else Output(stream, self.portal)
 
 
-def _processes(found: list[process.Process], portal: BlockingPortal) -> list[Process]:
-    return [Process(one, portal) for one in found]
+def _wrap_processes(processes: list[process.Process], portal: BlockingPortal) -> list[Process]:
+    return [Process(one, portal) for one in processes]
 
 
 class Session(SyncFacade[session.Session]):
     """As `hermes_exec.Session`."""
 
-    cwd = FacadeMember[session.Session, str](lambda one: one.wrapped.cwd)
-    shell = FacadeMember[session.Session, str | None](lambda one: one.wrapped.shell)
-    keeps = FacadeMember[session.Session, tuple[str, ...]](lambda one: one.wrapped.keeps)
+    cwd = FacadeMember[session.Session, str](lambda facade: facade.wrapped.cwd)
+    shell = FacadeMember[session.Session, str | None](lambda facade: facade.wrapped.shell)
+    keeps = FacadeMember[session.Session, tuple[str, ...]](lambda facade: facade.wrapped.keeps)
     run = blocking(session.Session.run)
     spawn = wraps(session.Session.spawn, Process)
     aclose = closing(session.Session.aclose)
@@ -149,7 +149,7 @@ class Connection(SyncFacade[network.Connection]):
 class SlotListener(SyncFacade[network.SlotListener]):
     """As what `hermes_exec.Slot.listen` gives."""
 
-    path = FacadeMember[network.SlotListener, str](lambda one: one.wrapped.path)
+    path = FacadeMember[network.SlotListener, str](lambda facade: facade.wrapped.path)
     accept = wraps(network.SlotListener.accept, Connection)
 
 
@@ -179,26 +179,26 @@ class Files(SyncFacade[files.Files]):
 class Slot(SyncFacade[slot.Slot]):
     """As `hermes_exec.Slot`."""
 
-    id = FacadeMember[slot.Slot, str](lambda one: one.wrapped.id)
-    workspace = FacadeMember[slot.Slot, str](lambda one: one.wrapped.workspace)
-    workdir = FacadeMember[slot.Slot, str](lambda one: one.wrapped.workdir)
-    home = FacadeMember[slot.Slot, str](lambda one: one.wrapped.home)
-    tmp = FacadeMember[slot.Slot, str](lambda one: one.wrapped.tmp)
-    uid = FacadeMember[slot.Slot, int](lambda one: one.wrapped.uid)
-    user = FacadeMember[slot.Slot, str](lambda one: one.wrapped.user)
-    shell = FacadeMember[slot.Slot, str | None](lambda one: one.wrapped.shell)
-    isolation = FacadeMember[slot.Slot, Isolation](lambda one: one.wrapped.isolation)
-    sandbox = FacadeMember[slot.Slot, str](lambda one: one.wrapped.sandbox)
-    backend = FacadeMember[slot.Slot, str](lambda one: one.wrapped.backend)
-    image = FacadeMember[slot.Slot, str | None](lambda one: one.wrapped.image)
-    resets = FacadeMember[slot.Slot, int](lambda one: one.wrapped.resets)
-    closed = FacadeMember[slot.Slot, bool](lambda one: one.wrapped.closed)
-    disk_full = FacadeMember[slot.Slot, bool](lambda one: one.wrapped.disk_full)
-    disk_filled_by_others = FacadeMember[slot.Slot, bool](lambda one: one.wrapped.disk_filled_by_others)
+    id = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.id)
+    workspace = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.workspace)
+    workdir = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.workdir)
+    home = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.home)
+    tmp = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.tmp)
+    uid = FacadeMember[slot.Slot, int](lambda facade: facade.wrapped.uid)
+    user = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.user)
+    shell = FacadeMember[slot.Slot, str | None](lambda facade: facade.wrapped.shell)
+    isolation = FacadeMember[slot.Slot, Isolation](lambda facade: facade.wrapped.isolation)
+    sandbox = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.sandbox)
+    backend = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.backend)
+    image = FacadeMember[slot.Slot, str | None](lambda facade: facade.wrapped.image)
+    resets = FacadeMember[slot.Slot, int](lambda facade: facade.wrapped.resets)
+    closed = FacadeMember[slot.Slot, bool](lambda facade: facade.wrapped.closed)
+    disk_full = FacadeMember[slot.Slot, bool](lambda facade: facade.wrapped.disk_full)
+    disk_filled_by_others = FacadeMember[slot.Slot, bool](lambda facade: facade.wrapped.disk_filled_by_others)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
     spawn = wraps(slot.Slot.spawn, Process)
-    spawned = wraps(slot.Slot.spawned, _processes)
+    spawned = wraps(slot.Slot.spawned, _wrap_processes)
     session = wraps(slot.Slot.session, Session)
     processes = blocking(slot.Slot.processes)
     connect = wraps(slot.Slot.connect, Connection)
@@ -213,14 +213,14 @@ class Slot(SyncFacade[slot.Slot]):
         """The files of the slot."""
         return Files(self.wrapped.files, self.portal)
 
-    forward = context(slot.Slot.forward, lambda lent, _: lent)
+    forward = context(slot.Slot.forward, lambda forward, _: forward)
     listen = context(slot.Slot.listen, SlotListener)
 
 
 class Events(SyncFacade[events.Events], Iterator[PoolEvent]):
     """As `hermes_exec.pool.events.Events`, as a plain iterator."""
 
-    dropped = FacadeMember[events.Events, int](lambda one: one.wrapped.dropped)
+    dropped = FacadeMember[events.Events, int](lambda facade: facade.wrapped.dropped)
     aclose = closing(events.Events.aclose)
     close = aclose
 
@@ -231,16 +231,16 @@ class Events(SyncFacade[events.Events], Iterator[PoolEvent]):
             raise StopIteration from None
 
 
-def _slots(lent: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
-    return [Slot(one, portal) for one in lent]
+def _wrap_slots(slots: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
+    return [Slot(one, portal) for one in slots]
 
 
 class SandboxPool(SyncFacade[pool.SandboxPool]):
     """As `hermes_exec.SandboxPool`, entered by plain `with`."""
 
-    run_id = FacadeMember[pool.SandboxPool, str](lambda one: one.wrapped.run_id)
+    run_id = FacadeMember[pool.SandboxPool, str](lambda facade: facade.wrapped.run_id)
     slot = context(pool.SandboxPool.slot, Slot)
-    slots = context(pool.SandboxPool.slots, _slots)
+    slots = context(pool.SandboxPool.slots, _wrap_slots)
     acquire = wraps(pool.SandboxPool.acquire, Slot, undo=pool.SandboxPool.release)
     prewarm = blocking(pool.SandboxPool.prewarm)
     prefetch = blocking(pool.SandboxPool.prefetch)
@@ -248,9 +248,9 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     close = aclose
     events = wraps(pool.SandboxPool.events, Events)
 
-    def masked(self, data: T) -> T:
-        """As `SandboxPool.masked`."""
-        return self.wrapped.masked(data)
+    def mask(self, data: T) -> T:
+        """As `SandboxPool.mask`."""
+        return self.wrapped.mask(data)
 
     def stats(self) -> PoolStats:
         """As `SandboxPool.stats`, also after the pool was closed."""
@@ -265,7 +265,7 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
             call(self.portal, partial(self.wrapped.release, slot.wrapped))
 
 
-class Entry(AbstractContextManager[SandboxPool, None]):
+class PoolContext(AbstractContextManager[SandboxPool, None]):
     """Enters a pool in the portal's event loop, and leaves it there."""
 
     def __init__(self, wrapped: pool.SandboxPool) -> None:

@@ -14,7 +14,7 @@ LARGEST_COUNT = 1 << 60
 """The largest count or position: the sum of two still fits into 64 bits."""
 
 
-def checked_timeout(timeout_s: float | None, what: str = "timeout_s") -> float | None:
+def validate_timeout(timeout_s: float | None, what: str = "timeout_s") -> float | None:
     """Seconds above 0, or None for no limit."""
     if timeout_s is None:
         return None
@@ -25,19 +25,19 @@ def checked_timeout(timeout_s: float | None, what: str = "timeout_s") -> float |
     return float(timeout_s)
 
 
-def checked_wait(wait_s: float, what: str = "wait_s") -> float:
+def validate_wait(wait_s: float, what: str = "wait_s") -> float:
     """Seconds, 0 or more."""
     if not _is_number(wait_s) or not 0 <= wait_s <= LONGEST_S:
         raise ConfigError(f"{what} must be a number of seconds from 0 to {LONGEST_S:g}, not {wait_s!r}")
     return float(wait_s)
 
 
-def checked_size(size: int, what: str) -> int:
+def validate_size(size: int, what: str) -> int:
     """A number of bytes, 0 or more."""
-    return checked_count(size, what, least=0)
+    return validate_count(size, what, least=0)
 
 
-def checked_count(count: int, what: str, *, least: int = 1) -> int:
+def validate_count(count: int, what: str, *, least: int = 1) -> int:
     """A count of at least `least`."""
     if not is_integer(count) or count < least:
         raise ConfigError(f"{what} must be an integer of {least} or more, not {count!r}")
@@ -46,14 +46,14 @@ def checked_count(count: int, what: str, *, least: int = 1) -> int:
     return count
 
 
-def checked_offset(offset: int, what: str) -> int:
+def validate_offset(offset: int, what: str) -> int:
     """A number of bytes from the beginning, or from the end when it is negative."""
     if not is_integer(offset) or abs(offset) > LARGEST_COUNT:
         raise ConfigError(f"{what} must be an integer from -2^60 to 2^60, not {offset!r}")
     return offset
 
 
-def checked_signal(number: int) -> int:
+def validate_signal(number: int) -> int:
     """The number of a signal of Linux."""
     if not is_integer(number) or not 0 < number <= HIGHEST_SIGNAL:
         raise ConfigError(f"a signal is a number up to {HIGHEST_SIGNAL}, such as signal.SIGTERM, not {number!r}")

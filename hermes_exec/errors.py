@@ -33,8 +33,8 @@ class ErrorCause(StrEnum):
     """The caller called it off."""
 
 
-def _restore(kind: type[ExecError], args: tuple[object, ...], state: dict[str, object]) -> ExecError:
-    error = kind.__new__(kind)
+def _restore(error_type: type[ExecError], args: tuple[object, ...], state: dict[str, object]) -> ExecError:
+    error = error_type.__new__(error_type)
     error.args = args
     error.__dict__.update(state)
     return error
@@ -234,7 +234,7 @@ class CommandFailed(ExecError):
     default_cause = ErrorCause.POLICY
 
     def __init__(self, result: CommandResult) -> None:
-        super().__init__(_why(result), request_id=result.request_id)
+        super().__init__(_describe_failure(result), request_id=result.request_id)
         self.result = result
 
 
@@ -244,16 +244,16 @@ class OutputLimitExceeded(ExecError):
     default_cause = ErrorCause.POLICY
 
 
-def _why(result: CommandResult) -> str:
+def _describe_failure(result: CommandResult) -> str:
     if result.timed_out:
-        what = f"command timed out after {result.duration_s:.1f} s"
+        text = f"command timed out after {result.duration_s:.1f} s"
     elif result.oom_killed and result.signal is not None:
-        what = "command was ended for lack of memory"
+        text = "command was ended for lack of memory"
     elif result.signal is not None:
-        what = f"command was ended by signal {result.signal}"
+        text = f"command was ended by signal {result.signal}"
     else:
-        what = f"command failed with exit code {result.exit_code}"
+        text = f"command failed with exit code {result.exit_code}"
         if result.oom_killed:
-            what += ", a process of it was ended for lack of memory"
+            text += ", a process of it was ended for lack of memory"
     tail = result.stderr.strip()[-500:]
-    return f"{what}: {tail}" if tail else what
+    return f"{text}: {tail}" if tail else text

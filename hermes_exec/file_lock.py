@@ -36,7 +36,7 @@ async def wait_for_lock(file: IO[Any], poll_s: float = POLL_S) -> None:
 
 
 @asynccontextmanager
-async def locked(path: Path) -> AsyncIterator[bool]:
+async def hold_lock(path: Path) -> AsyncIterator[bool]:
     """Hold the lock of a path, whose file stands beside it.
 
     False where no file can be locked: then some may do the same at once.

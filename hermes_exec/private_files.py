@@ -8,21 +8,21 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     """Open a file so that only its owner can read and write it (mode 0600), also where it was there before: an
     `opener` for `open`.
     """
     file = os.open(path, flags, 0o600)
-    keep_private(file)
+    restrict_to_owner(file)
     return file
 
 
-def keep_private(file: int | str | os.PathLike[str]) -> None:
+def restrict_to_owner(file: int | str | os.PathLike[str]) -> None:
     """Take from others what they may do with a file of this user. Devices and pipes stay as they are."""
-    found = os.stat(file)
-    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
+    facts = os.stat(file)
+    if stat.S_ISREG(facts.st_mode) and facts.st_mode & 0o077:
         with suppress(OSError):  # another user's, or a file system without modes
-            os.chmod(file, stat.S_IMODE(found.st_mode) & ~0o077)
+            os.chmod(file, stat.S_IMODE(facts.st_mode) & ~0o077)
 
 
 def make_directory(path: Path) -> None:

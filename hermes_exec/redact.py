@@ -31,7 +31,9 @@ def spellings(secrets: Iterable[str]) -> list[str]:
     """
     written = [{part for secret in secrets for part in (secret, secret.strip("\r\n"), *_lines(secret))}]
     for _ in range(3):
-        written.append({json.dumps(text, ensure_ascii=way)[1:-1] for text in written[-1] for way in (True, False)})
+        written.append(
+            {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for text in written[-1] for ascii_only in (True, False)}
+        )
     return sorted(set().union(*written) - {""}, key=len, reverse=True)
 
 
@@ -55,7 +57,7 @@ def _secrets_in(value: object) -> Iterator[str]:
             yield from _secrets_in(inner)
 
 
-def masked(text: str, secrets: list[str]) -> str:
+def mask(text: str, secrets: list[str]) -> str:
     """Text without what `secret_values` lists, also where it was cut: half a secret and more, from its first or up to
     its last character.
     """
@@ -82,20 +84,20 @@ def _equal_chars(text: str, other: str) -> int:
     return next((number for number, (one, two) in pairs if one != two), min(len(text), len(other)))
 
 
-def masked_data(data: T, secrets: list[str]) -> T:
+def mask_data(data: T, secrets: list[str]) -> T:
     """JSON data with the values of secrets masked in every text of it; names of fields stay."""
     result: object = data
     if isinstance(data, str):
-        result = masked(data, secrets)
+        result = mask(data, secrets)
     elif isinstance(data, dict):
-        result = {name: masked_data(value, secrets) for name, value in data.items()}
+        result = {name: mask_data(value, secrets) for name, value in data.items()}
     elif isinstance(data, list):
-        result = [masked_data(value, secrets) for value in data]
+        result = [mask_data(value, secrets) for value in data]
     return cast(T, result)
 
 
 @contextmanager
-def errors_masked(secrets: list[str]) -> Iterator[None]:
+def mask_raised_errors(secrets: list[str]) -> Iterator[None]:
     """Masks secrets in what is raised inside, and in what that came from: engines and their clients say in errors what
     they were given.
     """
@@ -112,5 +114,5 @@ def mask_error(error: BaseException, secrets: list[str]) -> None:
     cause: BaseException | None = error
     while cause is not None and cause not in chain:
         chain.append(cause)
-        cause.args = tuple(masked(part, secrets) if isinstance(part, str) else part for part in cause.args)
+        cause.args = tuple(mask(part, secrets) if isinstance(part, str) else part for part in cause.args)
         cause = cause.__cause__ or cause.__context__

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.owner import descendants
-from hermes_exec.private_files import private
+from hermes_exec.private_files import open_private
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TIED_TO_PARENT = (
@@ -35,7 +35,7 @@ def start_child(
     Raises:
         OSError: If it cannot be started, or the log cannot be written.
     """
-    with open(log, "ab", opener=private) as file:
+    with open(log, "ab", opener=open_private) as file:
         return subprocess.Popen(
             command, stdin=stdin, stdout=stdout, stderr=file, env=env, cwd="/", start_new_session=True, close_fds=True
         )

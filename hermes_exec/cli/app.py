@@ -97,7 +97,7 @@ def _add_missing(to: typer.Typer, name: str, why: str) -> None:
         raise typer.Exit(exits.USAGE)
 
 
-def _stand_in() -> None:
+def _repair_streams() -> None:
     """Open closed standard streams on /dev/null, since files opened later would get their numbers. Escape characters
     that stdout cannot encode. Ignore a COLUMNS that is empty or 0.
     """
@@ -112,6 +112,6 @@ def _stand_in() -> None:
 
 def run() -> None:
     """Run the command line and end the process with its exit code."""
-    _stand_in()
+    _repair_streams()
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     end_with(lambda: build_app(command)())  # noqa: PLW0108 - errors of building it are told too

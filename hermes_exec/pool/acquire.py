@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from hermes_exec.checks import checked_timeout
+from hermes_exec.checks import validate_timeout
 from hermes_exec.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -69,7 +69,7 @@ class Queue:
         """Wait for slots and make them ready. Raises as `SandboxPool.acquire`."""
         templates = self.fleet.templates
         template = templates.get(request.profile, request.image)
-        timeout_s = checked_timeout(request.timeout_s) or template.config.acquire_timeout_s
+        timeout_s = validate_timeout(request.timeout_s) or template.config.acquire_timeout_s
         templates.check_room(template, count)
         templates.check_workdir(request.workdir)
         began = time.monotonic()
@@ -86,7 +86,7 @@ class Queue:
                 raise
         if slots is None:
             assert scope.cancelled_caught
-            raise self._timed_out(template, ticket, timeout_s)
+            raise self._timeout_error(template, ticket, timeout_s)
         waited = time.monotonic() - began
         self.waits.append(waited)
         for slot in slots:
@@ -114,7 +114,7 @@ class Queue:
                 self.serve()
                 raise
         if not ticket.done.is_set():
-            raise self._timed_out(template, ticket, timeout_s)
+            raise self._timeout_error(template, ticket, timeout_s)
 
     def serve(self) -> None:
         """Run the planner and hand the waiters what it decides."""
@@ -164,12 +164,12 @@ class Queue:
         """Remove a waiter, and take back the slots that it was given."""
         self._leave(ticket)
         ticket.doing = next((slot.doing for slot in ticket.slots if slot.doing), "")
-        self._take_back(ticket)
+        self._give_up_slots(ticket)
         self.fleet.on_change()
 
-    def _take_back(self, ticket: Ticket) -> None:
+    def _give_up_slots(self, ticket: Ticket) -> None:
         for slot in ticket.slots:
-            self.releases.take_back_unused(slot)
+            self.releases.recycle_unused(slot)
         ticket.slots = []
 
     def _grant(self, grant: Grant) -> None:
@@ -188,13 +188,13 @@ class Queue:
         """Make the slots of a waiter ready; None when a sandbox turned out to be gone, and they were given back."""
         failures: list[ExecError] = []
         sandboxes = {slot.sandbox.record.id: slot.sandbox for slot in ticket.slots}
-        await _together(partial(self._look_at, failures), sandboxes.values())
+        await _run_together(partial(self._check_sandbox, failures), sandboxes.values())
         if not failures:
-            await _together(partial(self._prepare_slot, failures, request), ticket.slots)
+            await _run_together(partial(self._prepare_slot, failures, request), ticket.slots)
         if fatal := [error for error in failures if not isinstance(error, TRANSPORT)]:
             raise fatal[0]
         if failures:
-            self._take_back(ticket)
+            self._give_up_slots(ticket)
             return None
         slots = []
         for pooled in ticket.slots:
@@ -206,7 +206,7 @@ class Queue:
         ticket.slots = []
         return slots
 
-    async def _look_at(self, failures: list[ExecError], sandbox: PooledSandbox) -> None:
+    async def _check_sandbox(self, failures: list[ExecError], sandbox: PooledSandbox) -> None:
         """See whether a sandbox answers and its disk has room."""
         if not await sandbox.ping():
             failures.append(ChannelLost("the sandbox does not answer", sandbox=sandbox.id))
@@ -216,7 +216,7 @@ class Queue:
                 "the disk of %s is nearly full: it gets no new slots until there is room", sandbox.id
             )
             failures.append(ChannelLost("the disk of the sandbox is nearly full", sandbox=sandbox.id))
-            self._set_aside(sandbox)
+            self._suspend(sandbox)
 
     async def _prepare_slot(self, failures: list[ExecError], request: SlotRequest, pooled: PooledSlot) -> None:
         """Create a slot if needed, provision it, and make what its holder gets."""
@@ -255,9 +255,9 @@ class Queue:
         if status.state == "dead":
             self.fleet.mark_dead(sandbox)
         else:
-            self._set_aside(sandbox)
+            self._suspend(sandbox)
 
-    def _set_aside(self, sandbox: PooledSandbox) -> None:
+    def _suspend(self, sandbox: PooledSandbox) -> None:
         """Lend nothing of a sandbox until it answers, and its disk has room."""
         if sandbox.record.phase is Phase.READY and not sandbox.record.suspect:
             sandbox.record.suspect = True
@@ -285,16 +285,16 @@ class Queue:
         if isinstance(last, ConfigError | BackendUnavailable) or (isinstance(last, LaunchError) and history.hopeless):
             error: ExecError = type(last)(*last.args, cause=last.cause, retryable=last.retryable, sandbox=last.sandbox)
         else:
-            kind = type(last) if isinstance(last, LaunchError) else LaunchError
-            said = f"{history.failures} launches in a row failed, the last one with: {last}"
-            error = kind(said)
+            error_type = type(last) if isinstance(last, LaunchError) else LaunchError
+            message = f"{history.failures} launches in a row failed, the last one with: {last}"
+            error = error_type(message)
             if isinstance(last, ExecError):
                 error.cause, error.retryable = last.cause, last.retryable
         # What an error of ours tells, the text has already.
         error.__cause__ = None if isinstance(last, ExecError) else last
         return error
 
-    def _timed_out(self, template: Template, ticket: Ticket, timeout_s: float) -> ExecError:
+    def _timeout_error(self, template: Template, ticket: Ticket, timeout_s: float) -> ExecError:
         """The error for a waiter whose time is over: what it waited for, and what the pool has."""
         if ticket.doing:
             return AcquireTimeout(f"no slot within {timeout_s:g} s: one was there, but {ticket.doing}")
@@ -305,15 +305,15 @@ class Queue:
             return self._launch_error(template.key)
         sandboxes = self.fleet.state.sandboxes.values()
         counts = ((phase.value, sum(sandbox.phase is phase for sandbox in sandboxes)) for phase in Phase)
-        told = ", ".join(f"{count} {name}" for name, count in counts if count) or "no sandboxes"
+        sandbox_counts = ", ".join(f"{count} {name}" for name, count in counts if count) or "no sandboxes"
         ahead = sum(
             other.id < waiter.id and other.template == template.key for other in self.fleet.state.waiters.values()
         )
-        free, lent = sum(sandbox.free for sandbox in records), sum(sandbox.in_use for sandbox in records)
+        free, in_use = sum(sandbox.free for sandbox in records), sum(sandbox.in_use for sandbox in records)
         text = (
             f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {template.key}, which has "
-            f"{lent} lent and {free} free; "
-            f"{ahead} requests were ahead; {told}, at most {self.fleet.templates.max_sandboxes}"
+            f"{in_use} lent and {free} free; "
+            f"{ahead} requests were ahead; {sandbox_counts}, at most {self.fleet.templates.max_sandboxes}"
         )
         if quarantined := sum(sandbox.quarantined for sandbox in records):
             text += f"; {quarantined} could not be proven clean, and are lent no more"
@@ -332,7 +332,7 @@ class Queue:
         return error
 
 
-async def _together(work: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T]) -> None:
+async def _run_together(work: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T]) -> None:
     """Do something with each of these at the same time; without a task where there is only one."""
     first, *others = items
     if not others:

@@ -24,17 +24,17 @@ class SlotContext(AbstractAsyncContextManager[A, bool | None], AbstractContextMa
         facade: Callable[[], AbstractContextManager[B, bool | None]],
     ) -> None:
         self._acquire, self._release, self._make_facade = acquire, release, facade
-        self._lent: list[A] = []
+        self._acquired: list[A] = []
         self._facade: AbstractContextManager[B, bool | None] | None = None
 
     async def __aenter__(self) -> A:
-        self._lent.append(await self._acquire())
-        return self._lent[-1]
+        self._acquired.append(await self._acquire())
+        return self._acquired[-1]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._release(self._lent.pop())
+        await self._release(self._acquired.pop())
 
     def __enter__(self) -> B:
         self._facade = self._make_facade()

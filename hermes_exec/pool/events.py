@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.aio.loop import interrupt_main, is_cancelled_from_outside
-from hermes_exec.redact import masked
+from hermes_exec.redact import mask
 from hermes_exec.results import PoolEvent
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Events(AsyncIterator[PoolEvent]):
     At most 1,000 wait for a slow reader; then the oldest is dropped, and `dropped` counts it.
     """
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: EventHub) -> None:
         self.dropped = 0
         self._hub = hub
         self._waiting: deque[PoolEvent] = deque()
@@ -66,14 +66,14 @@ class Events(AsyncIterator[PoolEvent]):
         self.end()
 
 
-def _pass_on(error: BaseException, what: str) -> None:
+def _report_error(error: BaseException, what: str) -> None:
     """Log what a callback raised. An interrupt goes to the main thread, as if it had come there."""
     logger.error(what, exc_info=error)
     if isinstance(error, KeyboardInterrupt):
         interrupt_main()
 
 
-class Hub:
+class EventHub:
     """Hands events to iterators, to the tracer and to the callback, in order. What the callback raises is logged."""
 
     def __init__(self, on_event: OnEvent | None, secrets: list[str] | None = None) -> None:
@@ -102,7 +102,7 @@ class Hub:
     def emit(self, event: PoolEvent) -> None:
         """Tell everybody; never blocks and never raises."""
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s", masked(repr(event), self.secrets))
+            logger.debug("%s", mask(repr(event), self.secrets))
         if self.tracer is not None:
             self.tracer.event(event)
         for listener in self._listeners:
@@ -110,23 +110,23 @@ class Hub:
         if self._on_event is None:
             return
         try:
-            told = self._on_event(event)
+            result = self._on_event(event)
         except BaseException as error:  # noqa: BLE001 - it would end the task of the pool that emitted the event
-            _pass_on(error, f"on_event failed for {type(event).__name__}")
+            _report_error(error, f"on_event failed for {type(event).__name__}")
             return
-        if inspect.isawaitable(told):
-            self._pending.append(told)
+        if inspect.isawaitable(result):
+            self._pending.append(result)
             self._news.set()
 
     async def run(self) -> None:
         """Wait for what an async callback returned, one after the other, until `end`."""
         while True:
             while self._pending:
-                told = self._pending.popleft()
+                result = self._pending.popleft()
                 try:
-                    await told
+                    await result
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - as in `emit`
-                    _pass_on(error, "on_event failed")
+                    _report_error(error, "on_event failed")
                 except asyncio.CancelledError:
                     if is_cancelled_from_outside():
                         raise
@@ -148,7 +148,7 @@ class Hub:
 
     def drop(self) -> None:
         """Drop the events that the callback has not received."""
-        for told in self._pending:
-            if inspect.iscoroutine(told):
-                told.close()
+        for result in self._pending:
+            if inspect.iscoroutine(result):
+                result.close()
         self._pending.clear()

@@ -17,21 +17,21 @@ from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sa
 from hermes_exec.backends.capabilities import HasDeadline, HasSlotCount
 from hermes_exec.backends.engine_errors import end_with_retries
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
-from hermes_exec.pool.events import Hub
+from hermes_exec.pool.events import EventHub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
-from hermes_exec.pool.pace import next_turn
+from hermes_exec.pool.pace import wait_for_turn
 from hermes_exec.pool.plan import Close, Fail, Grant, Launch, PlanConfig, plan
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState
 from hermes_exec.pool.templates import Template, Templates
-from hermes_exec.redact import masked
+from hermes_exec.redact import mask
 from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
 
 logger = logging.getLogger(__name__)
 waiting_logger = logging.getLogger("hermes_exec.pool.waiting")
 """Of what an end is waited for: the command line shows it."""
-GOODBYE_S = 2.0
-LEAST_S = 1.0
+SHUTDOWN_TIMEOUT_S = 2.0
+MIN_DESTROY_S = 1.0
 """Least time for ending a sandbox, in seconds, also past the deadline: the request has to be sent."""
 LAST_RESORT_S = 5.0
 LAUNCH_DELAYS_S = (0.5, 30.0)
@@ -44,7 +44,7 @@ class Fleet:
     def __init__(
         self,
         templates: Templates,
-        hub: Hub,
+        hub: EventHub,
         labels: Labels,
         background: DetachedTaskGroup,
         on_pull: OnPull | None,
@@ -69,7 +69,7 @@ class Fleet:
         self._scopes: set[anyio.CancelScope] = set()
         self._settled = anyio.Event()
         self._reaped = anyio.Event()
-        self._told = ""
+        self._last_failure = ""
         """Why the last launch failed; empty after one that did not."""
         self._wake_at = self._end_at = math.inf
         self._rearm = anyio.Event()
@@ -83,10 +83,10 @@ class Fleet:
         config = PlanConfig(
             self.templates.max_sandboxes, self.templates.sizes(), self.templates.backend.launches_at_once
         )
-        decided = plan(self.state, config, anyio.current_time())
+        decision = plan(self.state, config, anyio.current_time())
         before = len(self.state.sandboxes)
         for_waiters: list[Grant | Fail] = []
-        for action in decided.actions:
+        for action in decision.actions:
             match action:
                 case Launch(key):
                     self._begin_launch(self.templates.by_key(key))
@@ -96,8 +96,8 @@ class Fleet:
                     for_waiters.append(action)
         if len(self.state.sandboxes) > before:
             self.emit(Scaled(time=time.time(), before=before, after=len(self.state.sandboxes), reason="demand"))
-        if decided.wake_at != self._wake_at:
-            self._wake_at = decided.wake_at
+        if decision.wake_at != self._wake_at:
+            self._wake_at = decision.wake_at
             self._rearm.set()
         return for_waiters
 
@@ -120,16 +120,16 @@ class Fleet:
         """Send an event to all listeners."""
         self.hub.emit(event)
 
-    def background(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+    def background(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """Run something beside the callers; its errors are logged."""
 
-        async def guarded() -> None:
+        async def run_guarded() -> None:
             try:
                 await work()
             except Exception:
-                logger.exception("%s failed", what)
+                logger.exception("%s failed", name)
 
-        self._background.tasks.start_soon(guarded, name=what)
+        self._background.tasks.start_soon(run_guarded, name=name)
 
     @contextmanager
     def until_closed(self) -> Iterator[anyio.CancelScope]:
@@ -144,7 +144,7 @@ class Fleet:
     # Sandboxes come.
 
     def _begin_launch(self, template: Template) -> None:
-        record = self.state.launching(template.key, template.size.slots_per_sandbox, anyio.current_time())
+        record = self.state.begin_launch(template.key, template.size.slots_per_sandbox, anyio.current_time())
         self.background(lambda: self._launch(record, template), f"launch {record.id}")
 
     async def _launch(self, record: SandboxRecord, template: Template) -> None:
@@ -156,7 +156,7 @@ class Fleet:
         except Exception as error:
             if not isinstance(error, ExecError | OSError):
                 logger.exception("a launch failed unexpectedly")
-            self._launch_failed(record, error)
+            self._handle_failed_launch(record, error)
             return
         finally:
             self._launch_scopes.pop(record.id, None)
@@ -166,7 +166,7 @@ class Fleet:
             return
         if sandbox.death is not None or sandbox.channel.state in ("lost", "closed"):
             await self.destroy(sandbox.handle)
-            self._launch_failed(
+            self._handle_failed_launch(
                 record, LaunchError(f"the sandbox died while it was started: {sandbox.channel.lost_reason}")
             )
             return
@@ -174,41 +174,41 @@ class Fleet:
         self.sandboxes[record.id] = sandbox
         if isinstance(sandbox.handle, HasDeadline):
             record.ends_at = anyio.current_time() + sandbox.handle.ends_at - time.monotonic()
-        self.state.launched(record, sandbox.slots, anyio.current_time())
+        self.state.complete_launch(record, sandbox.slots, anyio.current_time())
         self.launches += 1
-        self._told = ""
+        self._last_failure = ""
         took = time.monotonic() - started
         self.emit(
             Ready(time=time.time(), sandbox=sandbox.id, profile=template.profile, slots=record.size, duration_s=took)
         )
         self.on_change()
 
-    def _launch_failed(self, record: SandboxRecord, error: Exception) -> None:
+    def _handle_failed_launch(self, record: SandboxRecord, error: Exception) -> None:
         self.failures += 1
         retryable = isinstance(error, ExecError) and error.retryable
         away = retryable and isinstance(error, BackendUnavailable | QuotaExceeded)
-        told = masked(str(error), self._secrets)
+        message = mask(str(error), self._secrets)
         if not away:
-            logger.warning("launching a sandbox failed: %s", told)
-        elif told != self._told:
-            waiting_logger.warning("no sandbox can be had now, whoever waits for one goes on waiting: %s", told)
-        self._told = told
+            logger.warning("launching a sandbox failed: %s", message)
+        elif message != self._last_failure:
+            waiting_logger.warning("no sandbox can be had now, whoever waits for one goes on waiting: %s", message)
+        self._last_failure = message
         now = anyio.current_time()
-        self.state.launch_failed(record, error, now, LAUNCH_DELAYS_S, hopeless=not retryable, away=away)
+        self.state.fail_launch(record, error, now, LAUNCH_DELAYS_S, hopeless=not retryable, away=away)
         self.on_change()
 
     async def _bring_up(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
         try:
-            return await self._bring_up_as_planned(record, template, started)
+            return await self._launch_and_start(record, template, started)
         except NoOwnRoot as error:
             template.own_roots.refuse(error)
             # A sandbox that was opened for roots of their own is not one for slots that share its root.
-            return await self._bring_up_as_planned(record, template, started)
+            return await self._launch_and_start(record, template, started)
 
-    async def _bring_up_as_planned(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
+    async def _launch_and_start(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
         backend = self.templates.backend
         if backend.creates_per_s is not None:
-            await next_turn(type(backend).backend, backend.creates_per_s)
+            await wait_for_turn(type(backend).backend, backend.creates_per_s)
         sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
         self.remaining[id(sandbox)] = sandbox
         if isinstance(sandbox, HasSlotCount) and sandbox.slots is not None:
@@ -233,10 +233,10 @@ class Fleet:
     async def destroy(self, sandbox: Sandbox) -> None:
         """End a sandbox, shielded; what could not be ended stays in `remaining` for the last resort."""
         began = anyio.current_time()
-        until = max(began + LEAST_S, min(self._end_at, began + self.templates.config.shutdown_timeout_s))
+        until = max(began + MIN_DESTROY_S, min(self._end_at, began + self.templates.config.shutdown_timeout_s))
         with anyio.CancelScope(shield=True, deadline=until) as scope:
             if (failure := await end_with_retries(sandbox.destroy)) is not None:
-                logger.warning("sandbox %s could not be ended: %s", sandbox.id, masked(str(failure), self._secrets))
+                logger.warning("sandbox %s could not be ended: %s", sandbox.id, mask(str(failure), self._secrets))
                 return
         if scope.cancelled_caught:
             logger.warning("sandbox %s was not ended within %.3g s", sandbox.id, until - began)
@@ -260,16 +260,16 @@ class Fleet:
 
     async def end_sandbox(self, sandbox: PooledSandbox) -> None:
         """Shut down the runner and end the sandbox; shielded and bounded."""
-        with anyio.move_on_after(GOODBYE_S, shield=True):
+        with anyio.move_on_after(SHUTDOWN_TIMEOUT_S, shield=True):
             await sandbox.channel.aclose(shutdown=True)
         await self.destroy(sandbox.handle)
 
     def _on_lost(self, sandbox: PooledSandbox, why: ExecError) -> None:
         if sandbox.record.phase is Phase.READY and not self.closing:
             sandbox.record.phase = Phase.LOST
-            self.background(lambda: self._lost(sandbox, why), f"lost {sandbox.id}")
+            self.background(lambda: self._handle_loss(sandbox, why), f"lost {sandbox.id}")
 
-    async def _lost(self, sandbox: PooledSandbox, why: ExecError) -> None:
+    async def _handle_loss(self, sandbox: PooledSandbox, why: ExecError) -> None:
         """Handle a lost channel: wait while the sandbox's state is unknown, until its lease is over; then give it
         up.
         """
@@ -292,7 +292,7 @@ class Fleet:
         self.state.remove(sandbox.record)
         self.calls_before += sandbox.channel.calls
         sandbox.channel.on_lost = None
-        sandbox.channel.fail(sandbox.died())
+        sandbox.channel.fail(sandbox.death_error())
         logger.warning("sandbox %s died: %s", sandbox.id, death.reason)
         self.emit(
             Died(
@@ -329,8 +329,8 @@ class Fleet:
                     )
                 )
         except (ExecError, OSError) as error:
-            told = masked(str(error), self._secrets)
-            logger.debug("orphans of %s could not be looked for: %s", backend.name, told)
+            message = mask(str(error), self._secrets)
+            logger.debug("orphans of %s could not be looked for: %s", backend.name, message)
 
     async def shut_down(self) -> None:
         """End every launch and every sandbox, and what orphans there were when the pool began; shielded, within

@@ -12,13 +12,13 @@ from pydantic import SecretStr
 from hermes_exec.backends.registry import config_type
 from hermes_exec.config import PoolConfig, nearest, read_config
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool.named import with_backend
+from hermes_exec.pool.backend_entries import with_backend
 
 _OLDER = ("ATROPOS_", "HERMES_DOCKER_", "HERMES_WRITE_", "NOMAD_", "TERMINAL_", "TOOL_")
 _TEXTS = (str, str | None, SecretStr, SecretStr | None)
 
 
-def options_from(
+def read_options(
     environ: Mapping[str, str], prefix: str, backend: str | None = None
 ) -> tuple[dict[str, Any], str | None]:
     """The options, with those of one backend where the file names several, and the profile that is asked for. `backend`
@@ -47,9 +47,9 @@ def options_from(
 def _warn_of_older_names(environ: Mapping[str, str]) -> None:
     from hermes_exec.config.older_names import find_older_names
 
-    if found := find_older_names(environ):
-        told = f"{', '.join(found)}: not read; `hermes-exec config import` prints a configuration from them"
-        warnings.warn(told, RuntimeWarning, stacklevel=4)  # where from_env is called
+    if names := find_older_names(environ):
+        message = f"{', '.join(names)}: not read; `hermes-exec config import` prints a configuration from them"
+        warnings.warn(message, RuntimeWarning, stacklevel=4)  # where from_env is called
 
 
 def _is_text(name: str, fields: Mapping[str, Any]) -> bool:

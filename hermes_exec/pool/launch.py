@@ -16,7 +16,7 @@ from hermes_exec.errors import ChannelLost, LaunchTimeout
 from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
 from hermes_exec.pool.state import SandboxRecord
 from hermes_exec.pool.templates import Template
-from hermes_exec.redact import errors_masked
+from hermes_exec.redact import mask_raised_errors
 from hermes_exec.results import PullProgress
 
 OnPull = Callable[[PullProgress], None]
@@ -33,12 +33,12 @@ async def launch_sandbox(
     """
     config = template.config
     if isinstance(template.backend, CanPrefetch):
-        with errors_masked(template.secrets):
+        with mask_raised_errors(template.secrets):
             await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
-    heard: list[tuple[float, PullProgress]] = []
+    last_progress: list[tuple[float, PullProgress]] = []
 
     def progress(news: PullProgress) -> None:
-        heard[:] = [(time.monotonic(), news)]
+        last_progress[:] = [(time.monotonic(), news)]
         if on_pull is not None:
             on_pull(news)
 
@@ -47,8 +47,8 @@ async def launch_sandbox(
         longest = due + config.pull_timeout_s
         while (left := due - time.monotonic()) > 0:
             await anyio.sleep(left)
-            if heard:
-                due = min(heard[0][0] + config.launch_timeout_s, longest)
+            if last_progress:
+                due = min(last_progress[0][0] + config.launch_timeout_s, longest)
         scope.cancel()
 
     spec = replace(template.spec(), on_progress=progress)
@@ -56,7 +56,7 @@ async def launch_sandbox(
     try:
         async with PlainTaskGroup() as tasks:
             tasks.start_soon(watch, tasks.cancel_scope)
-            with errors_masked(template.secrets):
+            with mask_raised_errors(template.secrets):
                 sandbox = await template.backend.launch(spec, labels)
             tasks.cancel_scope.cancel()
     except BaseException:
@@ -65,7 +65,7 @@ async def launch_sandbox(
         raise
     if sandbox is not None:
         return sandbox
-    doing = "".join(f": {news.image}: {news.status}" for _, news in heard)
+    doing = "".join(f": {news.image}: {news.status}" for _, news in last_progress)
     raise LaunchTimeout(f"a sandbox was not launched within {config.launch_timeout_s:g} s{doing}")
 
 

@@ -26,26 +26,26 @@ from hermes_exec.aio.peers import has_peer_credentials, peer_credentials
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
-from hermes_exec.pool.private_directory import directory, private_directory
+from hermes_exec.pool.private_directory import make_pool_directory, pool_directory
 
 if TYPE_CHECKING:
     from hermes_exec.pool.sandbox import PooledSlot
     from hermes_exec.slot.scope import SlotScope
     from hermes_exec.slot.slot import Slot
 
-Held = Mapping[str, "PooledSlot"]
+HeldSlots = Mapping[str, "PooledSlot"]
 Send = Callable[[Mapping[str, object]], Awaitable[None]]
 logger = logging.getLogger(__name__)
 REQUEST_BYTES = 64 << 10
 VIEW_WINDOW = 256 << 10
 RESET_POLL_S = 0.05
-LAST_WORDS_S = 5.0
+FINAL_OUTPUT_S = 5.0
 SUFFIX = ".pool"
 
 
-async def offer_view(held: Held) -> None:
+async def offer_view(held: HeldSlots) -> None:
     """Serve observers until cancelled. Without a place for the socket there are none; the pool is not affected."""
-    path, pid = directory() / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}", os.getpid()
+    path, pid = pool_directory() / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}", os.getpid()
     try:
         listener = _listen(path)
     except OSError as error:
@@ -53,29 +53,29 @@ async def offer_view(held: Held) -> None:
         return
     try:
         async with await SocketListener.from_socket(listener) as served:
-            await served.serve(partial(_guarded, held))
+            await served.serve(partial(_serve_observer, held))
     finally:
         if os.getpid() == pid:
             path.unlink(missing_ok=True)
 
 
 def _listen(path: Path) -> socket.socket:
-    private_directory()
+    make_pool_directory()
     for earlier in path.parent.glob(f"*{SUFFIX}"):
         listens(earlier)  # else it is removed
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # It is renamed once it listens: a socket with that name that refuses connections is dead.
     aside = path.with_name(f".{path.name}")
     try:
-        made.setblocking(False)
-        made.bind(str(aside))
+        listening.setblocking(False)
+        listening.bind(str(aside))
         aside.chmod(0o600)
-        made.listen(16)
+        listening.listen(16)
         aside.rename(path)
     except OSError:
-        made.close()
+        listening.close()
         raise
-    return made
+    return listening
 
 
 def listens(path: Path) -> bool:
@@ -95,10 +95,10 @@ def listens(path: Path) -> bool:
     return True
 
 
-async def _guarded(held: Held, stream: SocketStream) -> None:
+async def _serve_observer(held: HeldSlots, stream: SocketStream) -> None:
     """Serve one observer; errors here never reach the pool."""
     async with stream:
-        if not _allowed(stream):
+        if not _may_observe(stream):
             return
         try:
             await _answer_all(held, stream)
@@ -108,7 +108,7 @@ async def _guarded(held: Held, stream: SocketStream) -> None:
             logger.exception("a request to look into a slot failed")
 
 
-def _allowed(stream: SocketStream) -> bool:
+def _may_observe(stream: SocketStream) -> bool:
     """Only this user and root; where the system does not tell who asks, the directory lets nobody else in."""
     return not has_peer_credentials() or peer_credentials(stream.extra(SocketAttribute.raw_socket))[1] in {
         0,
@@ -116,7 +116,7 @@ def _allowed(stream: SocketStream) -> bool:
     }
 
 
-async def _answer_all(held: Held, stream: SocketStream) -> None:
+async def _answer_all(held: HeldSlots, stream: SocketStream) -> None:
     lines = BufferedByteReceiveStream(stream)
 
     async def send(answer: Mapping[str, object]) -> None:
@@ -124,32 +124,32 @@ async def _answer_all(held: Held, stream: SocketStream) -> None:
 
     while True:
         try:
-            asked = json.loads(await lines.receive_until(b"\n", REQUEST_BYTES))
-            if not isinstance(asked, dict):
+            request = json.loads(await lines.receive_until(b"\n", REQUEST_BYTES))
+            if not isinstance(request, dict):
                 raise TypeError("a request is an object")
-            if asked.get("do") == "view":
-                await _show_until_gone(_lent(held, asked)[1], lines, send)
+            if request.get("do") == "view":
+                await _show_until_gone(_find_held(held, request)[1], lines, send)
                 return
-            await send(await _answer(held, asked))
+            await send(await _answer(held, request))
         except (ExecError, OSError, ValueError, TypeError, RecursionError) as error:
             await send({"error": str(error), "kind": type(error).__name__})
 
 
-async def _answer(held: Held, asked: Mapping[str, Any]) -> dict[str, object]:
-    match asked.get("do"):
+async def _answer(held: HeldSlots, request: Mapping[str, Any]) -> dict[str, object]:
+    match request.get("do"):
         case "slots":
             slots = [pooled.holder for pooled in held.values() if pooled.holder is not None]
             return {"slots": [_facts(slot) for slot in slots if not slot.closed]}
         case "processes":
-            found = await _lent(held, asked)[0].processes()
+            processes = await _find_held(held, request)[0].processes()
             names = ("pid", "argv", "started_at", "rss_bytes", "request_id", "state")
-            return {"processes": [{name: getattr(each, name) for name in names} for each in found]}
+            return {"processes": [{name: getattr(each, name) for name in names} for each in processes]}
         case other:
             raise ValueError(f"{other!r} is nothing that can be asked here")
 
 
-def _lent(held: Held, asked: Mapping[str, Any]) -> tuple[Slot, SlotScope]:
-    pooled = held.get(str(asked.get("slot")))
+def _find_held(held: HeldSlots, request: Mapping[str, Any]) -> tuple[Slot, SlotScope]:
+    pooled = held.get(str(request.get("slot")))
     if pooled is None or pooled.holder is None or pooled.holder.closed:
         raise SlotClosed("the slot is no longer lent")
     return pooled.holder, pooled.calls
@@ -178,7 +178,9 @@ async def _show(scope: SlotScope, send: Send) -> None:
     """Send what is printed in the slot, over its resets, until it is released."""
     while not scope.final:
         with anyio.CancelScope() as cancel_scope:
-            scope.on_close(cancel_scope, lambda: setattr(cancel_scope, "deadline", anyio.current_time() + LAST_WORDS_S))
+            scope.on_close(
+                cancel_scope, lambda: setattr(cancel_scope, "deadline", anyio.current_time() + FINAL_OUTPUT_S)
+            )
             try:
                 await _show_scope(scope, send)
             except (RemoteError, ExecError) as error:

@@ -12,8 +12,8 @@ from hermes_exec.errors import ConfigError
 T = TypeVar("T")
 
 
-def configured(
-    backend: str | BackendConfig, given: dict[str, Any], options: Mapping[str, Any]
+def resolve_options(
+    backend: str | BackendConfig, arguments: dict[str, Any], options: Mapping[str, Any]
 ) -> tuple[PoolConfig, BackendConfig]:
     """The checked settings of a pool and of its backend.
 
@@ -22,24 +22,24 @@ def configured(
         BackendUnavailable: the backend is not installed.
     """
     for name in ("profiles", "env", "secrets", "files"):
-        given[name] = mapping(given[name], name)
+        arguments[name] = validate_mapping(arguments[name], name)
     for name in ("setup", "slot_setup"):
-        given[name] = commands(given[name], name)
+        arguments[name] = validate_commands(arguments[name], name)
     if isinstance(backend, BackendConfig):
         if options:
             names = ", ".join(sorted(options))
             raise ConfigError(f"options ({names}) belong into the {type(backend).__name__} object")
-        values = {**given, "backend": type(backend).backend}
+        values = {**arguments, "backend": type(backend).backend}
         own = {name: getattr(backend, name) for name in backend.model_fields_set}
         expanded = type(backend).expand({**values, "backend_options": own})
         options = dict(expanded.pop("backend_options"))
         return PoolConfig.of(expanded), backend if options == own else backend.with_options(options)
     if not isinstance(backend, str):
         raise ConfigError(f"backend must be a name or a config object, not {type(backend).__name__}")
-    return resolve_config({**given, "backend": backend, **options}, config_type(backend))
+    return resolve_config({**arguments, "backend": backend, **options}, config_type(backend))
 
 
-def mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+def validate_mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
     """A mapping as a dict, None as an empty one. ConfigError for anything else."""
     if value is None:
         return {}
@@ -48,16 +48,16 @@ def mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
     return dict(value)
 
 
-def commands(value: object, what: str) -> tuple[str, ...]:
+def validate_commands(value: object, what: str) -> tuple[str, ...]:
     """A command or a list of them as a tuple, None as an empty one. ConfigError when one cannot be run."""
-    given = value if isinstance(value, Sequence) and not isinstance(value, str) else () if value is None else (value,)
-    found = tuple(command for command in given if isinstance(command, str) and command and "\0" not in command)
-    if len(found) != len(given):
+    values = value if isinstance(value, Sequence) and not isinstance(value, str) else () if value is None else (value,)
+    commands = tuple(command for command in values if isinstance(command, str) and command and "\0" not in command)
+    if len(commands) != len(values):
         raise ConfigError(f"{what} must be a command or a list of commands, each a str without NUL")
-    return found
+    return commands
 
 
-def listener(value: T | None, what: str) -> T | None:
+def validate_callback(value: T | None, what: str) -> T | None:
     """The value itself, if it can be called or is None. ConfigError otherwise."""
     if value is not None and not callable(value):
         raise ConfigError(f"{what} must be a function, not {type(value).__name__}")

@@ -10,30 +10,30 @@ import anyio
 
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.file_lock import wait_for_lock
-from hermes_exec.pool.private_directory import private_directory
+from hermes_exec.pool.private_directory import make_pool_directory
 
 logger = logging.getLogger(__name__)
-HELD_BY_OTHERS_S = 1.0
+LOCK_TIMEOUT_S = 1.0
 """A program that is stopped while it holds the file does not hold up the others."""
 POLL_S = 0.005
 
 
-async def next_turn(backend: str, per_s: float, directory: Path | None = None) -> None:
+async def wait_for_turn(backend: str, per_s: float, directory: Path | None = None) -> None:
     """Wait until one more sandbox of this backend may be launched, so that there are at most `per_s` a second.
 
     Where no file can be kept for it, nothing is waited for.
     """
     try:
-        path = (directory or private_directory()) / f"{backend}.pace"
+        path = (directory or make_pool_directory()) / f"{backend}.pace"
         with path.open("a+", encoding="ascii") as file:
-            with anyio.move_on_after(HELD_BY_OTHERS_S) as scope:
+            with anyio.move_on_after(LOCK_TIMEOUT_S) as scope:
                 await wait_for_lock(file, POLL_S)
             if scope.cancelled_caught:
                 return
             boot, now = own_labels("").boot_id, time.monotonic()
             file.seek(0)
-            told = file.read().split()
-            turn = max(now, float(told[1])) if len(told) == 2 and told[0] == boot else now
+            fields = file.read().split()
+            turn = max(now, float(fields[1])) if len(fields) == 2 and fields[0] == boot else now
             file.truncate(0)
             file.write(f"{boot} {turn + 1 / per_s:.6f}")
     except (OSError, ValueError) as error:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
-BEFORE_ITS_END_S = 60.0
+DRAIN_BEFORE_END_S = 60.0
 """How long before its engine ends a sandbox no slot of it is lent any more."""
-REPLACED_AFTER_S = 10.0
+REPLACE_AFTER_S = 10.0
 """How long a sandbox that is too small for who waits is kept: what replaces it may be no larger."""
 USES_BEFORE_A_SPARE = 2
 """A program that takes one slot and ends gets no second sandbox launched."""
@@ -142,7 +142,7 @@ class _Draft:
             if sandbox.phase is Phase.LAUNCHING:
                 self._count(sandbox.template, 1, sandbox.size)
                 self.coming[sandbox.template] = self.coming.get(sandbox.template, 0) + sandbox.size
-            elif sandbox.phase is Phase.CLOSING or (sandbox.phase is Phase.READY and self._retired(sandbox)):
+            elif sandbox.phase is Phase.CLOSING or (sandbox.phase is Phase.READY and self._is_retired(sandbox)):
                 self.leaving.append(sandbox.id)
                 self.retired.add(sandbox.id)
             elif sandbox.phase is Phase.READY:
@@ -155,12 +155,12 @@ class _Draft:
         self.alive[template] = self.alive.get(template, 0) + sandboxes
         self.capacity[template] = self.capacity.get(template, 0) + slots
 
-    def _retired(self, sandbox: SandboxRecord) -> bool:
+    def _is_retired(self, sandbox: SandboxRecord) -> bool:
         if sandbox.draining or (sandbox.quarantined and sandbox.in_use == 0):
             return True
         longest_s = self.config.templates[sandbox.template].max_lifetime_s
         ends_at = min(
-            sandbox.launched_at + (math.inf if longest_s is None else longest_s), sandbox.ends_at - BEFORE_ITS_END_S
+            sandbox.launched_at + (math.inf if longest_s is None else longest_s), sandbox.ends_at - DRAIN_BEFORE_END_S
         )
         if ends_at > self.now:
             self.wake_at = min(self.wake_at, ends_at)
@@ -186,7 +186,7 @@ class _Draft:
         if available >= waiter.slots:
             self._grant(waiter, sandboxes)
             return
-        if self._failed(waiter):
+        if self._has_failed(waiter):
             self.actions.append(Fail(waiter))
             return
         for sandbox in sandboxes:
@@ -215,7 +215,7 @@ class _Draft:
                 break
         self.actions.append(Grant(waiter, shares))
 
-    def _failed(self, waiter: Waiter) -> bool:
+    def _has_failed(self, waiter: Waiter) -> bool:
         """Whether launches failed too often since this waiter came, and the living sandboxes cannot serve it."""
         history = self.state.launches.get(waiter.template)
         if history is None or history.away or history.seen < waiter.id:
@@ -307,7 +307,7 @@ class _Draft:
         if not small:
             return
         sandbox = min(small, key=lambda sandbox: (sandbox.size, sandbox.id))
-        due_at = sandbox.launched_at + REPLACED_AFTER_S
+        due_at = sandbox.launched_at + REPLACE_AFTER_S
         if due_at > self.now:
             self.wake_at = min(self.wake_at, due_at)
             return
@@ -331,7 +331,7 @@ class _Draft:
             self.actions.append(Grant(waiter, {}))
             return
         self.claimed.update(sandbox.id for sandbox in ready)
-        if self._failed(waiter):
+        if self._has_failed(waiter):
             self.actions.append(Fail(waiter))
             return
         per_sandbox = self.config.templates[waiter.template].slots_per_sandbox

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
-from hermes_exec.checks import checked_count
+from hermes_exec.checks import validate_count
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.pool.context import SlotContext
 from hermes_exec.pool.request import SlotRequest
@@ -131,24 +131,24 @@ class SandboxPool:
         trace: str | os.PathLike[str] | Tracer | None = None,
         **backend_options: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in NO_CONFIGURATION}
+        arguments = {name: value for name, value in locals().items() if name not in NO_CONFIGURATION}
         from secrets import token_hex
 
-        from hermes_exec.pool.events import Hub
-        from hermes_exec.pool.options import configured, listener
+        from hermes_exec.pool.events import EventHub
+        from hermes_exec.pool.options import resolve_options, validate_callback
         from hermes_exec.pool.templates import Templates
         from hermes_exec.redact import secret_values
 
-        self.config, backend_config = configured(backend, given, backend_options)
+        self.config, backend_config = resolve_options(backend, arguments, backend_options)
         self.run_id = self.config.run_id or token_hex(6)
         self._templates = Templates(self.config, backend_config)
         self._secrets = secret_values(self.config, *self._templates.backend_configs)
-        self._hub = Hub(listener(on_event, "on_event"), self._secrets)
+        self._hub = EventHub(validate_callback(on_event, "on_event"), self._secrets)
         self._trace = trace
-        self._on_pull = listener(on_pull, "on_pull")
+        self._on_pull = validate_callback(on_pull, "on_pull")
         self._running: RunningPool | None = None
         self._entered = False
-        self._entry: hermes_exec.blocking.Entry | None = None
+        self._context: hermes_exec.blocking.PoolContext | None = None
         self._blocking: hermes_exec.blocking.SandboxPool | None = None
 
     @classmethod
@@ -172,7 +172,7 @@ class SandboxPool:
             BackendUnavailable: the backend is not installed.
         """
         from hermes_exec.config import read_config, with_profile
-        from hermes_exec.pool.named import with_backend
+        from hermes_exec.pool.backend_entries import with_backend
 
         values = with_backend(read_config(source), backend)
         if profile is not None:
@@ -194,10 +194,10 @@ class SandboxPool:
         Raises:
             ConfigError: a value cannot be read, or a name after the prefix is no option.
         """
-        from hermes_exec.pool.from_env import options_from
+        from hermes_exec.pool.from_env import read_options
 
         named = more.pop("backend") if isinstance(more.get("backend"), str) else None
-        options, profile = options_from(os.environ, prefix, named)
+        options, profile = read_options(os.environ, prefix, named)
         return cls.from_config(options, profile=profile, **more)
 
     def __repr__(self) -> str:
@@ -242,15 +242,15 @@ class SandboxPool:
     def __enter__(self) -> hermes_exec.blocking.SandboxPool:
         from hermes_exec import blocking
 
-        entry = blocking.Entry(self)
-        self._entry, self._blocking = entry, entry.__enter__()
+        entry = blocking.PoolContext(self)
+        self._context, self._blocking = entry, entry.__enter__()
         return self._blocking
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._entry is not None:
-            self._entry.__exit__(kind, error, trace)
+        if self._context is not None:
+            self._context.__exit__(kind, error, trace)
 
     # Using it.
 
@@ -281,7 +281,7 @@ class SandboxPool:
             ConfigError: more than the pool can ever have at once. Otherwise as `acquire`.
         """
         request = SlotRequest(profile, image, workdir, timeout_s, owner)
-        checked_count(n, "n")
+        validate_count(n, "n")
         return SlotContext(
             lambda: self._open().queue.acquire(request, n), self._release_all, lambda: self._facade().slots(n, *request)
         )
@@ -344,7 +344,7 @@ class SandboxPool:
         """
         running = self._open()
         template = self._templates.get(profile, image)
-        if checked_count(n, "n", least=0) > (most := template.most_sandboxes):
+        if validate_count(n, "n", least=0) > (most := template.most_sandboxes):
             raise ConfigError(
                 f"{n} sandboxes were asked for, and there can be at most {most} of {template.key}: "
                 f"set max_sandboxes={n}"
@@ -380,11 +380,11 @@ class SandboxPool:
 
         return pool_stats(self._running, self._templates.slots_most)
 
-    def masked(self, data: T) -> T:
+    def mask(self, data: T) -> T:
         """JSON data, or a text, with the secrets of the pool and of its backend masked in every text of it."""
-        from hermes_exec.redact import masked_data
+        from hermes_exec.redact import mask_data
 
-        return masked_data(data, self._secrets)
+        return mask_data(data, self._secrets)
 
     def _open(self) -> RunningPool:
         if self._running is None or not self._running.started:

@@ -10,18 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def directory(uid: int | None = None) -> Path:
+def pool_directory(uid: int | None = None) -> Path:
     """Where the pools of a user (default: this one) have it, whether it is there or not."""
     return Path(tempfile.gettempdir()) / f"hermes-exec.{os.geteuid() if uid is None else uid}"
 
 
-def private_directory() -> Path:
+def make_pool_directory() -> Path:
     """That of this user, which is made if it is not there.
 
     Raises:
         OSError: it cannot be made, or is not this user's alone.
     """
-    path = directory()
+    path = pool_directory()
     with suppress(FileExistsError):
         path.mkdir(0o700)
     if not is_private(path, os.geteuid()):
@@ -32,7 +32,7 @@ def private_directory() -> Path:
 def is_private(path: Path, uid: int) -> bool:
     """Whether it is a directory that only this user can do anything in."""
     try:
-        found = path.lstat()
+        facts = path.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o077
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == uid and not facts.st_mode & 0o077

@@ -15,7 +15,7 @@ from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSlot
 from hermes_exec.pool.state import SlotState
 from hermes_exec.results import KillReceipt, Quarantined, Reset
-from hermes_exec.slot.scope import raise_seen
+from hermes_exec.slot.scope import raise_translated
 from hermes_exec.slot.slot import Slot
 
 logger = logging.getLogger(__name__)
@@ -63,22 +63,22 @@ class Releases:
             if (reset := self._resets.get(slot_id)) is not None:
                 await reset.wait()
             if (last := self.held.pop(slot_id, None)) is not None:  # another one where the reset led to another sandbox
-                await self.take_back(last)
+                await self.recycle(last)
         finally:
             self.held.pop(slot_id, None)
             del self._releases[slot_id]
             done.set()
 
-    def take_back_unused(self, slot: PooledSlot) -> None:
+    def recycle_unused(self, slot: PooledSlot) -> None:
         """Take back a slot that its waiter did not get; at once where nothing was put into it."""
         if slot.touched:
-            self.fleet.background(partial(self.take_back, slot, was_held=False), "take back")
+            self.fleet.background(partial(self.recycle, slot, was_held=False), "take back")
             return
         slot.state = SlotState.FREE
         if slot.sandbox.record.id in self.fleet.sandboxes:
-            self.fleet.state.came_back(slot.sandbox.record, anyio.current_time())
+            self.fleet.state.record_return(slot.sandbox.record, anyio.current_time())
 
-    async def take_back(self, slot: PooledSlot, *, was_held: bool = True) -> None:
+    async def recycle(self, slot: PooledSlot, *, was_held: bool = True) -> None:
         """Reset a slot: it is free when it is proven clean, else quarantined, and its sandbox replaced."""
         sandbox, name, began = slot.sandbox, self.fleet.slot_id(slot), time.monotonic()
         slot.state = SlotState.RESETTING
@@ -88,20 +88,20 @@ class Releases:
             try:
                 killed, unclean = await sandbox.reset(slot)
             except (ExecError, OSError) as error:
-                explained = await sandbox.explain_loss(error) if isinstance(error, ExecError) else error
-                unclean = str(explained)
-                if isinstance(explained, SandboxDied):
+                failure = await sandbox.explain_loss(error) if isinstance(error, ExecError) else error
+                unclean = str(failure)
+                if isinstance(failure, SandboxDied):
                     self.fleet.mark_dead(sandbox)
         if sandbox.record.id not in self.fleet.sandboxes or self.fleet.closing:
             return
-        whole = sandbox.template.exclusive
-        if not whole:
+        exclusive = sandbox.template.exclusive
+        if not exclusive:
             unclean = slot.unproven or unclean
         slot.state = SlotState.QUARANTINED if unclean else SlotState.FREE
         slot.touched = False
-        if not whole:  # its holder may be on the way to another sandbox
+        if not exclusive:  # its holder may be on the way to another sandbox
             slot.request, slot.scope, slot.holder = None, None, None
-        self.fleet.state.came_back(sandbox.record, anyio.current_time(), drain=whole or bool(unclean))
+        self.fleet.state.record_return(sandbox.record, anyio.current_time(), drain=exclusive or bool(unclean))
         took = time.monotonic() - began
         if unclean:
             logger.warning("slot %s is quarantined: %s", name, unclean)
@@ -135,7 +135,7 @@ class Releases:
             scope.expire(f"the slot could not be reset: {error}")
             if self.fleet.closing:
                 raise SlotClosed(scope.closed or "the pool was closed") from error
-            raise_seen(await sandbox.explain_loss(error), error)
+            raise_translated(await sandbox.explain_loss(error), error)
         if unclean:
             pooled.unproven = unclean
             scope.expire(f"the slot could not be proven clean: {unclean}")
@@ -149,7 +149,7 @@ class Releases:
         try:
             workdir = sandbox.workdir(pooled.request or SlotRequest())
             pooled.scope = sandbox.scope(pooled, await sandbox.create(pooled), workdir)
-            scope.go_on_in(pooled.scope)
+            scope.continue_in(pooled.scope)
             await sandbox.provision(pooled, workdir)
         except ExecError as error:
             pooled.calls.expire(f"the slot could not be prepared after its reset: {error}")
@@ -162,7 +162,7 @@ class Releases:
         """
         logger.debug("slot %s goes to another sandbox", slot_id)
         scope, holder, request = pooled.calls, pooled.holder, pooled.request or SlotRequest()
-        self.fleet.background(partial(self.take_back, pooled), f"take back {slot_id}")
+        self.fleet.background(partial(self.recycle, pooled), f"take back {slot_id}")
         try:
             (other,) = await self.acquire(request._replace(timeout_s=None, owner=None))
         except BaseException as error:
@@ -172,4 +172,4 @@ class Releases:
         new = self.held.pop(other.id)
         new.holder = holder
         self.held[slot_id] = new
-        scope.go_on_in(new.calls)
+        scope.continue_in(new.calls)

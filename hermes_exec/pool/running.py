@@ -13,7 +13,7 @@ from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
 from hermes_exec.backends.base import Labels
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool.acquire import Queue
-from hermes_exec.pool.events import Hub
+from hermes_exec.pool.events import EventHub
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.observe import offer_view
@@ -24,7 +24,7 @@ from hermes_exec.pool.templates import Templates
 class RunningPool:
     """One entered pool. Made in the event loop that it belongs to."""
 
-    def __init__(self, templates: Templates, hub: Hub, labels: Labels, on_pull: OnPull | None) -> None:
+    def __init__(self, templates: Templates, hub: EventHub, labels: Labels, on_pull: OnPull | None) -> None:
         self.pid = os.getpid()
         self._loop = running_loop()
         self._templates = templates

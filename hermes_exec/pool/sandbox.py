@@ -30,13 +30,13 @@ from hermes_exec.errors import (
 from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.state import SandboxRecord, SlotState
 from hermes_exec.pool.templates import Template
-from hermes_exec.redact import masked
+from hermes_exec.redact import mask
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, integer, items, receipt, remote_failure
 from hermes_exec.slot.run import execute
-from hermes_exec.slot.scope import SlotScope, raise_seen
+from hermes_exec.slot.scope import SlotScope, raise_translated
 from hermes_exec.slot.slot import Slot
-from hermes_exec.slot.transfer.transfer import moving, upload
+from hermes_exec.slot.transfer.transfer import open_transfer, upload
 
 logger = logging.getLogger(__name__)
 PING_S = 5.0
@@ -80,7 +80,7 @@ class PooledSlot:
         assert self.scope is not None, f"nobody holds {self.name}"
         return self.scope
 
-    def note_left(self, killed: KillReceipt) -> None:
+    def note_remaining(self, killed: KillReceipt) -> None:
         """Take note of a kill that left processes behind."""
         self.unproven = f"{killed.left} processes could not be ended"
 
@@ -110,14 +110,14 @@ class PooledSandbox:
             self.death = status.post_mortem or PostMortem("the sandbox has ended")
         return status
 
-    def died(self) -> SandboxDied:
+    def death_error(self) -> SandboxDied:
         """The error for holders of a dead sandbox; a fresh one each time."""
         death = self.death or PostMortem("the sandbox has ended")
         return SandboxDied(f"the sandbox {self.id} died: {death.reason}", post_mortem=death, sandbox=self.id)
 
     async def diagnose(self) -> SandboxDied | None:
         """For the channel: SandboxDied when the stream was lost because the sandbox is dead."""
-        return self.died() if (await self.status()).state == "dead" else None
+        return self.death_error() if (await self.status()).state == "dead" else None
 
     async def explain_loss(self, error: ExecError) -> ExecError:
         """The error of a lost call: SandboxDied where the sandbox is dead, else the error itself."""
@@ -126,20 +126,20 @@ class PooledSandbox:
             # The engine knows more of a death than the channel does, when it answers.
             with anyio.move_on_after(0.5):
                 await self.status()
-        for known in (error, cause):
-            if isinstance(known, SandboxDied) and self.death is None and known.sandbox in (None, self.id):
-                self.death = known.post_mortem
+        for dead_error in (error, cause):
+            if isinstance(dead_error, SandboxDied) and self.death is None and dead_error.sandbox in (None, self.id):
+                self.death = dead_error.post_mortem
         if self.death is not None:
-            found: ExecError = self.died()
+            result: ExecError = self.death_error()
         elif error is self.channel.lost_reason:
-            found = type(error)(str(error), sandbox=self.id)
+            result = type(error)(str(error), sandbox=self.id)
         else:
-            found = error
-        found.sandbox = self.id
-        found.request_id = error.request_id
-        if found is not error:
-            found.__cause__ = error
-        return found
+            result = error
+        result.sandbox = self.id
+        result.request_id = error.request_id
+        if result is not error:
+            result.__cause__ = error
+        return result
 
     async def ping(self, wait_s: float = PING_S) -> bool:
         """Whether the runner answers now, within so many seconds."""
@@ -160,7 +160,7 @@ class PooledSandbox:
 
     def scope(self, slot: PooledSlot, facts: SlotFacts, workdir: str | None = None) -> SlotScope:
         """A new scope for the calls on a slot, which start in `workdir`."""
-        return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_left)
+        return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_remaining)
 
     async def create(self, slot: PooledSlot) -> SlotFacts:
         """The facts of a slot, which is created at first use.
@@ -177,18 +177,18 @@ class PooledSandbox:
             slot.begun = True
             answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
         except RemoteError as error:
-            raise self._refused(error) from None
+            raise self._refusal_error(error) from None
         except (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied) as error:
-            raise_seen(await self.explain_loss(error), error)
+            raise_translated(await self.explain_loss(error), error)
         facts = SlotFacts.parse(answer)
         limits = {**facts.isolation.limits}
         for name, how in self.handle.limits.items():
             limits.setdefault(name, how)
         self.template.own_roots.warn(facts.isolation.level)
-        told = facts.isolation.filesystem
+        filesystem = facts.isolation.filesystem
         if self.template.own_roots.refused:
-            told += f"; {self.template.own_roots.refused}"
-        slot.facts = replace(facts, isolation=replace(facts.isolation, limits=limits, filesystem=told))
+            filesystem += f"; {self.template.own_roots.refused}"
+        slot.facts = replace(facts, isolation=replace(facts.isolation, limits=limits, filesystem=filesystem))
         return slot.facts
 
     async def _destroy_slot(self, slot: PooledSlot, silence_s: float = PING_S) -> KillReceipt | None:
@@ -225,7 +225,7 @@ class PooledSandbox:
             try:
                 if isinstance(source, bytes):
                     params = {"path": wired, "parents": True, "append": False}
-                    async with moving(scope, "file.write", params, path) as move:
+                    async with open_transfer(scope, "file.write", params, path) as move:
                         await move.send(source)
                         await move.finish()
                 else:
@@ -234,7 +234,7 @@ class PooledSandbox:
                 again = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=again) from error
         for command in self.template.slot_setup:
-            slot.doing = f"its slot_setup {masked(repr(command), self.template.secrets)} had not ended"
+            slot.doing = f"its slot_setup {mask(repr(command), self.template.secrets)} had not ended"
             await _set_up(scope, command, "slot_setup", self.template)
         if self.template.config.files or self.template.slot_setup:
             await scope.call("slot.disk", {"prepared": True}, timeout_s=CREATE_S)
@@ -255,21 +255,21 @@ class PooledSandbox:
 
     async def _run_setup(self) -> None:
         slot = PooledSlot(SETUP_SLOT, self)
-        ours = self.template.backend.can_be_exclusive
+        in_sandbox = self.template.backend.can_be_exclusive
         params = self.template.slot_params(slot.name, None)
-        if ours:
-            level = "auto" if self.template.own_roots.given else "exclusive"
+        if in_sandbox:
+            level = "auto" if self.template.own_roots.enabled else "exclusive"
             params |= {"level": level, "floor": "none", "limits": {}, "setup": True, "workspace": "", "user": None}
         facts = SlotFacts.parse(await self._ask("slot.create", params))
         scope = self.scope(slot, facts)
         for command in self.template.setup:
             await _set_up(scope, command, "setup", self.template)
-        for path in () if ours else (facts.workspace, facts.home):
+        for path in () if in_sandbox else (facts.workspace, facts.home):
             params = {"slot": slot.name, "path": to_wire(path, "path"), "recursive": False, "limit": 10}
             entries = items(await self._ask("file.list", params), "entries")
-            if made := [name for entry in entries if (name := from_wire(entry.get("name"), "name")) != ".cache"]:
+            if names := [name for entry in entries if (name := from_wire(entry.get("name"), "name")) != ".cache"]:
                 raise ConfigError(
-                    f"setup made {made[0]!r} in {path}, where no slot would find it: a sandbox of backend "
+                    f"setup made {names[0]!r} in {path}, where no slot would find it: a sandbox of backend "
                     f"{self.template.backend.name!r} is a machine that is not ours to change; use slot_setup"
                 )
         await self._ask("slot.destroy", {"slot": slot.name})
@@ -278,14 +278,18 @@ class PooledSandbox:
         try:
             return await self.channel.call(method, params, timeout_s=CREATE_S)
         except RemoteError as error:
-            raise self._refused(error) from None
+            raise self._refusal_error(error) from None
 
-    def _refused(self, error: RemoteError) -> ExecError:
+    def _refusal_error(self, error: RemoteError) -> ExecError:
         """The error for a request of the pool that the sandbox refused: a LaunchError in place of an OSError."""
         if error.kind == "own_root":
             return NoOwnRoot(error.message, sandbox=self.id)
-        seen = remote_failure(error)
-        return seen if isinstance(seen, ExecError) else LaunchError(f"the sandbox refused: {seen}", sandbox=self.id)
+        translated = remote_failure(error)
+        return (
+            translated
+            if isinstance(translated, ExecError)
+            else LaunchError(f"the sandbox refused: {translated}", sandbox=self.id)
+        )
 
     async def reset(self, slot: PooledSlot, silence_s: float = PING_S) -> tuple[KillReceipt | None, str]:
         """End everything in a slot, wipe it, and prove that it is clean. A whole sandbox is never reset but replaced.
@@ -310,8 +314,8 @@ class PooledSandbox:
         if answer.get("clean") is True and not killed.left:
             return killed, ""
         differences = answer.get("differences")
-        told = "; ".join(map(printable, differences[:5])) if isinstance(differences, list) else ""
-        return killed, told or f"{killed.left} processes are left"
+        reason = "; ".join(map(printable, differences[:5])) if isinstance(differences, list) else ""
+        return killed, reason or f"{killed.left} processes are left"
 
     async def _wait_patiently(self, method: str, slot: PooledSlot, silence_s: float) -> dict[str, Any]:
         """Ask for something that may take long, and wait for the answer as long as the sandbox answers pings.
@@ -333,18 +337,18 @@ class PooledSandbox:
             await self.channel.finish(conversation, 0.0)
 
 
-async def _set_up(scope: SlotScope, command: str, what: str, template: Template) -> None:
+async def _set_up(scope: SlotScope, command: str, setting: str, template: Template) -> None:
     params = {
         "slot": scope.slot,
-        "shell": to_wire(command, what),
+        "shell": to_wire(command, setting),
         "merge_stderr": True,
         "output_limit_bytes": 1 << 16,
     }
     result = await execute(scope, params, timeout_s=SETUP_TIMEOUT_S)
     if not result.ok:
         how = "timed out" if result.timed_out else f"failed with exit code {result.exit_code}"
-        said = masked(result.stdout, template.secrets).strip()[-2000:]
-        raise LaunchError(f"{what}: {command!r} {how}: {said}", cause=ErrorCause.TASK, retryable=False)
+        output = mask(result.stdout, template.secrets).strip()[-2000:]
+        raise LaunchError(f"{setting}: {command!r} {how}: {output}", cause=ErrorCause.TASK, retryable=False)
 
 
 async def status_of(sandbox: Sandbox) -> SandboxStatus:
@@ -385,13 +389,13 @@ async def open_sandbox(
             patience_s=config.launch_timeout_s,
         )
     except (ExecError, OSError) as error:
-        known = error.post_mortem if isinstance(error, SandboxDied) else (await status_of(sandbox)).post_mortem
-        if known is None and not isinstance(error, ProtocolError):
+        post_mortem = error.post_mortem if isinstance(error, SandboxDied) else (await status_of(sandbox)).post_mortem
+        if post_mortem is None and not isinstance(error, ProtocolError):
             late = f"the runner in {sandbox.id} did not answer within {config.launch_timeout_s:g} s: {error}"
             raise LaunchTimeout(late) from error
-        told = f"the runner in {sandbox.id} did not answer: {known.reason if known else error}"
-        tail = known.log_tail.strip()[-2000:] if known else ""
-        raise LaunchError(f"{told}\n{tail}" if tail else told) from error
+        message = f"the runner in {sandbox.id} did not answer: {post_mortem.reason if post_mortem else error}"
+        tail = post_mortem.log_tail.strip()[-2000:] if post_mortem else ""
+        raise LaunchError(f"{message}\n{tail}" if tail else message) from error
     pooled = PooledSandbox(record, template, sandbox, channel)
     pooled.slots = [PooledSlot(f"s{index}", pooled) for index in range(record.size)]
     return pooled

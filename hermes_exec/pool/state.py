@@ -135,10 +135,10 @@ class PoolState:
 
     def history(self, template: str) -> LaunchHistory:
         """The launches of a template."""
-        found = self.launches.get(template)
-        if found is None:
-            found = self.launches[template] = LaunchHistory()
-        return found
+        history = self.launches.get(template)
+        if history is None:
+            history = self.launches[template] = LaunchHistory()
+        return history
 
     def of_template(self, template: str) -> Iterator[SandboxRecord]:
         """The sandboxes of a template, whatever their phase."""
@@ -155,20 +155,20 @@ class PoolState:
         self.waiters[waiter.id] = waiter
         self.waiters = dict(sorted(self.waiters.items()))
 
-    def launching(self, template: str, size: int, now: float) -> SandboxRecord:
+    def begin_launch(self, template: str, size: int, now: float) -> SandboxRecord:
         """A launch begins."""
         sandbox = SandboxRecord(self.next_id(), template, size, now)
         self.sandboxes[sandbox.id] = sandbox
         return sandbox
 
-    def launched(self, sandbox: SandboxRecord, slots: Sequence[HasState], now: float) -> None:
+    def complete_launch(self, sandbox: SandboxRecord, slots: Sequence[HasState], now: float) -> None:
         """A launch succeeded: the sandbox has these slots."""
         sandbox.phase = Phase.READY
         sandbox.slots = slots
         sandbox.idle_since = now
         self.launches[sandbox.template] = LaunchHistory()
 
-    def launch_failed(
+    def fail_launch(
         self,
         sandbox: SandboxRecord,
         error: BaseException,
@@ -193,7 +193,7 @@ class PoolState:
         history.error = error
         history.hopeless = hopeless
 
-    def came_back(self, sandbox: SandboxRecord, now: float, *, drain: bool = False) -> None:
+    def record_return(self, sandbox: SandboxRecord, now: float, *, drain: bool = False) -> None:
         """A slot of a sandbox was released, or was not acquired after all; with `drain` the sandbox lends no more."""
         sandbox.draining = sandbox.draining or drain
         sandbox.idle_since = now

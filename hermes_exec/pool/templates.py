@@ -17,7 +17,7 @@ from hermes_exec.config.model import check_text
 from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
-from hermes_exec.redact import errors_masked, secret_values
+from hermes_exec.redact import mask_raised_errors, secret_values
 from hermes_exec.results import IsolationLevel
 
 DEFAULT_PIDS = 1024
@@ -36,7 +36,7 @@ class OwnRoots:
     warned: bool = False
 
     @property
-    def given(self) -> bool:
+    def enabled(self) -> bool:
         """Whether the next slot gets one."""
         return self.wanted and not self.refused
 
@@ -50,8 +50,8 @@ class OwnRoots:
         """Tell once, at the first slot, what came of it that they cannot be had; on stderr unless it is filtered."""
         if self.refused and not self.warned:
             self.warned = True
-            told = f"slots of a sandbox share its root, kept apart at the level {level!r}: {self.refused}"
-            warnings.warn(f"{told}. slot_root='shared' says that this is meant", RuntimeWarning, stacklevel=2)
+            message = f"slots of a sandbox share its root, kept apart at the level {level!r}: {self.refused}"
+            warnings.warn(f"{message}. slot_root='shared' says that this is meant", RuntimeWarning, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Template:
     @property
     def runner_memory_bytes(self) -> int:
         """The budget of a runner: what was asked for, and at most an eighth of what the sandbox has."""
-        asked, sandbox = self.config.runner_memory_mb << 20, self.config.limits.memory_mb
-        return asked if sandbox is None else min(asked, (sandbox << 20) // SHARE_OF_SANDBOX)
+        budget, sandbox = self.config.runner_memory_mb << 20, self.config.limits.memory_mb
+        return budget if sandbox is None else min(budget, (sandbox << 20) // SHARE_OF_SANDBOX)
 
     @property
     def setup(self) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class Template:
     async def check(self) -> None:
         """Ask the backend whether it can launch such sandboxes. Raises as `Backend.check`."""
         try:
-            with errors_masked(self.secrets):
+            with mask_raised_errors(self.secrets):
                 await self.backend.check(self.spec())
         except NoOwnRoot as error:
             self.own_roots.refuse(error)
@@ -119,7 +119,7 @@ class Template:
             network=config.network,
             slots=self.size.slots_per_sandbox,
             exclusive=self.exclusive,
-            own_roots=self.own_roots.given,
+            own_roots=self.own_roots.enabled,
             min_isolation=config.min_isolation,
             lease_s=config.lease_s,
             lifetime_s=config.max_lifetime_s,
@@ -158,9 +158,9 @@ class Template:
             "env": env,
             "readonly_paths": [to_wire(path, "readonly_paths") for path in self.backend.readonly_paths],
             "private_root": self.backend.private_root,
-            "own_root": self.own_roots.given,
-            "workspace": to_wire("/workspace", "workspace") if self.exclusive or self.own_roots.given else "",
-            "user": user if self.exclusive or self.own_roots.given else None,
+            "own_root": self.own_roots.enabled,
+            "workspace": to_wire("/workspace", "workspace") if self.exclusive or self.own_roots.enabled else "",
+            "user": user if self.exclusive or self.own_roots.enabled else None,
         }
 
 
@@ -173,7 +173,7 @@ class Templates:
         self.max_sandboxes = config.max_sandboxes or backend.default_max_sandboxes
         self._slots = config.slots_per_sandbox or backend.default_slots
         self._has_images = "image" in type(backend).model_fields
-        self._found: dict[str, Template] = {}
+        self._templates: dict[str, Template] = {}
         self._backends: dict[str, tuple[BackendConfig, Backend]] = {}
         if config.min_sandboxes > self.max_sandboxes:
             raise ConfigError(
@@ -184,15 +184,17 @@ class Templates:
             self.get(None, None)
         for name in config.profiles:
             self.get(name, None)
-        least = sum(template.size.min_sandboxes for template in self._found.values())
+        least = sum(template.size.min_sandboxes for template in self._templates.values())
         if least > self.max_sandboxes:
-            told = f"the minimums of pool and profiles ask for {least} sandboxes, max_sandboxes is {self.max_sandboxes}"
-            raise ConfigError(told)
+            message = (
+                f"the minimums of pool and profiles ask for {least} sandboxes, max_sandboxes is {self.max_sandboxes}"
+            )
+            raise ConfigError(message)
 
     @property
     def all(self) -> list[Template]:
         """The kinds that are known so far."""
-        return list(self._found.values())
+        return list(self._templates.values())
 
     @property
     def backends(self) -> list[Backend]:
@@ -206,11 +208,11 @@ class Templates:
 
     def sizes(self) -> Mapping[str, TemplateSize]:
         """What the planner needs to know of each kind."""
-        return {key: template.size for key, template in self._found.items()}
+        return {key: template.size for key, template in self._templates.items()}
 
     def by_key(self, key: str) -> Template:
         """A kind that is known."""
-        return self._found[key]
+        return self._templates[key]
 
     def get(self, profile: str | None, image: str | None) -> Template:
         """The kind for a request.
@@ -220,10 +222,10 @@ class Templates:
         """
         key = "the default kind" if profile is None else f"profile {profile!r}"
         key += f" with image {image!r}" if image else ""
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._make(key, profile, image)
-        return found
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = self._make(key, profile, image)
+        return template
 
     def _make(self, key: str, profile: str | None, image: str | None) -> Template:
         config, options, own = self.config, {}, ProfileConfig()
@@ -252,10 +254,10 @@ class Templates:
             )
             raise ConfigError(f"min_isolation='exclusive' needs {why}")
         if config.slot_root == "own" and not backend.can_be_exclusive:
-            told = (
+            message = (
                 f"slot_root='own' needs sandboxes with an image, and those of backend {name!r} are machines of others"
             )
-            raise ConfigError(told)
+            raise ConfigError(message)
         self.check_workdir(config.workdir)
         _check_files(config)
         most = own.max_sandboxes if profile else None
@@ -291,11 +293,11 @@ class Templates:
         if key not in self._backends:
             config = self.backend
             if options:
-                kind = type(config)
-                unknown = [name for name in options if name not in kind.model_fields]
+                config_class = type(config)
+                unknown = [name for name in options if name not in config_class.model_fields]
                 if unknown:
-                    hint = nearest(unknown[0], kind.model_fields)
-                    raise ConfigError(f"there is no option {unknown[0]!r} for backend {kind.backend!r}; {hint}")
+                    hint = nearest(unknown[0], config_class.model_fields)
+                    raise ConfigError(f"there is no option {unknown[0]!r} for backend {config_class.backend!r}; {hint}")
                 config = config.with_options(dict(options))
             self._backends[key] = config, make_backend(config)
         return self._backends[key]
@@ -312,8 +314,8 @@ class Templates:
         except ValueError as error:
             raise ConfigError(f"workdir: {error}") from None
         if workdir == "image" and not self._has_images:
-            told = f"workdir='image' needs an image, and backend {type(self.backend).backend!r} has none"
-            raise ConfigError(f"{told}: give an absolute path")
+            message = f"workdir='image' needs an image, and backend {type(self.backend).backend!r} has none"
+            raise ConfigError(f"{message}: give an absolute path")
 
     @property
     def slots_most(self) -> int:

@@ -69,11 +69,11 @@ def _os_error(error: RemoteError, path: str | None) -> OSError:
         path = from_wire(error.path, "path")
     if not isinstance(number, int):
         return OSError(f"{error.message} ({name})" if name else error.message)
-    text, said = os.strerror(number), error.message
+    text, message = os.strerror(number), error.message
     if path is not None:  # it is shown anyway
-        said = said.removeprefix(f"{path}: ").replace(f' "{path}"', "")
-    if said and said.casefold() not in {text.casefold(), name.casefold()}:
-        text = f"{text} ({said})" if text.casefold() not in said.casefold() else said
+        message = message.removeprefix(f"{path}: ").replace(f' "{path}"', "")
+    if message and message.casefold() not in {text.casefold(), name.casefold()}:
+        text = f"{text} ({message})" if text.casefold() not in message.casefold() else message
     return OSError(number, text, path) if path is not None else OSError(number, text)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.channel.encoding import WireBytes, to_wire
-from hermes_exec.checks import checked_size, is_integer
+from hermes_exec.checks import is_integer, validate_size
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ def command_params(
     """
     params: dict[str, Any] = {"slot": scope.slot, "stdin": False, "merge_stderr": bool(merge_stderr)}
     params["output_limit_bytes"] = output_limit_bytes
-    if checked_size(output_limit_bytes, "output_limit_bytes") > DEFAULT_OUTPUT_BYTES:
+    if validate_size(output_limit_bytes, "output_limit_bytes") > DEFAULT_OUTPUT_BYTES:
         _check_output(scope, output_limit_bytes)
     if isinstance(command, str):
         params["shell"] = to_wire(command, "the command")
     else:
         params["argv"] = argv_words(command)
     if cwd is not None:
-        params["cwd"] = checked_path(cwd, "cwd")
+        params["cwd"] = validate_path(cwd, "cwd")
     if env:
-        params["env"] = checked_env(env)
+        params["env"] = validate_env(env)
     if user is not None:
         if not _is_text(user) or len(user) > LONGEST_USER:
             raise ConfigError(f"user must be the name of a user, not {str(user)[:LONGEST_USER]!r}")
@@ -79,7 +79,7 @@ def argv_words(command: Sequence[str | bytes | os.PathLike[str]]) -> list[WireBy
     return [to_wire(word, f"command[{index}]") for index, word in enumerate(command)]
 
 
-def checked_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
+def validate_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
     """A path.
 
     Raises:
@@ -94,7 +94,7 @@ def checked_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
     return wired
 
 
-def checked_env(env: Environment) -> dict[str, WireBytes]:
+def validate_env(env: Environment) -> dict[str, WireBytes]:
     """Names and values of environment variables."""
     if not isinstance(env, Mapping):
         raise ConfigError(f"env must be a mapping, not {type(env).__name__}")

@@ -10,13 +10,13 @@ from typing import Any, BinaryIO, Literal
 
 from hermes_exec.aio.tasks import run_to_end
 from hermes_exec.channel.encoding import WireBytes, from_wire, shorten, to_wire
-from hermes_exec.checks import checked_count, checked_size
+from hermes_exec.checks import validate_count, validate_size
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
 from hermes_exec.results import FileStat, FileType, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
 from hermes_exec.slot.answers import integer, items, number, optional_path, text, texts
-from hermes_exec.slot.command import checked_path
+from hermes_exec.slot.command import validate_path
 from hermes_exec.slot.scope import SlotScope
-from hermes_exec.slot.transfer.transfer import STALL_S, download, moving, restore, save, upload
+from hermes_exec.slot.transfer.transfer import STALL_S, download, open_transfer, restore, save, upload
 
 RemotePath = str | bytes | os.PathLike[str]
 LocalPath = str | os.PathLike[str]
@@ -53,20 +53,20 @@ class Files:
         Raises:
             OutputLimitExceeded: that would be more than `limit_bytes` (default 64 MiB); nothing is returned.
         """
-        params: dict[str, Any] = {"path": checked_path(path, "path"), "offset": checked_size(offset, "offset")}
-        params["limit"] = limit_bytes = checked_size(limit_bytes, "limit_bytes")
+        params: dict[str, Any] = {"path": validate_path(path, "path"), "offset": validate_size(offset, "offset")}
+        params["limit"] = limit_bytes = validate_size(limit_bytes, "limit_bytes")
         if length is not None:
-            params["length"] = checked_size(length, "length")
+            params["length"] = validate_size(length, "length")
         parts, size = [], 0
-        async with moving(self._scope, "file.read", params, _shown(path)) as move:
+        async with open_transfer(self._scope, "file.read", params, _display(path)) as move:
             while piece := await move.receive():
                 parts.append(piece)
                 size += len(piece)
                 if size > limit_bytes:
-                    raise OutputLimitExceeded(f"{_shown(path)}: more than {limit_bytes} bytes")
+                    raise OutputLimitExceeded(f"{_display(path)}: more than {limit_bytes} bytes")
             answer = move.conversation.result()
         if integer(answer, "read") != size:
-            raise ProtocolError(f"the sandbox sent {size} bytes of {_shown(path)} and said otherwise")
+            raise ProtocolError(f"the sandbox sent {size} bytes of {_display(path)} and said otherwise")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def read_text(
@@ -92,10 +92,10 @@ class Files:
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise ConfigError(f"data must be bytes, not {type(data).__name__}")
-        params: dict[str, Any] = {"path": checked_path(path, "path"), "parents": bool(parents), "append": bool(append)}
+        params: dict[str, Any] = {"path": validate_path(path, "path"), "parents": bool(parents), "append": bool(append)}
         if mode is not None:
-            params["mode"] = _checked_mode(mode)
-        async with moving(self._scope, "file.write", params, _shown(path)) as move:
+            params["mode"] = _validate_mode(mode)
+        async with open_transfer(self._scope, "file.write", params, _display(path)) as move:
             await move.send(bytes(data))
             answer = await move.finish()
         return FileWritten(
@@ -152,7 +152,7 @@ class Files:
         Raises:
             OutputLimitExceeded: it holds more than 100,000 entries and no `limit` says that fewer are enough.
         """
-        most = LIST_LIMIT if limit is None else checked_count(limit, "limit")
+        most = LIST_LIMIT if limit is None else validate_count(limit, "limit")
         if only is not None and only not in FILE_TYPES:
             raise ConfigError(f"only must be one of {', '.join(FILE_TYPES)}, not {only!r}")
         wanted: dict[str, object] = {"recursive": bool(recursive), "limit": most}
@@ -161,14 +161,14 @@ class Files:
         wanted |= {} if name is None else {"name": to_wire(name, "name")}
         answer = await self._call("list", path, **wanted)
         if limit is None and answer.get("truncated") is True:
-            raise OutputLimitExceeded(f"{_shown(path)}: more than {LIST_LIMIT} entries")
+            raise OutputLimitExceeded(f"{_display(path)}: more than {LIST_LIMIT} entries")
         return [_stat(entry) for entry in items(answer, "entries")]
 
     async def mkdir(
         self, path: RemotePath, mode: int | None = None, parents: bool = False, exist_ok: bool = False
     ) -> None:
         """Make a directory. FileExistsError when something is there, unless `exist_ok` and it is a directory."""
-        more = {} if mode is None else {"mode": _checked_mode(mode)}
+        more = {} if mode is None else {"mode": _validate_mode(mode)}
         await self._call("mkdir", path, parents=bool(parents), exist_ok=bool(exist_ok), **more)
 
     async def remove(self, path: RemotePath, recursive: bool = False, missing_ok: bool = False) -> None:
@@ -181,15 +181,15 @@ class Files:
         """Rename a file or directory, also over file systems. A file in the place is replaced unless
         `overwrite=False`.
         """
-        await self._pair("move", source, target, overwrite=bool(overwrite))
+        await self._call_with_pair("move", source, target, overwrite=bool(overwrite))
 
     async def copy(self, source: RemotePath, target: RemotePath, recursive: bool = False) -> None:
         """Copy a file, or with `recursive` a directory; modes and links are kept."""
-        await self._pair("copy", source, target, recursive=bool(recursive))
+        await self._call_with_pair("copy", source, target, recursive=bool(recursive))
 
     async def chmod(self, path: RemotePath, mode: int) -> None:
         """Set the permission bits."""
-        await self._call("chmod", path, mode=_checked_mode(mode))
+        await self._call("chmod", path, mode=_validate_mode(mode))
 
     async def upload(self, local: LocalPath, remote: RemotePath) -> TreeCopied:
         """Copy a local file, or a directory with all that is in it, to `remote` in the slot.
@@ -198,7 +198,7 @@ class Files:
         too, and times of files, to the second. A directory is merged into one that is there. `refused` of the result
         names what was left out: special files, links that would lead out of the tree, what was removed meanwhile.
         """
-        work = partial(upload, self._scope, os.fspath(local), checked_path(remote, "remote"), _shown(remote))
+        work = partial(upload, self._scope, os.fspath(local), validate_path(remote, "remote"), _display(remote))
         return await run_to_end(work)
 
     async def download(self, remote: RemotePath, local: LocalPath, limit_bytes: int | None = None) -> TreeCopied:
@@ -209,9 +209,9 @@ class Files:
         within a directory it is named in `refused`. More than `limit_bytes` (default None: no limit; headers and holes
         count too) is OutputLimitExceeded; what had come by then stays at `local`.
         """
-        limit = None if limit_bytes is None else checked_count(limit_bytes, "limit_bytes")
-        there = checked_path(remote, "remote")
-        work = partial(download, self._scope, there, _shown(remote), os.fspath(local), limit)
+        limit = None if limit_bytes is None else validate_count(limit_bytes, "limit_bytes")
+        source = validate_path(remote, "remote")
+        work = partial(download, self._scope, source, _display(remote), os.fspath(local), limit)
         return await run_to_end(work)
 
     async def save(self, remote: RemotePath, archive: BinaryIO, limit_bytes: int | None = None) -> TreeCopied:
@@ -222,15 +222,15 @@ class Files:
         (default None: no limit) is OutputLimitExceeded; `refused` of the result names what no archive holds: special
         files, what may not be read, what is nested more than 512 deep.
         """
-        limit = None if limit_bytes is None else checked_count(limit_bytes, "limit_bytes")
-        work = partial(save, self._scope, checked_path(remote, "remote"), _shown(remote), archive, limit)
+        limit = None if limit_bytes is None else validate_count(limit_bytes, "limit_bytes")
+        work = partial(save, self._scope, validate_path(remote, "remote"), _display(remote), archive, limit)
         return await run_to_end(work)
 
     async def restore(self, archive: BinaryIO, remote: RemotePath) -> TreeCopied:
         """Unpack what `save` wrote, from where the file stands, below the directory `remote`, which is made where it is
         missing; a single file has its name there. Links lead where they led, also out of the directory.
         """
-        work = partial(restore, self._scope, archive, checked_path(remote, "remote"), _shown(remote))
+        work = partial(restore, self._scope, archive, validate_path(remote, "remote"), _display(remote))
         return await run_to_end(work)
 
     async def search(
@@ -265,12 +265,12 @@ class Files:
             "regex": bool(regex),
             "ignore_case": bool(ignore_case),
             "target": target,
-            "context": checked_size(context, "context"),
-            "limit": checked_size(limit, "limit"),
-            "offset": checked_size(offset, "offset"),
+            "context": validate_size(context, "context"),
+            "limit": validate_size(limit, "limit"),
+            "offset": validate_size(offset, "offset"),
             "hidden": bool(hidden),
             "ignore_files": bool(ignore_files),
-            "max_line": checked_count(max_line, "max_line"),
+            "max_line": validate_count(max_line, "max_line"),
         }
         if glob is not None:
             params["glob"] = to_wire(glob, "glob")
@@ -282,7 +282,7 @@ class Files:
         Raises:
             OutputLimitExceeded: more than 100,000 match and no `limit` says that fewer are enough.
         """
-        most = LIST_LIMIT if limit is None else checked_count(limit, "limit")
+        most = LIST_LIMIT if limit is None else validate_count(limit, "limit")
         answer = await self._call("glob", path, pattern=to_wire(pattern, "pattern"), limit=most)
         paths = texts(answer, "paths")
         if limit is None and integer(answer, "total") > len(paths):
@@ -290,34 +290,36 @@ class Files:
         return builtins.list(paths)
 
     async def _call(self, name: str, path: RemotePath, /, **params: object) -> dict[str, Any]:
-        wired: WireBytes = checked_path(path, "path")
+        wired: WireBytes = validate_path(path, "path")
         longest_s = WALK_S if name in ("list", "remove", "search", "glob") else STALL_S
-        return await self._scope.call(f"file.{name}", {"path": wired, **params}, timeout_s=longest_s, path=_shown(path))
+        return await self._scope.call(
+            f"file.{name}", {"path": wired, **params}, timeout_s=longest_s, path=_display(path)
+        )
 
-    async def _pair(self, name: str, source: RemotePath, target: RemotePath, **params: object) -> None:
-        ends = {"source": checked_path(source, "source"), "target": checked_path(target, "target")}
+    async def _call_with_pair(self, name: str, source: RemotePath, target: RemotePath, **params: object) -> None:
+        ends = {"source": validate_path(source, "source"), "target": validate_path(target, "target")}
         await self._scope.call(f"file.{name}", {**ends, **params}, timeout_s=WALK_S)
 
 
-def _shown(path: RemotePath) -> str:
+def _display(path: RemotePath) -> str:
     """A path as errors show it."""
     return os.fsdecode(path)
 
 
-def _checked_mode(mode: int) -> int:
-    if checked_size(mode, "mode") > MAX_MODE:
+def _validate_mode(mode: int) -> int:
+    if validate_size(mode, "mode") > MAX_MODE:
         raise ConfigError(f"mode must be permission bits, at most 0o7777, not {mode!r}")
     return mode
 
 
 def _stat(entry: Mapping[str, Any]) -> FileStat:
-    kind = entry.get("type")
-    if kind not in FILE_TYPES:
-        raise ProtocolError(f"the sandbox sent a file of type {shorten(kind)}")
+    file_type = entry.get("type")
+    if file_type not in FILE_TYPES:
+        raise ProtocolError(f"the sandbox sent a file of type {shorten(file_type)}")
     return FileStat(
         path=from_wire(entry.get("path"), "path"),
         name=from_wire(entry.get("name"), "name"),
-        type=kind,
+        type=file_type,
         size=integer(entry, "size"),
         mode=integer(entry, "mode"),
         uid=integer(entry, "uid"),

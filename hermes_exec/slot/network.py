@@ -18,9 +18,9 @@ from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
 from hermes_exec.channel import Conversation, RemoteError
-from hermes_exec.checks import checked_wait, is_integer
+from hermes_exec.checks import is_integer, validate_wait
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.slot.command import checked_path
+from hermes_exec.slot.command import validate_path
 from hermes_exec.slot.receiver import Receiver
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
@@ -29,14 +29,14 @@ CONNECT_S = 30.0
 LONGEST_HOST = 256
 
 
-def checked_port(port: int, *, least: int = 1) -> int:
+def validate_port(port: int, *, least: int = 1) -> int:
     """A TCP port; ConfigError otherwise."""
     if not is_integer(port) or not least <= port <= 65535:
         raise ConfigError(f"port must be an integer from {least} to 65535, not {port!r}")
     return port
 
 
-def checked_host(host: object) -> str:
+def validate_host(host: object) -> str:
     """The name or address of a host; ConfigError otherwise."""
     if not isinstance(host, str) or not host or "\0" in host or len(host) > LONGEST_HOST:
         raise ConfigError(f"host must be the name or address of a host, not {repr(host)[:LONGEST_HOST]}")
@@ -47,10 +47,10 @@ async def connect(scope: SlotScope, port: int, host: str, wait_s: float) -> Conn
     """Connect inside the slot, at most `wait_s` seconds after now if nothing listens yet. Raises
     ConnectionRefusedError, TimeoutError and the like with the address.
     """
-    params = {"host": checked_host(host), "port": checked_port(port), "wait_s": checked_wait(wait_s)}
+    params = {"host": validate_host(host), "port": validate_port(port), "wait_s": validate_wait(wait_s)}
     address, within_s = f"{host}:{port}", wait_s + CONNECT_S
     try:
-        connected = await _begun(scope, "net.connect", params, address, within_s)
+        connected = await _begin(scope, "net.connect", params, address, within_s)
     except ConnectionRefusedError as error:
         if not wait_s:
             raise
@@ -64,13 +64,13 @@ async def connect(scope: SlotScope, port: int, host: str, wait_s: float) -> Conn
 async def wait_for_port(scope: SlotScope, port: int, timeout_s: float, host: str) -> None:
     """Return when a connection inside the slot succeeds; it is closed again. Raises TimeoutError."""
     try:
-        connection = await connect(scope, port, host, checked_wait(timeout_s, "timeout_s"))
+        connection = await connect(scope, port, host, validate_wait(timeout_s, "timeout_s"))
     except ConnectionRefusedError as error:
         raise TimeoutError(f"nothing has listened on {host}:{port} in the slot within {timeout_s:g} s") from error
     await connection.aclose()
 
 
-async def _begun(
+async def _begin(
     scope: SlotScope, method: str, params: Mapping[str, object], address: str, within_s: float = inf
 ) -> Conversation | None:
     """A conversation that has sent its first event; None when it did not in time."""
@@ -101,18 +101,18 @@ class SlotListener:
 
     def __init__(self, scope: SlotScope, path: str | PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self._scope, self._where = scope, checked_path(path, "path")
+        self._scope, self._where = scope, validate_path(path, "path")
         self._conversation: Conversation | None = None
 
     async def __aenter__(self) -> Self:
-        self._conversation = await _begun(self._scope, "net.listen", {"path": self._where}, self.path)
+        self._conversation = await _begin(self._scope, "net.listen", {"path": self._where}, self.path)
         return self
 
     async def accept(self) -> Connection:
         """The next connection, as a byte stream. Raises ConnectionAbortedError once it has stopped."""
         if self._conversation is None:
             raise ConnectionAbortedError(f"{self.path} is not listening: enter it first")
-        accepted = await _begun(self._scope, "net.accept", {"listener": self._conversation.id}, self.path)
+        accepted = await _begin(self._scope, "net.accept", {"listener": self._conversation.id}, self.path)
         assert accepted is not None  # without a deadline
         return Connection(self._scope, accepted)
 
@@ -159,9 +159,9 @@ class Forward:
     """
 
     def __init__(self, scope: SlotScope, port: int, local_port: int, host: str, wait_s: float) -> None:
-        self._scope, self._remote, self._host = scope, checked_port(port), checked_host(host)
-        self._wait_s = checked_wait(wait_s)
-        self._local = checked_port(local_port, least=0)
+        self._scope, self._remote, self._host = scope, validate_port(port), validate_host(host)
+        self._wait_s = validate_wait(wait_s)
+        self._local = validate_port(local_port, least=0)
         self._background: DetachedTaskGroup | None = None
         self.port = local_port
 

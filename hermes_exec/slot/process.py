@@ -12,7 +12,7 @@ from anyio.abc import ByteSendStream
 from hermes_exec.channel import Conversation, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.channel.encoding import from_wire
-from hermes_exec.checks import checked_offset, checked_signal, checked_size, checked_timeout
+from hermes_exec.checks import validate_offset, validate_signal, validate_size, validate_timeout
 from hermes_exec.errors import ConfigError, ProtocolError
 from hermes_exec.results import KillReceipt, RunResult
 from hermes_exec.slot.answers import integer, number, receipt, text
@@ -80,7 +80,7 @@ class Process:
         return (time.monotonic() - self._began) if self.ended_at is None else self.ended_at - self.started_at
 
     @classmethod
-    def listed(cls, scope: SlotScope, entry: Mapping[str, Any]) -> Process:
+    def from_entry(cls, scope: SlotScope, entry: Mapping[str, Any]) -> Process:
         """A handle for an entry of `proc.list`."""
         tag = entry.get("tag")
         process = cls(
@@ -111,7 +111,7 @@ class Process:
             SlotClosed: the slot was released or reset.
         """
         if timeout_s != 0 or isinstance(timeout_s, bool):
-            timeout_s = checked_timeout(timeout_s)
+            timeout_s = validate_timeout(timeout_s)
         params = {"process": self.id, "timeout_s": timeout_s}
         grace_s = None if timeout_s is None else timeout_s + 5.0
         answer = await self._scope.call("proc.wait", params, timeout_s=grace_s)
@@ -120,9 +120,9 @@ class Process:
             raise TimeoutError(f"process {self.id} still runs after {timeout_s} s")
         if not isinstance(ended, dict):
             raise ProtocolError("the sandbox sent an end of a process of a wrong type")
-        result = run_result(_without_output(ended), {}, merged=False, request_id=None)
+        result = run_result(_drop_output(ended), {}, merged=False, request_id=None)
         self.exit_code = result.exit_code
-        self.stdout_bytes, self.stderr_bytes = _written(ended, "stdout"), _written(ended, "stderr")
+        self.stdout_bytes, self.stderr_bytes = _total_bytes(ended, "stdout"), _total_bytes(ended, "stderr")
         if self.ended_at is None:
             self.ended_at = self.started_at + result.duration_s
         if ended.get("disk_nearly_full") is True:
@@ -136,14 +136,14 @@ class Process:
             ConfigError: it is no number of a signal.
             ProcessLookupError: it has ended.
         """
-        params = {"process": self.id, "signal": checked_signal(number)}
+        params = {"process": self.id, "signal": validate_signal(number)}
         await self._scope.call("proc.signal", params, timeout_s=30)
 
     async def kill(self) -> KillReceipt:
         """End the process and everything it started: TERM, 0.5 s, KILL. Harmless when it has ended."""
         answer = await self._scope.call("proc.kill", {"process": self.id}, timeout_s=30)
         killed = receipt(answer.get("killed"))
-        self._scope.see(killed)
+        self._scope.check_receipt(killed)
         return killed
 
     async def resize(self, rows: int, cols: int) -> None:
@@ -166,7 +166,7 @@ class Process:
         """
         if stream not in STREAMS:
             raise ConfigError(f"stream must be 'stdout' or 'stderr', not {stream!r}")
-        limit_bytes, offset = checked_size(limit_bytes, "limit_bytes"), checked_offset(offset, "offset")
+        limit_bytes, offset = validate_size(limit_bytes, "limit_bytes"), validate_offset(offset, "offset")
         params = {"process": self.id, "stream": STREAMS[stream], "offset": offset, "limit": limit_bytes}
         with self._scope.cancel_scope():
             async with self._scope.conversation("proc.read", params) as conversation:
@@ -197,11 +197,11 @@ async def start(
     if tag is not None:
         params["tag"] = tag
 
-    async def end(unheld: dict[str, Any]) -> None:
-        process = text(unheld, "process")
+    async def end(on_unclaimed: dict[str, Any]) -> None:
+        process = text(on_unclaimed, "process")
         await scope.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
 
-    answer = await scope.call("proc.spawn", params, timeout_s=SPAWN_S, unheld=end)
+    answer = await scope.call("proc.spawn", params, timeout_s=SPAWN_S, on_unclaimed=end)
     started_at = answer.get("started_at")
     return Process(
         scope,
@@ -215,11 +215,11 @@ async def start(
     )
 
 
-def _without_output(ended: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_output(ended: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in ended.items() if name not in ("stdout", "stderr", "merged", "segments")}
 
 
-def _written(ended: Mapping[str, Any], name: str) -> int:
+def _total_bytes(ended: Mapping[str, Any], name: str) -> int:
     kept = ended.get(name)
     return integer(kept, "total") if isinstance(kept, dict) else 0
 

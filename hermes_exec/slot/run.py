@@ -12,7 +12,7 @@ import anyio
 
 from hermes_exec.channel import Data, Event, Overdue, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
-from hermes_exec.checks import checked_timeout
+from hermes_exec.checks import validate_timeout
 from hermes_exec.errors import ChannelLost, ConfigError, OutcomeUnknown, ProtocolError
 from hermes_exec.results import RunResult
 from hermes_exec.slot.run_result import run_result
@@ -41,24 +41,24 @@ async def execute(
     stdin: Stdin = None,
     timeout_s: float | None = None,
     on_output: OnOutput | None = None,
-    seen: Callable[[dict[str, Any]], object] | None = None,
+    on_answer: Callable[[dict[str, Any]], object] | None = None,
 ) -> RunResult:
     """Run `exec.run` with checked params and give its result; `seen` gets the answer itself, or what an error tells in
     its `detail`. Raises as `Slot.run`.
     """
-    feed = checked_stdin(stdin)
-    params["timeout_s"] = timeout_s = checked_timeout(timeout_s)
+    feed = validate_stdin(stdin)
+    params["timeout_s"] = timeout_s = validate_timeout(timeout_s)
     params["stdin"] = feed is not None
     params["stream"] = on_output is not None
     execution = _Execution(scope, params, feed, timeout_s, on_output)
     try:
         return await execution.run()
     finally:
-        if seen is not None and execution.answer is not None:
-            seen(execution.answer)
+        if on_answer is not None and execution.answer is not None:
+            on_answer(execution.answer)
 
 
-def checked_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
+def validate_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
     """Input as bytes or as an async iterable of bytes.
 
     Raises:
@@ -144,7 +144,7 @@ class _Execution:
                 self.answer = error.detail
             await scope.fail(error)
         if result.killed is not None:
-            scope.see(result.killed)
+            scope.check_receipt(result.killed)
         if self.answer.get("disk_nearly_full") is True:
             await scope.note_full_disk()
         return result
@@ -183,7 +183,7 @@ class _Execution:
                 await self._listen()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise single(group) from group
+            raise first_exception(group) from group
 
     async def _send(self, feed: bytes | AsyncIterable[bytes]) -> None:
         if isinstance(feed, bytes):
@@ -213,9 +213,9 @@ class _Execution:
                     if self.kept > SHORT_BYTES and self.timeout_s is not None:
                         self._await_the_rest()
                 elif not last and self.on_output is not None and channel in LIVE:
-                    told = self.on_output(LIVE[channel], item.data)
-                    if inspect.isawaitable(told):
-                        await told
+                    result = self.on_output(LIVE[channel], item.data)
+                    if inspect.isawaitable(result):
+                        await result
             elif type(item) is Event and not self.started and not last and self.timeout_s is not None:
                 self.started = True  # once: a sandbox must not put off the end for ever
                 self._restart_clock()
@@ -259,7 +259,7 @@ class _Execution:
         ) from silent
 
 
-def single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first exception of a group, groups in it unwrapped."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):

@@ -26,7 +26,7 @@ RARE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptOutput:
     """What was kept of a stream: `cut_at` bytes of its head, then its tail; `total` is all that was written."""
 
     data: bytes
@@ -34,15 +34,15 @@ class Kept:
     cut_at: int
 
 
-NOTHING = Kept(b"", 0, 0)
+EMPTY = KeptOutput(b"", 0, 0)
 
 
 def run_result(
     answer: Mapping[str, Any], output: Mapping[int, Sequence[bytes]], *, merged: bool, request_id: int | None
 ) -> RunResult:
     """The result that a caller sees; ProtocolError when the parts contradict each other."""
-    stdout = _kept(answer, "stdout", output.get(STDOUT, ()))
-    stderr = _kept(answer, "stderr", output.get(STDERR, ()))
+    stdout = _parse_stream(answer, "stdout", output.get(STDOUT, ()))
+    stderr = _parse_stream(answer, "stderr", output.get(STDERR, ()))
     both = stdout if merged else _merge(answer, stdout, stderr, output.get(MERGED, ()))
     rare: dict[str, Any] = {}
     if not RARE.isdisjoint(answer):
@@ -74,29 +74,29 @@ def run_result(
     )
 
 
-def _kept(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Kept:
-    told = answer.get(name)
-    if told is None and not pieces:
-        return NOTHING
-    if not isinstance(told, dict):
+def _parse_stream(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> KeptOutput:
+    sizes = answer.get(name)
+    if sizes is None and not pieces:
+        return EMPTY
+    if not isinstance(sizes, dict):
         raise ProtocolError(f"the sandbox did not say how much of {name} it kept")
-    total, head, tail = integer(told, "total"), integer(told, "head"), integer(told, "tail")
+    total, head, tail = integer(sizes, "total"), integer(sizes, "head"), integer(sizes, "tail")
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if head + tail != len(data) or total < len(data):
         raise ProtocolError(f"the sandbox sent {len(data)} bytes of {name} and announced {head} + {tail} of {total}")
-    return Kept(bytes(data), total, head)
+    return KeptOutput(bytes(data), total, head)
 
 
-def _merge(answer: Mapping[str, Any], stdout: Kept, stderr: Kept, pieces: Sequence[bytes]) -> Kept:
+def _merge(answer: Mapping[str, Any], stdout: KeptOutput, stderr: KeptOutput, pieces: Sequence[bytes]) -> KeptOutput:
     if answer.get("merged") is not None and pieces:
-        return _kept(answer, "merged", pieces)
+        return _parse_stream(answer, "merged", pieces)
     if not stderr.total:
         return stdout
     if not stdout.total:
         return stderr
     segments = answer.get("segments")
     if segments is None and not stdout.data and not stderr.data:
-        return _kept(answer, "merged", pieces)  # nothing of either was to be kept
+        return _parse_stream(answer, "merged", pieces)  # nothing of either was to be kept
     if not isinstance(segments, list):
         raise ProtocolError("the sandbox did not say in which order the output came")
     parts: list[bytes] = []
@@ -112,4 +112,4 @@ def _merge(answer: Mapping[str, Any], stdout: Kept, stderr: Kept, pieces: Sequen
     data = b"".join(parts)
     if len(data) != len(stdout.data) + len(stderr.data):
         raise ProtocolError("the sandbox sent an order of output that does not cover it")
-    return Kept(data, len(data), len(data))
+    return KeptOutput(data, len(data), len(data))

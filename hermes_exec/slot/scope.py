@@ -31,7 +31,7 @@ class SlotScope:
     then.
 
     `slot` is the slot's name on the wire, `sandbox` the backend's name of the sandbox. Calls start in `workdir`, None
-    for the workspace. `on_left` is called with the receipt of a kill that left processes behind.
+    for the workspace. `on_remaining` is called with the receipt of a kill that left processes behind.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SlotScope:
         workdir: str | None,
         channel: Channel,
         explain_loss: ExplainLoss,
-        on_left: Callable[[KillReceipt], None],
+        on_remaining: Callable[[KillReceipt], None],
     ) -> None:
         self.slot = slot
         self.sandbox = sandbox
@@ -64,7 +64,7 @@ class SlotScope:
         """What the runner measured then, where others had filled that disk. It may have room again at once."""
         self._pid, self._loop = os.getpid(), running_loop()
         self._explain_loss = explain_loss
-        self._on_left = on_left
+        self._on_left = on_remaining
         self._scopes: set[anyio.CancelScope] = set()
         self._watched: set[Conversation] = set()
         self._idle: anyio.Event | None = None
@@ -92,7 +92,7 @@ class SlotScope:
                 yield cancel_scope
             finally:
                 self._scopes.discard(cancel_scope)
-                self._left()
+                self._notify_idle()
         if cancel_scope.cancelled_caught and self.closed is not None:
             raise SlotClosed(self.closed)
 
@@ -107,9 +107,9 @@ class SlotScope:
         """End `watch`: the call is over."""
         conversation.deadline = inf
         self._watched.discard(conversation)
-        self._left()
+        self._notify_idle()
 
-    def _left(self) -> None:
+    def _notify_idle(self) -> None:
         if self._idle is not None and not self._scopes and not self._watched:
             self._idle.set()
 
@@ -144,7 +144,7 @@ class SlotScope:
                 self._idle = anyio.Event()
             await self._idle.wait()
 
-    def go_on_in(self, successor: SlotScope) -> None:
+    def continue_in(self, successor: SlotScope) -> None:
         """Let the holder go on in another scope after a reset, unless this one is over for good."""
         successor.resets = self.resets + 1
         self.successor = successor
@@ -158,31 +158,31 @@ class SlotScope:
         *,
         timeout_s: float | None = None,
         path: str | None = None,
-        unheld: Callable[[dict[str, Any]], Awaitable[object]] | None = None,
+        on_unclaimed: Callable[[dict[str, Any]], Awaitable[object]] | None = None,
     ) -> dict[str, Any]:
         """A request of this slot whose answer is all there is, with errors as callers know them.
 
-        `unheld` is called, shielded, with an answer that came when nobody waited for it any more.
+        `on_unclaimed` is called, shielded, with an answer that came when nobody waited for it any more.
 
         Raises:
             TimeoutError: `timeout_s` passed without an answer.
         """
         deadline = inf if timeout_s is None else time.monotonic() + timeout_s
         answer: dict[str, Any] | None = None
-        begun: Conversation | None = None
+        started: Conversation | None = None
         try:
             async with self.conversation(method, params, path=path) as conversation:
-                begun = conversation
+                started = conversation
                 self.watch(conversation, deadline)
                 answer = await conversation.response()
         except Overdue as error:
             raise TimeoutError(f"{method} was not answered within {timeout_s:g} s") from error
         finally:
-            if begun is not None:
-                self.unwatch(begun)
-                if unheld is not None and answer is None and begun.answered:
+            if started is not None:
+                self.unwatch(started)
+                if on_unclaimed is not None and answer is None and started.answered:
                     with anyio.CancelScope(shield=True), suppress(RemoteError, ExecError):
-                        await unheld(begun.result())
+                        await on_unclaimed(started.result())
         return answer
 
     def conversation(
@@ -209,7 +209,7 @@ class SlotScope:
         await self.channel.finish(conversation, wait_s)
         if conversation.answered:
             try:
-                self.see(optional_receipt(conversation.result().get("killed")))
+                self.check_receipt(optional_receipt(conversation.result().get("killed")))
             except RemoteError:
                 return
 
@@ -217,7 +217,7 @@ class SlotScope:
         """Fail the channel of a sandbox that broke the protocol, without waiting for its answers."""
         self.channel.fail(error)
 
-    def see(self, killed: KillReceipt | None) -> None:
+    def check_receipt(self, killed: KillReceipt | None) -> None:
         """Check a receipt: processes that are left quarantine the slot."""
         if killed is not None and killed.left:
             self._on_left(killed)
@@ -254,14 +254,14 @@ class SlotScope:
 
     async def fail(self, error: Exception, path: str | None = None) -> NoReturn:
         """Raise what a caller sees in place of an exception of the channel, which becomes its cause."""
-        raise_seen(await self.translate(error, path), error)
+        raise_translated(await self.translate(error, path), error)
 
 
-def raise_seen(seen: Exception, error: Exception) -> NoReturn:
+def raise_translated(translated: Exception, error: Exception) -> NoReturn:
     """Raise `seen` because of `error`, unless it is the same: that one has its own cause."""
-    if seen is error:
+    if translated is error:
         raise error
-    raise seen from error
+    raise translated from error
 
 
 class SlotConversation:

@@ -14,7 +14,7 @@ from typing import Self
 import anyio
 
 from hermes_exec.channel.encoding import from_wire
-from hermes_exec.checks import checked_timeout
+from hermes_exec.checks import validate_timeout
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import RunResult
 from hermes_exec.slot.answers import SlotFacts, text
@@ -89,7 +89,7 @@ class Session:
         """
         if not isinstance(command, str):
             raise ConfigError("a session runs shell text; use slot.run for a list of arguments")
-        timeout_s = checked_timeout(timeout_s)
+        timeout_s = validate_timeout(timeout_s)
         params = command_params(
             self._scope, command, cwd=cwd, env=env, output_limit_bytes=output_limit_bytes, merge_stderr=merge_stderr
         )
@@ -98,7 +98,7 @@ class Session:
             answer: dict[str, object] = {}
             try:
                 result = await execute(
-                    self._scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output, seen=answer.update
+                    self._scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output, on_answer=answer.update
                 )
             finally:
                 if answer.get("cwd") is not None:
@@ -172,13 +172,13 @@ class Session:
     async def _ensure_open(self) -> None:
         if self._id is not None:
             return
-        asked: dict[str, object] = {name: self._checked[name] for name in ("cwd", "env") if name in self._checked}
-        answer = await self._scope.call("session.open", asked, timeout_s=60)
+        params: dict[str, object] = {name: self._checked[name] for name in ("cwd", "env") if name in self._checked}
+        answer = await self._scope.call("session.open", params, timeout_s=60)
         self._id = text(answer, "session")
         if "cwd" in answer:
             self.cwd = from_wire(answer["cwd"], "cwd")
-        elif "cwd" in asked:
-            self.cwd = posixpath.join(self.cwd, from_wire(asked["cwd"], "cwd"))
+        elif "cwd" in params:
+            self.cwd = posixpath.join(self.cwd, from_wire(params["cwd"], "cwd"))
 
     async def aclose(self) -> None:
         """End the session; what it started in the background goes on. Harmless when repeated."""

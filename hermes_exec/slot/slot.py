@@ -10,7 +10,7 @@ from typing import cast
 import anyio
 
 from hermes_exec.aio.tasks import ShieldedTask
-from hermes_exec.checks import checked_count
+from hermes_exec.checks import validate_count
 from hermes_exec.config.browser import BrowserConfig
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
@@ -20,7 +20,7 @@ from hermes_exec.slot.disk import TRIAL, check_disk
 from hermes_exec.slot.files import Files
 from hermes_exec.slot.network import Connection, Forward, SlotListener, connect, wait_for_port
 from hermes_exec.slot.process import Process, start
-from hermes_exec.slot.run import OnOutput, Stdin, execute, single
+from hermes_exec.slot.run import OnOutput, Stdin, execute, first_exception
 from hermes_exec.slot.scope import DISK_S, SlotScope
 from hermes_exec.slot.session import Session
 
@@ -213,13 +213,13 @@ class Slot:
             raise ConfigError("commands must be a list of commands, not one command")
         jobs = list(commands)
         if limit is not None:
-            checked_count(limit, "limit")
+            validate_count(limit, "limit")
         if isinstance(stdin, AsyncIterable):
             raise ConfigError("stdin of run_many is text or bytes: an iterable can be read only once")
         results: list[RunResult | None] = [None] * len(jobs)
         at_once = anyio.Semaphore(limit if limit is not None else max(1, len(jobs)))
 
-        async def one(index: int) -> None:
+        async def run_one(index: int) -> None:
             async with at_once:
                 results[index] = await self.run(
                     jobs[index],
@@ -239,9 +239,9 @@ class Slot:
         try:
             async with anyio.create_task_group() as tasks:
                 for index in range(len(jobs)):
-                    tasks.start_soon(one, index)
+                    tasks.start_soon(run_one, index)
         except BaseExceptionGroup as group:
-            raise single(group) from None
+            raise first_exception(group) from None
         return cast("list[RunResult]", results)
 
     async def spawn(
@@ -276,8 +276,8 @@ class Slot:
             output_limit_bytes=output_limit_bytes,
             merge_stderr=merge_stderr,
         )
-        shown = command if isinstance(command, str) else " ".join(map(os.fsdecode, command))
-        return await start(self._scope, params, shown, stdin=stdin, pty=pty, tag=tag)
+        text = command if isinstance(command, str) else " ".join(map(os.fsdecode, command))
+        return await start(self._scope, params, text, stdin=stdin, pty=pty, tag=tag)
 
     async def spawned(self) -> list[Process]:
         """Handles for every process that `spawn` started in this slot since its last reset, also for the 64
@@ -285,7 +285,7 @@ class Slot:
         """
         scope = self._scope
         answer = await scope.call("proc.list", {}, timeout_s=KILL_S)
-        return [Process.listed(scope, entry) for entry in items(answer, "processes")]
+        return [Process.from_entry(scope, entry) for entry in items(answer, "processes")]
 
     def session(self, *, cwd: str | PathLike[str] | None = None, env: Environment | None = None) -> Session:
         """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
@@ -337,7 +337,7 @@ class Slot:
         scope = self._scope
         answer = await scope.call("slot.kill_all", {}, timeout_s=KILL_S)
         killed = receipt(answer.get("killed"))
-        scope.see(killed)
+        scope.check_receipt(killed)
         return killed
 
     @property

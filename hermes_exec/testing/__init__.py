@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes_exec._lazy import lazily
+from hermes_exec._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hermes_exec.testing import conformance, faults
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["conformance", "faults"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, (), modules=__all__)
+    __getattr__, __dir__ = lazy_attributes(__name__, (), modules=__all__)

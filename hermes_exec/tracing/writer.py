@@ -15,8 +15,8 @@ from typing import IO, Protocol, runtime_checkable
 from hermes_exec.channel.frames import FrameType
 from hermes_exec.channel.trace import ChannelTrace, TracedFrame
 from hermes_exec.errors import ConfigError
-from hermes_exec.private_files import private
-from hermes_exec.redact import masked_data
+from hermes_exec.private_files import open_private
+from hermes_exec.redact import mask_data
 from hermes_exec.results import PoolEvent
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class TraceFile:
         self._secrets = secrets or []
         self._lock = threading.Lock()
         self._file: IO[str] | None = open(  # noqa: SIM115 - it lives as long as the pool
-            path, "w", encoding="utf-8", opener=private
+            path, "w", encoding="utf-8", opener=open_private
         )
         from importlib.metadata import version
 
@@ -103,7 +103,7 @@ class TraceFile:
         if (death := getattr(event, "post_mortem", None)) is not None:
             facts |= {"reason": death.reason, "oom": death.oom, "suspect": death.suspect}
         facts = {name: round(value, 6) if isinstance(value, float) else value for name, value in facts.items()}
-        facts = {"event": type(event).__name__} | masked_data(facts, self._secrets)
+        facts = {"event": type(event).__name__} | mask_data(facts, self._secrets)
         self.write(facts, time.monotonic())
 
     def close(self) -> None:

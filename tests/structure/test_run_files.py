@@ -41,4 +41,4 @@ def writes(tree: ast.AST) -> Iterator[int]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_run_files_are_written_by_the_helper(path: Path) -> None:
     found = list(writes(ast.parse(path.read_text("utf-8"))))
-    assert not found, f"{path}:{found}: use open(..., opener=private) and make_directory"
+    assert not found, f"{path}:{found}: use open(..., opener=open_private) and make_directory"

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from hermes_exec.file_lock import lock_file, locked, wait_for_lock
+from hermes_exec.file_lock import hold_lock, lock_file, wait_for_lock
 
 
 @pytest.mark.anyio
@@ -26,7 +26,7 @@ async def test_lock_file_is_held_until_its_file_is_closed(tmp_path: Path) -> Non
 @pytest.mark.anyio
 async def test_locked_without_a_place_for_the_lock_goes_on(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    async with locked(tmp_path / "file" / "below") as held:
+    async with hold_lock(tmp_path / "file" / "below") as held:
         assert not held
-    async with locked(tmp_path / "new" / "it") as held:
+    async with hold_lock(tmp_path / "new" / "it") as held:
         assert held

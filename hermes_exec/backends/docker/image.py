@@ -19,7 +19,7 @@ from hermes_exec.backends.docker.engine import DockerEngine, status_of
 from hermes_exec.backends.dockerfile import directory_of
 from hermes_exec.backends.image_errors import build_error, fetch_error
 from hermes_exec.errors import ExecError, ImageError, LaunchTimeout, QuotaExceeded
-from hermes_exec.file_lock import locked
+from hermes_exec.file_lock import hold_lock
 from hermes_exec.results import PullProgress
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class DockerImages:
         tag = await self._tag(name)
         facts = await self.find(tag)
         if facts is None:
-            async with locked(Path.home() / ".cache" / "hermes-exec" / "builds" / tag):
+            async with hold_lock(Path.home() / ".cache" / "hermes-exec" / "builds" / tag):
                 facts = await self.find(tag)
                 if facts is None:
                     self._tags[name] = await self._build(name, directory, timeout_s, on_progress)

@@ -24,7 +24,7 @@ from hermes_exec.backends.singularity.engine import SingularityEngine
 from hermes_exec.backends.singularity.errors import image_build_error
 from hermes_exec.backends.singularity.sources import ImageSource, find_image, mounts_files
 from hermes_exec.errors import ConfigError, ImageError, LaunchTimeout
-from hermes_exec.file_lock import locked
+from hermes_exec.file_lock import hold_lock
 from hermes_exec.results import PullProgress
 
 Progress = Callable[[PullProgress], None]
@@ -83,7 +83,7 @@ class SingularityImages:
             self._check_policy(name, path)
             try:
                 self._cache.mkdir(parents=True, exist_ok=True)
-                async with locked(path) as alone:
+                async with hold_lock(path) as alone:
                     if not path.exists():
                         await self._build(name, source, path, engine, on_progress, alone=alone)
             except OSError as error:

@@ -36,9 +36,9 @@ def show(
 ) -> None:
     """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
     from hermes_exec.pool.templates import DEFAULT_PIDS
-    from hermes_exec.redact import masked_data, secret_values
+    from hermes_exec.redact import mask_data, secret_values
 
-    pool, chosen = _resolved(settings_of(backend, image, config, option, profile))
+    pool, chosen = _resolve(settings_of(backend, image, config, option, profile))
     of_profiles = [chosen.with_options(own.backend_options) for own in pool.profiles.values()]
     same = {name for name in type(chosen).model_fields if name in type(pool).model_fields and not getattr(chosen, name)}
     values = {**pool.model_dump(mode="json"), "backend_options": chosen.model_dump(mode="json", exclude=same)}
@@ -46,7 +46,7 @@ def show(
     values["max_sandboxes"] = pool.max_sandboxes or chosen.default_max_sandboxes
     if "pids" not in pool.slot_limits.model_fields_set:
         values["slot_limits"]["pids"] = DEFAULT_PIDS
-    values = masked_data(values, secret_values(pool, chosen, *of_profiles))
+    values = mask_data(values, secret_values(pool, chosen, *of_profiles))
     _emit(values, as_json)
 
 
@@ -71,26 +71,26 @@ def check(
     names: list[str | None] = [*backend_sections(values)]
     if not names or "backend" in values:
         names.append(None)
-    found: dict[str | None, PoolConfig] = {}
+    configs: dict[str | None, PoolConfig] = {}
     wrong: dict[str, list[str | None]] = {}
     worst: type[ExecError] = BackendUnavailable
     for name in names:
         try:
-            found[name] = make_pool(name, None, file, environ={}).config
+            configs[name] = make_pool(name, None, file, environ={}).config
         except (ConfigError, BackendUnavailable) as error:
             worst = ConfigError if isinstance(error, ConfigError) else worst
             for line in str(error).splitlines():
                 wrong.setdefault(line, []).append(name)
     if wrong:
         raise worst("\n".join(_of_its_backend(line, own, names) for line, own in wrong.items()))
-    profiles = list(dict.fromkeys(name for config in found.values() for name in config.profiles))
-    backends = {name: config.backend for name, config in found.items() if name}
-    backends = backends or {config.backend: config.backend for config in found.values()}
+    profiles = list(dict.fromkeys(name for config in configs.values() for name in config.profiles))
+    backends = {name: config.backend for name, config in configs.items() if name}
+    backends = backends or {config.backend: config.backend for config in configs.values()}
     if as_json:
         emit_json({"file": str(file), "ok": True, "backends": backends, "profiles": profiles})
     else:
-        told = ", ".join(name if name == kind else f"{name} ({kind})" for name, kind in backends.items())
-        stdout().print(f"{file}: good, backend {told}, {len(profiles)} profiles", markup=False)
+        backend_names = ", ".join(name if name == kind else f"{name} ({kind})" for name, kind in backends.items())
+        stdout().print(f"{file}: good, backend {backend_names}, {len(profiles)} profiles", markup=False)
 
 
 def import_older(
@@ -108,8 +108,8 @@ def import_older(
     from hermes_exec.config.older_names import import_file, import_names
 
     options, became, left_out = import_names(os.environ, backend) if file is None else import_file(file, backend)
-    for told in left_out:
-        say(told)
+    for line in left_out:
+        say(line)
     for name, option in became.items():
         if option.startswith("environment."):
             say(f"{name} is left out: it is {option.removeprefix('environment.')} of the RL environment")
@@ -117,7 +117,7 @@ def import_older(
         raise ConfigError("the environment has no names of older systems; a file with some is an argument")
     values = {"backend": backend or "local", **options}
     values = {name: value for name, value in values.items() if name != "environment" and value is not None}
-    _resolved(values)
+    _resolve(values)
     _emit(values, as_json)
 
 
@@ -136,7 +136,7 @@ def _of_its_backend(line: str, own: list[str | None], all_of_them: list[str | No
     return line if named else f"backends.{', '.join(map(str, own))}: {line}"
 
 
-def _resolved(settings: dict[str, Any]) -> ResolvedConfig:
+def _resolve(settings: dict[str, Any]) -> ResolvedConfig:
     from hermes_exec.backends.registry import config_type
     from hermes_exec.config import resolve_config
 

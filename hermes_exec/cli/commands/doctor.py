@@ -82,9 +82,9 @@ async def _doctor(
     backend: str | None, image: str | None, config: Path | None, option: list[str] | None, as_json: bool
 ) -> int:
     from hermes_exec.backends.registry import backend_names, has_client
-    from hermes_exec.cli.kit.known_backends import needs_options, wanted_backends
+    from hermes_exec.cli.kit.known_backends import needs_options, select_backends
 
-    wanted = wanted_backends(backend, config, option)
+    wanted = select_backends(backend, config, option)
     findings = {name: Finding(name) for name in wanted.names}
     if not as_json:
         say(f"trying {', '.join(findings)} …")
@@ -114,9 +114,9 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *
         with anyio.fail_after(TIME_LIMIT_S):
             async with _trial(finding, settings) as command:
                 await _measure(finding, settings, command)
-                whole = finding.isolation is not None and finding.isolation.level == "exclusive"
-                finding.limits = await _limits("limits" if whole else "slot_limits", settings)
-                if whole:
+                exclusive = finding.isolation is not None and finding.isolation.level == "exclusive"
+                finding.limits = await _limits("limits" if exclusive else "slot_limits", settings)
+                if exclusive:
                     async with pool_of(settings, slots_per_sandbox=2) as pool, pool.slot() as slot:
                         finding.shared = f"{slot.isolation.level}: {slot.isolation.filesystem}"
     except BackendUnavailable as error:
@@ -146,10 +146,10 @@ async def _trial(finding: Finding, settings: dict[str, Any]) -> AsyncIterator[st
     from hermes_exec.backends.capabilities import HasLeftovers, HasRemarks, HasTrialImage
     from hermes_exec.backends.registry import make_backend
     from hermes_exec.cli.kit.known_backends import backend_config
-    from hermes_exec.redact import errors_masked, secret_values
+    from hermes_exec.redact import mask_raised_errors, secret_values
 
     chosen = backend_config(settings)
-    with errors_masked(secret_values(chosen)):
+    with mask_raised_errors(secret_values(chosen)):
         backend = make_backend(chosen)
         try:
             if isinstance(backend, HasRemarks):
@@ -188,14 +188,14 @@ async def _browser(slot: Slot) -> str:
     if not playwright_driver.is_installed():
         return playwright_driver.MISSING_EXTRA
     async with Toolbox(slot, ["browser"], tools=["browser_close"]) as toolbox:
-        tried = await toolbox.call("browser_navigate", {"url": "about:blank"})
+        result = await toolbox.call("browser_navigate", {"url": "about:blank"})
         await toolbox.call("browser_close", {})
-    if tried.error_kind == "no_browser":
+    if result.error_kind == "no_browser":
         mend = "`hermes-exec image browser` prints the recipe of one" if slot.image else "install chromium, or Chrome"
         return f"none in {slot.image or 'PATH'}: {mend}"
-    if not tried.ok:
-        return str(tried.data["error"])
-    return f"a page is open in {tried.duration_s:.1f} s" + (f", in {slot.image}" if slot.image else "")
+    if not result.ok:
+        return str(result.data["error"])
+    return f"a page is open in {result.duration_s:.1f} s" + (f", in {slot.image}" if slot.image else "")
 
 
 async def _limits(whose: str, settings: dict[str, Any]) -> dict[str, str]:

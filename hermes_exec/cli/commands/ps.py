@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import age, emit_json, one_line, say, shortened, table
+from hermes_exec.cli.kit.output import age, emit_json, one_line, say, shorten_id, table
 from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def ps(backend: AnyBackend = None, config: Config = None, option: Options = None
 
 async def _list(backend: str | None, config: Path | None, option: list[str] | None, as_json: bool) -> int:
     from hermes_exec.backends.capabilities import HasLeftovers
-    from hermes_exec.cli.kit.ending import fields_of
-    from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
-    from hermes_exec.cli.observe.client import acquired_slots
+    from hermes_exec.cli.kit.ending import error_fields
+    from hermes_exec.cli.kit.known_backends import BackendAnswer, ask_each, code_of_all, select_backends
+    from hermes_exec.cli.observe.client import list_slots
 
-    wanted = wanted_backends(backend, config, option)
+    wanted = select_backends(backend, config, option)
     left: list[str] = []
 
     async def ask(backend: Backend) -> list[SandboxInfo]:
@@ -47,17 +47,17 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
             left.extend(await backend.leftovers())
         return await backend.sandboxes()
 
-    answers: list[Answer[SandboxInfo]] = await ask_each(wanted, config, option, ask, TIME_LIMIT_S)
+    answers: list[BackendAnswer[SandboxInfo]] = await ask_each(wanted, config, option, ask, TIME_LIMIT_S)
     for line in left:
         say(one_line(line))
     slots: dict[str, list[str]] = {}
-    for _, facts in await acquired_slots():
+    for _, facts in await list_slots():
         slots.setdefault(str(facts.sandbox), []).append(one_line(facts.id))
     rows: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error is not None and answer.in_file:
-            rows.append({"backend": answer.name, "sandbox": None, "error": fields_of(answer.error)})
-        for info in sorted(answer.found, key=lambda info: info.created_at or 0.0):
+            rows.append({"backend": answer.name, "sandbox": None, "error": error_fields(answer.error)})
+        for info in sorted(answer.sandboxes, key=lambda info: info.created_at or 0.0):
             own = {"backend": answer.name, "type": info.backend, "slots": slots.get(info.sandbox, [])}
             rows.append({**asdict(info), **own})
     if as_json:
@@ -89,7 +89,7 @@ def _cells(row: dict[str, Any], now: float, hosts: bool) -> tuple[object, ...]:
     return (
         row["backend"],
         *((row["host"],) if hosts else ()),
-        shortened(row["sandbox"]),
+        shorten_id(row["sandbox"]),
         row["state"],
         row["owner"],
         labels["pid"],

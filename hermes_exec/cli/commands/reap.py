@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import emit_json, say, shortened, table
+from hermes_exec.cli.kit.output import emit_json, say, shorten_id, table
 from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
 from hermes_exec.errors import ConfigError
 
@@ -49,18 +49,18 @@ def reap(
 async def _reap(
     which: ReapFilter, backend: str | None, config: Path | None, option: list[str] | None, as_json: bool
 ) -> int:
-    from hermes_exec.cli.kit.ending import fields_of
-    from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
+    from hermes_exec.cli.kit.ending import error_fields
+    from hermes_exec.cli.kit.known_backends import BackendAnswer, ask_each, code_of_all, select_backends
 
-    wanted = wanted_backends(backend, config, option)
-    answers: list[Answer[ReapedSandbox]] = await ask_each(
+    wanted = select_backends(backend, config, option)
+    answers: list[BackendAnswer[ReapedSandbox]] = await ask_each(
         wanted, config, option, lambda each: each.reap(which), TIME_LIMIT_S
     )
     rows: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error is not None and answer.in_file:
-            rows.append({"backend": answer.name, "sandbox": None, "error": fields_of(answer.error)})
-        rows += [{**asdict(ended), "backend": answer.name, "type": ended.backend} for ended in answer.found]
+            rows.append({"backend": answer.name, "sandbox": None, "error": error_fields(answer.error)})
+        rows += [{**asdict(ended), "backend": answer.name, "type": ended.backend} for ended in answer.sandboxes]
     if as_json:
         emit_json(rows)
     elif rows:
@@ -73,7 +73,7 @@ async def _reap(
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     if row["sandbox"] is None:
         return row["backend"], None, None, f"not asked: {row['error']['kind']}"
-    return row["backend"], shortened(row["sandbox"]), row["run_id"], row["reason"]
+    return row["backend"], shorten_id(row["sandbox"]), row["run_id"], row["reason"]
 
 
 def add_to(app: typer.Typer) -> None:

@@ -56,15 +56,15 @@ def run(
     ended by signal N; 143 after --timeout, 137 where it took SIGKILL. Ours, with a line on stderr that begins with the
     name of the error: 2 usage or configuration, 3 infrastructure, 130 interrupted.
     """
-    wanted: dict[str, Any] = {"timeout_s": timeout_s, "cwd": cwd, "env": variables(env), "user": user}
+    arguments: dict[str, Any] = {"timeout_s": timeout_s, "cwd": cwd, "env": parse_variables(env), "user": user}
     more: dict[str, Any] = {"min_isolation": min_isolation, "trace": trace}
     pool = make_pool(backend, image, config, profile, option, slots=slots, **more)
     script: str | list[str] = command[0] if len(command) == 1 else command
     work = _one if slots == 1 else _several
-    raise typer.Exit(run_async(lambda: work(pool, script, slots, wanted, as_json)))
+    raise typer.Exit(run_async(lambda: work(pool, script, slots, arguments, as_json)))
 
 
-def variables(texts: list[str] | None) -> dict[str, str]:
+def parse_variables(texts: list[str] | None) -> dict[str, str]:
     """Return `NAME=VALUE` texts as a mapping.
 
     Raises:
@@ -76,27 +76,29 @@ def variables(texts: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in texts or ())}
 
 
-async def _one(pool: SandboxPool, script: str | list[str], _slots: int, wanted: dict[str, Any], as_json: bool) -> int:
+async def _one(
+    pool: SandboxPool, script: str | list[str], _slots: int, arguments: dict[str, Any], as_json: bool
+) -> int:
     piped = None if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty() else _stdin()
     async with pool, pool.slot() as slot:
-        result = await slot.run(script, stdin=piped, on_output=None if as_json else _pass_on, **wanted)
+        result = await slot.run(script, stdin=piped, on_output=None if as_json else _pass_on, **arguments)
         if as_json:
             emit_json(_facts(slot, result))
         else:
-            _say_why(result, told=result.stderr)
+            _print_reason(result, printed=result.stderr)
         return _code(result)
 
 
 async def _several(
-    pool: SandboxPool, script: str | list[str], slots: int, wanted: dict[str, Any], as_json: bool
+    pool: SandboxPool, script: str | list[str], slots: int, arguments: dict[str, Any], as_json: bool
 ) -> int:
     results: dict[int, tuple[Slot, RunResult]] = {}
 
     async def work(number: int, slot: Slot) -> None:
-        results[number] = slot, await slot.run(script, **wanted)
+        results[number] = slot, await slot.run(script, **arguments)
 
-    async with pool, pool.slots(slots) as lent, anyio.create_task_group() as tasks:
-        for number, slot in enumerate(lent):
+    async with pool, pool.slots(slots) as held, anyio.create_task_group() as tasks:
+        for number, slot in enumerate(held):
             tasks.start_soon(work, number, slot)
     ordered = [results[number] for number in range(slots)]
     if as_json:
@@ -106,16 +108,16 @@ async def _several(
             sys.stdout.flush()
             sys.stdout.buffer.writelines(b"%d: %s\n" % (number, line) for line in _lines(result))
             sys.stdout.buffer.flush()
-            _say_why(result, f"{number}: ")
+            _print_reason(result, f"{number}: ")
     return max(_code(result) for _, result in ordered)
 
 
 def _lines(result: RunResult) -> list[bytes]:
     """The lines of one slot of several; on a terminal they can neither move the cursor nor imitate another slot's."""
-    shown = result.output_bytes
+    output = result.output_bytes
     if sys.stdout.isatty():
-        shown = printable(result.output).encode(sys.stdout.encoding, "backslashreplace")
-    return shown.removesuffix(b"\n").split(b"\n") if shown else []
+        output = printable(result.output).encode(sys.stdout.encoding, "backslashreplace")
+    return output.removesuffix(b"\n").split(b"\n") if output else []
 
 
 def _code(result: RunResult) -> int:
@@ -123,10 +125,10 @@ def _code(result: RunResult) -> int:
     return exits.TIMED_OUT if result.timed_out and result.signal is None else result.exit_code
 
 
-def _say_why(result: RunResult, head: str = "", told: str = "") -> None:
+def _print_reason(result: RunResult, head: str = "", printed: str = "") -> None:
     """Print what the command cannot say itself: that it timed out, or why it did not start. Skip what `told` has."""
     why = f"timed out after {result.duration_s:.1f} s" if result.timed_out else result.reason
-    if why and why not in told:
+    if why and why not in printed:
         say(head + why)
 
 

@@ -17,7 +17,7 @@ import typer
 
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.modes import Modes
+from hermes_exec.cli.kit.modes import TerminalModes
 from hermes_exec.cli.kit.output import say
 from hermes_exec.cli.kit.pools import Backend, Config, Image, Options, Profile, TraceTo, make_pool
 from hermes_exec.errors import ConfigError
@@ -78,37 +78,37 @@ async def _terminal(pool: SandboxPool, command: str | list[str]) -> int:
 
 def term_of(here: str) -> str:
     """Return the TERM of this terminal, or a similar common one where images do not describe this one."""
-    known = re.fullmatch(r"(xterm|screen|tmux|rxvt|linux|vt\d+|ansi|dumb)(-\d*color|-unicode)?", here)
-    return here if known else "xterm-256color"
+    match = re.fullmatch(r"(xterm|screen|tmux|rxvt|linux|vt\d+|ansi|dumb)(-\d*color|-unicode)?", here)
+    return here if match else "xterm-256color"
 
 
-async def _attend(process: Process, size: tuple[int, int], modes: Modes) -> int:
+async def _attend(process: Process, size: tuple[int, int], modes: TerminalModes) -> int:
     """Carry keys, output and size until the program ends, or until the user ends the terminal (FAILED)."""
     code: int = exits.FAILED
     async with anyio.create_task_group() as tasks:
-        shown = anyio.Event()
-        tasks.start_soon(_show, process, shown, modes)
+        output_end = anyio.Event()
+        tasks.start_soon(_show, process, output_end, modes)
         tasks.start_soon(_sizes, process, size)
         tasks.start_soon(_keys, process, tasks.cancel_scope)
         code = (await process.wait()).exit_code
         # A background job may keep the terminal open for as long as it likes.
         with anyio.move_on_after(LAST_OUTPUT_S):
-            await shown.wait()
+            await output_end.wait()
         tasks.cancel_scope.cancel()
     return code
 
 
-async def _show(process: Process, shown: anyio.Event, modes: Modes) -> None:
+async def _show(process: Process, output_end: anyio.Event, modes: TerminalModes) -> None:
     async for data in process.stdout:
-        modes.see(data)
+        modes.feed(data)
         view = memoryview(data)
         with suppress(OSError):  # a window that was closed takes nothing; the keys tell of it
             while view:
                 view = view[os.write(sys.stdout.fileno(), view) :]
-    shown.set()
+    output_end.set()
 
 
-async def _keys(process: Process, whole: anyio.CancelScope) -> None:
+async def _keys(process: Process, cancel_scope: anyio.CancelScope) -> None:
     keys, typed = sys.stdin.fileno(), b"\r"
     while process.stdin is not None:
         await anyio.wait_readable(keys)
@@ -117,7 +117,7 @@ async def _keys(process: Process, whole: anyio.CancelScope) -> None:
             data = os.read(keys, 4096)
         typed = (typed + data)[-3:]
         if not data or typed in (b"\r" + DETACH, b"\n" + DETACH):
-            whole.cancel()
+            cancel_scope.cancel()
             return
         await process.stdin.send(data)
 
@@ -136,9 +136,9 @@ def _size() -> tuple[int, int]:
 
 
 @contextmanager
-def _raw(fd: int) -> Iterator[Modes]:
+def _raw(fd: int) -> Iterator[TerminalModes]:
     """Pass keys on as they are typed; afterwards the terminal is as it was, whatever was shown on it."""
-    before, modes = termios.tcgetattr(fd), Modes()
+    before, modes = termios.tcgetattr(fd), TerminalModes()
     tty.setraw(fd, termios.TCSANOW)
     try:
         yield modes

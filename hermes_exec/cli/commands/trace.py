@@ -45,9 +45,9 @@ def trace(
     from hermes_exec.tracing import read_trace
 
     record = read_trace(file)
-    found = [each for each in record.calls if each.total_s >= slower_s and each.sandbox.startswith(sandbox or "")]
+    calls = [each for each in record.calls if each.total_s >= slower_s and each.sandbox.startswith(sandbox or "")]
     if call is not None:
-        chosen = [each for each in found if each.id == call]
+        chosen = [each for each in calls if each.id == call]
         if len(chosen) != 1:
             sandboxes = ", ".join(sorted({str(_word(each.sandbox)) for each in chosen}))
             why = (
@@ -61,9 +61,9 @@ def trace(
         else:
             _show(chosen[0])
         raise typer.Exit(exits.OK)
-    found.sort(key=lambda each: each.total_s, reverse=True)
+    calls.sort(key=lambda each: each.total_s, reverse=True)
     if as_json:
-        emit_json([_facts(each) for each in found[:limit]])
+        emit_json([_facts(each) for each in calls[:limit]])
         raise typer.Exit(exits.OK)
     rows = [
         (
@@ -75,10 +75,10 @@ def trace(
             _word(each.error),
             each.why,
         )
-        for each in found[:limit]
+        for each in calls[:limit]
     ]
     columns = ("call", "sandbox", "slot", "method", "total ms", "queue", "wire", "exec", "error", "why")
-    table(columns, rows, title=f"calls: {len(found)}, frames: {record.frames}, events: {len(record.events)}")
+    table(columns, rows, title=f"calls: {len(calls)}, frames: {record.frames}, events: {len(record.events)}")
 
 
 def _word(text: object, most: int = 40) -> str | None:
@@ -129,16 +129,16 @@ def _show(call: Call) -> None:
         console.print(Text.assemble(f"{WORDS[name]:<7}{_ms(seconds):>9} ms  ", (bar, "cyan")))
         at += seconds
     console.print(Text(f"\n{call.frame_count} frames, {call.sent_bytes} bytes sent, {call.received_bytes} received"))
-    shown = call.frames
-    if len(shown) > SHOWN_FRAMES:
-        shown = (*shown[: SHOWN_FRAMES - 1], shown[-1])
+    frames = call.frames
+    if len(frames) > SHOWN_FRAMES:
+        frames = (*frames[: SHOWN_FRAMES - 1], frames[-1])
     rows = [
         (_ms(each.time - call.begun), each.direction, NAMES[each.type], each.channel or None, each.bytes)
-        for each in shown
+        for each in frames
     ]
     table(("ms", "", "frame", "channel", "bytes"), rows)
-    if len(shown) < call.frame_count:
-        console.print(Text(f"{call.frame_count - len(shown)} more before the last"))
+    if len(frames) < call.frame_count:
+        console.print(Text(f"{call.frame_count - len(frames)} more before the last"))
 
 
 def add_to(app: typer.Typer) -> None:

@@ -23,12 +23,12 @@ def report(error: ExecError | OSError) -> None:
     """Print an error: as JSON to stdout where `--json` was given and stdout has room, else as lines to stderr."""
     full = isinstance(error, OSError) and error.errno in exits.NO_ROOM
     if not full and "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
-        emit_json({"error": fields_of(error)})
+        emit_json({"error": error_fields(error)})
     else:
         say(f"{type(error).__name__}: {error}")
 
 
-def fields_of(error: ExecError | OSError) -> dict[str, object]:
+def error_fields(error: ExecError | OSError) -> dict[str, object]:
     """What JSON has of an error."""
     return {
         "kind": type(error).__name__,
@@ -52,20 +52,20 @@ def end_with(main: Callable[[], object]) -> None:
         main()
     except KeyboardInterrupt:
         _leave()
-    except SystemExit as ending:
-        if ending.code == exits.INTERRUPTED:
+    except SystemExit as stop:
+        if stop.code == exits.INTERRUPTED:
             _leave()
         raise
     except Exception as error:
         if exits.is_reader_gone(error):
             sys.stderr.close()
             sys.exit(exits.FAILED)
-        found = list(exits.errors_in(error))
-        if not found:
+        errors = list(exits.errors_in(error))
+        if not errors:
             raise
-        for each in {(type(each), str(each)): each for each in found}.values():
+        for each in {(type(each), str(each)): each for each in errors}.values():
             report(each)
-        sys.exit(max(map(exits.code_of, found)))
+        sys.exit(max(map(exits.code_of, errors)))
 
 
 def _leave() -> NoReturn:

@@ -42,16 +42,16 @@ def run_async(main: Callable[[], Awaitable[int]], *, notice: str | None = "endin
     signals = _Signals()
     signals.catch()
     try:
-        return anyio.run(_guarded, main, signals, notice)
+        return anyio.run(_run_until_signal, main, signals, notice)
     finally:
         if not signals.received:
             signals.restore()
 
 
-async def _guarded(main: Callable[[], Awaitable[int]], signals: _Signals, notice: str | None) -> int:
+async def _run_until_signal(main: Callable[[], Awaitable[int]], signals: _Signals, notice: str | None) -> int:
     code = exits.OK
     try:
-        with anyio.CancelScope() as scope, signals.calling(partial(_end, scope, signals, notice)):
+        with anyio.CancelScope() as scope, signals.call_on_signal(partial(_end, scope, signals, notice)):
             if not signals.received:
                 code = await main()
     except (Exception, SystemExit):
@@ -96,7 +96,7 @@ class _Signals:
         self._noted.put(False)
 
     @contextmanager
-    def calling(self, callback: Callable[[], object]) -> Iterator[None]:
+    def call_on_signal(self, callback: Callable[[], object]) -> Iterator[None]:
         """Call back in the running event loop after each signal, and at once where one came already."""
         loop = asyncio.get_running_loop()
         self._wake = partial(loop.call_soon_threadsafe, callback)

@@ -17,14 +17,14 @@ from hermes_exec.cli.kit.output import say
 from hermes_exec.cli.kit.pools import settings_of
 from hermes_exec.config import BackendConfig, backend_sections, read_config
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
-from hermes_exec.redact import errors_masked, secret_values
+from hermes_exec.redact import mask_raised_errors, secret_values
 
 T = TypeVar("T", SandboxInfo, ReapedSandbox)
 CLOSING_S = 5.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BackendSelection:
     """The backends that a command asks: `names`, those of the file first. `alone`: one that was asked for by itself."""
 
     names: list[str]
@@ -33,16 +33,16 @@ class Wanted:
 
 
 @dataclass
-class Answer(Generic[T]):
+class BackendAnswer(Generic[T]):
     """What one backend said, by the name that users know; or why it said nothing."""
 
     name: str
     in_file: bool
-    found: list[T] = field(default_factory=list)
+    sandboxes: list[T] = field(default_factory=list)
     error: ExecError | None = None
 
 
-def wanted_backends(backend: str | None, config: Path | None, options: list[str] | None) -> Wanted:
+def select_backends(backend: str | None, config: Path | None, options: list[str] | None) -> BackendSelection:
     """The one that is asked for, by itself or in a file; else all that the file names, and all that can be had here
     without options.
 
@@ -52,11 +52,11 @@ def wanted_backends(backend: str | None, config: Path | None, options: list[str]
     named = [] if backend is not None or config is None else list(backend_sections(read_config(config)))
     name = backend if backend is not None or named else settings_of(None, None, config, options).get("backend")
     if name is not None:
-        return Wanted([name], alone=True)
+        return BackendSelection([name], alone=True)
     if options:
         raise ConfigError("--option needs --backend, or a file that is about one backend")
     others = [each for each in backend_names() if each not in named and not needs_options(each) and has_client(each)]
-    return Wanted([*named, *others], frozenset(named))
+    return BackendSelection([*named, *others], frozenset(named))
 
 
 def backend_config(settings: Mapping[str, Any]) -> BackendConfig:
@@ -66,9 +66,9 @@ def backend_config(settings: Mapping[str, Any]) -> BackendConfig:
         ConfigError: one of them is wrong, or one that it needs is missing.
         BackendUnavailable: it is not installed.
     """
-    kind = config_type(str(settings["backend"]))
+    config_class = config_type(str(settings["backend"]))
     flat = {**(settings.get("backend_options") or {}), **settings}
-    return kind.of({key: value for key, value in flat.items() if key in kind.model_fields})
+    return config_class.of({key: value for key, value in flat.items() if key in config_class.model_fields})
 
 
 def needs_options(name: str) -> bool:
@@ -80,12 +80,12 @@ def needs_options(name: str) -> bool:
 
 
 async def ask_each(
-    wanted: Wanted,
+    wanted: BackendSelection,
     config: Path | None,
     options: list[str] | None,
     question: Callable[[Backend], Awaitable[list[T]]],
     time_limit_s: float,
-) -> list[Answer[T]]:
+) -> list[BackendAnswer[T]]:
     """Ask the backends all at once. One that cannot be had, or does not answer in time, is told and holds up no other,
     and so are hosts of a backend. What several backends know of (they may be of one engine) is found once.
 
@@ -98,7 +98,7 @@ async def ask_each(
 
     async def ask(name: str) -> list[T]:
         chosen = backend_config(settings_of(name, None, config, options))
-        with errors_masked(secret_values(chosen)):
+        with mask_raised_errors(secret_values(chosen)):
             backend = make_backend(chosen)
             try:
                 return await question(backend)
@@ -107,13 +107,13 @@ async def ask_each(
                     await backend.aclose()
 
     if wanted.alone:
-        return [Answer(name, False, await ask(name)) for name in wanted.names]
-    answers = [Answer[T](name, name in wanted.in_file) for name in wanted.names]
+        return [BackendAnswer(name, False, await ask(name)) for name in wanted.names]
+    answers = [BackendAnswer[T](name, name in wanted.in_file) for name in wanted.names]
 
-    async def fill(answer: Answer[T]) -> None:
+    async def fill(answer: BackendAnswer[T]) -> None:
         try:
             with anyio.fail_after(time_limit_s):
-                answer.found = await ask(answer.name)
+                answer.sandboxes = await ask(answer.name)
         except ExecError as error:
             answer.error = error
         except TimeoutError:
@@ -126,8 +126,8 @@ async def ask_each(
             tasks.start_soon(fill, answer)
     seen: set[tuple[str, str]] = set()
     for answer in answers:
-        answer.found = [one for one in answer.found if (one.backend, one.sandbox) not in seen]
-        seen |= {(one.backend, one.sandbox) for one in answer.found}
+        answer.sandboxes = [sandbox for sandbox in answer.sandboxes if (sandbox.backend, sandbox.sandbox) not in seen]
+        seen |= {(sandbox.backend, sandbox.sandbox) for sandbox in answer.sandboxes}
         if answer.error is not None and answer.in_file:
             say(f"{answer.name} is left out: {answer.error}")
     away = [answer.name for answer in answers if answer.error is not None and not answer.in_file]
@@ -136,7 +136,7 @@ async def ask_each(
     return answers
 
 
-def code_of_all(answers: list[Answer[T]]) -> int:
+def code_of_all(answers: list[BackendAnswer[T]]) -> int:
     """The exit code of a command over all of them: OK when one has answered."""
     codes = [exits.OK if answer.error is None else exits.code_of(answer.error) for answer in answers]
     return exits.OK if exits.OK in codes else max(codes, default=exits.OK)

@@ -11,22 +11,22 @@ _DIGITS, _LONGEST = 4, 32
 _PLAIN = b"\x1b[0m\x1b>"
 
 
-class Modes:
+class TerminalModes:
     """Reads the output of a program as it goes to the terminal."""
 
     def __init__(self) -> None:
         self._now: dict[int, bool] = {}
         self._rest = b""
 
-    def see(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Look at a piece of output; a sequence may go on in the next one."""
         data = self._rest + data
         end = 0
-        for found in _SWITCH.finditer(data):
-            end = found.end()
-            for mode in found[1].split(b";"):
+        for match in _SWITCH.finditer(data):
+            end = match.end()
+            for mode in match[1].split(b";"):
                 if 0 < len(mode) <= _DIGITS:
-                    self._now[int(mode)] = found[2] == b"h"
+                    self._now[int(mode)] = match[2] == b"h"
         begun = data.rfind(b"\x1b", max(end, len(data) - _LONGEST))
         self._rest = data[begun:] if begun >= 0 else b""
 

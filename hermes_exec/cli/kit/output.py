@@ -47,7 +47,7 @@ def emit_json(value: object) -> None:
     marks that turn the direction of text, and half of a character cannot be written at all.
     """
     text = json.dumps(value, default=_plain, ensure_ascii=not _writes_all(sys.stdout), indent=2)
-    sys.stdout.write("\n".join(map(_escaped, text.split("\n"))) + "\n")
+    sys.stdout.write("\n".join(map(_escape, text.split("\n"))) + "\n")
     sys.stdout.flush()
 
 
@@ -56,7 +56,7 @@ def _writes_all(stream: TextIO) -> bool:
     return stream.encoding.lower().replace("-", "").startswith("utf")
 
 
-def _escaped(line: str) -> str:
+def _escape(line: str) -> str:
     return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
@@ -81,15 +81,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(c if c in "\n\t" else _shown(c) for c in lines)
+    return "".join(c if c in "\n\t" else _make_visible(c) for c in lines)
 
 
 def one_line(text: str) -> str:
     """Return a name as a terminal may show it: `printable`, with line feeds and tabs shown too."""
-    return "".join(map(_shown, text))
+    return "".join(map(_make_visible, text))
 
 
-def _shown(char: str) -> str:
+def _make_visible(char: str) -> str:
     if char.isprintable():
         return char
     code = ord(char)
@@ -121,7 +121,7 @@ class LogFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-def shortened(sandbox: str) -> str:
+def shorten_id(sandbox: str) -> str:
     """The id of a sandbox, of a digest as much as engines need to know it by."""
     return sandbox[:20] if re.fullmatch("[0-9a-f]{64}", sandbox) else sandbox
 

@@ -105,8 +105,8 @@ def pool_of(settings: Mapping[str, Any], **more: Any) -> SandboxPool:
     from hermes_exec.cli.kit.pulling import PullDisplay
     from hermes_exec.pool.pool import SandboxPool
 
-    given = {name: value for name, value in more.items() if value is not None}
-    return SandboxPool.from_config(settings, **given, on_pull=PullDisplay())
+    arguments = {name: value for name, value in more.items() if value is not None}
+    return SandboxPool.from_config(settings, **arguments, on_pull=PullDisplay())
 
 
 def settings_of(
@@ -125,17 +125,17 @@ def settings_of(
         BackendUnavailable: the backend is not installed.
     """
     from hermes_exec.config import with_profile
-    from hermes_exec.pool.from_env import options_from
+    from hermes_exec.pool.from_env import read_options
 
-    given = parse_options(options) | ({} if image is None else {"image": image})
-    asked = given.pop("backend", None)
-    chosen = {"backend": backend or asked, "image": image, "config": config, "profile": profile}
+    own = parse_options(options) | ({} if image is None else {"image": image})
+    own_backend = own.pop("backend", None)
+    chosen = {"backend": backend or own_backend, "image": image, "config": config, "profile": profile}
     named = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     named |= {PREFIX + name.upper(): str(value) for name, value in chosen.items() if value is not None}
-    settings, profile = options_from(named, PREFIX)
+    settings, profile = read_options(named, PREFIX)
     if profile is not None:
         settings = with_profile(settings, profile)
-    return settings | given
+    return settings | own
 
 
 def parse_options(options: list[str] | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hermes_exec.errors import ExecError
 
 LONGEST_TEXT = 1 << 20
 WRONG = "answers something else than it was asked"
-Answer = TypeVar("Answer", bound="PoolAnswer")
+AnswerT = TypeVar("AnswerT", bound="PoolAnswer")
 
 
 class BadAnswer(ExecError):
@@ -97,15 +97,15 @@ class ViewEvent(PoolAnswer):
     bytes: Count = 0
 
 
-def read_answer(line: bytes | bytearray, kind: type[Answer]) -> Answer | Refusal:
+def read_answer(line: bytes | bytearray, kind: type[AnswerT]) -> AnswerT | Refusal:
     """Return what a line says.
 
     Raises:
         BadAnswer: It is no such answer.
     """
     try:
-        found = json.loads(line)
-        refused = isinstance(found, dict) and "error" in found
-        return (Refusal if refused else kind).model_validate(found)
+        answer = json.loads(line)
+        refused = isinstance(answer, dict) and "error" in answer
+        return (Refusal if refused else kind).model_validate(answer)
     except (ValueError, ValidationError, RecursionError):
         raise BadAnswer(f"the process that holds the slot {WRONG}") from None

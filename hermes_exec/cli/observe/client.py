@@ -18,7 +18,7 @@ from hermes_exec.cli.kit.output import one_line, say
 from hermes_exec.cli.observe.answers import (
     AcquiredSlot,
     AcquiredSlots,
-    Answer,
+    AnswerT,
     BadAnswer,
     Refusal,
     ViewEvent,
@@ -26,7 +26,7 @@ from hermes_exec.cli.observe.answers import (
 )
 from hermes_exec.errors import ExecError, SlotClosed
 from hermes_exec.pool.observe import SUFFIX, listens
-from hermes_exec.pool.private_directory import directory, is_private
+from hermes_exec.pool.private_directory import is_private, pool_directory
 
 ANSWER_S = 5.0
 LONGEST_LINE, LONGEST_LIST = 8 << 20, 1 << 20
@@ -35,14 +35,14 @@ POOLS_MOST = 64
 GONE = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead)
 
 
-class Driver:
+class PoolClient:
     """A connection to a pool that lends slots."""
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
         self._lines = BufferedByteReceiveStream(stream)
 
-    async def ask(self, do: str, kind: type[Answer], longest: int = LONGEST_LINE, **more: object) -> Answer:
+    async def ask(self, do: str, kind: type[AnswerT], longest: int = LONGEST_LINE, **more: object) -> AnswerT:
         """Ask something and return the answer.
 
         Raises:
@@ -56,7 +56,7 @@ class Driver:
         except TimeoutError:
             raise ExecError(f"the process that holds the slot does not answer within {ANSWER_S:g} s") from None
 
-    async def _ask(self, question: dict[str, object], kind: type[Answer], longest: int) -> Answer:
+    async def _ask(self, question: dict[str, object], kind: type[AnswerT], longest: int) -> AnswerT:
         try:
             await self._stream.send(json.dumps(question).encode() + b"\n")
         except GONE:
@@ -69,7 +69,7 @@ class Driver:
         while True:
             yield await self._answer(ViewEvent, LONGEST_LINE)
 
-    async def _answer(self, kind: type[Answer], longest: int) -> Answer:
+    async def _answer(self, kind: type[AnswerT], longest: int) -> AnswerT:
         try:
             line = await self._lines.receive_until(b"\n", longest)
         except anyio.DelimiterNotFound:
@@ -83,37 +83,39 @@ class Driver:
 
 
 @asynccontextmanager
-async def connect(path: Path) -> AsyncIterator[Driver]:
+async def connect(path: Path) -> AsyncIterator[PoolClient]:
     """Connect to the pool behind a socket. OSError when that is gone."""
     async with await anyio.connect_unix(path) as stream:
-        yield Driver(stream)
+        yield PoolClient(stream)
 
 
-def sockets() -> Iterator[Path]:
+def list_sockets() -> Iterator[Path]:
     """The sockets of pools that this user may look into; root may look into all, its own come first."""
     users = [os.geteuid()]
     if not users[0]:
-        names = directory().parent.glob(directory(0).name.removesuffix("0") + "*")
+        names = pool_directory().parent.glob(pool_directory(0).name.removesuffix("0") + "*")
         users = sorted({0, *(int(uid) for uid in (name.suffix[1:] for name in names) if uid.isdecimal())})
     for uid in users:
-        if is_private(directory(uid), uid):
-            found = sorted(islice((path for path in directory(uid).iterdir() if _is_socket(path, uid)), POOLS_MOST + 1))
-            if len(found) > POOLS_MOST:
-                say(f"{directory(uid)}: more than {POOLS_MOST} pools, of which the others are left out")
-            yield from found[:POOLS_MOST]
+        if is_private(pool_directory(uid), uid):
+            paths = sorted(
+                islice((path for path in pool_directory(uid).iterdir() if _is_socket(path, uid)), POOLS_MOST + 1)
+            )
+            if len(paths) > POOLS_MOST:
+                say(f"{pool_directory(uid)}: more than {POOLS_MOST} pools, of which the others are left out")
+            yield from paths[:POOLS_MOST]
 
 
 def _is_socket(path: Path, uid: int) -> bool:
     """Whether it is a user's own socket: a link of another user would lead root elsewhere."""
     try:
-        found = path.lstat()
+        facts = path.lstat()
     except OSError:
         return False
-    own = stat.S_ISSOCK(found.st_mode) and found.st_uid == uid
+    own = stat.S_ISSOCK(facts.st_mode) and facts.st_uid == uid
     return own and path.suffix == SUFFIX and not path.name.startswith(".")
 
 
-async def acquired_slots() -> list[tuple[Path, AcquiredSlot]]:
+async def list_slots() -> list[tuple[Path, AcquiredSlot]]:
     """The slots that pools on this host lend, each with the socket of its pool. A pool that is silent, or answers
     something else, is named on stderr and left out.
     """
@@ -123,14 +125,14 @@ async def acquired_slots() -> list[tuple[Path, AcquiredSlot]]:
         if not listens(path):
             return
         try:
-            async with connect(path) as driver:
-                answers[path] = await driver.ask("slots", AcquiredSlots, LONGEST_LIST)
+            async with connect(path) as client:
+                answers[path] = await client.ask("slots", AcquiredSlots, LONGEST_LIST)
         except (OSError, SlotClosed):
             return
         except ExecError as error:
             say(f"{one_line(str(path))} is left out: {error}")
 
-    paths = list(sockets())
+    paths = list(list_sockets())
     # All at once: those that are silent are waited for together.
     async with anyio.create_task_group() as tasks:
         for path in paths:

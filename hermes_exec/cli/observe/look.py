@@ -11,7 +11,7 @@ from pathlib import Path
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import one_line, printable, say, table
 from hermes_exec.cli.observe.answers import Processes, RunningProcess, ViewEvent
-from hermes_exec.cli.observe.client import Driver, acquired_slots, connect
+from hermes_exec.cli.observe.client import PoolClient, connect, list_slots
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError, SlotClosed
 
@@ -27,37 +27,37 @@ async def look(slot: str, words: Sequence[str]) -> int:
     path = await _find(slot)
     try:
         if words:
-            async with connect(path) as driver:
-                await _list_processes(driver, slot)
+            async with connect(path) as client:
+                await _list_processes(client, slot)
         else:
-            await _look_on(path, slot)
+            await _follow_until_closed(path, slot)
     except (FileNotFoundError, ConnectionRefusedError):
         raise SlotClosed("the process that held the slot is gone") from None
     return exits.OK
 
 
-async def _look_on(path: Path, slot: str) -> None:
+async def _follow_until_closed(path: Path, slot: str) -> None:
     try:
-        async with connect(path) as driver:
-            await _follow(driver, path, slot)
+        async with connect(path) as client:
+            await _follow(client, path, slot)
     except SlotClosed as closed:
         say(str(closed))
 
 
 async def _find(slot: str) -> Path:
-    lent: dict[str, Path] = {}
-    for path, facts in await acquired_slots():
-        lent.setdefault(facts.id, path)  # another user's pool takes no name of root's
-    if slot in lent:
-        return lent[slot]
-    if not lent:
+    slots: dict[str, Path] = {}
+    for path, facts in await list_slots():
+        slots.setdefault(facts.id, path)  # another user's pool takes no name of root's
+    if slot in slots:
+        return slots[slot]
+    if not slots:
         raise ConfigError(f"no slot {slot!r}: no process of yours on this host lends one now")
-    raise ConfigError(f"no slot {slot!r} is lent on this host; {nearest(slot, lent)}")
+    raise ConfigError(f"no slot {slot!r} is lent on this host; {nearest(slot, slots)}")
 
 
-async def _follow(driver: Driver, path: Path, slot: str) -> None:
+async def _follow(client: PoolClient, path: Path, slot: str) -> None:
     screen = Screen(raw=not sys.stdout.isatty())
-    async for event in driver.view(slot):
+    async for event in client.view(slot):
         if event.event == "viewing":
             async with connect(path) as other:
                 await _list_processes(other, slot)
@@ -77,22 +77,22 @@ class Screen:
 
     def __init__(self, *, raw: bool) -> None:
         self._raw = raw
-        self._speaker: object = None
+        self._source: object = None
         self._at_start = True
         self._decoders: dict[tuple[object, object], codecs.IncrementalDecoder] = {}
 
     def show(self, event: ViewEvent) -> bytes:
         """What an event adds."""
-        who = event.id
+        source = event.id
         match event.event:
             case "output":
-                return self._output(who, event.stream, event.data)
+                return self._output(source, event.stream, event.data)
             case "started":
-                return self._line(f"{who} $ {event.command}", who)
+                return self._line(f"{source} $ {event.command}", source)
             case "ended":
                 for stream in (1, 2):
-                    self._decoders.pop((who, stream), None)
-                return self._line(f"{who} ended with {event.exit_code}")
+                    self._decoders.pop((source, stream), None)
+                return self._line(f"{source} ended with {event.exit_code}")
             case "dropped":
                 return self._line(f"{event.bytes} bytes came too fast to be shown")
             case "reset" | "released" as end:
@@ -100,27 +100,27 @@ class Screen:
             case _:
                 return b""
 
-    def _output(self, who: object, stream: object, data: bytes) -> bytes:
-        head = b"" if who == self._speaker else self._line(f"{who}", who)
+    def _output(self, source: object, stream: object, data: bytes) -> bytes:
+        head = b"" if source == self._source else self._line(f"{source}", source)
         if not self._raw:
             new = codecs.getincrementaldecoder("utf-8")("replace")
-            data = printable(self._decoders.setdefault((who, stream), new).decode(data)).encode()
+            data = printable(self._decoders.setdefault((source, stream), new).decode(data)).encode()
         if data:
             self._at_start = data.endswith(b"\n")
         return head + data
 
-    def _line(self, text: str, who: object = None) -> bytes:
+    def _line(self, text: str, source: object = None) -> bytes:
         begin = "" if self._at_start else "\n"
-        self._speaker, self._at_start = who, True
+        self._source, self._at_start = source, True
         return f"{begin}==> {printable(text)}\n".encode("utf-8", "replace")
 
 
-async def _list_processes(driver: Driver, slot: str) -> None:
+async def _list_processes(client: PoolClient, slot: str) -> None:
     now = time.time()
-    found = (await driver.ask("processes", Processes, slot=slot)).processes
+    processes = (await client.ask("processes", Processes, slot=slot)).processes
     rows = [
         (p.pid, one_line(p.state), f"{now - p.started_at:.1f}", p.rss_bytes >> 10, p.request_id, _command(p))
-        for p in found
+        for p in processes
     ]
     table(("pid", "state", "age s", "rss KiB", "request", "command"), rows)
     sys.stdout.flush()

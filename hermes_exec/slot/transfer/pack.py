@@ -85,9 +85,9 @@ def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
     try:
         for directory, name in _walk(top, report):
             try:
-                with _named(os.path.join(top, name)):
-                    what = _look(directory, name)
-                _add(archive, what, name, links, report)
+                with _name_errors(os.path.join(top, name)):
+                    entry = _look(directory, name)
+                _add(archive, entry, name, links, report)
             except FileNotFoundError:
                 report.refuse(name, "was removed meanwhile")
             cast("_Members", archive).members.clear()
@@ -108,7 +108,7 @@ def _walk(top: str, report: _Report) -> Iterator[tuple[int, str]]:
     while pending:
         parts = pending.pop()
         try:
-            with _named(os.path.join(top, *parts)):
+            with _name_errors(os.path.join(top, *parts)):
                 directory = _open_directory(top, parts)
         except OSError as error:
             if not parts or error.errno not in NO_DIRECTORY:
@@ -145,7 +145,7 @@ def _is_directory(directory: int, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
+def _name_errors(path: str) -> Iterator[None]:
     """Puts this path into the OSErrors that are raised inside."""
     try:
         yield
@@ -155,7 +155,7 @@ def _named(path: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, path) from error
 
 
-class _Found(NamedTuple):
+class _Entry(NamedTuple):
     """What is at a name; ``file`` is open where it is a regular file, ``link`` is where a link leads."""
 
     facts: os.stat_result
@@ -163,39 +163,39 @@ class _Found(NamedTuple):
     link: str = ""
 
 
-def _look(directory: int, name: str) -> _Found | None:
+def _look(directory: int, name: str) -> _Entry | None:
     """What is there; None for what was replaced while it was looked at."""
     base = name.rpartition("/")[2]
     facts = os.stat(base, dir_fd=directory, follow_symlinks=False)
     if stat.S_ISLNK(facts.st_mode):
         try:
-            return _Found(facts, link=os.readlink(base, dir_fd=directory))
+            return _Entry(facts, link=os.readlink(base, dir_fd=directory))
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return None
             raise
     if not stat.S_ISREG(facts.st_mode):
-        return _Found(facts)
+        return _Entry(facts)
     try:
         file = open_regular(base, directory=directory)
     except NotRegular:
         return None
-    return _Found(os.fstat(file.fileno()), file)
+    return _Entry(os.fstat(file.fileno()), file)
 
 
-def _add(archive: tarfile.TarFile, found: _Found | None, name: str, links: _Links, report: _Report) -> None:
-    if found is None:
+def _add(archive: tarfile.TarFile, entry: _Entry | None, name: str, links: _Links, report: _Report) -> None:
+    if entry is None:
         report.refuse(name, "was replaced while it was read")
-    elif found.file is not None:
-        with found.file:
-            _add_file(archive, found.file, found.facts, name, links, report)
-    elif stat.S_ISDIR(found.facts.st_mode):
-        member = _member(name, found.facts)
+    elif entry.file is not None:
+        with entry.file:
+            _add_file(archive, entry.file, entry.facts, name, links, report)
+    elif stat.S_ISDIR(entry.facts.st_mode):
+        member = _member(name, entry.facts)
         member.type = tarfile.DIRTYPE
         archive.addfile(member)
-    elif stat.S_ISLNK(found.facts.st_mode):
-        member = _member(name, found.facts)
-        member.type, member.linkname = tarfile.SYMTYPE, found.link
+    elif stat.S_ISLNK(entry.facts.st_mode):
+        member = _member(name, entry.facts)
+        member.type, member.linkname = tarfile.SYMTYPE, entry.link
         archive.addfile(member)
         report.files += 1
     else:

@@ -26,7 +26,7 @@ class Archive(Protocol):
     offset: int
 
 
-class Member(tarfile.TarInfo):
+class BoundedTarInfo(tarfile.TarInfo):
     """Reads a header in bounded memory and time. tarfile bounds neither for extended ones (pax, sparse): it keeps
     global records for ever, and finds fields with regular expressions that take quadratic time.
     """
@@ -42,34 +42,34 @@ class Member(tarfile.TarInfo):
         if self.type not in EXTENDED:
             return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
         source = cast("Archive", archive)
-        said = source.fileobj.read(-(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)[: self.size]
-        found = self._following(archive)
+        data = source.fileobj.read(-(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)[: self.size]
+        member = self._next_member(archive)
         if self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
-            text = said.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+            text = data.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
             if self.type == tarfile.GNUTYPE_LONGLINK:
-                found.linkname = text
+                member.linkname = text
             else:
-                found.name = text.rstrip("/") if found.isdir() else text
+                member.name = text.rstrip("/") if member.isdir() else text
         elif self.type != tarfile.XGLTYPE:
-            _extend(found, said)
-            if found.isreg() or found.type not in tarfile.SUPPORTED_TYPES:
-                source.offset = found.offset_data + -(-found.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-        return found
+            _apply_records(member, data)
+            if member.isreg() or member.type not in tarfile.SUPPORTED_TYPES:
+                source.offset = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        return member
 
-    def _following(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+    def _next_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         """The header that this one is about."""
         if self.ahead >= MAX_AHEAD:
             raise tarfile.ReadError("headers about headers without end")
         try:
             block = cast("Archive", archive).fileobj.read(tarfile.BLOCKSIZE)
-            found = type(self).frombuf(block, archive.encoding, archive.errors)
-            found.offset, found.ahead = self.offset, self.ahead + 1
-            return found._proc_member(archive)
+            member = type(self).frombuf(block, archive.encoding, archive.errors)
+            member.offset, member.ahead = self.offset, self.ahead + 1
+            return member._proc_member(archive)
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"a header without what it is about: {error}") from error
 
 
-def _extend(member: tarfile.TarInfo, records: bytes) -> None:
+def _apply_records(member: tarfile.TarInfo, records: bytes) -> None:
     """Take over what the records of a pax header say: `length key=value newline` each, and the length counts itself."""
     at = 0
     while at < len(records):

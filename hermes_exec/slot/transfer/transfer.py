@@ -34,22 +34,22 @@ CLOCK_S = 1.0
 
 
 @contextlib.asynccontextmanager
-async def moving(scope: SlotScope, method: str, params: dict[str, Any], path: str) -> AsyncIterator[Moving]:
+async def open_transfer(scope: SlotScope, method: str, params: dict[str, Any], path: str) -> AsyncIterator[Transfer]:
     """A conversation that moves data, and fails when it does not move for too long."""
     with scope.cancel_scope(anyio.current_time() + STALL_S) as cancel_scope:
         async with scope.conversation(method, params, window=WINDOW_BYTES, path=path) as conversation:
-            yield Moving(conversation, cancel_scope)
+            yield Transfer(conversation, cancel_scope)
     if cancel_scope.cancelled_caught:
         raise TimeoutError(f"{path}: nothing moved for {STALL_S:g} s")
 
 
-class Moving:
+class Transfer:
     """The data of one such conversation. Each piece that gets through resets the clock."""
 
     def __init__(self, conversation: Conversation, cancel_scope: anyio.CancelScope) -> None:
         self.conversation, self._cancel_scope = conversation, cancel_scope
 
-    def moved(self) -> None:
+    def restart_clock(self) -> None:
         """Start the clock anew."""
         deadline = anyio.current_time() + STALL_S
         if deadline - self._cancel_scope.deadline > CLOCK_S:
@@ -60,7 +60,7 @@ class Moving:
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
             await self.conversation.send(view[start : start + PIECE_BYTES])
-            self.moved()
+            self.restart_clock()
 
     async def finish(self) -> dict[str, Any]:
         """Say that everything was sent, and wait for the answer."""
@@ -78,7 +78,7 @@ class Moving:
             if type(item) is Data and item.data:
                 pieces.append(item.data)
                 size += len(item.data)
-        self.moved()
+        self.restart_clock()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -90,82 +90,82 @@ async def upload(scope: SlotScope, local: str, remote: WireBytes, path: str) -> 
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "neither a file nor a directory", local)
     params = {"path": remote, "mode": facts.st_mode & PERMISSIONS, "parents": True, "append": False}
-    async with moving(scope, "file.write", params, path) as move, await _opened(local) as file:
+    async with open_transfer(scope, "file.write", params, path) as transfer, await _open(local) as file:
         while piece := await file.read(BATCH_BYTES):
-            await move.send(piece)
-        answer = await move.finish()
+            await transfer.send(piece)
+        answer = await transfer.finish()
         return TreeCopied(1, integer(answer, "written"))
     raise AssertionError("unreachable")
 
 
-async def _opened(local: str) -> anyio.AsyncFile[bytes]:
+async def _open(local: str) -> anyio.AsyncFile[bytes]:
     return anyio.wrap_file(await to_thread.run_sync(partial(open_regular, local, follow=True)))
 
 
 async def _upload_tree(scope: SlotScope, local: str, remote: WireBytes, path: str) -> TreeCopied:
-    async with moving(scope, "file.put_tree", {"path": remote}, path) as move:
+    async with open_transfer(scope, "file.put_tree", {"path": remote}, path) as transfer:
 
         def send(piece: bytes) -> None:
             # A cancel that comes between two of these calls is delivered to none of them.
             from_thread.check_cancelled()
-            from_thread.run(_send_unless_answered, move, piece)
+            from_thread.run(_send_unless_answered, transfer, piece)
 
         packed = await to_thread.run_sync(_pack, local, send)
-        answer = await move.finish()
+        answer = await transfer.finish()
         refused = (*packed.refused, *texts(answer, "refused"))
         return TreeCopied(integer(answer, "files"), integer(answer, "bytes"), refused)
     raise AssertionError("unreachable")
 
 
-class _AnsweredEarly(Exception):
+class _EarlyAnswer(Exception):
     """The sandbox has answered before everything was sent: its answer says why."""
 
 
-async def _send_unless_answered(move: Moving, piece: bytes) -> None:
-    if move.conversation.finished:
-        raise _AnsweredEarly
-    await move.send(piece)
+async def _send_unless_answered(transfer: Transfer, piece: bytes) -> None:
+    if transfer.conversation.finished:
+        raise _EarlyAnswer
+    await transfer.send(piece)
 
 
 def _pack(local: str, send: Callable[[bytes], None]) -> TreeCopied:
     try:
         return pack(local, send)
-    except _AnsweredEarly:
+    except _EarlyAnswer:
         return TreeCopied(0, 0)
 
 
 async def download(scope: SlotScope, remote: WireBytes, path: str, local: str, limit: int | None = None) -> TreeCopied:
     """Copy a file or directory of the slot to this host."""
     facts = await scope.call("file.stat", {"path": remote, "follow": True}, timeout_s=STALL_S, path=path)
-    within = _Within(limit, path)
+    limit_check = _SizeLimit(limit, path)
     if facts.get("type") == "dir":
-        return await _download_tree(scope, remote, path, local, within)
-    return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS, within)
+        return await _download_tree(scope, remote, path, local, limit_check)
+    return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS, limit_check)
 
 
 async def save(scope: SlotScope, remote: WireBytes, path: str, archive: BinaryIO, limit: int | None) -> TreeCopied:
     """Write a file or directory of the slot into the archive, as the tar stream that it comes as."""
-    within = _Within(limit, path)
-    async with moving(scope, "file.get_tree", {"path": remote}, path) as move:
-        while piece := within.add(await move.receive()):
+    limit_check = _SizeLimit(limit, path)
+    async with open_transfer(scope, "file.get_tree", {"path": remote}, path) as transfer:
+        while piece := limit_check.add(await transfer.receive()):
             await to_thread.run_sync(archive.write, piece)
         await to_thread.run_sync(archive.flush)
-        answer = await move.conversation.response()
+        answer = await transfer.conversation.response()
         return TreeCopied(integer(answer, "files"), integer(answer, "bytes"), texts(answer, "skipped"))
     raise AssertionError("unreachable")
 
 
 async def restore(scope: SlotScope, archive: BinaryIO, remote: WireBytes, path: str) -> TreeCopied:
     """Unpack such a stream in the slot, every link as it was."""
-    async with moving(scope, "file.put_tree", {"path": remote, "any_link": True}, path) as move:
-        while not move.conversation.finished and (piece := await to_thread.run_sync(archive.read, BATCH_BYTES)):
-            await move.send(piece)
-        answer = await move.finish()
+    async with open_transfer(scope, "file.put_tree", {"path": remote, "any_link": True}, path) as transfer:
+        while not transfer.conversation.finished and (piece := await to_thread.run_sync(archive.read, BATCH_BYTES)):
+            await transfer.send(piece)
+        answer = await transfer.finish()
         return TreeCopied(integer(answer, "files"), integer(answer, "bytes"), texts(answer, "refused"))
     raise AssertionError("unreachable")
 
 
-class _Within:
+class _SizeLimit:
     """Counts what comes, and refuses more than a limit."""
 
     def __init__(self, limit: int | None, path: str) -> None:
@@ -180,25 +180,25 @@ class _Within:
 
 
 async def _download_file(
-    scope: SlotScope, remote: WireBytes, path: str, local: str, mode: int, within: _Within
+    scope: SlotScope, remote: WireBytes, path: str, local: str, mode: int, limit_check: _SizeLimit
 ) -> TreeCopied:
     await to_thread.run_sync(_check_target, local)
     temporary = os.path.join(os.path.dirname(local) or ".", f".{secrets.token_hex(8)}.part")
     try:
-        async with moving(scope, "file.read", {"path": remote, "offset": 0}, path) as move:
+        async with open_transfer(scope, "file.read", {"path": remote, "offset": 0}, path) as transfer:
             await to_thread.run_sync(partial(os.makedirs, os.path.dirname(temporary), exist_ok=True))
             async with await anyio.open_file(temporary, "xb") as file:
-                while piece := within.add(await move.receive()):
+                while piece := limit_check.add(await transfer.receive()):
                     await to_thread.run_sync(write, file.wrapped, piece)
-                await file.truncate(within.size)
-                answer = move.conversation.result()
-        if integer(answer, "read") != within.size:
-            raise ProtocolError(f"the sandbox sent {within.size} bytes of {path} and said otherwise")
+                await file.truncate(limit_check.size)
+                answer = transfer.conversation.result()
+        if integer(answer, "read") != limit_check.size:
+            raise ProtocolError(f"the sandbox sent {limit_check.size} bytes of {path} and said otherwise")
         await to_thread.run_sync(_put_in_place, temporary, local, mode)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-    return TreeCopied(1, within.size)
+    return TreeCopied(1, limit_check.size)
 
 
 def _check_target(local: str) -> None:
@@ -214,20 +214,22 @@ def _put_in_place(temporary: str, local: str, mode: int) -> None:
     os.replace(temporary, local)
 
 
-async def _download_tree(scope: SlotScope, remote: WireBytes, path: str, local: str, within: _Within) -> TreeCopied:
-    async with moving(scope, "file.get_tree", {"path": remote}, path) as move:
+async def _download_tree(
+    scope: SlotScope, remote: WireBytes, path: str, local: str, limit_check: _SizeLimit
+) -> TreeCopied:
+    async with open_transfer(scope, "file.get_tree", {"path": remote}, path) as transfer:
 
         def receive() -> bytes:
             from_thread.check_cancelled()
-            return within.add(from_thread.run(move.receive))
+            return limit_check.add(from_thread.run(transfer.receive))
 
         try:
             unpacked = await to_thread.run_sync(unpack, local, receive)
         except tarfile.TarError as error:
-            if move.conversation.answered:
-                move.conversation.result()  # an error of the sandbox may have cut it off
+            if transfer.conversation.answered:
+                transfer.conversation.result()  # an error of the sandbox may have cut it off
             raise ProtocolError(f"the sandbox sent no tar stream for {path}: {error}") from error
-        answer = await move.conversation.response()
+        answer = await transfer.conversation.response()
         refused = (*unpacked.refused, *texts(answer, "skipped"))
         return TreeCopied(unpacked.files, unpacked.bytes, refused)
     raise AssertionError("unreachable")

@@ -18,7 +18,7 @@ from typing import IO, cast
 
 from hermes_exec.results import TreeCopied
 from hermes_exec.slot.transfer.pack import DIRECTORY, NO_DIRECTORY, PIECE_BYTES
-from hermes_exec.slot.transfer.tar_headers import Archive, Member
+from hermes_exec.slot.transfer.tar_headers import Archive, BoundedTarInfo
 
 BUFFER_BYTES = 1 << 15
 """What tarfile keeps of the stream; it copies all of it for each header."""
@@ -40,7 +40,7 @@ def write(file: IO[bytes], piece: bytes) -> None:
         file.write(piece)
 
 
-class _Refused(Exception):
+class _RefusedEntry(Exception):
     """One entry is not written; the others are."""
 
 
@@ -71,30 +71,30 @@ class _Unpacker:
     bytes: int = 0
     refused: list[str] = field(default_factory=list)
     directories: dict[str, tuple[int, float]] = field(default_factory=dict)
-    locked: dict[str, int] = field(default_factory=dict)
+    original_modes: dict[str, int] = field(default_factory=dict)
     """Original modes of existing directories that did not let their owner in."""
-    kept: tuple[list[str], int] | None = None
+    parent: tuple[list[str], int] | None = None
     """The directory of the previous entry, and a descriptor of it."""
 
     def close(self) -> None:
-        if self.kept is not None:
-            os.close(self.kept[1])
-            self.kept = None
+        if self.parent is not None:
+            os.close(self.parent[1])
+            self.parent = None
 
-    def holder(self, parts: list[str]) -> int:
+    def open_parent(self, parts: list[str]) -> int:
         """A descriptor of the directory that an entry goes into; it is kept for the next entry."""
-        if self.kept is None or self.kept[0] != parts:
+        if self.parent is None or self.parent[0] != parts:
             self.close()
-            with self.inside(parts) as directory:
-                self.kept = parts, os.dup(directory)
-        return self.kept[1]
+            with self.open_directory(parts) as directory:
+                self.parent = parts, os.dup(directory)
+        return self.parent[1]
 
     def refuse(self, name: str, why: object) -> None:
         if len(self.refused) < MAX_REPORTED:
             self.refused.append(f"{name[:MAX_SHOWN]}: {str(why)[:MAX_SHOWN]}")
 
     @contextlib.contextmanager
-    def inside(self, parts: list[str], *, make: bool = True) -> Iterator[int]:
+    def open_directory(self, parts: list[str], *, make: bool = True) -> Iterator[int]:
         """A descriptor of a directory below the top; missing ones are made."""
         descriptor = os.dup(self.top)
         try:
@@ -107,7 +107,7 @@ class _Unpacker:
                 except OSError as error:
                     if error.errno not in NO_DIRECTORY:
                         raise
-                    raise _Refused(f"{part!r} on the way is no directory") from error
+                    raise _RefusedEntry(f"{part!r} on the way is no directory") from error
                 os.close(descriptor)
                 descriptor = deeper
             yield descriptor
@@ -117,11 +117,11 @@ class _Unpacker:
     def entry(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         parts = _parts(member.name)
         if not parts and not member.isdir():
-            raise _Refused("no name")
+            raise _RefusedEntry("no name")
         if member.isdir():
             self.directory(parts, member)
             return
-        directory = self.holder(parts[:-1])
+        directory = self.open_parent(parts[:-1])
         if member.issym():
             self.symlink(directory, parts, member.linkname)
         elif member.islnk():
@@ -129,31 +129,34 @@ class _Unpacker:
         elif member.isreg() and not member.issparse():
             self.file(directory, parts[-1], archive, member)
         else:
-            raise _Refused("neither a file, nor a directory, nor a link")
+            raise _RefusedEntry("neither a file, nor a directory, nor a link")
         self.files += 1
 
     def directory(self, parts: list[str], member: tarfile.TarInfo) -> None:
         """Make a directory, or give the owner of an existing one access to its entries until it gets its final mode."""
         name = "/".join(parts)
-        with self.inside(parts) as directory:
+        with self.open_directory(parts) as directory:
             mode = stat.S_IMODE(os.fstat(directory).st_mode)
             if mode & stat.S_IRWXU != stat.S_IRWXU:
                 with contextlib.suppress(PermissionError):
                     os.fchmod(directory, mode | stat.S_IRWXU)
-                    self.locked.setdefault(name, mode)
+                    self.original_modes.setdefault(name, mode)
         self.directories[name] = (member.mode & PERMISSIONS, _time(member))
 
-    def lock(self) -> None:
+    def restore_modes(self) -> None:
         """Restore the modes of existing directories after a stream that ended early."""
-        for name in sorted(self.locked, key=_depth, reverse=True):
-            with contextlib.suppress(_Refused, OSError), self.inside(_parts(name), make=False) as directory:
-                os.fchmod(directory, self.locked[name])
+        for name in sorted(self.original_modes, key=_depth, reverse=True):
+            with (
+                contextlib.suppress(_RefusedEntry, OSError),
+                self.open_directory(_parts(name), make=False) as directory,
+            ):
+                os.fchmod(directory, self.original_modes[name])
 
     def file(self, directory: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         source = archive.extractfile(member)
         if source is None:
-            raise _Refused("no content")
-        with _replacing(directory, name) as temporary:
+            raise _RefusedEntry("no content")
+        with _replace(directory, name) as temporary:
             target = os.open(temporary, NEW_FILE, 0o600, dir_fd=directory)
             with open(target, "wb", buffering=0) as file:
                 size = 0
@@ -174,28 +177,28 @@ class _Unpacker:
         while ups < len(words) and words[ups] == "..":
             ups += 1
         if target.startswith("/") or not target or "\0" in target or ups > len(parts) - 1 or ".." in words[ups:]:
-            raise _Refused(f"a link to {target!r}, which may lead out of the destination")
-        with _replacing(directory, parts[-1]) as temporary:
+            raise _RefusedEntry(f"a link to {target!r}, which may lead out of the destination")
+        with _replace(directory, parts[-1]) as temporary:
             os.symlink(target, temporary, dir_fd=directory)
 
     def hardlink(self, directory: int, parts: list[str], target: str) -> None:
         other = _parts(target)
         if not other:
-            raise _Refused("a link to nothing")
-        with self.inside(other[:-1], make=False) as source, _replacing(directory, parts[-1]) as temporary:
+            raise _RefusedEntry("a link to nothing")
+        with self.open_directory(other[:-1], make=False) as source, _replace(directory, parts[-1]) as temporary:
             try:
                 facts = os.stat(other[-1], dir_fd=source, follow_symlinks=False)
                 if not stat.S_ISREG(facts.st_mode):
-                    raise _Refused("a hard link to what is no file")
+                    raise _RefusedEntry("a hard link to what is no file")
                 os.link(other[-1], temporary, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError as error:
-                raise _Refused("a hard link to what is not there") from error
+                raise _RefusedEntry("a hard link to what is not there") from error
 
     def finish(self) -> None:
         """Give directories their modes and times when everything in them is written, the deepest first."""
         for name in sorted(self.directories, key=_depth, reverse=True):
             mode, mtime = self.directories[name]
-            with contextlib.suppress(_Refused), self.inside(_parts(name), make=False) as directory:
+            with contextlib.suppress(_RefusedEntry), self.open_directory(_parts(name), make=False) as directory:
                 os.fchmod(directory, mode)
                 os.utime(directory, (mtime, mtime))
 
@@ -210,16 +213,16 @@ def _time(member: tarfile.TarInfo) -> float:
 
 
 @contextlib.contextmanager
-def _replacing(directory: int, name: str) -> Iterator[str]:
+def _replace(directory: int, name: str) -> Iterator[str]:
     """A temporary name that becomes `name` when the block succeeds, and is gone when it does not."""
     temporary = f".{secrets.token_hex(8)}.part"
     try:
         yield temporary
         if is_special(name, directory):
-            raise _Refused("a device, FIFO or socket is in its place")
+            raise _RefusedEntry("a device, FIFO or socket is in its place")
         os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except IsADirectoryError as error:
-        raise _Refused("a directory is in its place") from error
+        raise _RefusedEntry("a directory is in its place") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=directory)  # a link that takes the place of the same file's is still there, too
@@ -230,20 +233,20 @@ def is_special(path: str, directory: int | None = None) -> bool:
     replace.
     """
     try:
-        kind = os.stat(path, dir_fd=directory, follow_symlinks=False).st_mode
+        mode = os.stat(path, dir_fd=directory, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return False
-    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISLNK(kind))
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
 
 def _parts(name: str) -> list[str]:
     if name.startswith("/") or "\0" in name:
-        raise _Refused("an absolute name")
+        raise _RefusedEntry("an absolute name")
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise _Refused("a name that leads out of the destination")
+        raise _RefusedEntry("a name that leads out of the destination")
     if len(parts) > MAX_DEPTH:
-        raise _Refused("too deep")
+        raise _RefusedEntry("too deep")
     return parts
 
 
@@ -263,12 +266,16 @@ def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
     try:
         source = _Source(receive)
         with tarfile.open(
-            fileobj=cast("IO[bytes]", source), mode="r|", bufsize=BUFFER_BYTES, tarinfo=Member, errors="surrogateescape"
+            fileobj=cast("IO[bytes]", source),
+            mode="r|",
+            bufsize=BUFFER_BYTES,
+            tarinfo=BoundedTarInfo,
+            errors="surrogateescape",
         ) as archive:
             while (member := archive.next()) is not None:
                 try:
                     unpacker.entry(archive, member)
-                except _Refused as why:
+                except _RefusedEntry as why:
                     unpacker.refuse(member.name, why)
                 cast("Archive", archive).members.clear()
         unpacker.finish()
@@ -276,7 +283,7 @@ def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
             pass
         return TreeCopied(unpacker.files, unpacker.bytes, tuple(unpacker.refused))
     except BaseException:
-        unpacker.lock()
+        unpacker.restore_modes()
         raise
     finally:
         unpacker.close()

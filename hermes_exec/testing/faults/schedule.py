@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hermes_exec.checks import checked_timeout
+from hermes_exec.checks import validate_timeout
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
@@ -67,7 +67,7 @@ class Faults:
         for kind in self.kinds:
             if kind not in known:
                 raise ConfigError(f"there is no fault {kind!r}; {nearest(str(kind), known)}")
-        if checked_timeout(sandbox_mean_s, "sandbox_mean_s") is None:
+        if validate_timeout(sandbox_mean_s, "sandbox_mean_s") is None:
             raise ConfigError("sandbox_mean_s must be a number of seconds, not None")
         self.sandbox_mean_s = sandbox_mean_s
         self.log: list[Injected] = []

@@ -14,7 +14,7 @@ from typing import overload
 import anyio
 import anyio.to_thread
 
-from hermes_exec.checks import checked_timeout
+from hermes_exec.checks import validate_timeout
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome, to_json
@@ -105,7 +105,7 @@ def tool(
     Raises:
         ConfigError: If no schema can be derived from the signature.
     """
-    limit_s = checked_timeout(timeout_s)
+    limit_s = validate_timeout(timeout_s)
 
     def declare(decorated: Callable[..., object]) -> HostTool:
         schema = dict(parameters) if parameters is not None else _parameters_schema(decorated)

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.slot.command import checked_path
+from hermes_exec.slot.command import validate_path
 from hermes_exec.slot.network import Connection
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.code import output, stubs
@@ -178,6 +178,6 @@ def _image_paths(images: object) -> list[str]:
     for path in images if isinstance(images, list) else ():
         if isinstance(path, str):
             with suppress(ConfigError, OSError):
-                checked_path(path, "path")
+                validate_path(path, "path")
                 paths.append(path)
     return paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes_exec._lazy import lazily
+from hermes_exec._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hermes_atropos.config import SandboxEnvConfig
@@ -26,4 +26,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, __all__, where=("errors", "spec", "context", "evaluation", "config", "env"))
+    __getattr__, __dir__ = lazy_attributes(
+        __name__, __all__, where=("errors", "spec", "context", "evaluation", "config", "env")
+    )

@@ -392,7 +392,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             done.append(EvaluatedItem.of(name, None if category is None else category(item), result))
             if samples is not None:
                 messages = [] if result.episode is None else result.episode.messages
-                samples.write(self.pool.masked({**asdict(done[-1]), "messages": messages}))
+                samples.write(self.pool.mask({**asdict(done[-1]), "messages": messages}))
             if self.scheduler.on_item is not None:
                 self.scheduler.on_item(done[-1], len(done), total)
 
@@ -446,5 +446,5 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log the metrics of atroposlib and of `RolloutTally`."""
-        own = self.pool.masked(self.scheduler.tally.read(self.pool.stats()))
+        own = self.pool.mask(self.scheduler.tally.read(self.pool.stats()))
         await super().wandb_log({**own, **(wandb_metrics or {})})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes_agent import RolloutResult
 from hermes_exec import ConfigError
 from hermes_exec.file_lock import lock_file
-from hermes_exec.private_files import make_directory, private
+from hermes_exec.private_files import make_directory, open_private
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,7 +71,7 @@ class SampleFile:
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
         make_directory(path.parent)
-        self._lock = open(path.with_name(f"{path.name}.lock"), "a", opener=private)  # noqa: SIM115 - kept open
+        self._lock = open(path.with_name(f"{path.name}.lock"), "a", opener=open_private)  # noqa: SIM115 - kept open
         if not lock_file(self._lock):
             self._lock.close()
             raise ConfigError(f"another evaluation writes to {path}: use another directory")
@@ -80,10 +80,10 @@ class SampleFile:
         }
         self.earlier = [item for item, _ in kept.values()]
         aside = path.with_name(f"{path.name}.new")
-        with open(aside, "w", encoding="utf-8", opener=private) as file:
+        with open(aside, "w", encoding="utf-8", opener=open_private) as file:
             file.writelines(f"{line}\n" for _, line in kept.values())
         aside.replace(path)
-        self._file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115 - kept open
+        self._file = open(path, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 - kept open
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append an item: an `EvaluatedItem` as a dict, with its `messages`."""

@@ -126,7 +126,7 @@ class RolloutScheduler(Generic[ItemT]):
             self.on_group(group.done)
         phase = 1 if self.kind == "openai" else 2
         scored_group = make_scored_data(group.done, self._env.config.sampling_parameters, phase=phase)
-        scored_group["messages"] = self._env.pool.masked(scored_group["messages"])
+        scored_group["messages"] = self._env.pool.mask(scored_group["messages"])
         return scored_group
 
     def finish_if_idle(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.errors import ConfigError
-from hermes_exec.private_files import keep_private, make_directory
+from hermes_exec.private_files import make_directory, restrict_to_owner
 
 if TYPE_CHECKING:
     from hermes_atropos.config import SandboxEnvConfig
@@ -31,12 +31,12 @@ def make_directories(config: SandboxEnvConfig) -> None:
 def keep_groups_private(config: SandboxEnvConfig) -> None:
     """Make the file of groups, which atroposlib has just created, private to its owner."""
     if config.data_path_to_save_groups:
-        keep_private(config.data_path_to_save_groups)
+        restrict_to_owner(config.data_path_to_save_groups)
 
 
 def keep_metrics_private(config: SandboxEnvConfig) -> None:
     """Make the metrics file of an evaluation private to its owner."""
-    keep_private(Path(config.data_dir_to_save_evals) / METRICS)
+    restrict_to_owner(Path(config.data_dir_to_save_evals) / METRICS)
 
 
 def close_groups(writer: Any, config: SandboxEnvConfig) -> None:  # noqa: ANN401 - jsonlines has no types

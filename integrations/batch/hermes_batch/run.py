@@ -400,7 +400,7 @@ class _Invocation:
             backend=str(getattr(config.backend, "name", config.backend)),
             image=task.container_image or config.image or "",
             attempts=attempts,
-            mask=self._pool.masked,
+            mask=self._pool.mask,
         )
 
     def _write_settings(self) -> None:

@@ -12,7 +12,7 @@ from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_exec import ConfigError, ExecError, PoolConfig, config_type
 from hermes_exec.config import secret_fields
-from hermes_exec.private_files import private
+from hermes_exec.private_files import open_private
 
 SETTINGS = "run.json"
 _SEPARATE_FIELDS = frozenset({"out", "overwrite", "api_key", "dataset", "backend_options"})
@@ -38,7 +38,7 @@ def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: 
     }
     aside = config.out / f".{SETTINGS}.new"
     with explain_write_errors(config.out):
-        with open(aside, "w", encoding="utf-8", opener=private) as file:
+        with open(aside, "w", encoding="utf-8", opener=open_private) as file:
             file.write(json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
         aside.replace(config.out / SETTINGS)
 

@@ -18,7 +18,7 @@ from hermes_batch.record import Record
 from hermes_batch.settings import explain_write_errors
 from hermes_exec.errors import ConfigError
 from hermes_exec.file_lock import lock_file
-from hermes_exec.private_files import make_directory, private
+from hermes_exec.private_files import make_directory, open_private
 
 TRAJECTORIES = "trajectories.jsonl"
 _LARGE_COLUMNS = frozenset({"conversations", "messages", "tools"})
@@ -42,7 +42,7 @@ class Trajectories:
         """
         with _raise_config_error(f"out: cannot write to {out}"):
             make_directory(out)
-            file = open(out / TRAJECTORIES, "ab" if overwrite else "xb", opener=private)  # noqa: SIM115 - kept open
+            file = open(out / TRAJECTORIES, "ab" if overwrite else "xb", opener=open_private)  # noqa: SIM115 - kept open
             _lock(file, out)
             file.truncate(0)
             for path in (out / SCREENSHOTS).glob("*") if overwrite else ():
@@ -61,9 +61,9 @@ class Trajectories:
             ConfigError: As `create` does.
         """
         path, aside = out / TRAJECTORIES, out / f".{TRAJECTORIES}.new"
-        with _raise_config_error(f"out: cannot write to {out}"), open(path, "ab", opener=private) as earlier:
+        with _raise_config_error(f"out: cannot write to {out}"), open(path, "ab", opener=open_private) as earlier:
             _lock(earlier, out)
-            file = open(aside, "wb", opener=private)  # noqa: SIM115 - kept open
+            file = open(aside, "wb", opener=open_private)  # noqa: SIM115 - kept open
             try:
                 _lock(file, out)
                 for _, record in iterate_records(out):
@@ -104,7 +104,7 @@ class Trajectories:
 
 def _write_image(path: Path, image: bytes) -> None:
     make_directory(path.parent)
-    with open(path, "wb", opener=private) as file:
+    with open(path, "wb", opener=open_private) as file:
         file.write(image)
 
 

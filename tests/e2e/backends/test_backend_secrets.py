@@ -36,7 +36,7 @@ def settings(**more: Any) -> dict[str, Any]:
 async def test_they_are_found_wherever_they_stand() -> None:
     pool = SandboxPool.from_config(settings(), backend="cluster", secrets={"OWN": "of-the-pool"})
     said = f"{TOKEN} {PHRASE} {json.dumps(PHRASE)} {OTHER} of-the-pool mine"
-    assert pool.masked(said) == '*** *** "***" *** *** mine'
+    assert pool.mask(said) == '*** *** "***" *** *** mine'
     kind = config_type("guarded")
     assert secret_fields(kind) == {"token", "phrase"}
     assert "s3cret" not in repr(pool.config) + repr(pool._templates.backend_configs) + repr(pool._templates.all[0])
@@ -47,7 +47,7 @@ async def test_a_variable_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HERMES_EXEC_BACKEND", "guarded")
     for token in ("12345", "[s3cret", "a: b"):
         monkeypatch.setenv("HERMES_EXEC_TOKEN", token)
-        assert SandboxPool.from_env().masked(f"<{token}>") == "<***>"
+        assert SandboxPool.from_env().mask(f"<{token}>") == "<***>"
 
 
 async def test_traces_logs_and_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from hermes_exec import SandboxPool, SlotClosed, blocking
 from hermes_exec.cli.observe import look
-from hermes_exec.pool.private_directory import directory
+from hermes_exec.pool.private_directory import pool_directory
 from tests.conftest import BackendCase
 from tests.e2e.cli.conftest import Cli, environment
 from tests.e2e.cli.test_shell import Terminal
@@ -193,7 +193,7 @@ def test_terminal_of_one_who_looks_is_not_written_to_by_the_slot() -> None:
 
 def test_socket_is_private_and_gone_with_its_pool() -> None:
     with SandboxPool("local") as pool, pool.slot():
-        (mine,) = directory().glob(f"{os.getpid()}-*.pool")
+        (mine,) = pool_directory().glob(f"{os.getpid()}-*.pool")
         assert stat.S_IMODE(mine.stat().st_mode) == 0o600
         assert stat.S_IMODE(mine.parent.stat().st_mode) == 0o700
     assert not mine.exists()
@@ -214,7 +214,7 @@ def test_another_user_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
         os.chmod(apart, 0o755)
         monkeypatch.setattr(tempfile, "tempdir", apart)
         with SandboxPool("local", base_dir="/tmp") as pool, pool.slot():
-            (mine,) = directory().glob("*.pool")
+            (mine,) = pool_directory().glob("*.pool")
             assert "PermissionError" in ask(mine, NOBODY)
             mine.parent.chmod(0o755)
             mine.chmod(0o666)
@@ -224,11 +224,11 @@ def test_another_user_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_directory_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    directory().mkdir()
-    directory().chmod(0o777)
+    pool_directory().mkdir()
+    pool_directory().chmod(0o777)
     with SandboxPool("local", base_dir="/tmp") as pool, pool.slot() as slot:
         assert slot.run("echo works").stdout == "works\n"
-        assert [*directory().iterdir()] == []
+        assert [*pool_directory().iterdir()] == []
 
 
 def test_socket_of_a_killed_process_is_forgotten(cli: Cli) -> None:
@@ -239,7 +239,7 @@ def test_socket_of_a_killed_process_is_forgotten(cli: Cli) -> None:
     ) as process:
         assert process.stdout is not None
         slot = process.stdout.readline().strip()
-        left = next(directory().glob(f"{process.pid}-*.pool"))
+        left = next(pool_directory().glob(f"{process.pid}-*.pool"))
         with viewing(cli, slot) as viewer:
             process.kill()
             assert viewer.process.wait(60) == 0
@@ -256,7 +256,7 @@ GARBAGE = (b"\n", b"[]\n", b"{}\n", b'{"do": "read"}\n', b'{"do": 1}\n', b"\xff\
 @pytest.mark.parametrize("sent", GARBAGE, ids=lambda sent: repr(sent[:20]))
 def test_garbage_is_answered_and_the_pool_goes_on(sent: bytes) -> None:
     with SandboxPool("local") as pool, pool.slot() as slot:
-        (mine,) = directory().glob(f"{os.getpid()}-*.pool")
+        (mine,) = pool_directory().glob(f"{os.getpid()}-*.pool")
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(10)
             client.connect(str(mine))

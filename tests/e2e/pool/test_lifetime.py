@@ -43,7 +43,7 @@ async def test_a_sandbox_close_to_its_end_is_replaced(monkeypatch: pytest.Monkey
     async with SandboxPool(config, max_lifetime_s=500) as pool:
         async with pool.slot() as slot:
             first = slot.sandbox
-        monkeypatch.setattr(plan, "BEFORE_ITS_END_S", 1e5)
+        monkeypatch.setattr(plan, "DRAIN_BEFORE_END_S", 1e5)
         async with pool.slot() as slot:
             assert slot.sandbox != first
             assert (await slot.run("echo here")).stdout == "here\n"

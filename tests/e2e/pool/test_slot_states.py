@@ -101,7 +101,7 @@ class Slots(RuleBasedStateMachine):
     def spoil(self, index: int) -> None:
         """A kill leaves processes behind, which nothing but a receipt can tell."""
         slot = self.pick(index)
-        slot.wrapped._scope.see(KillReceipt(found=1, killed=0, left=1, rounds=1, handles=(), duration_s=0.0))
+        slot.wrapped._scope.check_receipt(KillReceipt(found=1, killed=0, left=1, rounds=1, handles=(), duration_s=0.0))
         if slot not in self.spoiled:
             self.spoiled.append(slot)
 

@@ -205,7 +205,7 @@ def test_secrets_of_a_backend_are_not_told(tmp_path: Path, monkeypatch: pytest.M
     told = config.model_dump_json()
     assert "s3cret" not in told
     assert json.loads(json.loads(told)["backend_options"])["lease_s"] == 9
-    assert config.make_pool().masked("s3cret, s3cret-too") == "***, ***"
+    assert config.make_pool().mask("s3cret, s3cret-too") == "***, ***"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.cli.commands.run import variables
+from hermes_exec.cli.commands.run import parse_variables
 from hermes_exec.cli.commands.shell import term_of
 from hermes_exec.cli.kit import exits
-from hermes_exec.cli.kit.modes import Modes
+from hermes_exec.cli.kit.modes import TerminalModes
 from hermes_exec.cli.kit.output import age, emit_json
 from hermes_exec.cli.kit.pools import parse_options
 from hermes_exec.cli.kit.pulling import PullDisplay, describe
@@ -78,7 +78,7 @@ def test_bad_options_are_refused(text: str) -> None:
 
 @given(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.text(max_size=20)))
 def test_variables_keep_everything_after_the_first_equals_sign(wanted: dict[str, str]) -> None:
-    assert variables([f"{name}={value}" for name, value in wanted.items()]) == wanted
+    assert parse_variables([f"{name}={value}" for name, value in wanted.items()]) == wanted
 
 
 def test_json_has_a_form_for_results(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,9 +264,9 @@ def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
 )
 def test_modes_that_a_program_left_are_undone(output: bytes, undone: bytes) -> None:
     for size in (1, 2, 5, len(output)):
-        modes = Modes()
+        modes = TerminalModes()
         for start in range(0, len(output), size):
-            modes.see(output[start : start + size])
+            modes.feed(output[start : start + size])
         assert modes.undo() == undone
 
 

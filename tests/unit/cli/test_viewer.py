@@ -17,7 +17,7 @@ from anyio.abc import SocketStream
 from hermes_exec.cli.observe import answers, client
 from hermes_exec.errors import ExecError
 from hermes_exec.pool.observe import SUFFIX
-from hermes_exec.pool.private_directory import directory
+from hermes_exec.pool.private_directory import pool_directory
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # A name of a Unix socket has room for 107 bytes.
     with tempfile.TemporaryDirectory(prefix="v") as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
-        directory().mkdir(mode=0o700)
-        yield directory()
+        pool_directory().mkdir(mode=0o700)
+        yield pool_directory()
 
 
 async def test_all_are_asked_at_once(place: Path) -> None:

@@ -61,7 +61,7 @@ class FakePool:
     def carry_out(self, action: object) -> None:
         match action:
             case Launch(template):
-                self.state.launching(template, self.config.templates[template].slots_per_sandbox, self.now)
+                self.state.begin_launch(template, self.config.templates[template].slots_per_sandbox, self.now)
             case Grant(waiter, shares):
                 for sandbox_id, count in shares.items():
                     sandbox = self.state.sandboxes[sandbox_id]
@@ -92,17 +92,17 @@ class FakePool:
     def phase(self, phase: Phase) -> list[SandboxRecord]:
         return [sandbox for sandbox in self.state.sandboxes.values() if sandbox.phase is phase]
 
-    def launched(self, sandbox: SandboxRecord) -> None:
+    def complete_launch(self, sandbox: SandboxRecord) -> None:
         """A launch succeeds; a sandbox of `e` is on the host that has fewer, the one with large sandboxes first."""
         if sandbox.template == "e":
             there = [other.size for other in self.state.of_template("e") if other.phase is not Phase.LAUNCHING]
             large = there.count(LARGE) <= there.count(SMALL) and not self.large_host_away
             sandbox.size = LARGE if large else SMALL
-        self.state.launched(sandbox, [PlannedSlot() for _ in range(sandbox.size)], self.now)
+        self.state.complete_launch(sandbox, [PlannedSlot() for _ in range(sandbox.size)], self.now)
 
     def launch_all(self) -> None:
         for sandbox in self.phase(Phase.LAUNCHING):
-            self.launched(sandbox)
+            self.complete_launch(sandbox)
 
     def close_all(self) -> None:
         for sandbox in self.phase(Phase.CLOSING):
@@ -110,7 +110,7 @@ class FakePool:
 
     def fail_all(self, *, hopeless: bool = False, away: bool = False) -> None:
         for sandbox in self.phase(Phase.LAUNCHING):
-            self.state.launch_failed(sandbox, RuntimeError("no"), self.now, DELAYS, hopeless=hopeless, away=away)
+            self.state.fail_launch(sandbox, RuntimeError("no"), self.now, DELAYS, hopeless=hopeless, away=away)
 
     def acquire(self, template: str = "a", slots: int = 1) -> int:
         return self.state.enqueue(template, self.now, slots=slots).id
@@ -125,7 +125,7 @@ class FakePool:
     def give_back(self, sandbox: SandboxRecord, *, clean: bool = True, drain: bool = False) -> None:
         """A slot comes back after its reset; its holder does not matter to the planner."""
         self.change(sandbox.id, SlotState.HELD, SlotState.FREE if clean else SlotState.QUARANTINED, 1)
-        self.state.came_back(sandbox, self.now, drain=drain)
+        self.state.record_return(sandbox, self.now, drain=drain)
 
     def change(self, sandbox_id: int, before: SlotState, after: SlotState, count: int) -> None:
         """So many slots of a sandbox change their state."""

@@ -16,10 +16,10 @@ from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.registry import config_types
 from hermes_exec.cli.kit import exits
-from hermes_exec.cli.kit.known_backends import Wanted, ask_each, code_of_all, wanted_backends
+from hermes_exec.cli.kit.known_backends import BackendSelection, ask_each, code_of_all, select_backends
 from hermes_exec.cli.kit.pools import settings_of
 from hermes_exec.config import pool_schema
-from hermes_exec.pool.named import with_backend
+from hermes_exec.pool.backend_entries import with_backend
 
 FILE: dict[str, Any] = {
     "max_sandboxes": 3,
@@ -156,13 +156,13 @@ def written(directory: Path) -> Path:
 
 
 def test_commands_over_all_ask_those_of_the_file_first_and_the_others_once(tmp_path: Path) -> None:
-    wanted = wanted_backends(None, written(tmp_path), None)
+    wanted = select_backends(None, written(tmp_path), None)
     assert wanted.names[:4] == ["here", "sandboxes", "again", "gpu"]
     assert {"local", "docker", "singularity"} <= set(wanted.names[4:])
     assert "ssh" not in wanted.names, "it cannot be had without options"
-    assert wanted_backends("gpu", written(tmp_path), None) == Wanted(["gpu"], alone=True)
+    assert select_backends("gpu", written(tmp_path), None) == BackendSelection(["gpu"], alone=True)
     with pytest.raises(ConfigError, match="--option needs --backend"):
-        wanted_backends(None, written(tmp_path), ["lease_s=3"])
+        select_backends(None, written(tmp_path), ["lease_s=3"])
 
 
 @pytest.mark.anyio
@@ -184,7 +184,7 @@ async def test_one_that_does_not_answer_or_is_wrong_holds_up_no_other(
                 raise KeyError("of its own")
         return [ReapedSandbox("local-1", "local", "r", "because")]
 
-    wanted = Wanted(["silent", "broken", "wrong", "good", "same"], frozenset({"silent"}))
+    wanted = BackendSelection(["silent", "broken", "wrong", "good", "same"], frozenset({"silent"}))
     silent, broken, wrong, good, same = answers = await ask_each(wanted, path, None, ask, 0.5)
     assert isinstance(silent.error, BackendUnavailable)
     assert "no answer within 0.5 s" in str(silent.error)

@@ -249,7 +249,7 @@ def test_prewarming_is_done_when_the_sandboxes_are_ready() -> None:
 
 
 def of_two_hosts(**more: Any) -> FakePool:
-    """Two sandboxes, one large and one small, as `FakePool.launched` has them."""
+    """Two sandboxes, one large and one small, as `FakePool.complete_launch` has them."""
     return FakePool(PlanConfig(2, {"e": TemplateSize(2, 0, None, 100.0, largest=LARGE, **more)}))
 
 

@@ -69,7 +69,7 @@ class History(RuleBasedStateMachine):
     @rule(index=st.integers(0, 50))
     def launch_succeeds(self, index: int) -> None:
         if sandbox := self.pick(self.pool.phase(Phase.LAUNCHING), index):
-            self.pool.launched(sandbox)
+            self.pool.complete_launch(sandbox)
 
     @rule(away=st.booleans())
     def a_host_goes_or_comes(self, away: bool) -> None:
@@ -78,7 +78,7 @@ class History(RuleBasedStateMachine):
     @rule(index=st.integers(0, 50), why=st.sampled_from([{}, {"hopeless": True}, {"away": True}]))
     def launch_fails(self, index: int, why: dict[str, bool]) -> None:
         if sandbox := self.pick(self.pool.phase(Phase.LAUNCHING), index):
-            self.pool.state.launch_failed(sandbox, RuntimeError("no"), self.pool.now, DELAYS, **why)
+            self.pool.state.fail_launch(sandbox, RuntimeError("no"), self.pool.now, DELAYS, **why)
 
     @rule(index=st.integers(0, 50))
     def dies(self, index: int) -> None:

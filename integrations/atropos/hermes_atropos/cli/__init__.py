@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes_exec._lazy import lazily
+from hermes_exec._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hermes_atropos.cli.commands import app
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, __all__, where=("commands",))
+    __getattr__, __dir__ = lazy_attributes(__name__, __all__, where=("commands",))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import say
 from hermes_exec.errors import ConfigError
-from hermes_exec.private_files import make_directory, private
+from hermes_exec.private_files import make_directory, open_private
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -261,7 +261,7 @@ def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseMode
                 "directory, or remove it"
             )
     make_directory(directory)
-    with open(path, "w", encoding="utf-8", opener=private) as file:
+    with open(path, "w", encoding="utf-8", opener=open_private) as file:
         yaml.safe_dump(settings, file, sort_keys=False)
 
 

@@ -12,7 +12,7 @@ from hermes_batch.report.transcript import transcript
 from hermes_batch.settings import explain_write_errors, read_settings
 from hermes_batch.tally import Tally, outcome, reason
 from hermes_batch.trajectories import TRAJECTORIES, iterate_records, read_record_at
-from hermes_exec.private_files import private
+from hermes_exec.private_files import open_private
 
 REPORT = "report.html"
 _MAX_EPISODES = 500
@@ -43,7 +43,7 @@ def write_report(out: Path) -> Path:
     images = ReportImages(out)
     with (
         explain_write_errors(out),
-        open(path, "w", encoding="utf-8", errors="replace", opener=private) as page,
+        open(path, "w", encoding="utf-8", errors="replace", opener=open_private) as page,
         (out / TRAJECTORIES).open("rb") as lines,
     ):
         before, after = _page(run)

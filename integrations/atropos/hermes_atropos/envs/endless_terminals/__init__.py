@@ -1,6 +1,6 @@
 """Endless Terminals: `python -m hermes_atropos.envs.endless_terminals serve|process|evaluate`."""
 
-from hermes_exec._lazy import lazily
+from hermes_exec._lazy import lazy_attributes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 __all__ = ["ENV", "EndlessTerminalsConfig", "EndlessTerminalsEnv"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, __all__, where=("env",))
+    __getattr__, __dir__ = lazy_attributes(__name__, __all__, where=("env",))

@@ -27,7 +27,7 @@ def with_backend(values: Mapping[str, Any], name: str | BackendConfig | None = N
     if entries:
         _check_common(common)
     if isinstance(chosen, str) and chosen in entries:
-        return merge_options(common, _checked_entry(chosen, entries[chosen]))
+        return merge_options(common, _parse_entry(chosen, entries[chosen]))
     if entries and chosen is None:
         names = ", ".join(entries)
         raise ConfigError(f"there are several backends here, say which: backend=… (--backend …), one of {names}")
@@ -36,18 +36,18 @@ def with_backend(values: Mapping[str, Any], name: str | BackendConfig | None = N
     return common if chosen is None else {**common, "backend": chosen}
 
 
-def _checked_entry(name: str, entry: object) -> dict[str, Any]:
+def _parse_entry(name: str, entry: object) -> dict[str, Any]:
     """The settings of an entry, with its type as the setting `backend`. Raises as `with_backend`."""
     where = f"{BACKENDS}.{name}: "
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}an entry is a mapping with `type` and the options of that backend")
     own = dict(entry)
-    kind = own.pop("type", None)
-    if not isinstance(kind, str) or "backend" in own:
+    backend_type = own.pop("type", None)
+    if not isinstance(backend_type, str) or "backend" in own:
         raise ConfigError(f"{where}`type` says which backend it is, one of {', '.join(backend_names())}")
-    own["backend"] = kind
+    own["backend"] = backend_type
     try:
-        resolve_config(own, config_type(kind))
+        resolve_config(own, config_type(backend_type))
     except ConfigError as error:
         raise ConfigError("\n".join(where + line for line in str(error).splitlines())) from None
     except BackendUnavailable as error:
@@ -59,7 +59,7 @@ def _check_common(common: Mapping[str, Any]) -> None:
     """Refuse what is no option of every pool. Raises ConfigError."""
     wrong = []
     for name in common.keys() - PoolConfig.model_fields.keys():
-        if name == "backend_options" or any(name in kind.model_fields for kind in config_types().values()):
+        if name == "backend_options" or any(name in config.model_fields for config in config_types().values()):
             wrong.append(f"{name} belongs to a backend: it stands in an entry of {BACKENDS}")
         else:
             wrong.append(f"there is no option {name!r}; {nearest(name, [*PoolConfig.model_fields, BACKENDS])}")
