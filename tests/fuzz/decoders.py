@@ -189,7 +189,7 @@ def _process(answer: dict[str, Any]) -> None:
 
 
 def _listed(answer: dict[str, Any]) -> None:
-    process = Process.listed(cast("SlotScope", None), answer)
+    process = Process.from_entry(cast("SlotScope", None), answer)
     assert math.isfinite(process.started_at)
     _names(process.command, process.cwd)
     repr(process)
