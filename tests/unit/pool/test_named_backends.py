@@ -190,7 +190,7 @@ async def test_one_that_does_not_answer_or_is_wrong_holds_up_no_other(
     assert "no answer within 0.5 s" in str(silent.error)
     assert "KeyError: 'of its own'" in str(broken.error)
     assert isinstance(wrong.error, ConfigError)
-    assert (len(good.found), same.found) == (1, []), "one engine, one sandbox"
+    assert (len(good.sandboxes), same.sandboxes) == (1, []), "one engine, one sandbox"
     assert code_of_all(answers) == exits.OK
     assert code_of_all([silent, wrong]) == exits.INFRA
     assert code_of_all([wrong]) == exits.USAGE
