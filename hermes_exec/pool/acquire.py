@@ -1,4 +1,4 @@
-"""Acquires slots: waiting in line for them, making them ready, and why it took too long."""
+"""Acquiring slots: the queue, preparing slots for their holders, and the errors of requests that fail."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Ticket:
-    """What one waiter in the queue is given: slots or an error."""
+    """One request in the queue, and its result: slots or an error."""
 
     waiter: Waiter
     done: anyio.Event = field(default_factory=anyio.Event)
     slots: list[PooledSlot] = field(default_factory=list)
     error: ExecError | None = None
     doing: str = ""
-    """What was still being done in a slot for it when it left."""
+    """The step of preparing a slot that was still under way when the request gave up."""
 
 
 class Queue:
-    """The waiters of a pool. Runs the planner through the fleet, and makes the slots that it assigns to them ready."""
+    """The requests of a pool, in order. Runs the planner and prepares the slots that it assigns."""
 
     def __init__(self, fleet: Fleet, releases: Releases) -> None:
         self.fleet = fleet
         self.releases = releases
         self.waits: deque[float] = deque(maxlen=1000)
-        """How long the last ones waited, in seconds."""
+        """How long the last 1,000 requests waited, in seconds."""
         self.acquired = 0
         self._tickets: dict[int, Ticket] = {}
         fleet.on_change = self.serve
         releases.acquire = self.acquire
 
     async def acquire(self, request: SlotRequest, count: int = 1) -> list[Slot]:
-        """Wait for slots and make them ready. Raises as `SandboxPool.acquire`."""
+        """Wait for `count` slots, prepare them and return them. Raises the errors of `SandboxPool.acquire`."""
         templates = self.fleet.templates
         template = templates.get(request.profile, request.image)
         timeout_s = validate_timeout(request.timeout_s) or template.config.acquire_timeout_s
@@ -103,7 +103,7 @@ class Queue:
         return slots
 
     async def warm(self, template: Template, count: int) -> None:
-        """Wait until so many sandboxes of a template are ready. Raises as `SandboxPool.prewarm`."""
+        """Wait until `count` sandboxes of a template are ready. Raises the errors of `SandboxPool.prewarm`."""
         timeout_s = template.config.acquire_timeout_s
         ticket = self._enter(template, slots=0, sandboxes=count)
         with anyio.move_on_after(timeout_s):
@@ -117,7 +117,7 @@ class Queue:
             raise self._timeout_error(template, ticket, timeout_s)
 
     def serve(self) -> None:
-        """Run the planner and hand the waiters what it decides."""
+        """Run the planner and pass its decisions to the waiting requests."""
         for action in self.fleet.reconcile():
             if isinstance(action, Grant):
                 self._grant(action)
@@ -125,12 +125,12 @@ class Queue:
                 self._fail(action)
 
     def close(self) -> None:
-        """Tell all waiters that the pool is closed."""
+        """Fail all waiting requests: the pool is closed."""
         for ticket in self._tickets.values():
             ticket.error = SlotClosed("the pool was closed")
             ticket.done.set()
 
-    # Waiting in line.
+    # Queueing.
 
     def _enter(self, template: Template, *, slots: int, sandboxes: int = 0) -> Ticket:
         waiter = self.fleet.state.enqueue(template.key, anyio.current_time(), slots=slots, sandboxes=sandboxes)
@@ -138,16 +138,16 @@ class Queue:
         return ticket
 
     def _enter_again(self, ticket: Ticket) -> None:
-        """Put a waiter whose slots were unusable back at its old position."""
+        """Put a request whose slots were unusable back at its old position."""
         self.fleet.state.requeue(ticket.waiter)
         ticket.done = anyio.Event()
         self._tickets[ticket.waiter.id] = ticket
 
     async def _wait(self, ticket: Ticket) -> None:
-        """Wait until there are slots for a waiter, or until its sandboxes are ready.
+        """Wait until the request has its slots, or its sandboxes are ready.
 
         Raises:
-            ExecError: launches for it failed, or the pool was closed.
+            ExecError: If its launches failed, or the pool was closed.
         """
         self.serve()
         if not ticket.done.is_set():
@@ -156,12 +156,12 @@ class Queue:
             raise ticket.error
 
     def _leave(self, ticket: Ticket) -> None:
-        """Remove a waiter; harmless when it is no longer in the queue."""
+        """Remove a request from the queue, if it is still there."""
         self._tickets.pop(ticket.waiter.id, None)
         self.fleet.state.waiters.pop(ticket.waiter.id, None)
 
     def _withdraw(self, ticket: Ticket) -> None:
-        """Remove a waiter, and take back the slots that it was given."""
+        """Remove a request, and return its slots to the pool."""
         self._leave(ticket)
         ticket.doing = next((slot.doing for slot in ticket.slots if slot.doing), "")
         self._give_up_slots(ticket)
@@ -182,10 +182,10 @@ class Queue:
                 ticket.slots.append(slot)
         ticket.done.set()
 
-    # Making slots ready.
+    # Preparing slots.
 
     async def _prepare(self, ticket: Ticket, request: SlotRequest) -> list[Slot] | None:
-        """Make the slots of a waiter ready; None when a sandbox turned out to be gone, and they were given back."""
+        """Prepare the slots of a request. Return None if a sandbox was gone; the slots are then back in the pool."""
         failures: list[ExecError] = []
         sandboxes = {slot.sandbox.record.id: slot.sandbox for slot in ticket.slots}
         await _run_together(partial(self._check_sandbox, failures), sandboxes.values())
@@ -207,7 +207,7 @@ class Queue:
         return slots
 
     async def _check_sandbox(self, failures: list[ExecError], sandbox: PooledSandbox) -> None:
-        """See whether a sandbox answers and its disk has room."""
+        """Check that a sandbox answers and that its disk has room."""
         if not await sandbox.ping():
             failures.append(ChannelLost("the sandbox does not answer", sandbox=sandbox.id))
             await self._suspect(sandbox)
@@ -219,7 +219,7 @@ class Queue:
             self._suspend(sandbox)
 
     async def _prepare_slot(self, failures: list[ExecError], request: SlotRequest, pooled: PooledSlot) -> None:
-        """Create a slot if needed, provision it, and make what its holder gets."""
+        """Create a slot if needed, and provision it for its new holder."""
         sandbox, template = pooled.sandbox, pooled.sandbox.template
         try:
             facts = await sandbox.create(pooled)
@@ -250,7 +250,7 @@ class Queue:
             failures.append(error)
 
     async def _suspect(self, sandbox: PooledSandbox) -> None:
-        """Handle a sandbox that does not answer: give it up if it is dead, else lend nothing of it until it answers."""
+        """Handle a sandbox that does not answer: give it up if it is dead, otherwise suspend it until it answers."""
         status = await sandbox.status()
         if status.state == "dead":
             self.fleet.mark_dead(sandbox)
@@ -258,7 +258,7 @@ class Queue:
             self._suspend(sandbox)
 
     def _suspend(self, sandbox: PooledSandbox) -> None:
-        """Lend nothing of a sandbox until it answers, and its disk has room."""
+        """Assign no slots of a sandbox until it answers and its disk has room."""
         if sandbox.record.phase is Phase.READY and not sandbox.record.suspect:
             sandbox.record.suspect = True
             self.fleet.background(lambda: self._recheck(sandbox), f"recheck {sandbox.id}")
@@ -290,14 +290,14 @@ class Queue:
             error = error_type(message)
             if isinstance(last, ExecError):
                 error.cause, error.retryable = last.cause, last.retryable
-        # What an error of ours tells, the text has already.
+        # The message already contains the text of our own errors.
         error.__cause__ = None if isinstance(last, ExecError) else last
         return error
 
     def _timeout_error(self, template: Template, ticket: Ticket, timeout_s: float) -> ExecError:
-        """The error for a waiter whose time is over: what it waited for, and what the pool has."""
+        """Return the error for a request that timed out, with the state of the pool."""
         if ticket.doing:
-            return AcquireTimeout(f"no slot within {timeout_s:g} s: one was there, but {ticket.doing}")
+            return AcquireTimeout(f"no slot within {timeout_s:g} s: a slot was free, but {ticket.doing}")
         waiter = ticket.waiter
         records = [sandbox for sandbox in self.fleet.state.sandboxes.values() if sandbox.template == template.key]
         history = self.fleet.state.history(template.key)
@@ -312,11 +312,11 @@ class Queue:
         free, in_use = sum(sandbox.free for sandbox in records), sum(sandbox.in_use for sandbox in records)
         text = (
             f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {template.key}, which has "
-            f"{in_use} lent and {free} free; "
+            f"{in_use} in use and {free} free; "
             f"{ahead} requests were ahead; {sandbox_counts}, at most {self.fleet.templates.max_sandboxes}"
         )
         if quarantined := sum(sandbox.quarantined for sandbox in records):
-            text += f"; {quarantined} could not be proven clean, and are lent no more"
+            text += f"; {quarantined} could not be proven clean and are quarantined"
         sandboxes_here = (
             self.fleet.sandboxes[sandbox.id]
             for sandbox in records
@@ -326,14 +326,14 @@ class Queue:
             text += f"; no new slots of {', '.join(full)} until a disk that is nearly full has room"
         if history.error is not None:
             text += f"; the last launch failed: {history.error}"
-        # A full disk is no matter of the caller's time.
+        # A full disk is not the fault of the caller's timeout.
         error = AcquireTimeout(text, cause=ErrorCause.INFRA if full else None)
         error.__cause__ = history.error
         return error
 
 
 async def _run_together(work: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T]) -> None:
-    """Do something with each of these at the same time; without a task where there is only one."""
+    """Run `work` for each item concurrently; for a single item, without a new task."""
     first, *others = items
     if not others:
         await work(first)

@@ -1,4 +1,4 @@
-"""Backends by name: the section `backends` of a configuration, and the settings of a pool on one of them."""
+"""Named backends: the section `backends` of a configuration, and the settings of a pool on one of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from hermes_exec.errors import BackendUnavailable, ConfigError
 
 
 def with_backend(values: Mapping[str, Any], name: str | BackendConfig | None = None) -> dict[str, Any]:
-    """The settings of a pool on one backend: what its entry in `backends` says counts more than what stands beside.
+    """Return the settings of a pool on one backend; its entry in `backends` overrides the top-level keys.
 
-    `name` is that of an entry, or a type of backend; without it the one that the setting `backend` names. Settings
-    without the section are given back as they are, on the backend that was asked for.
+    `name` is the name of an entry or a backend type; by default, the value of the setting `backend`. Settings without
+    the section are returned unchanged, with the requested backend.
 
     Raises:
-        ConfigError: there is no such name, or none was said; its entry, or what stands beside the section, is wrong.
-        BackendUnavailable: the backend of its type is not installed.
+        ConfigError: If there is no such name, if none was chosen among several, or if the entry or a top-level key is
+            invalid.
+        BackendUnavailable: If a backend of that type is not installed.
     """
     entries = backend_sections(values)
     common = {key: value for key, value in values.items() if key != BACKENDS}
@@ -30,21 +31,21 @@ def with_backend(values: Mapping[str, Any], name: str | BackendConfig | None = N
         return merge_options(common, _parse_entry(chosen, entries[chosen]))
     if entries and chosen is None:
         names = ", ".join(entries)
-        raise ConfigError(f"there are several backends here, say which: backend=… (--backend …), one of {names}")
+        raise ConfigError(f"there are several backends here, choose one: backend=… (--backend …), one of {names}")
     if entries and isinstance(chosen, str) and chosen not in backend_names():
         raise ConfigError(f"there is no backend {chosen!r}; {nearest(chosen, [*entries, *backend_names()])}")
     return common if chosen is None else {**common, "backend": chosen}
 
 
 def _parse_entry(name: str, entry: object) -> dict[str, Any]:
-    """The settings of an entry, with its type as the setting `backend`. Raises as `with_backend`."""
+    """Return the settings of an entry, with its type as the setting `backend`. Raises as `with_backend`."""
     where = f"{BACKENDS}.{name}: "
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}an entry is a mapping with `type` and the options of that backend")
     own = dict(entry)
     backend_type = own.pop("type", None)
     if not isinstance(backend_type, str) or "backend" in own:
-        raise ConfigError(f"{where}`type` says which backend it is, one of {', '.join(backend_names())}")
+        raise ConfigError(f"{where}`type` names the backend type, one of {', '.join(backend_names())}")
     own["backend"] = backend_type
     try:
         resolve_config(own, config_type(backend_type))
@@ -56,11 +57,11 @@ def _parse_entry(name: str, entry: object) -> dict[str, Any]:
 
 
 def _check_common(common: Mapping[str, Any]) -> None:
-    """Refuse what is no option of every pool. Raises ConfigError."""
+    """Refuse top-level keys that are not options of every pool. Raises ConfigError."""
     wrong = []
     for name in common.keys() - PoolConfig.model_fields.keys():
         if name == "backend_options" or any(name in config.model_fields for config in config_types().values()):
-            wrong.append(f"{name} belongs to a backend: it stands in an entry of {BACKENDS}")
+            wrong.append(f"{name} belongs to a backend: move it into an entry of {BACKENDS}")
         else:
             wrong.append(f"there is no option {name!r}; {nearest(name, [*PoolConfig.model_fields, BACKENDS])}")
     if wrong:

@@ -1,4 +1,4 @@
-"""What `pool.slot()` and `pool.slots()` give: `async with`, or `with` if the pool was entered with `with`."""
+"""The context managers that `pool.slot()` and `pool.slots()` return, for `async with` and for `with`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ B = TypeVar("B")
 
 
 class SlotContext(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B, bool | None]):
-    """Supports `async with`, or `with` (which gives blocking objects) if the pool was entered with `with`.
+    """Context manager for acquired slots: `async with`, or `with` (blocking objects) if the pool was entered by `with`.
 
-    Nothing is lent before it is entered.
+    Slots are acquired when it is entered.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SlotContext(AbstractAsyncContextManager[A, bool | None], AbstractContextMa
         assert self._facade is not None
         return self._facade.__exit__(kind, error, trace)
 
-    if not TYPE_CHECKING:  # which finds the mistake before
+    if not TYPE_CHECKING:  # a type checker reports this mistake by itself
 
         def __getattr__(self, name: str) -> object:
-            raise AttributeError(f"nothing is lent yet: `async with pool.slot() as slot:`, and then `slot.{name}`")
+            raise AttributeError(f"no slot is acquired yet: `async with pool.slot() as slot:`, and then `slot.{name}`")

@@ -1,4 +1,4 @@
-"""What happens in a pool, told to whoever listens: iterators with a bounded buffer, and one callback."""
+"""Delivery of pool events: iterators with a bounded buffer, and one callback."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ OnEvent = Callable[[PoolEvent], Awaitable[object] | object]
 
 
 class Events(AsyncIterator[PoolEvent]):
-    """Events from the moment it was made until the pool closes.
+    """An iterator over the events of a pool, from its creation until the pool closes.
 
-    At most 1,000 wait for a slow reader; then the oldest is dropped, and `dropped` counts it.
+    At most 1,000 events wait for a slow reader. Then the oldest is dropped, and `dropped` counts it.
     """
 
     def __init__(self, hub: EventHub) -> None:
@@ -45,7 +45,7 @@ class Events(AsyncIterator[PoolEvent]):
         self._news.set()
 
     def end(self) -> None:
-        """No more events will come."""
+        """End the iteration after the buffered events."""
         self._ended = True
         self._news.set()
 
@@ -67,14 +67,14 @@ class Events(AsyncIterator[PoolEvent]):
 
 
 def _report_error(error: BaseException, what: str) -> None:
-    """Log what a callback raised. An interrupt goes to the main thread, as if it had come there."""
+    """Log an exception of a callback. A KeyboardInterrupt is raised again in the main thread."""
     logger.error(what, exc_info=error)
     if isinstance(error, KeyboardInterrupt):
         interrupt_main()
 
 
 class EventHub:
-    """Hands events to iterators, to the tracer and to the callback, in order. What the callback raises is logged."""
+    """Delivers events in order to iterators, the tracer and the callback. Exceptions of the callback are logged."""
 
     def __init__(self, on_event: OnEvent | None, secrets: list[str] | None = None) -> None:
         self.tracer: Tracer | None = None
@@ -86,7 +86,7 @@ class EventHub:
         self._ended = False
 
     def listen(self) -> Events:
-        """A new iterator."""
+        """Return a new iterator."""
         events = Events(self)
         if self._ended:
             events.end()
@@ -95,12 +95,12 @@ class EventHub:
         return events
 
     def leave(self, events: Events) -> None:
-        """Forget an iterator."""
+        """Remove an iterator."""
         if events in self._listeners:
             self._listeners.remove(events)
 
     def emit(self, event: PoolEvent) -> None:
-        """Tell everybody; never blocks and never raises."""
+        """Deliver an event to all listeners. Never blocks and never raises."""
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s", mask(repr(event), self.secrets))
         if self.tracer is not None:
@@ -119,7 +119,7 @@ class EventHub:
             self._news.set()
 
     async def run(self) -> None:
-        """Wait for what an async callback returned, one after the other, until `end`."""
+        """Await the results of an async callback, one after the other, until `end`."""
         while True:
             while self._pending:
                 result = self._pending.popleft()
@@ -137,7 +137,7 @@ class EventHub:
             await self._news.wait()
 
     def end(self) -> None:
-        """End all iterators; `run` returns when the callback has had everything."""
+        """End all iterators. `run` returns when the callback has received every event."""
         self._ended = True
         for listener in self._listeners:
             listener.end()

@@ -1,4 +1,4 @@
-"""Carries out what the planner decides: launches, hand-outs, resets, ends. All the I/O of a pool and no policy."""
+"""The sandboxes of a pool: carries out the planner's decisions. All the I/O of a pool, and no policy."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
 
 logger = logging.getLogger(__name__)
 waiting_logger = logging.getLogger("hermes_exec.pool.waiting")
-"""Of what an end is waited for: the command line shows it."""
+"""Reports obstacles for which requests keep waiting. The command line prints its warnings."""
 SHUTDOWN_TIMEOUT_S = 2.0
 MIN_DESTROY_S = 1.0
-"""Least time for ending a sandbox, in seconds, also past the deadline: the request has to be sent."""
+"""Minimum time to end a sandbox, in seconds, even after the deadline: the request has to be sent."""
 LAST_RESORT_S = 5.0
 LAUNCH_DELAYS_S = (0.5, 30.0)
-"""The pause after the first failed launch, and the longest; each is twice the one before."""
+"""The pause after the first failed launch, and the longest pause. Each is twice the one before."""
 
 
 class Fleet:
-    """The sandboxes of one pool, while the pool is entered. Everything happens in its one event loop."""
+    """The sandboxes of one entered pool. Everything runs in the pool's event loop."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Fleet:
         on_pull: OnPull | None,
     ) -> None:
         self.on_change: Callable[[], None]
-        """Called whenever something changed that waiters may have waited for; whoever makes the pool sets it."""
+        """Called after each change that waiting requests may need. The creator of the pool sets it."""
         self.templates = templates
         self.hub = hub
         self.labels = labels
@@ -58,10 +58,10 @@ class Fleet:
         self.state = PoolState()
         self.sandboxes: dict[int, PooledSandbox] = {}
         self.remaining: dict[int, Sandbox] = {}
-        """Every sandbox that was launched and is not known to be gone."""
+        """Every launched sandbox that is not known to be gone."""
         self.launches = self.failures = self.calls_before = 0
         self.closing = False
-        # Several pools may have been given the same run.
+        # Several pools may have the same run id.
         self._name = labels.run_id if templates.config.run_id is None else f"{labels.run_id}-{token_hex(3)}"
         self._on_pull = on_pull
         self._secrets = hub.secrets
@@ -70,14 +70,14 @@ class Fleet:
         self._settled = anyio.Event()
         self._reaped = anyio.Event()
         self._last_failure = ""
-        """Why the last launch failed; empty after one that did not."""
+        """Why the last launch failed; empty after a success."""
         self._wake_at = self._end_at = math.inf
         self._rearm = anyio.Event()
 
-    # Deciding.
+    # Planning.
 
     def reconcile(self) -> list[Grant | Fail]:
-        """Ask the planner, begin what it says of sandboxes, and return what it says of waiters."""
+        """Run the planner, start its launches and closes, and return its decisions about waiting requests."""
         if self.closing:
             return []
         config = PlanConfig(
@@ -102,7 +102,7 @@ class Fleet:
         return for_waiters
 
     async def wake_up(self) -> None:
-        """Run the planner again at the times that it asked for."""
+        """Run the planner again at the times that it asks for."""
         while True:
             pause_s = max(0.0, self._wake_at - anyio.current_time())
             self._rearm = anyio.Event()
@@ -113,7 +113,7 @@ class Fleet:
             self.on_change()
 
     def slot_id(self, slot: PooledSlot) -> str:
-        """What a slot is called on this host."""
+        """Return the id of a slot, unique on this host."""
         return f"{self._name}-{slot.sandbox.record.id}-{slot.name}"
 
     def emit(self, event: PoolEvent) -> None:
@@ -121,7 +121,7 @@ class Fleet:
         self.hub.emit(event)
 
     def background(self, work: Callable[[], Awaitable[None]], name: str) -> None:
-        """Run something beside the callers; its errors are logged."""
+        """Run `work` in the background; its errors are logged under `name`."""
 
         async def run_guarded() -> None:
             try:
@@ -133,7 +133,7 @@ class Fleet:
 
     @contextmanager
     def until_closed(self) -> Iterator[anyio.CancelScope]:
-        """A block that is cancelled when the pool closes."""
+        """Cancel the block when the pool closes."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -141,7 +141,7 @@ class Fleet:
             finally:
                 self._scopes.discard(scope)
 
-    # Sandboxes come.
+    # Launching.
 
     def _begin_launch(self, template: Template) -> None:
         record = self.state.begin_launch(template.key, template.size.slots_per_sandbox, anyio.current_time())
@@ -191,7 +191,7 @@ class Fleet:
         if not away:
             logger.warning("launching a sandbox failed: %s", message)
         elif message != self._last_failure:
-            waiting_logger.warning("no sandbox can be had now, whoever waits for one goes on waiting: %s", message)
+            waiting_logger.warning("no sandbox available, requests keep waiting: %s", message)
         self._last_failure = message
         now = anyio.current_time()
         self.state.fail_launch(record, error, now, LAUNCH_DELAYS_S, hopeless=not retryable, away=away)
@@ -202,7 +202,7 @@ class Fleet:
             return await self._launch_and_start(record, template, started)
         except NoOwnRoot as error:
             template.own_roots.refuse(error)
-            # A sandbox that was opened for roots of their own is not one for slots that share its root.
+            # A sandbox opened for private roots cannot serve slots that share its root: launch another one.
             return await self._launch_and_start(record, template, started)
 
     async def _launch_and_start(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
@@ -228,10 +228,10 @@ class Fleet:
             record, template, sandbox, lambda run: self.background(run, "channel"), self.destroy, trace
         )
 
-    # Sandboxes go.
+    # Ending.
 
     async def destroy(self, sandbox: Sandbox) -> None:
-        """End a sandbox, shielded; what could not be ended stays in `remaining` for the last resort."""
+        """End a sandbox, shielded from cancellation. On failure it stays in `remaining` for the last resort."""
         began = anyio.current_time()
         until = max(began + MIN_DESTROY_S, min(self._end_at, began + self.templates.config.shutdown_timeout_s))
         with anyio.CancelScope(shield=True, deadline=until) as scope:
@@ -259,7 +259,7 @@ class Fleet:
         self.on_change()
 
     async def end_sandbox(self, sandbox: PooledSandbox) -> None:
-        """Shut down the runner and end the sandbox; shielded and bounded."""
+        """Shut down the runner and end the sandbox; shielded and bounded in time."""
         with anyio.move_on_after(SHUTDOWN_TIMEOUT_S, shield=True):
             await sandbox.channel.aclose(shutdown=True)
         await self.destroy(sandbox.handle)
@@ -270,9 +270,7 @@ class Fleet:
             self.background(lambda: self._handle_loss(sandbox, why), f"lost {sandbox.id}")
 
     async def _handle_loss(self, sandbox: PooledSandbox, why: ExecError) -> None:
-        """Handle a lost channel: wait while the sandbox's state is unknown, until its lease is over; then give it
-        up.
-        """
+        """Handle a lost channel: wait while the sandbox's state is unknown, at most for its lease, then give it up."""
         deadline = anyio.current_time() + sandbox.template.config.lease_s + 10.0
         pause_s = 0.1
         while (status := await sandbox.status()).state == "unknown" and anyio.current_time() < deadline:
@@ -283,7 +281,7 @@ class Fleet:
         self.mark_dead(sandbox)
 
     def mark_dead(self, sandbox: PooledSandbox) -> None:
-        """Give up a sandbox that is dead or unusable: tell its holders, forget it, remove what is left of it."""
+        """Give up a dead or unusable sandbox: fail the calls of its holders, forget it, and destroy its remains."""
         if sandbox.record.id not in self.sandboxes or sandbox.record.phase is Phase.CLOSING:
             return
         held = sandbox.record.count(SlotState.HELD)
@@ -306,10 +304,10 @@ class Fleet:
         self.background(lambda: self.destroy(sandbox.handle), f"remove {sandbox.id}")
         self.on_change()
 
-    # The beginning and the end.
+    # Start and shutdown of the pool.
 
     async def reap_orphans(self) -> None:
-        """End sandboxes of drivers that are gone; a backend that cannot be asked is passed over."""
+        """End the sandboxes of drivers that are gone; skip a backend that cannot be reached."""
         try:
             for backend in self.templates.backends:
                 await self._reap_orphans_of(backend)
@@ -330,11 +328,11 @@ class Fleet:
                 )
         except (ExecError, OSError) as error:
             message = mask(str(error), self._secrets)
-            logger.debug("orphans of %s could not be looked for: %s", backend.name, message)
+            logger.debug("could not look for orphans of %s: %s", backend.name, message)
 
     async def shut_down(self) -> None:
-        """End every launch and every sandbox, and what orphans there were when the pool began; shielded, within
-        `shutdown_timeout_s`, then without waiting any more.
+        """End every launch and every sandbox, shielded from cancellation. Also wait for the reaping of orphans that
+        began when the pool opened. After `shutdown_timeout_s` nothing more is waited for.
         """
         self.closing = True
         for scope in (*self._launch_scopes.values(), *self._scopes):
@@ -359,11 +357,13 @@ class Fleet:
         self.sandboxes.clear()
 
     def destroy_now(self, within_s: float) -> None:
-        """End what is left, without an event loop; nothing is begun after `within_s`. Errors are logged."""
+        """End the remaining sandboxes without an event loop. Errors are logged; after `within_s` seconds no further one
+        is begun.
+        """
         until = time.monotonic() + within_s
         for key, sandbox in list(self.remaining.items()):
             if time.monotonic() > until:
-                logger.warning("%d sandboxes are left to their leases", len(self.remaining))
+                logger.warning("%d sandboxes are left; their leases will end them", len(self.remaining))
                 return
             try:
                 sandbox.destroy_now()

@@ -1,4 +1,4 @@
-"""A pool's options from an environment: names after a prefix, and a file that one of them names."""
+"""Options of a pool from environment variables with a prefix, and from a file that one of them names."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ _TEXTS = (str, str | None, SecretStr, SecretStr | None)
 def read_options(
     environ: Mapping[str, str], prefix: str, backend: str | None = None
 ) -> tuple[dict[str, Any], str | None]:
-    """The options, with those of one backend where the file names several, and the profile that is asked for. `backend`
-    counts more than the variable of that name. Names of older systems raise a RuntimeWarning.
+    """Return the options of a pool and the profile to use, from the variables with `prefix`.
+
+    `backend` overrides the variable of that name. Where the file names several backends, the options include those of
+    the chosen one. Variable names of older tools cause a RuntimeWarning.
 
     Raises:
-        ConfigError: a value cannot be read, or a name after the prefix is no option.
+        ConfigError: If a value cannot be read, or a name after the prefix is no option.
     """
     own = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix) and text}
     profile = own.pop("profile", None)
-    own.pop("request", None)  # the mark of a command in a slot
-    own.pop("ask", None)  # an older tool's
+    own.pop("request", None)  # set in every command of a slot
+    own.pop("ask", None)  # set by an older tool
     path, named = own.pop("config", None), own.pop("backend", None)
     options = with_backend({} if path is None else read_config(path), backend or named)
     if any(name.startswith(_OLDER) for name in environ):
@@ -49,7 +51,7 @@ def _warn_of_older_names(environ: Mapping[str, str]) -> None:
 
     if names := find_older_names(environ):
         message = f"{', '.join(names)}: not read; `hermes-exec config import` prints a configuration from them"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)  # where from_env is called
+        warnings.warn(message, RuntimeWarning, stacklevel=4)  # at the caller of from_env
 
 
 def _is_text(name: str, fields: Mapping[str, Any]) -> bool:

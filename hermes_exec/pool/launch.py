@@ -1,4 +1,4 @@
-"""One launch: the sandbox, its channel, its set-up; whatever ends it early leaves nothing behind."""
+"""One launch: the sandbox, its channel and its setup. A launch that fails or is cancelled leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ OnPull = Callable[[PullProgress], None]
 async def launch_sandbox(
     template: Template, labels: Labels, on_pull: OnPull | None, destroy: Callable[[Sandbox], Awaitable[None]]
 ) -> Sandbox:
-    """Make the image ready within `pull_timeout_s`, and launch within `launch_timeout_s`, which is that much longer
-    where the engine pulls only then. A sandbox that exists already when the call is cancelled is destroyed.
+    """Prepare the image within `pull_timeout_s`, then launch a sandbox within `launch_timeout_s` and return it.
+
+    An engine that pulls only at launch gets both times. If the call is cancelled, a sandbox that already exists is
+    destroyed.
 
     Raises:
-        LaunchError: as `Backend.launch`; LaunchTimeout when the time is over.
+        LaunchError: As `Backend.launch`; LaunchTimeout if the time is over.
     """
     config = template.config
     if isinstance(template.backend, CanPrefetch):
@@ -77,9 +79,9 @@ async def start_sandbox(
     destroy: Callable[[Sandbox], Awaitable[None]],
     trace: ChannelTrace | None = None,
 ) -> PooledSandbox:
-    """Open the channel into a sandbox that was launched, set the sandbox up, and create its first slot.
+    """Open the channel into a launched sandbox, run its setup, and create its first slot.
 
-    `serve` runs the channel in the background. When anything fails, or the call is cancelled, the sandbox is destroyed.
+    `serve` runs the channel in the background. If anything fails, or the call is cancelled, the sandbox is destroyed.
     """
     pooled: PooledSandbox | None = None
     try:

@@ -1,8 +1,8 @@
-"""Lets other programs of the same user look into the slots that a pool lends, and change nothing in them.
+"""Read-only access for other programs of the same user to the slots that are in use.
 
-A pool listens on a Unix socket (mode 0600) in `hermes-exec.UID` in the temporary directory (mode 0700); only root and
-the pool's own user are answered. A request is a line of JSON, `{"do": …, "slot": id}`, and so is each answer. What can
-be asked: `slots`, `processes`, and `view`, which shows what the slot's commands print as it comes.
+A pool listens on a Unix socket (mode 0600) in `hermes-exec.UID` in the temporary directory (mode 0700). Only root and
+the pool's own user are answered. A request is a line of JSON, `{"do": …, "slot": id}`, and so is each answer. The
+requests are `slots`, `processes`, and `view`, which sends the output of the slot's commands as it arrives.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ SUFFIX = ".pool"
 
 
 async def offer_view(held: HeldSlots) -> None:
-    """Serve observers until cancelled. Without a place for the socket there are none; the pool is not affected."""
+    """Serve observers until cancelled. If the socket cannot be created, there are no observers; the pool is not
+    affected.
+    """
     path, pid = pool_directory() / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}", os.getpid()
     try:
         listener = _listen(path)
     except OSError as error:
-        logger.info("nobody can look into the slots: %s: %s", path, error.strerror or error)
+        logger.info("slots cannot be observed: %s: %s", path, error.strerror or error)
         return
     try:
         async with await SocketListener.from_socket(listener) as served:
@@ -62,9 +64,9 @@ async def offer_view(held: HeldSlots) -> None:
 def _listen(path: Path) -> socket.socket:
     make_pool_directory()
     for earlier in path.parent.glob(f"*{SUFFIX}"):
-        listens(earlier)  # else it is removed
+        listens(earlier)  # removes it if it is dead
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # It is renamed once it listens: a socket with that name that refuses connections is dead.
+    # Renamed once it listens, so that a socket with that name that refuses connections is dead.
     aside = path.with_name(f".{path.name}")
     try:
         listening.setblocking(False)
@@ -79,7 +81,7 @@ def _listen(path: Path) -> socket.socket:
 
 
 def listens(path: Path) -> bool:
-    """Whether a pool takes connections there; a socket whose pool is gone without having removed it is removed.
+    """Check whether a pool accepts connections there; remove a socket whose pool has died.
 
     The check does not block: a stuck process may have a full backlog.
     """
@@ -105,15 +107,14 @@ async def _serve_observer(held: HeldSlots, stream: SocketStream) -> None:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.DelimiterNotFound, anyio.IncompleteRead):
             return
         except Exception:
-            logger.exception("a request to look into a slot failed")
+            logger.exception("a request of an observer failed")
 
 
 def _may_observe(stream: SocketStream) -> bool:
-    """Only this user and root; where the system does not tell who asks, the directory lets nobody else in."""
-    return not has_peer_credentials() or peer_credentials(stream.extra(SocketAttribute.raw_socket))[1] in {
-        0,
-        os.geteuid(),
-    }
+    """Check that the peer is this user or root. On systems that do not report peers, the directory excludes others."""
+    if not has_peer_credentials():
+        return True
+    return peer_credentials(stream.extra(SocketAttribute.raw_socket))[1] in {0, os.geteuid()}
 
 
 async def _answer_all(held: HeldSlots, stream: SocketStream) -> None:
@@ -145,13 +146,13 @@ async def _answer(held: HeldSlots, request: Mapping[str, Any]) -> dict[str, obje
             names = ("pid", "argv", "started_at", "rss_bytes", "request_id", "state")
             return {"processes": [{name: getattr(each, name) for name in names} for each in processes]}
         case other:
-            raise ValueError(f"{other!r} is nothing that can be asked here")
+            raise ValueError(f"unknown request {other!r}")
 
 
 def _find_held(held: HeldSlots, request: Mapping[str, Any]) -> tuple[Slot, SlotScope]:
     pooled = held.get(str(request.get("slot")))
     if pooled is None or pooled.holder is None or pooled.holder.closed:
-        raise SlotClosed("the slot is no longer lent")
+        raise SlotClosed("the slot is no longer in use")
     return pooled.holder, pooled.calls
 
 
@@ -175,7 +176,7 @@ async def _show_until_gone(scope: SlotScope, lines: BufferedByteReceiveStream, s
 
 
 async def _show(scope: SlotScope, send: Send) -> None:
-    """Send what is printed in the slot, over its resets, until it is released."""
+    """Send the output in the slot, across resets, until it is released."""
     while not scope.final:
         with anyio.CancelScope() as cancel_scope:
             scope.on_close(
@@ -185,10 +186,10 @@ async def _show(scope: SlotScope, send: Send) -> None:
                 await _show_scope(scope, send)
             except (RemoteError, ExecError) as error:
                 if scope.closed is None:
-                    raise ExecError(f"the slot is out of reach: {error}") from error
+                    raise ExecError(f"the slot cannot be reached: {error}") from error
             finally:
                 scope.forget(cancel_scope)
-        while scope.successor is None and not scope.final:  # noqa: ASYNC110 - a reset sets nothing for who looks on
+        while scope.successor is None and not scope.final:  # noqa: ASYNC110 - a reset sets no event for observers
             await anyio.sleep(RESET_POLL_S)
         if scope.successor is not None:
             scope = scope.successor
@@ -198,12 +199,12 @@ async def _show(scope: SlotScope, send: Send) -> None:
 
 
 async def _show_scope(scope: SlotScope, send: Send) -> None:
-    """Up to the next reset. The runner ends it, so that what was printed right before is shown too."""
+    """Send the output up to the next reset. The runner ends the view, so output printed right before it is included."""
     async with scope.channel.converse("slot.view", {"slot": scope.slot}, window=VIEW_WINDOW) as conversation:
         viewing = False
         while (item := await conversation.receive()) is not None:
             if scope.closed is not None and not viewing:
-                return  # it may be the slot of the next holder already
+                return  # the slot may already have another holder
             viewing = True
             if isinstance(item, Event):
                 await send(item.event)

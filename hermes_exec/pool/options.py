@@ -1,4 +1,4 @@
-"""The arguments of a pool, made into checked configuration."""
+"""Turns the arguments of a pool into validated configuration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 def resolve_options(
     backend: str | BackendConfig, arguments: dict[str, Any], options: Mapping[str, Any]
 ) -> tuple[PoolConfig, BackendConfig]:
-    """The checked settings of a pool and of its backend.
+    """Return the validated settings of a pool and of its backend.
 
     Raises:
-        ConfigError: a name or value is wrong.
-        BackendUnavailable: the backend is not installed.
+        ConfigError: If a name or value is wrong.
+        BackendUnavailable: If the backend is not installed.
     """
     for name in ("profiles", "env", "secrets", "files"):
         arguments[name] = validate_mapping(arguments[name], name)
@@ -28,7 +28,7 @@ def resolve_options(
     if isinstance(backend, BackendConfig):
         if options:
             names = ", ".join(sorted(options))
-            raise ConfigError(f"options ({names}) belong into the {type(backend).__name__} object")
+            raise ConfigError(f"options ({names}) belong in the {type(backend).__name__} object")
         values = {**arguments, "backend": type(backend).backend}
         own = {name: getattr(backend, name) for name in backend.model_fields_set}
         expanded = type(backend).expand({**values, "backend_options": own})
@@ -40,7 +40,7 @@ def resolve_options(
 
 
 def validate_mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
-    """A mapping as a dict, None as an empty one. ConfigError for anything else."""
+    """Return a mapping as a dict, None as an empty one. Raises ConfigError for anything else."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -49,7 +49,9 @@ def validate_mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, An
 
 
 def validate_commands(value: object, what: str) -> tuple[str, ...]:
-    """A command or a list of them as a tuple, None as an empty one. ConfigError when one cannot be run."""
+    """Return a command or a list of commands as a tuple, None as an empty one. Raises ConfigError for an invalid
+    command.
+    """
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else () if value is None else (value,)
     commands = tuple(command for command in values if isinstance(command, str) and command and "\0" not in command)
     if len(commands) != len(values):
@@ -58,7 +60,7 @@ def validate_commands(value: object, what: str) -> tuple[str, ...]:
 
 
 def validate_callback(value: T | None, what: str) -> T | None:
-    """The value itself, if it can be called or is None. ConfigError otherwise."""
+    """Return the value if it is callable or None. Raises ConfigError otherwise."""
     if value is not None and not callable(value):
         raise ConfigError(f"{what} must be a function, not {type(value).__name__}")
     return value

@@ -1,4 +1,4 @@
-"""The pace of launches, which all programs of this user on this host keep together."""
+"""Rate limit for launches, shared by all programs of this user on this host."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hermes_exec.pool.private_directory import make_pool_directory
 
 logger = logging.getLogger(__name__)
 LOCK_TIMEOUT_S = 1.0
-"""A program that is stopped while it holds the file does not hold up the others."""
+"""Wait no longer for the lock: a program that was stopped while it holds the lock must not block the others."""
 POLL_S = 0.005
 
 
 async def wait_for_turn(backend: str, per_s: float, directory: Path | None = None) -> None:
-    """Wait until one more sandbox of this backend may be launched, so that there are at most `per_s` a second.
+    """Wait until one more sandbox of this backend may be launched, so that at most `per_s` are launched per second.
 
-    Where no file can be kept for it, nothing is waited for.
+    Return at once if the file of the rate limit cannot be kept.
     """
     try:
         path = (directory or make_pool_directory()) / f"{backend}.pace"
@@ -37,6 +37,6 @@ async def wait_for_turn(backend: str, per_s: float, directory: Path | None = Non
             file.truncate(0)
             file.write(f"{boot} {turn + 1 / per_s:.6f}")
     except (OSError, ValueError) as error:
-        logger.info("launches keep no pace with those of other programs: %s", error)
+        logger.info("launches are not rate-limited together with other programs: %s", error)
         return
     await anyio.sleep(max(0.0, turn - time.monotonic()))

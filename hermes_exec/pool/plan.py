@@ -1,4 +1,4 @@
-"""The pool's policy: a pure function from what is there to what should be done. No I/O, no clock of its own."""
+"""The pool's policy: a pure function from the pool's state to the actions to take. No I/O, no clock of its own."""
 
 import math
 from collections.abc import Mapping
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 DRAIN_BEFORE_END_S = 60.0
-"""How long before its engine ends a sandbox no slot of it is lent any more."""
+"""How long before its engine ends a sandbox its slots are no longer assigned."""
 REPLACE_AFTER_S = 10.0
-"""How long a sandbox that is too small for who waits is kept: what replaces it may be no larger."""
+"""How long a sandbox that is too small for the waiting request is kept: its replacement may be no larger."""
 USES_BEFORE_A_SPARE = 2
-"""A program that takes one slot and ends gets no second sandbox launched."""
+"""Uses before a spare sandbox is kept: a program that takes one slot and ends gets no second sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateSize:
-    """Size of one template (a profile, or a profile with another image). Times in seconds, None for never.
+    """Sizes of one template (a profile, or a profile with another image). Times in seconds, None for never.
 
-    `used_once` is of sandboxes that one tenant gets whole: each is replaced when it comes back. Where sandboxes differ
-    in size, `slots_per_sandbox` is what a launch is expected to bring, and `largest` what it brings at best.
+    `used_once` marks sandboxes that one holder gets whole: each is replaced after its release. Where sandboxes differ
+    in size, `slots_per_sandbox` is the expected number of slots of a launch, and `largest` the highest possible one.
     """
 
     slots_per_sandbox: int
@@ -33,7 +33,7 @@ class TemplateSize:
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """What the planner may do. `max_sandboxes` holds over all kinds; times in seconds."""
+    """The limits of the planner. `max_sandboxes` applies over all templates; times in seconds."""
 
     max_sandboxes: int
     templates: Mapping[str, TemplateSize]
@@ -45,14 +45,14 @@ class PlanConfig:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a sandbox of this kind."""
+    """A decision to start a sandbox of this template."""
 
     template: str
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Give these slots (sandbox id → how many) to a waiter. No shares: the sandboxes it asked for are ready."""
+    """Slots (sandbox id → count) for a request. Empty shares: the sandboxes that it waits for are ready."""
 
     waiter: Waiter
     shares: Mapping[int, int]
@@ -60,7 +60,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a sandbox that nobody holds. `reason`: idle, lifetime, quarantined, used, evicted, replaced."""
+    """A decision to end a sandbox without holders. `reason`: idle, lifetime, quarantined, used, evicted, replaced."""
 
     sandbox: int
     reason: str
@@ -68,7 +68,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Tell a waiter that launches for it failed too often; the error is in the launch history of its template."""
+    """A request whose launches failed too often. The error is in the launch history of its template."""
 
     waiter: Waiter
 
@@ -78,17 +78,17 @@ Action = Launch | Grant | Close | Fail
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, in this order, and when to ask again if nothing happens before."""
+    """The actions to take now, in this order, and when to plan again if nothing happens before."""
 
     actions: list[Action]
     wake_at: float
 
 
 def plan(state: PoolState, config: PlanConfig, now: float) -> Plan:
-    """Decide what to do now.
+    """Decide which actions to take now.
 
-    Waiters are served strictly in order within a kind: what is free is kept for the first whose request is not
-    complete, so a large gang is never overtaken by small ones. Over kinds, an earlier waiter has the first claim on
+    Within a template, requests are served strictly in order. Free slots are kept for the first request that is not
+    complete, so small requests never overtake a large gang. Across templates, an earlier request has the first claim on
     room under the cap.
     """
     draft = _Draft(state, config, now)
@@ -104,7 +104,7 @@ def plan(state: PoolState, config: PlanConfig, now: float) -> Plan:
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan under construction: what of the state is assigned so far."""
+    """A plan under construction: the part of the state that is assigned so far."""
 
     state: PoolState
     config: PlanConfig
@@ -112,24 +112,24 @@ class _Draft:
     actions: list[Action] = field(default_factory=list)
     wake_at: float = math.inf
     free: dict[int, int] = field(default_factory=dict)
-    """Slots that no earlier waiter has a claim on, of sandboxes that lend."""
+    """Free slots of available sandboxes that no earlier request has claimed."""
     coming: dict[str, int] = field(default_factory=dict)
-    """Slots of launches, under way or wanted, that no earlier waiter counts on."""
+    """Slots of launches, under way or wanted, that no earlier request counts on."""
     wanted: list[str] = field(default_factory=list)
     """Launches for which there is room now."""
     alive: dict[str, int] = field(default_factory=dict)
-    """Sandboxes that are or will be there: healthy, launching, wanted."""
+    """Number of sandboxes that are healthy, launching or wanted."""
     capacity: dict[str, int] = field(default_factory=dict)
     """Their slots."""
     claimed: set[int] = field(default_factory=set)
-    """Sandboxes that may not be closed or lent to later waiters."""
+    """Sandboxes that may neither be closed nor serve later requests."""
     in_use: set[int] = field(default_factory=set)
-    """Sandboxes of which slots are lent now."""
+    """Sandboxes that this plan assigns slots of."""
     closed: set[int] = field(default_factory=set)
     leaving: list[int] = field(default_factory=list)
     """Sandboxes that will make room by themselves, and that nobody counts on yet."""
     retired: set[int] = field(default_factory=set)
-    """Sandboxes on their way out."""
+    """Sandboxes that are about to end."""
     room: int = 0
     of_template: dict[str, int] = field(default_factory=dict)
     demanded: set[str] = field(default_factory=set)
@@ -151,7 +151,7 @@ class _Draft:
                     self.free[sandbox.id] = free
 
     def _count(self, template: str, sandboxes: int, slots: int) -> None:
-        """So many sandboxes more will be there, or fewer, with so many slots."""
+        """Add sandboxes and slots (or subtract them, if negative) to the numbers of a template."""
         self.alive[template] = self.alive.get(template, 0) + sandboxes
         self.capacity[template] = self.capacity.get(template, 0) + slots
 
@@ -168,7 +168,7 @@ class _Draft:
         return True
 
     def retire(self) -> None:
-        """Close the sandboxes that lend no more and that nobody holds."""
+        """Close the retired sandboxes that nobody holds."""
         for sandbox_id in self.leaving:
             sandbox = self.state.sandboxes[sandbox_id]
             if sandbox.phase is Phase.READY and sandbox.in_use == 0:
@@ -177,7 +177,7 @@ class _Draft:
                 )
 
     def serve(self, waiter: Waiter) -> None:
-        """Lend to a waiter, or see to it that what it needs will be there."""
+        """Assign slots to a request, or arrange for the sandboxes that it needs."""
         if waiter.sandboxes:
             self._warm(waiter)
             return
@@ -201,7 +201,7 @@ class _Draft:
             self._grow(waiter, missing, sandboxes)
 
     def _grant(self, waiter: Waiter, sandboxes: list[SandboxRecord]) -> None:
-        """Take from the fullest sandboxes first, so that others become idle and can go."""
+        """Take slots from the fullest sandboxes first, so that others become idle and can be closed."""
         shares: dict[int, int] = {}
         missing = waiter.slots
         for sandbox in sorted(sandboxes, key=lambda sandbox: (self.free[sandbox.id] - sandbox.in_use, sandbox.id)):
@@ -216,7 +216,7 @@ class _Draft:
         self.actions.append(Grant(waiter, shares))
 
     def _has_failed(self, waiter: Waiter) -> bool:
-        """Whether launches failed too often since this waiter came, and the living sandboxes cannot serve it."""
+        """Check whether launches failed too often since this request came, and the living sandboxes cannot serve it."""
         history = self.state.launches.get(waiter.template)
         if history is None or history.away or history.seen < waiter.id:
             return False
@@ -238,7 +238,9 @@ class _Draft:
         self.coming[waiter.template] = self.coming.get(waiter.template, 0) - missing
 
     def _want(self, template: str, *, needed: bool) -> bool:
-        """Reserve room for one more sandbox: what is free under the cap, else what will be, else what can be made."""
+        """Reserve room for one more sandbox: free room under the cap, then room of sandboxes that leave, then room made
+        by eviction.
+        """
         most = self.config.templates[template].max_sandboxes
         if most is not None and self.of_template.get(template, 0) >= most:
             return False
@@ -252,7 +254,7 @@ class _Draft:
         return True
 
     def _await_leaving(self, template: str) -> bool:
-        """Count on a sandbox that is on its way out; one that is being closed before one that is still held."""
+        """Count on the room of a leaving sandbox, preferably a closing one, not one that is still held."""
         if not self.leaving:
             return False
         self.leaving.sort(key=lambda sandbox_id: (self.state.sandboxes[sandbox_id].in_use, sandbox_id), reverse=True)
@@ -260,7 +262,7 @@ class _Draft:
         return True
 
     def _evict(self, template: str) -> bool:
-        """Close an idle sandbox of another template: rather one above its minimum that nobody waits for."""
+        """Close an idle sandbox of another template, preferably one above its minimum that no request needs."""
         spoken_for = self.claimed | self.closed | self.retired
         others = (
             sandbox
@@ -286,7 +288,9 @@ class _Draft:
         return True
 
     def _drain(self, template: str) -> bool:
-        """Keep the least used sandbox of another kind from later waiters until it is empty and can be evicted."""
+        """Reserve the least used sandbox of another template: later requests get no slots of it, until it is empty and
+        can be evicted.
+        """
         others = (
             sandbox
             for sandbox in self.state.sandboxes.values()
@@ -301,7 +305,7 @@ class _Draft:
         return True
 
     def _replace(self, sandboxes: list[SandboxRecord]) -> None:
-        """Close the smallest idle one of these sandboxes, where there may be a larger one in its place."""
+        """Close the smallest idle sandbox of these, if a larger one may take its room."""
         idle = [sandbox for sandbox in sandboxes if not sandbox.in_use and sandbox.id not in self.in_use]
         small = [sandbox for sandbox in idle if sandbox.size < self.config.templates[sandbox.template].largest]
         if not small:
@@ -339,7 +343,7 @@ class _Draft:
             self.coming[waiter.template] = self.coming.get(waiter.template, 0) + per_sandbox
 
     def keep_minimum(self) -> None:
-        """Launch what is missing to each kind's minimum, where there is room."""
+        """Launch up to each template's minimum, where there is room."""
         for template, size in self.config.templates.items():
             while self.alive.get(template, 0) < size.min_sandboxes and self.room > 0:
                 self.room -= 1
@@ -347,8 +351,8 @@ class _Draft:
                 self.wanted.append(template)
 
     def keep_spare(self) -> None:
-        """Launch the next sandbox of those that are used once while others are held, where there is room: whoever comes
-        back for another one does not wait for its launch.
+        """Launch a spare for templates whose sandboxes are used once, where there is room: the next request then does
+        not wait for a launch.
         """
         for template in self.config.templates:
             while self.alive.get(template, 0) < self._least(template) and self.room > 0:
@@ -361,7 +365,7 @@ class _Draft:
                 self.wanted.append(template)
 
     def _least(self, template: str) -> int:
-        """How many sandboxes are kept: the minimum, and for a while after use one more than are held, of those that are
+        """Return how many sandboxes to keep: the minimum, or for a while after use one more than are held, if each is
         used once.
         """
         size, use = self.config.templates[template], self.state.uses.get(template)
@@ -379,7 +383,7 @@ class _Draft:
         return max(size.min_sandboxes, held + 1)
 
     def scale_down(self) -> None:
-        """Close sandboxes above the minimum that were idle for long enough, the longest idle first."""
+        """Close sandboxes above the minimum that have been idle long enough, the longest idle first."""
         spoken_for = self.claimed | self.closed | self.retired
         for sandbox in sorted(self.state.sandboxes.values(), key=lambda sandbox: (sandbox.idle_since, sandbox.id)):
             if not sandbox.healthy or sandbox.in_use or sandbox.id in spoken_for or not self._spare(sandbox.template):
@@ -395,7 +399,7 @@ class _Draft:
             self._close(sandbox, "idle")
 
     def start(self) -> None:
-        """Start the launches for which there is room, with the pauses after failures."""
+        """Start the launches for which there is room, with pauses after failures."""
         under_way = sum(sandbox.phase is Phase.LAUNCHING for sandbox in self.state.sandboxes.values())
         for template in self.wanted:
             if under_way >= self.config.launches_at_once:

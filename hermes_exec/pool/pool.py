@@ -1,4 +1,4 @@
-"""The pool of sandboxes: what users enter, and borrow slots from."""
+"""The pool of sandboxes: the entry point of the library, which hands out slots."""
 
 from __future__ import annotations
 
@@ -28,71 +28,73 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
     from hermes_exec.tracing import Tracer
 
-# What a pool is made and run with is imported when that is done: what is imported here, every program waits for.
-# A program that sets up no logging gets nothing on stderr; what matters of it is in events and exceptions too.
+# Modules for creating and running a pool are imported when needed: every program waits for the imports of this one.
+# Without logging set up, a program gets nothing on stderr: events and exceptions report everything that matters.
 logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
 T = TypeVar("T")
 NO_CONFIGURATION = frozenset({"self", "backend", "on_event", "on_pull", "trace", "backend_options"})
-"""Arguments of a pool that are no fields of its PoolConfig."""
+"""Arguments of a pool that are not fields of its PoolConfig."""
 
 
 class SandboxPool:
-    """Sandboxes of one backend, and the slots in them. Nothing is started before it is entered.
+    """Sandboxes of one backend, and the slots in them. Nothing is started before the pool is entered.
 
-    `async with SandboxPool("docker", image="python:3.12-slim") as pool:` gives this pool, plain `with` its blocking
+    `async with SandboxPool("docker", image="python:3.12-slim") as pool:` enters this pool, plain `with` its blocking
     form. Times are in seconds.
 
     Args:
         backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.
         image: Image of the sandboxes, for backends that have images.
-        slots_per_sandbox: Slots in one sandbox (local and ssh 64, others 1), at most 10,000. With 1 in a container the
-            tenant has the whole sandbox.
-        min_sandboxes: Sandboxes to keep. Entering the pool waits for them; with 0 it checks the backend and starts
-        nothing.
-        max_sandboxes: Sandboxes to have at most, over all profiles and images (local 1, ssh one a host, others 4).
-        profiles: Named variants, by name: a `ProfileConfig` or a mapping; what they do not say is the pool's.
-        min_isolation: The lowest level that is accepted (`none`, `uid`, `namespaces`, `exclusive`); the highest that
-            the sandbox can give is always taken.
-        network: False takes the network away.
-        limits: What a sandbox may use.
-        slot_limits: What a slot may use; 1,024 processes where nothing else is said (`pids=None` lifts that). Memory
-            has no default: without a limit one slot can take all that its sandbox, or the host, has.
+        slots_per_sandbox: Slots in one sandbox (local and ssh 64, others 1), at most 10,000. With 1 in a container, the
+            holder of the slot has the whole sandbox.
+        min_sandboxes: Minimum number of sandboxes to keep. Entering the pool waits for them; with 0 it checks the
+            backend and starts nothing.
+        max_sandboxes: Maximum number of sandboxes over all profiles and images (local 1, ssh one per host, others 4).
+        profiles: Named variants, by name: a `ProfileConfig` or a mapping. A profile inherits the pool's value for each
+            setting that it leaves out.
+        min_isolation: The lowest accepted level (`none`, `uid`, `namespaces`, `exclusive`). A slot always gets the
+            highest level that the sandbox supports.
+        network: False disables the network.
+        limits: Limits of a sandbox.
+        slot_limits: Limits of a slot. The default is 1,024 processes (`pids=None` lifts it). Memory has no default:
+            without a limit, one slot can take all memory of its sandbox, or of the host.
         best_effort_limits: True lists a limit that cannot be enforced in `slot.isolation.limits`; False refuses it.
         env: Variables of every slot.
-        secrets: The same; never shown or stored outside of it.
-        files: Path in the slot → bytes or local path, put into each slot that is lent.
-        setup: Shell commands that run once a sandbox, with the rights of its runner; what they change in the sandbox
-            (not in their own home, workspace and tmp) is there for every slot. On local, where a sandbox is this
-            machine, they can only look at it: one that leaves files is a ConfigError.
-        slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
-        browser: What the browser tools may reach and do in each slot, a `BrowserConfig` or a mapping.
-        slot_root: `"own"` gives each slot a root of its own over the image, so that it is to its tenant what a
-            container of the image would be; `"shared"` the root of its sandbox. With neither, several slots of a
-            container get roots of their own, and a RuntimeWarning tells where they cannot.
-        workdir: Where calls and sessions start and relative paths begin, in `files` too: an absolute path in the slot
-            (made where it is missing), `"image"` for the image's WORKDIR; None for the slot's workspace.
+        secrets: Secret variables of every slot; never shown or stored outside of it.
+        files: Path in the slot → bytes or local path, written into each slot when it is acquired.
+        setup: Shell commands that run once per sandbox, with the rights of its runner. Every slot sees their changes to
+            the sandbox, but not those to their own home, workspace and tmp. On local, where the sandbox is this
+            machine, they may only inspect it: a command that leaves files is a ConfigError.
+        slot_setup: Shell commands that run in a slot each time it is acquired. A command of `setup` or `slot_setup`
+            that fails is a LaunchError.
+        browser: Rules for the browser tools in each slot, a `BrowserConfig` or a mapping.
+        slot_root: `"own"` gives each slot a private root over the image, as a container of the image would have;
+            `"shared"` the root of its sandbox. By default, several slots of a container get private roots, and a
+            RuntimeWarning reports if the engine does not allow it.
+        workdir: Where calls and sessions start, and the base of relative paths, in `files` too: an absolute path in the
+            slot (created if missing), or `"image"` for the image's WORKDIR. None is the slot's workspace.
         acquire_timeout_s: How long a request waits for a slot.
         launch_timeout_s: Longest start of a sandbox.
-        pull_timeout_s: Longest pull or build of its image, on top of that.
+        pull_timeout_s: Longest pull or build of its image, on top of `launch_timeout_s`.
         shutdown_timeout_s: Longest time that closing takes.
-        lease_s: How long a sandbox outlives a driver that is silent; the end of its process is seen within a second
-            where that is possible (`local`, Docker on this host).
+        lease_s: How long a sandbox outlives a silent driver. Where possible (`local`, Docker on this host), the end of
+            the driver's process is noticed within a second.
         idle_timeout_s: Sandboxes above the minimum are closed after being idle for so long.
-        max_lifetime_s: Older sandboxes lend no more and are replaced.
-        runner_memory_mb: What the runner of a sandbox keeps at most of output and of what is under way, and at most an
-            eighth of the sandbox's memory; an `output_limit_bytes` is at most a quarter of it. Where it is used up, the
-            output of processes that have ended is dropped first.
+        max_lifetime_s: Older sandboxes accept no new holders and are replaced.
+        runner_memory_mb: Memory of a sandbox's runner for output and data in transit, and at most an eighth of the
+            sandbox's memory. An `output_limit_bytes` is at most a quarter of it. If it is used up, the output of
+            processes that have ended is dropped first.
         run_id: Label of the sandboxes (random by default), for `hermes-exec reap`.
-        on_event: Called with each event, sync or async. What it raises is logged; KeyboardInterrupt then goes to the
+        on_event: Sync or async callback for each event. Its exceptions are logged; KeyboardInterrupt then goes to the
             main thread.
-        on_pull: Called with the progress of image pulls and builds, from any thread.
-        trace: File for the metadata of each frame and event as JSON lines, never what is in them (`hermes-exec trace
+        on_pull: Callback for the progress of image pulls and builds, called from any thread.
+        trace: File for the metadata of each frame and event as JSON lines, never their contents (`hermes-exec trace
             FILE` shows it), or a `Tracer` such as `hermes_exec.tracing.otel.OpenTelemetry()`.
         backend_options: Fields of the backend's config class.
 
     Raises:
-        ConfigError: a name or value is wrong; the nearest valid name is told.
-        BackendUnavailable: the backend is not installed.
+        ConfigError: If a name or value is wrong; the message names the nearest valid name.
+        BackendUnavailable: If the backend is not installed.
     """
 
     def __init__(
@@ -160,16 +162,16 @@ class SandboxPool:
         profile: str | None = None,
         **more: Any,
     ) -> Self:
-        """A pool from a YAML, TOML or JSON file, or from a mapping; the values of `profile` become the pool's.
+        """Return a pool from a YAML, TOML or JSON file, or from a mapping; the values of `profile` become the pool's.
 
-        `backend` is a name of the section `backends`, whose values become the pool's too, or as for `SandboxPool`.
-        `more` are arguments that count more than those of file and profile. `hermes-exec config schema` prints the JSON
+        `backend` is a name of the section `backends`, whose values become the pool's too, or a backend as for
+        `SandboxPool`. `more` are arguments that override file and profile. `hermes-exec config schema` prints the JSON
         schema of the file.
 
         Raises:
-            ConfigError: the file cannot be read, a name or value in it is wrong, or it names several backends and
-                nothing says which.
-            BackendUnavailable: the backend is not installed.
+            ConfigError: If the file cannot be read, if a name or value in it is wrong, or if it names several backends
+                and none is chosen.
+            BackendUnavailable: If the backend is not installed.
         """
         from hermes_exec.config import read_config, with_profile
         from hermes_exec.pool.backend_entries import with_backend
@@ -185,14 +187,16 @@ class SandboxPool:
 
     @classmethod
     def from_env(cls, prefix: str = "HERMES_EXEC_", **more: Any) -> Self:
-        """A pool from the environment: `HERMES_EXEC_BACKEND`, `HERMES_EXEC_IMAGE`, `HERMES_EXEC_MAX_SANDBOXES`, …
+        """Return a pool from the environment: `HERMES_EXEC_BACKEND`, `HERMES_EXEC_IMAGE`, `HERMES_EXEC_MAX_SANDBOXES`,
+        …
 
-        Each option of the pool and of its backend is a name in capitals after the prefix; values that are not text are
-        read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. Names of older tools (`TERMINAL_*`, …) are
-        not read: a warning tells of `hermes-exec config import`. `more` are arguments that count most.
+        The variable of an option of the pool or its backend is its name in capitals after the prefix. Values that are
+        not text are read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. Variables of older tools
+        (`TERMINAL_*`, …) are not read: a warning points to `hermes-exec config import`. `more` are arguments that
+        override everything else.
 
         Raises:
-            ConfigError: a value cannot be read, or a name after the prefix is no option.
+            ConfigError: If a value cannot be read, or a name after the prefix is no option.
         """
         from hermes_exec.pool.from_env import read_options
 
@@ -207,7 +211,7 @@ class SandboxPool:
         return f"<SandboxPool {type(self._templates.backend).backend!r}{image} run_id={self.run_id!r} {state}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        raise TypeError("a SandboxPool cannot be sent to another process: make one there")
+        raise TypeError("a SandboxPool cannot be sent to another process: create one there")
 
     # Entering and leaving.
 
@@ -217,7 +221,7 @@ class SandboxPool:
         from hermes_exec.tracing.writer import tracer_for
 
         if self._entered:
-            raise RuntimeError("a SandboxPool is entered once: make a new one")
+            raise RuntimeError("a SandboxPool is entered once: create a new one")
         self._entered = True
         self._running = RunningPool(self._templates, self._hub, own_labels(self.run_id), self._on_pull)
         self._hub.tracer = tracer_for(self._trace, self._secrets)
@@ -231,10 +235,10 @@ class SandboxPool:
         await self._running.end()
 
     async def aclose(self) -> None:
-        """End every sandbox that this pool started, within `shutdown_timeout_s`, also when cancelled; what drivers that
-        are gone had left is removed too.
+        """End every sandbox that this pool started, within `shutdown_timeout_s`, also when cancelled.
 
-        Calls under way and waiting requests raise SlotClosed. Harmless when repeated.
+        Also waits for the removal of orphans of earlier drivers. Calls under way and waiting requests raise SlotClosed.
+        May be called more than once.
         """
         if self._running is not None:
             await self._running.aclose()
@@ -252,7 +256,7 @@ class SandboxPool:
         if self._context is not None:
             self._context.__exit__(kind, error, trace)
 
-    # Using it.
+    # Acquiring and releasing slots.
 
     def slot(
         self,
@@ -262,7 +266,7 @@ class SandboxPool:
         timeout_s: float | None = None,
         owner: str | None = None,
     ) -> SlotContext[Slot, hermes_exec.blocking.Slot]:
-        """Lend a slot for a block; it is reset when the block is left. Arguments and errors as in `acquire`."""
+        """Acquire a slot for a block, and release it afterwards. Arguments and errors as in `acquire`."""
         request = SlotRequest(profile, image, workdir, timeout_s, owner)
         return SlotContext(lambda: self.acquire(*request), self.release, lambda: self._facade().slot(*request))
 
@@ -275,10 +279,10 @@ class SandboxPool:
         timeout_s: float | None = None,
         owner: str | None = None,
     ) -> SlotContext[list[Slot], list[hermes_exec.blocking.Slot]]:
-        """Lend `n` slots for a block: all at once, or none and AcquireTimeout.
+        """Acquire `n` slots for a block: all at once, or none and AcquireTimeout.
 
         Raises:
-            ConfigError: more than the pool can ever have at once. Otherwise as `acquire`.
+            ConfigError: If the pool can never have so many at once. Otherwise as `acquire`.
         """
         request = SlotRequest(profile, image, workdir, timeout_s, owner)
         validate_count(n, "n")
@@ -301,29 +305,35 @@ class SandboxPool:
         timeout_s: float | None = None,
         owner: str | None = None,
     ) -> Slot:
-        """Lend a slot until it is released. Requests are served in order of arrival.
+        """Acquire a slot until it is released. Requests are served in order of arrival.
 
-        `profile` names one of the pool's, `image` asks for sandboxes with that image, `workdir` for calls that start
-        elsewhere, `timeout_s` bounds the wait (default: the pool's `acquire_timeout_s`), `owner` is told in the
-        Acquired event.
+        Args:
+            profile: One of the pool's profiles.
+            image: Image of the sandbox, instead of the pool's.
+            workdir: Where calls start, instead of the pool's `workdir`.
+            timeout_s: Longest wait (default: the pool's `acquire_timeout_s`).
+            owner: A name for the Acquired event.
 
         Raises:
-            AcquireTimeout: no slot became free in time.
-            LaunchError: launches for it failed and no living sandbox can serve it; ImageError, IsolationError and the
-                others say why.
-            BackendUnavailable: the engine, or each of its hosts, was away all that time.
-            ConfigError: there is no such profile, images are not for this backend, or `workdir` cannot be had.
-            SlotClosed: the pool was closed meanwhile.
+            AcquireTimeout: If no slot became free in time.
+            LaunchError: If launches failed and no living sandbox can serve the request; ImageError, IsolationError and
+                the other subclasses name the reason.
+            BackendUnavailable: If the engine, or each of its hosts, was unavailable all that time.
+            ConfigError: If there is no such profile, if the backend has no images, or if calls cannot start in
+                `workdir`.
+            SlotClosed: If the pool was closed meanwhile.
         """
         (slot,) = await self._open().queue.acquire(SlotRequest(profile, image, workdir, timeout_s, owner))
         return slot
 
     async def release(self, slot: Slot) -> None:
-        """Take a slot back and reset it; returns when that is done. Releasing twice is harmless, and what another pool
-        lends a ConfigError.
+        """Release a slot and reset it; return when the reset is done. A second release has no effect.
 
-        A slot that cannot be proven clean is quarantined, and its sandbox replaced; a sandbox that is silent meanwhile
+        A slot that cannot be proven clean is quarantined, and its sandbox replaced. A sandbox that is silent meanwhile
         is given up after about 7 s.
+
+        Raises:
+            ConfigError: If the slot belongs to another pool.
         """
         if self._running is not None:
             self._running.check_process()
@@ -335,53 +345,54 @@ class SandboxPool:
                 tasks.start_soon(self.release, slot)
 
     async def prewarm(self, n: int, profile: str | None = None, image: str | None = None) -> None:
-        """Wait until `n` sandboxes are ready, launching what is missing. They are closed like others when they stay
-        idle.
+        """Wait until `n` sandboxes are ready, and launch the missing ones. Idle ones are closed as usual.
 
         Raises:
-            ConfigError: more sandboxes than `max_sandboxes`.
-            LaunchError: launches failed. AcquireTimeout: not within `acquire_timeout_s`.
+            ConfigError: If `n` is above `max_sandboxes`.
+            LaunchError: If launches failed.
+            AcquireTimeout: If they are not ready within `acquire_timeout_s`.
         """
         running = self._open()
         template = self._templates.get(profile, image)
         if validate_count(n, "n", least=0) > (most := template.most_sandboxes):
             raise ConfigError(
-                f"{n} sandboxes were asked for, and there can be at most {most} of {template.key}: "
+                f"{n} sandboxes were requested, and there can be at most {most} of {template.key}: "
                 f"set max_sandboxes={n}"
             )
         if n:
             await running.queue.warm(template, n)
 
     async def prefetch(self, images: Iterable[str], profile: str | None = None) -> dict[str, ExecError | None]:
-        """Make images ready (pulled, built, converted) before slots are asked for, as many at once as sandboxes are
-        launched at once (`launches_at_once`), each within `pull_timeout_s`; `on_pull` is told how far they are.
+        """Prepare images (pull, build, convert) before slots are requested, and return the error of each image, or
+        None.
 
-        Returns what came of each image: None when it is ready, else the error that launching a sandbox with it would
-        end with. One that fails holds up no other.
+        At most `launches_at_once` images are prepared at once, each within `pull_timeout_s`; `on_pull` receives their
+        progress. An image that fails does not stop the others: it has the error that launching a sandbox with it
+        would raise.
 
         Raises:
-            ConfigError: there is no such profile, this backend has no images, or `images` are not names.
-            SlotClosed: the pool was closed meanwhile.
+            ConfigError: If there is no such profile, if this backend has no images, or if `images` are not names.
+            SlotClosed: If the pool was closed meanwhile.
         """
         from hermes_exec.pool.prefetch import prefetch
 
         return await prefetch(self._open().fleet, images, profile, self._on_pull)
 
     def events(self) -> Events:
-        """What happens from now on, as an async iterator that ends when the pool closes.
+        """Return an async iterator over the events from now on, until the pool closes.
 
         It buffers 1,000 events, then drops the oldest and counts them in `dropped`.
         """
         return self._hub.listen()
 
     def stats(self) -> PoolStats:
-        """The pool at this moment."""
+        """Return the figures of the pool at this moment."""
         from hermes_exec.pool.stats import pool_stats
 
         return pool_stats(self._running, self._templates.slots_most)
 
     def mask(self, data: T) -> T:
-        """JSON data, or a text, with the secrets of the pool and of its backend masked in every text of it."""
+        """Return JSON data, or a text, with the secrets of the pool and its backend masked in every text."""
         from hermes_exec.redact import mask_data
 
         return mask_data(data, self._secrets)

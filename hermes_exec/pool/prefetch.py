@@ -1,4 +1,4 @@
-"""Images that are made ready before slots are asked for: several at once, and one that fails holds up no other."""
+"""Preparing images before slots are requested: several at once, independent of each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hermes_exec.redact import mask_raised_errors
 async def prefetch(
     fleet: Fleet, images: Iterable[str], profile: str | None, on_pull: OnPull | None
 ) -> dict[str, ExecError | None]:
-    """See `SandboxPool.prefetch`."""
+    """Prepare images; see `SandboxPool.prefetch`."""
     wanted = {image: fleet.templates.get(profile, image) for image in _validate_images(fleet, images)}
     results: dict[str, ExecError | None] = dict.fromkeys(wanted)
     room = anyio.CapacityLimiter(fleet.templates.backend.launches_at_once)

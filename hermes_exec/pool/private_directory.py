@@ -1,4 +1,4 @@
-"""The directory of this host in which the pools of a user find each other."""
+"""The directory on this host in which the pools of a user find each other."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 
 def pool_directory(uid: int | None = None) -> Path:
-    """Where the pools of a user (default: this one) have it, whether it is there or not."""
+    """Return the path of a user's directory (default: this user's), which may not exist."""
     return Path(tempfile.gettempdir()) / f"hermes-exec.{os.geteuid() if uid is None else uid}"
 
 
 def make_pool_directory() -> Path:
-    """That of this user, which is made if it is not there.
+    """Return the directory of this user, and create it if it is missing.
 
     Raises:
-        OSError: it cannot be made, or is not this user's alone.
+        OSError: If it cannot be created, or others have access to it.
     """
     path = pool_directory()
     with suppress(FileExistsError):
@@ -30,7 +30,7 @@ def make_pool_directory() -> Path:
 
 
 def is_private(path: Path, uid: int) -> bool:
-    """Whether it is a directory that only this user can do anything in."""
+    """Check whether a path is a directory that only this user may access."""
     try:
         facts = path.lstat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Slots that come back: reset, and free again only when they are proven clean."""
+"""Releasing slots: a slot is reset, and free again only when it is proven clean."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from hermes_exec.slot.slot import Slot
 
 logger = logging.getLogger(__name__)
 HELD_SILENCE_S = 30.0
-"""A holder's reset waits through this much silence: a machine that is far too busy for seconds costs no episode."""
+"""A holder's reset tolerates this much silence: a machine that is overloaded for seconds costs no episode."""
 
 
 class Releases:
-    """The slots of one pool that somebody holds: resets them for their holder, and takes them back."""
+    """The slots of one pool that are in use: resets them for their holders, and returns them to the pool."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.acquire: Callable[[SlotRequest], Awaitable[list[Slot]]]
-        """Acquires a slot for a holder that has to go on in another sandbox; the queue sets it."""
+        """Acquires a slot for a holder that has to move to another sandbox; the queue sets it."""
         self.held: dict[str, PooledSlot] = {}
-        """By the `id` that the holder knows. A slot that goes on in another sandbox keeps it."""
+        """Slots in use, by the `id` that the holder knows. A slot keeps its `id` when it moves to another sandbox."""
         self._releases: dict[str, anyio.Event] = {}
         self._resets: dict[str, anyio.Event] = {}
 
     def close(self) -> None:
-        """Tell all holders that the pool is closed."""
+        """Expire the calls of all holders: the pool is closed."""
         for slot in self.held.values():
             slot.calls.expire("the pool was closed")
         for done in self._releases.values():
@@ -44,11 +44,11 @@ class Releases:
         self.held.clear()
 
     async def release(self, slot: Slot) -> None:
-        """Take a slot back and reset it. Harmless when it is already back."""
+        """Release a slot and reset it. No effect if it is already released."""
         pooled = self.held.get(slot.id)
         if pooled is None or pooled.holder is not slot:
             if not slot.closed:
-                raise ConfigError(f"slot {slot.id} is lent by another pool, which has to take it back")
+                raise ConfigError(f"slot {slot.id} belongs to another pool: release it there")
             return
         done = self._releases.get(slot.id)
         if done is None:
@@ -62,7 +62,7 @@ class Releases:
             await pooled.calls.close("the slot was released")
             if (reset := self._resets.get(slot_id)) is not None:
                 await reset.wait()
-            if (last := self.held.pop(slot_id, None)) is not None:  # another one where the reset led to another sandbox
+            if (last := self.held.pop(slot_id, None)) is not None:  # another slot if the reset moved its holder
                 await self.recycle(last)
         finally:
             self.held.pop(slot_id, None)
@@ -70,16 +70,16 @@ class Releases:
             done.set()
 
     def recycle_unused(self, slot: PooledSlot) -> None:
-        """Take back a slot that its waiter did not get; at once where nothing was put into it."""
+        """Return a slot that its request did not get; without a reset if nothing was written to it."""
         if slot.touched:
-            self.fleet.background(partial(self.recycle, slot, was_held=False), "take back")
+            self.fleet.background(partial(self.recycle, slot, was_held=False), "recycle")
             return
         slot.state = SlotState.FREE
         if slot.sandbox.record.id in self.fleet.sandboxes:
             self.fleet.state.record_return(slot.sandbox.record, anyio.current_time())
 
     async def recycle(self, slot: PooledSlot, *, was_held: bool = True) -> None:
-        """Reset a slot: it is free when it is proven clean, else quarantined, and its sandbox replaced."""
+        """Reset a slot. It is free when it is proven clean, otherwise it is quarantined and its sandbox replaced."""
         sandbox, name, began = slot.sandbox, self.fleet.slot_id(slot), time.monotonic()
         slot.state = SlotState.RESETTING
         killed: KillReceipt | None = None
@@ -99,7 +99,7 @@ class Releases:
             unclean = slot.unproven or unclean
         slot.state = SlotState.QUARANTINED if unclean else SlotState.FREE
         slot.touched = False
-        if not exclusive:  # its holder may be on the way to another sandbox
+        if not exclusive:  # otherwise its holder may still be moving
             slot.request, slot.scope, slot.holder = None, None, None
         self.fleet.state.record_return(sandbox.record, anyio.current_time(), drain=exclusive or bool(unclean))
         took = time.monotonic() - began
@@ -111,8 +111,8 @@ class Releases:
         self.fleet.on_change()
 
     async def reset(self, slot: Slot) -> None:
-        """`Slot.reset`: the holder keeps the slot if it is proven clean, and goes on in another sandbox if it had the
-        whole one.
+        """Implement `Slot.reset`: the holder keeps a slot that is proven clean. The holder of a whole sandbox gets
+        another sandbox.
         """
         pooled = self.held.get(slot.id)
         if pooled is None:
@@ -156,18 +156,18 @@ class Releases:
             raise
 
     async def _move(self, pooled: PooledSlot, slot_id: str) -> None:
-        """Let a holder go on in another sandbox: a reset does not undo what was changed in this one.
+        """Move a holder to another sandbox, because a reset does not undo changes to its whole sandbox.
 
-        Raises as `SandboxPool.acquire`; the slot is closed then.
+        Raises as `SandboxPool.acquire`; the slot is then closed.
         """
-        logger.debug("slot %s goes to another sandbox", slot_id)
+        logger.debug("slot %s moves to another sandbox", slot_id)
         scope, holder, request = pooled.calls, pooled.holder, pooled.request or SlotRequest()
-        self.fleet.background(partial(self.recycle, pooled), f"take back {slot_id}")
+        self.fleet.background(partial(self.recycle, pooled), f"recycle {slot_id}")
         try:
             (other,) = await self.acquire(request._replace(timeout_s=None, owner=None))
         except BaseException as error:
             self.held.pop(slot_id, None)
-            scope.expire(f"the slot could not go on in another sandbox: {error}")
+            scope.expire(f"the slot could not move to another sandbox: {error}")
             raise
         new = self.held.pop(other.id)
         new.holder = holder

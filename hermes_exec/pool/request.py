@@ -1,4 +1,4 @@
-"""What a slot is asked for with."""
+"""The request for a slot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class SlotRequest(NamedTuple):
-    """The arguments of `SandboxPool.acquire`, which describes them."""
+    """The arguments of `SandboxPool.acquire`."""
 
     profile: str | None = None
     image: str | None = None

@@ -1,4 +1,4 @@
-"""What a pool runs while it is entered: its sandboxes, its queue, and the tasks beside them."""
+"""The parts of a pool that run while it is entered: its sandboxes, its queue and its background tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hermes_exec.pool.templates import Templates
 
 
 class RunningPool:
-    """One entered pool. Made in the event loop that it belongs to."""
+    """One entered pool. Created in the event loop that it belongs to."""
 
     def __init__(self, templates: Templates, hub: EventHub, labels: Labels, on_pull: OnPull | None) -> None:
         self.pid = os.getpid()
@@ -32,13 +32,13 @@ class RunningPool:
         self._background = DetachedTaskGroup(on_abandoned=self.aclose)
         self._closing: ShieldedTask | None = None
         self.started = False
-        """The backend was checked, and slots can be asked for."""
+        """Whether the backend was checked, and slots may be requested."""
         self.fleet = Fleet(templates, hub, labels, self._background, on_pull)
         self.releases = Releases(self.fleet)
         self.queue = Queue(self.fleet, self.releases)
 
     async def open(self) -> None:
-        """Check the backend, start what runs beside, and wait for `min_sandboxes`. Raises as `SandboxPool.acquire`."""
+        """Check the backend, start background tasks, and wait for `min_sandboxes`. Raises as `SandboxPool.acquire`."""
         try:
             for template in self._templates.all:
                 await template.check()
@@ -50,7 +50,7 @@ class RunningPool:
         self.started = True
         atexit.register(self._at_exit)
         try:
-            self.fleet.background(self._hub.run, "telling events")
+            self.fleet.background(self._hub.run, "delivering events")
             self.fleet.background(self.fleet.wake_up, "waking up")
             self.fleet.background(self.fleet.reap_orphans, "reaping orphans")
             self.fleet.background(partial(offer_view, self.releases.held), "offering a view")
@@ -62,14 +62,14 @@ class RunningPool:
             raise
 
     async def end(self) -> None:
-        """As `aclose`; what ran beside has ended when this returns."""
+        """Close the pool as `aclose`, and wait until the background tasks have ended."""
         try:
             await self.aclose()
         finally:
             await self._background.end()
 
     async def aclose(self) -> None:
-        """End every sandbox. Harmless when repeated."""
+        """End every sandbox. May be called more than once."""
         self.check_process()
         if self.started:
             self.fleet.closing = True
@@ -100,14 +100,14 @@ class RunningPool:
             self.fleet.destroy_now(self._templates.config.shutdown_timeout_s)
 
     def check_process(self) -> None:
-        """Raise RuntimeError in another process than the pool's."""
+        """Raise RuntimeError in a process other than the pool's."""
         if self.pid != os.getpid():
             raise RuntimeError(
-                f"this SandboxPool belongs to process {self.pid}: make a new one after a fork or in a worker process"
+                f"this SandboxPool belongs to process {self.pid}: create a new one after a fork or in a worker process"
             )
 
     def check(self) -> None:
-        """Raise SlotClosed when the pool was closed, RuntimeError in another process or event loop than the pool's."""
+        """Raise SlotClosed if the pool is closed, RuntimeError in a process or event loop other than the pool's."""
         self.check_process()
         if self.fleet.closing:
             raise SlotClosed("the pool was closed")

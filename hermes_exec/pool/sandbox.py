@@ -1,4 +1,4 @@
-"""One sandbox of a pool: bringing it up, preparing and resetting its slots, and finding out what became of it."""
+"""One sandbox of a pool: starting its channel, preparing and resetting its slots, and diagnosing its end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from hermes_exec.slot.transfer.transfer import open_transfer, upload
 logger = logging.getLogger(__name__)
 PING_S = 5.0
 PATIENCE_S = 2.0
-"""A reset that takes longer goes on as long as the sandbox answers pings."""
+"""A reset that takes longer continues as long as the sandbox answers pings."""
 STATUS_S = 3.0
 CREATE_S = 60.0
 RESET_S = 120.0
@@ -51,28 +51,28 @@ SETUP_SLOT = "setup"
 
 @dataclass(slots=True, eq=False)
 class PooledSlot:
-    """One slot of a sandbox, over all its holders."""
+    """One slot of a sandbox, across all its holders."""
 
     name: str
     """Its name on the wire."""
     sandbox: PooledSandbox
     state: SlotState = SlotState.FREE
     facts: SlotFacts | None = None
-    """What the runner told of it once it was created."""
+    """The runner's description of it, once it is created."""
     begun: bool = False
-    """Its creation was begun; if that was interrupted, how far it got is unknown."""
+    """Whether its creation was begun. If that was interrupted, its state is unknown."""
     touched: bool = False
-    """Something was put into it, or somebody held it, since it was created or reset."""
+    """Whether it was written to or held since it was created or reset."""
     unproven: str = ""
-    """Why a reset cannot prove it clean: a kill in it left processes behind."""
+    """Why a reset cannot prove it clean: a kill left processes behind."""
     doing: str = ""
-    """What is being done to prepare it, for the error of a waiter that times out."""
+    """The current step of its preparation, for the error of a request that times out."""
     request: SlotRequest | None = None
-    """What its holder asked for."""
+    """The request of its holder."""
     scope: SlotScope | None = None
-    """The calls of its holder."""
+    """The scope of its holder's calls."""
     holder: Slot | None = None
-    """What its holder has of it."""
+    """The `Slot` that its holder uses."""
 
     @property
     def calls(self) -> SlotScope:
@@ -81,13 +81,13 @@ class PooledSlot:
         return self.scope
 
     def note_remaining(self, killed: KillReceipt) -> None:
-        """Take note of a kill that left processes behind."""
+        """Record that a kill left processes behind."""
         self.unproven = f"{killed.left} processes could not be ended"
 
 
 @dataclass(slots=True)
 class PooledSandbox:
-    """A sandbox that was launched. `death` is set once it is known to be dead."""
+    """A launched sandbox. `death` is set once it is known to be dead."""
 
     record: SandboxRecord
     template: Template
@@ -104,26 +104,26 @@ class PooledSandbox:
         return self.handle.id
 
     async def status(self) -> SandboxStatus:
-        """The backend's view, `unknown` when it does not answer in time. Never raises."""
+        """Return the backend's status of the sandbox, `unknown` if it does not answer in time. Never raises."""
         status = await status_of(self.handle)
         if status.state == "dead" and self.death is None:
             self.death = status.post_mortem or PostMortem("the sandbox has ended")
         return status
 
     def death_error(self) -> SandboxDied:
-        """The error for holders of a dead sandbox; a fresh one each time."""
+        """Return a new error for holders of a dead sandbox."""
         death = self.death or PostMortem("the sandbox has ended")
         return SandboxDied(f"the sandbox {self.id} died: {death.reason}", post_mortem=death, sandbox=self.id)
 
     async def diagnose(self) -> SandboxDied | None:
-        """For the channel: SandboxDied when the stream was lost because the sandbox is dead."""
+        """Return SandboxDied if the stream was lost because the sandbox is dead. The channel calls this."""
         return self.death_error() if (await self.status()).state == "dead" else None
 
     async def explain_loss(self, error: ExecError) -> ExecError:
-        """The error of a lost call: SandboxDied where the sandbox is dead, else the error itself."""
+        """Return the error of a lost call: SandboxDied if the sandbox is dead, otherwise the error itself."""
         cause = error.__cause__
         if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown | ProtocolError | SandboxDied):
-            # The engine knows more of a death than the channel does, when it answers.
+            # If the engine answers, it gives a better reason than the channel.
             with anyio.move_on_after(0.5):
                 await self.status()
         for dead_error in (error, cause):
@@ -142,7 +142,7 @@ class PooledSandbox:
         return result
 
     async def ping(self, wait_s: float = PING_S) -> bool:
-        """Whether the runner answers now, within so many seconds."""
+        """Check whether the runner answers within `wait_s` seconds."""
         if self.channel.state != "open":
             return False
         try:
@@ -159,14 +159,14 @@ class PooledSandbox:
         return conversation.answered
 
     def scope(self, slot: PooledSlot, facts: SlotFacts, workdir: str | None = None) -> SlotScope:
-        """A new scope for the calls on a slot, which start in `workdir`."""
+        """Return a new scope for the calls on a slot, which start in `workdir`."""
         return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_remaining)
 
     async def create(self, slot: PooledSlot) -> SlotFacts:
-        """The facts of a slot, which is created at first use.
+        """Return the facts of a slot; create it at first use.
 
         Raises:
-            IsolationError, ConfigError, LaunchError: the runner cannot give such a slot here.
+            IsolationError, ConfigError, LaunchError: If the runner cannot create such a slot here.
         """
         if slot.facts is not None:
             return slot.facts
@@ -192,7 +192,7 @@ class PooledSandbox:
         return slot.facts
 
     async def _destroy_slot(self, slot: PooledSlot, silence_s: float = PING_S) -> KillReceipt | None:
-        """End what runs in a slot, and forget it; None where there is no such slot."""
+        """End all processes of a slot and forget it. Return None if there is no such slot."""
         try:
             answer = await self._wait_patiently("slot.destroy", slot, silence_s)
         except RemoteError as error:
@@ -202,16 +202,16 @@ class PooledSandbox:
         return receipt(answer.get("killed"))
 
     def workdir(self, request: SlotRequest) -> str | None:
-        """Where calls start: as the request says, else as the pool says; None for the workspace."""
+        """Return where calls start: the request's workdir, else the pool's. None is the workspace."""
         wanted = request.workdir or self.template.config.workdir
         return self.handle.workdir if wanted == "image" else wanted
 
     async def provision(self, slot: PooledSlot, workdir: str | None) -> None:
-        """Prepare a slot for a holder: its working directory, the configured files, its `slot_setup`.
+        """Prepare a slot for a holder: its working directory, the configured files and `slot_setup`.
 
         Raises:
-            ConfigError: the working directory is not there and cannot be made.
-            LaunchError: a file cannot be put into it, or a command failed.
+            ConfigError: If the working directory is missing and cannot be created.
+            LaunchError: If a file cannot be written, or a command failed.
         """
         scope = slot.calls
         if workdir is not None:
@@ -220,7 +220,7 @@ class PooledSandbox:
             except OSError as error:
                 raise ConfigError(f"workdir: calls cannot start in {workdir!r}: {error}") from error
         for path, source in self.template.config.files.items():
-            slot.doing = f"the files for {path!r} were not yet there"
+            slot.doing = f"the files for {path!r} were not yet written"
             wired = to_wire(path, "files")
             try:
                 if isinstance(source, bytes):
@@ -243,11 +243,12 @@ class PooledSandbox:
     async def set_up(self) -> None:
         """Run the commands of `setup`, and create the first slot.
 
-        In a sandbox of our own they act on the sandbox itself, with the rights of its runner; elsewhere in a slot.
+        In a container or VM of ours the commands act on the sandbox itself, with the rights of its runner; elsewhere in
+        a slot.
 
         Raises:
-            LaunchError: a command failed.
-            ConfigError: it made files in a slot, where nobody would find them.
+            LaunchError: If a command failed.
+            ConfigError: If a command created files in a slot, where no other slot finds them.
         """
         if self.template.setup:
             await self._run_setup()
@@ -269,8 +270,8 @@ class PooledSandbox:
             entries = items(await self._ask("file.list", params), "entries")
             if names := [name for entry in entries if (name := from_wire(entry.get("name"), "name")) != ".cache"]:
                 raise ConfigError(
-                    f"setup made {names[0]!r} in {path}, where no slot would find it: a sandbox of backend "
-                    f"{self.template.backend.name!r} is a machine that is not ours to change; use slot_setup"
+                    f"setup created {names[0]!r} in {path}, where no slot finds it: setup cannot change a sandbox of "
+                    f"backend {self.template.backend.name!r}, which is an existing machine; use slot_setup"
                 )
         await self._ask("slot.destroy", {"slot": slot.name})
 
@@ -281,7 +282,7 @@ class PooledSandbox:
             raise self._refusal_error(error) from None
 
     def _refusal_error(self, error: RemoteError) -> ExecError:
-        """The error for a request of the pool that the sandbox refused: a LaunchError in place of an OSError."""
+        """Return the error for a pool's request that the sandbox refused: a LaunchError in place of an OSError."""
         if error.kind == "own_root":
             return NoOwnRoot(error.message, sandbox=self.id)
         translated = remote_failure(error)
@@ -292,15 +293,16 @@ class PooledSandbox:
         )
 
     async def reset(self, slot: PooledSlot, silence_s: float = PING_S) -> tuple[KillReceipt | None, str]:
-        """End everything in a slot, wipe it, and prove that it is clean. A whole sandbox is never reset but replaced.
+        """End everything in a slot, wipe it, and prove that it is clean. An exclusive sandbox is replaced instead.
 
-        Returns what was ended (None where its runner could not tell), and why the slot is not clean, empty when it is.
+        Returns:
+            A receipt of the kill (None if the runner gave none), and why the slot is not clean (empty if it is).
 
         Raises:
-            ExecError: the runner cannot do it, or did not answer: ChannelLost where it was silent for `silence_s`.
+            ExecError: If the runner cannot do it or did not answer: ChannelLost after `silence_s` of silence.
         """
         if self.template.exclusive:
-            try:  # before the container: who looks on sees the last of it
+            try:  # before the container ends, so that observers get its last output
                 return await self._destroy_slot(slot, silence_s), ""
             except RemoteError:
                 return None, ""
@@ -318,10 +320,11 @@ class PooledSandbox:
         return killed, reason or f"{killed.left} processes are left"
 
     async def _wait_patiently(self, method: str, slot: PooledSlot, silence_s: float) -> dict[str, Any]:
-        """Ask for something that may take long, and wait for the answer as long as the sandbox answers pings.
+        """Send a request that may take long, and wait for the answer as long as the sandbox answers pings.
 
         Raises:
-            ChannelLost: it did not answer one within `silence_s`. OutcomeUnknown: it took longer than RESET_S.
+            ChannelLost: If a ping was not answered within `silence_s`.
+            OutcomeUnknown: If the request took longer than RESET_S.
         """
         conversation = self.channel.begin(method, {"slot": slot.name})
         until = time.monotonic() + RESET_S
@@ -329,7 +332,7 @@ class PooledSandbox:
             while time.monotonic() < until:
                 with anyio.move_on_after(PATIENCE_S):
                     return await conversation.response()
-                # A stream that is being restored is the channel's matter: it gives up when the lease is over.
+                # The channel restores a broken stream by itself, and gives up when the lease is over.
                 if self.channel.state == "open" and not await self.ping(silence_s):
                     raise ChannelLost(f"the sandbox has not answered for {silence_s:g} s", sandbox=self.id)
             raise OutcomeUnknown(f"{method} was not answered within {RESET_S:g} s", sandbox=self.id)
@@ -352,7 +355,7 @@ async def _set_up(scope: SlotScope, command: str, setting: str, template: Templa
 
 
 async def status_of(sandbox: Sandbox) -> SandboxStatus:
-    """As `Sandbox.status`, `unknown` when it does not answer in time."""
+    """Return the status of a sandbox, `unknown` if the backend does not answer in time."""
     with anyio.move_on_after(STATUS_S):
         try:
             return await sandbox.status()
@@ -364,11 +367,13 @@ async def status_of(sandbox: Sandbox) -> SandboxStatus:
 async def open_sandbox(
     record: SandboxRecord, template: Template, sandbox: Sandbox, trace: ChannelTrace | None = None
 ) -> PooledSandbox:
-    """Open the channel into a sandbox that was launched, within `launch_timeout_s`. The caller runs the channel, then
-    `PooledSandbox.set_up`.
+    """Open the channel into a launched sandbox, within `launch_timeout_s`.
+
+    The caller runs the channel, then `PooledSandbox.set_up`.
 
     Raises:
-        LaunchError: the runner did not answer; with what is known of it. LaunchTimeout: it may only have been slow.
+        LaunchError: If the runner did not answer; with its exit reason and log.
+        LaunchTimeout: If it may only have been slow.
     """
     pooled: PooledSandbox | None = None
 

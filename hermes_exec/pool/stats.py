@@ -8,7 +8,7 @@ from hermes_exec.results import PoolStats
 
 
 def pool_stats(running: RunningPool | None, slots_most: int) -> PoolStats:
-    """Count what is there; a pool that was not entered has nothing."""
+    """Return the figures of a pool; all are zero before it is entered."""
     if running is None:
         return PoolStats(sandboxes={phase.value: 0 for phase in Phase}, slots_most=slots_most)
     fleet, queue = running.fleet, running.queue

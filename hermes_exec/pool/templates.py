@@ -1,4 +1,4 @@
-"""Templates of sandboxes: the settings of the pool, of each profile, and those with the image of a single request."""
+"""Templates of sandboxes: the settings of the pool or a profile, some with the image of a single request."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from hermes_exec.redact import mask_raised_errors, secret_values
 from hermes_exec.results import IsolationLevel
 
 DEFAULT_PIDS = 1024
-"""Processes and threads of a slot for which nothing is said: a fork bomb does not take the whole host."""
+"""Default limit of processes and threads of a slot, so that a fork bomb does not take the whole host."""
 SHARE_OF_SANDBOX = 8
-"""A runner may have an eighth of the memory of its sandbox."""
+"""A runner may use an eighth of its sandbox's memory."""
 
 
 @dataclass(slots=True)
 class OwnRoots:
-    """Whether slots get roots of their own. Where they are not demanded, and an engine refuses them, they get none."""
+    """Whether slots get private roots. If an engine refuses them, slots share the sandbox's root, unless they are
+    required.
+    """
 
     wanted: bool
     demanded: bool
@@ -41,22 +43,22 @@ class OwnRoots:
         return self.wanted and not self.refused
 
     def refuse(self, error: NoOwnRoot) -> None:
-        """Do without from now on. Raises the error where they are demanded."""
+        """Stop using private roots. Raises the error if they are required."""
         if self.demanded:
             raise error
         self.refused = str(error)
 
     def warn(self, level: IsolationLevel) -> None:
-        """Tell once, at the first slot, what came of it that they cannot be had; on stderr unless it is filtered."""
+        """Warn once, when the first slot is created, if private roots are unavailable."""
         if self.refused and not self.warned:
             self.warned = True
-            message = f"slots of a sandbox share its root, kept apart at the level {level!r}: {self.refused}"
-            warnings.warn(f"{message}. slot_root='shared' says that this is meant", RuntimeWarning, stacklevel=2)
+            message = f"slots share the root of their sandbox, isolated at the level {level!r}: {self.refused}"
+            warnings.warn(f"{message}. slot_root='shared' accepts this", RuntimeWarning, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Everything that sandboxes of one kind have in common."""
+    """The settings that sandboxes of one template share."""
 
     key: str
     profile: str | None
@@ -67,41 +69,41 @@ class Template:
     size: TemplateSize
     own_roots: OwnRoots
     sandboxes: Mapping[int, int]
-    """How many sandboxes there can ever be at once, by the slots that they have."""
+    """The maximum number of sandboxes at once, by their number of slots."""
 
     @property
     def exclusive(self) -> bool:
-        """Whether a tenant gets the whole sandbox."""
+        """Whether a holder gets the whole sandbox."""
         return self.size.used_once
 
     @property
     def most_sandboxes(self) -> int:
-        """How many sandboxes there can ever be at once."""
+        """The maximum number of sandboxes at once."""
         return sum(self.sandboxes.values())
 
     @property
     def most_slots(self) -> int:
-        """How many slots there can ever be at once."""
+        """The maximum number of slots at once."""
         return sum(slots * count for slots, count in self.sandboxes.items())
 
     @property
     def runner_memory_bytes(self) -> int:
-        """The budget of a runner: what was asked for, and at most an eighth of what the sandbox has."""
+        """The memory budget of a runner: `runner_memory_mb`, at most an eighth of the sandbox's memory."""
         budget, sandbox = self.config.runner_memory_mb << 20, self.config.limits.memory_mb
         return budget if sandbox is None else min(budget, (sandbox << 20) // SHARE_OF_SANDBOX)
 
     @property
     def setup(self) -> tuple[str, ...]:
-        """Commands to run once a sandbox."""
+        """Commands to run once per sandbox."""
         return _commands(self.config.setup)
 
     @property
     def slot_setup(self) -> tuple[str, ...]:
-        """Commands to run at each lend."""
+        """Commands to run each time a slot is acquired."""
         return _commands(self.config.slot_setup)
 
     async def check(self) -> None:
-        """Ask the backend whether it can launch such sandboxes. Raises as `Backend.check`."""
+        """Check with the backend that it can launch such sandboxes. Raises as `Backend.check`."""
         try:
             with mask_raised_errors(self.secrets):
                 await self.backend.check(self.spec())
@@ -109,7 +111,7 @@ class Template:
             self.own_roots.refuse(error)
 
     def spec(self) -> LaunchSpec:
-        """The LaunchSpec for the backend."""
+        """Return the LaunchSpec for the backend."""
         config = self.config
         return LaunchSpec(
             image=self.image,
@@ -127,19 +129,19 @@ class Template:
         )
 
     def _slot_limits(self) -> Limits:
-        """Those of a slot, with the default for processes unless something was said of it."""
+        """Return the limits of a slot, with the default for processes unless it was set."""
         limits = self.config.slot_limits
         return limits if "pids" in limits.model_fields_set else limits.model_copy(update={"pids": DEFAULT_PIDS})
 
     def _sandbox_limits(self) -> Limits:
-        """Those of a sandbox: of a container or VM also as many processes as its slots may have together."""
+        """Return the limits of a sandbox. A container or VM may have as many processes as all its slots together."""
         limits, each = self.config.limits, self._slot_limits().pids
         if "pids" in limits.model_fields_set or each is None or not self.backend.can_be_exclusive:
             return limits
         return limits.model_copy(update={"pids": each * self.size.slots_per_sandbox})
 
     def slot_params(self, slot: str, user: str | None) -> dict[str, object]:
-        """The params of `slot.create`. They hold the secrets: never log them."""
+        """Return the params of `slot.create`. They contain the secrets: never log them."""
         config = self.config
         env: dict[str, WireBytes] = {name: to_wire(value, name) for name, value in config.env.items()}
         env |= {name: to_wire(value.get_secret_value(), name) for name, value in config.secrets.items()}
@@ -148,7 +150,7 @@ class Template:
             "level": "exclusive" if self.exclusive else "auto",
             "floor": config.min_isolation,
             "network": config.network,
-            # The limit of a whole sandbox is its engine's.
+            # The engine enforces the limits of an exclusive sandbox.
             "limits": {
                 **config.limits.per_process(),
                 **(config.slot_limits if self.exclusive else self._slot_limits()).to_dict(),
@@ -165,7 +167,7 @@ class Template:
 
 
 class Templates:
-    """Finds the kind for a profile and an image; checks what can be checked without I/O when it is made."""
+    """The templates of a pool, by profile and image. Its creation validates everything that needs no I/O."""
 
     def __init__(self, config: PoolConfig, backend: BackendConfig) -> None:
         self.config = config
@@ -193,7 +195,7 @@ class Templates:
 
     @property
     def all(self) -> list[Template]:
-        """The kinds that are known so far."""
+        """The templates that were used so far."""
         return list(self._templates.values())
 
     @property
@@ -203,24 +205,24 @@ class Templates:
 
     @property
     def backend_configs(self) -> list[BackendConfig]:
-        """The configuration of each of them."""
+        """The configuration of each backend object."""
         return [config for config, _ in self._backends.values()]
 
     def sizes(self) -> Mapping[str, TemplateSize]:
-        """What the planner needs to know of each kind."""
+        """Return the sizes of each template, for the planner."""
         return {key: template.size for key, template in self._templates.items()}
 
     def by_key(self, key: str) -> Template:
-        """A kind that is known."""
+        """Return a template by its key."""
         return self._templates[key]
 
     def get(self, profile: str | None, image: str | None) -> Template:
-        """The kind for a request.
+        """Return the template for a request.
 
         Raises:
-            ConfigError: there is no such profile, or this backend cannot have that image.
+            ConfigError: If there is no such profile, or the backend cannot use that image.
         """
-        key = "the default kind" if profile is None else f"profile {profile!r}"
+        key = "the default template" if profile is None else f"profile {profile!r}"
         key += f" with image {image!r}" if image else ""
         template = self._templates.get(key)
         if template is None:
@@ -254,9 +256,7 @@ class Templates:
             )
             raise ConfigError(f"min_isolation='exclusive' needs {why}")
         if config.slot_root == "own" and not backend.can_be_exclusive:
-            message = (
-                f"slot_root='own' needs sandboxes with an image, and those of backend {name!r} are machines of others"
-            )
+            message = f"slot_root='own' needs sandboxes with an image, and backend {name!r} uses existing machines"
             raise ConfigError(message)
         self.check_workdir(config.workdir)
         _check_files(config)
@@ -306,7 +306,7 @@ class Templates:
         """Refuse a directory in which calls cannot start.
 
         Raises:
-            ConfigError: it is neither `image`, where there are images, nor an absolute path.
+            ConfigError: If it is neither an absolute path nor `image` (for backends with images).
         """
         try:
             if workdir is not None:
@@ -319,7 +319,7 @@ class Templates:
 
     @property
     def slots_most(self) -> int:
-        """How many slots there can ever be at once, of whatever template has the most."""
+        """The maximum number of slots at once, of the template that has the most."""
         most = (template.most_slots for template in self.all)
         return max(most, default=self.max_sandboxes * self._slots)
 
@@ -327,7 +327,7 @@ class Templates:
         """Refuse more slots than there can ever be at once.
 
         Raises:
-            ConfigError: it says which settings make room for them.
+            ConfigError: If there are too many; the message names settings that make room for them.
         """
         if slots > (most := template.most_slots):
             each, sandboxes = " or ".join(map(str, sorted(template.sandboxes))), template.most_sandboxes
@@ -335,7 +335,7 @@ class Templates:
             own = set(template.sandboxes) != {template.size.slots_per_sandbox}
             larger = "larger sandboxes" if own else f"slots_per_sandbox={-(-slots // sandboxes)}"
             raise ConfigError(
-                f"{slots} slots at once were asked for, and there can be at most {most} of {template.key} "
+                f"{slots} slots were requested at once, and there can be at most {most} of {template.key} "
                 f"(slots in a sandbox: {each}, sandboxes: {sandboxes}): set {wanted} or {larger} "
                 f"(on the command line: -o {wanted})"
             )

@@ -257,7 +257,7 @@ async def test_setup_is_behind_the_masks_of_a_container(docker_image: Image) -> 
 async def test_setup_runs_once_also_where_a_root_of_its_own_is_refused(docker_image: Image, tmp_path: Path) -> None:
     options: dict[str, Any] = {"volumes": (f"{tmp_path}:/ran",), "cap_drop": ("SETFCAP",), "slot_root": None}
     async with pool_of(docker_image("busybox"), setup="echo x >> /ran/times", **options) as pool:
-        with pytest.warns(RuntimeWarning, match="share its root"):
+        with pytest.warns(RuntimeWarning, match="share the root of their sandbox"):
             await pool.acquire()
         assert (tmp_path / "times").read_text() == "x\n"
 
@@ -328,7 +328,7 @@ async def test_where_it_cannot_be_had_it_is_refused_or_told(
         with pytest.raises(IsolationError, match=why):
             await pool.acquire(timeout_s=60)
     async with pool_of(docker_image("busybox"), **options, slot_root=None) as pool:
-        with pytest.warns(RuntimeWarning, match=f"share its root, kept apart at the level .*{why}"):
+        with pytest.warns(RuntimeWarning, match=f"share the root of their sandbox, isolated at the level .*{why}"):
             slot = await pool.acquire()
         assert why in slot.isolation.filesystem
         assert slot.workspace != "/workspace"

@@ -106,7 +106,7 @@ def test_death_of_the_sandbox_is_told(cli: Cli, docker_image: Callable[[str], st
                 client.containers.get(slot.sandbox).kill()
             assert viewer.process.wait(60) == 3
             assert viewer.process.stderr is not None
-            assert "out of reach" in viewer.process.stderr.read()
+            assert "cannot be reached" in viewer.process.stderr.read()
 
 
 def test_processes_can_be_looked_at(cli: Cli, slot: blocking.Slot) -> None:

@@ -60,7 +60,7 @@ def test_bad_settings_are_refused_when_the_pool_is_made(options: dict[str, objec
 def test_docker_needs_an_image_and_a_config_object_has_its_own_options() -> None:
     with pytest.raises(ConfigError, match="needs an image"):
         SandboxPool("docker")
-    with pytest.raises(ConfigError, match="belong into"):
+    with pytest.raises(ConfigError, match="belong in"):
         SandboxPool(DockerConfig(image="x"), user="root")
     assert "hidden" not in repr(SandboxPool(DockerConfig(image="x"), secrets={"A": "hidden"}))
 

@@ -124,8 +124,8 @@ async def test_a_slot_setup_that_hangs_is_told_as_what_nobody_got_a_slot_for() -
     setup = ["true", "test -e go || exec sleep $TOKEN"]
     async with SandboxPool("local", slots_per_sandbox=1, slot_setup=setup, secrets={"TOKEN": "1000"}) as pool:
         await pool.prewarm(1)
-        with pytest.raises(AcquireTimeout, match=r"one was there, but its slot_setup '.*exec sleep.*' had not ended"):
+        with pytest.raises(AcquireTimeout, match=r"a slot was free, but its slot_setup '.*exec sleep.*' had not ended"):
             await pool.acquire(timeout_s=5)
     async with SandboxPool("local", slots_per_sandbox=1, slot_setup="true") as pool, pool.slot():
-        with pytest.raises(AcquireTimeout, match="which has 1 lent"):
+        with pytest.raises(AcquireTimeout, match="which has 1 in use"):
             await pool.acquire(timeout_s=0.1)
