@@ -1,1 +1,1 @@
-"""What a user holds: a slot with its commands, sessions, processes, files and connections."""
+"""Slots: their commands, sessions, processes, files and connections."""

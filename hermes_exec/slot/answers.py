@@ -1,4 +1,4 @@
-"""What a sandbox sends, made into our values and errors; a sandbox is hostile, so every field is checked."""
+"""Validation of a sandbox's answers. A sandbox is hostile, so every field is checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGEST_NUMBER = 1e18
 
 
 def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
-    """The exception that an error of docs/protocol.md means to a caller; `path` is what the caller named."""
+    """Return the exception for an error of docs/protocol.md; `path` is the path as the caller wrote it."""
     match error.kind:
         case "os":
             return _os_error(error, path)
@@ -42,20 +42,20 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
             return SlotClosed(f"the slot was released or reset: {error.message}")
         case "slot_died":
             oom, alone = (error.detail.get(name) is True for name in ("oom", "exclusive"))
-            # Only who has the whole sandbox can end what serves it; memory that is shared may have been used up by
-            # others.
+            # Only the holder of an exclusive sandbox can kill its slot agent. In a shared one, other slots may have
+            # used up the memory.
             death = PostMortem(reason=error.message, oom=oom, suspect="tenant" if alone else "unknown")
             return SandboxDied(f"everything in the slot was ended: {error.message}", post_mortem=death)
         case "bad_request" | "user":
             return ConfigError(error.message)
         case "limit":
-            return ConfigError(f"{error.message}: leave the limit out, or say best_effort_limits=True")
+            return ConfigError(f"{error.message}: leave the limit out, or set best_effort_limits=True")
         case "exhausted":
             return ExecError(error.message, retryable=True)
         case "isolation":
             return IsolationError(error.message)
         case "stale":
-            return ProtocolError(f"the sandbox says that this request was answered before: {error.message}")
+            return ProtocolError(f"the sandbox reports that this request was answered before: {error.message}")
         case "canceled":
             return SlotClosed(f"the call was ended: {error.message}")
         case _:
@@ -70,7 +70,7 @@ def _os_error(error: RemoteError, path: str | None) -> OSError:
     if not isinstance(number, int):
         return OSError(f"{error.message} ({name})" if name else error.message)
     text, message = os.strerror(number), error.message
-    if path is not None:  # it is shown anyway
+    if path is not None:  # str(OSError) contains it anyway
         message = message.removeprefix(f"{path}: ").replace(f' "{path}"', "")
     if message and message.casefold() not in {text.casefold(), name.casefold()}:
         text = f"{text} ({message})" if text.casefold() not in message.casefold() else message
@@ -78,7 +78,7 @@ def _os_error(error: RemoteError, path: str | None) -> OSError:
 
 
 def integer(answer: Mapping[str, Any], name: str, *, least: int = 0) -> int:
-    """An integer field. ProtocolError when it is missing, below `least`, or of more than 64 bits."""
+    """Return an integer field. Raises ProtocolError if it is missing, below `least`, or larger than 64 bits."""
     value = answer.get(name)
     if type(value) is not int or not least <= value <= LARGEST:
         raise ProtocolError(f"the sandbox sent {name} = {shorten(value)}")
@@ -86,12 +86,12 @@ def integer(answer: Mapping[str, Any], name: str, *, least: int = 0) -> int:
 
 
 def optional_integer(answer: Mapping[str, Any], name: str) -> int | None:
-    """An integer field that may be null."""
+    """Return an integer field that may be null."""
     return None if answer.get(name) is None else integer(answer, name)
 
 
 def number(answer: Mapping[str, Any], name: str) -> float:
-    """A number field; ProtocolError for anything else, also for what is no time or size (infinity, NaN)."""
+    """Return a number field. Raises ProtocolError for anything else, also for infinity and NaN."""
     value = answer.get(name)
     if (type(value) is float or type(value) is int) and -LARGEST_NUMBER < value < LARGEST_NUMBER:
         return float(value)
@@ -99,7 +99,7 @@ def number(answer: Mapping[str, Any], name: str) -> float:
 
 
 def text(answer: Mapping[str, Any], name: str) -> str:
-    """A text field; ProtocolError for anything else."""
+    """Return a text field. Raises ProtocolError for anything else."""
     value = answer.get(name)
     if not isinstance(value, str) or not (value.isascii() or is_unicode(value)):
         raise ProtocolError(f"the sandbox sent {name} = {shorten(value)}")
@@ -107,7 +107,7 @@ def text(answer: Mapping[str, Any], name: str) -> str:
 
 
 def texts(answer: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A list of byte strings; absent or null is empty."""
+    """Return a list of byte strings; absent or null is empty."""
     value = answer.get(name)
     if value is None:
         return ()
@@ -117,18 +117,18 @@ def texts(answer: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def optional_text(answer: Mapping[str, Any], name: str) -> str | None:
-    """A string that may be absent or null; whatever else it is counts as absent."""
+    """Return a string, or None if it is absent, null or of another type."""
     value = answer.get(name)
     return printable(value) if isinstance(value, str) else None
 
 
 def optional_path(answer: Mapping[str, Any], name: str) -> str | None:
-    """A byte string that may be null."""
+    """Return a byte string that may be null."""
     return None if answer.get(name) is None else from_wire(answer[name], name)
 
 
 def items(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A list of objects; absent or null is empty."""
+    """Return a list of objects; absent or null is empty."""
     value = answer.get(name)
     if value is None:
         return []
@@ -138,7 +138,7 @@ def items(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def receipt(answer: object) -> KillReceipt:
-    """`Receipt` of the wire."""
+    """Parse `Receipt` of the wire."""
     if not isinstance(answer, dict):
         raise ProtocolError("the sandbox sent no receipt of a kill")
     return KillReceipt(
@@ -152,21 +152,21 @@ def receipt(answer: object) -> KillReceipt:
 
 
 def optional_receipt(answer: object) -> KillReceipt | None:
-    """`Receipt` of the wire, or None."""
+    """Parse `Receipt` of the wire, or None."""
     return None if answer is None else receipt(answer)
 
 
 def usage(answer: object) -> Usage:
-    """`usage` of `Exit`."""
+    """Parse `usage` of `Exit`."""
     if not isinstance(answer, dict):
         raise ProtocolError("the sandbox sent no usage")
     return Usage(number(answer, "user_s"), number(answer, "system_s"), integer(answer, "max_rss_bytes"))
 
 
 def isolation(answer: object) -> Isolation:
-    """`Isolation` of the wire."""
+    """Parse `Isolation` of the wire."""
     if not isinstance(answer, dict) or answer.get("level") not in LEVELS:
-        raise ProtocolError("the sandbox sent no isolation that is known")
+        raise ProtocolError("the sandbox sent an unknown isolation")
     limits = answer.get("limits") or {}
     if not isinstance(limits, dict):
         raise ProtocolError("the sandbox sent limits of a wrong type")
@@ -182,7 +182,7 @@ def isolation(answer: object) -> Isolation:
 
 
 def process_info(answer: Mapping[str, Any]) -> ProcessInfo:
-    """One process of `slot.processes`."""
+    """Parse one process of `slot.processes`."""
     return ProcessInfo(
         pid=integer(answer, "pid"),
         argv=texts(answer, "argv"),
@@ -195,7 +195,7 @@ def process_info(answer: Mapping[str, Any]) -> ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """What the runner said of a slot when it was created."""
+    """The runner's description of a slot when it was created."""
 
     workspace: str
     home: str
@@ -210,7 +210,7 @@ class SlotFacts:
 
     @classmethod
     def parse(cls, answer: dict[str, Any]) -> SlotFacts:
-        """ProtocolError when a field is missing or of a wrong type."""
+        """Parse the answer to `slot.create`. Raises ProtocolError if a field is missing or has a wrong type."""
         session = answer.get("session")
         session = session if isinstance(session, dict) else {}
         return cls(

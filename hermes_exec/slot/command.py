@@ -1,4 +1,4 @@
-"""What a caller asks to run, checked before anything is sent, in the words of the wire."""
+"""The params of a command: validated before anything is sent, in the form of the wire protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot.scope import SlotScope
 
 Command = str | Sequence[str | bytes | os.PathLike[str]]
-"""A `str` is run by the slot's shell; a sequence is a program and its arguments, without any shell."""
+"""A `str` runs in the slot's shell; a sequence is a program and its arguments, without a shell."""
 Environment = Mapping[str, str | bytes]
 DEFAULT_TIMEOUT_S = 180.0
 DEFAULT_OUTPUT_BYTES = 1 << 20
@@ -34,10 +34,10 @@ def command_params(
     output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
     merge_stderr: bool = False,
 ) -> dict[str, Any]:
-    """The params that `exec.run` and `proc.spawn` share.
+    """Return the params that `exec.run` and `proc.spawn` share.
 
     Raises:
-        ConfigError: something cannot be run as it is asked for.
+        ConfigError: If the command or an option is invalid.
     """
     params: dict[str, Any] = {"slot": scope.slot, "stdin": False, "merge_stderr": bool(merge_stderr)}
     params["output_limit_bytes"] = output_limit_bytes
@@ -62,14 +62,14 @@ def _check_output(scope: SlotScope, limit_bytes: int) -> None:
     facts = scope.channel.facts
     if limit_bytes > facts.most_output_bytes:
         raise ConfigError(
-            f"output_limit_bytes={limit_bytes} is more than a command may have here ({facts.most_output_bytes}): a "
+            f"output_limit_bytes={limit_bytes} is above the maximum here ({facts.most_output_bytes}): a "
             f"quarter of the runner's {facts.memory.limit_bytes >> 20} MiB. Let the command write a file and read "
             "that, or give the pool a larger runner_memory_mb (at most an eighth of the sandbox's memory)"
         )
 
 
 def argv_words(command: Sequence[str | bytes | os.PathLike[str]]) -> list[WireBytes]:
-    """A program and its arguments."""
+    """Return a program and its arguments in wire form. Raises ConfigError."""
     if not _is_sequence(command):
         raise ConfigError(f"command must be a str or a sequence of str, not {type(command).__name__}")
     if not command:
@@ -80,11 +80,11 @@ def argv_words(command: Sequence[str | bytes | os.PathLike[str]]) -> list[WireBy
 
 
 def validate_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
-    """A path.
+    """Return a path in wire form.
 
     Raises:
-        ConfigError: it is empty or no path.
-        OSError: ENAMETOOLONG, when it is longer than any system takes.
+        ConfigError: If it is empty or not a path.
+        OSError: ENAMETOOLONG, if it is longer than any system accepts.
     """
     if path in ("", b""):
         raise ConfigError(f"{what} is empty")
@@ -95,7 +95,7 @@ def validate_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
 
 
 def validate_env(env: Environment) -> dict[str, WireBytes]:
-    """Names and values of environment variables."""
+    """Return names and values of environment variables in wire form. Raises ConfigError."""
     if not isinstance(env, Mapping):
         raise ConfigError(f"env must be a mapping, not {type(env).__name__}")
     checked: dict[str, WireBytes] = {}
@@ -110,7 +110,7 @@ def validate_env(env: Environment) -> dict[str, WireBytes]:
 
 
 def pty_size(pty: bool | tuple[int, int] | None) -> dict[str, int] | None:
-    """Rows and columns of a terminal: True is 24 by 80, False none."""
+    """Return the rows and columns of a new terminal: 24 by 80 for True, None for False. Raises ConfigError."""
     if pty is None or pty is False:
         return None
     rows, cols = DEFAULT_PTY if pty is True else _pair(pty)
@@ -120,7 +120,7 @@ def pty_size(pty: bool | tuple[int, int] | None) -> dict[str, int] | None:
 
 
 def terminal_size(rows: int, cols: int) -> dict[str, int]:
-    """Rows and columns of a terminal that there is."""
+    """Return the new rows and columns of an existing terminal. Raises ConfigError."""
     if not _is_side(rows) or not _is_side(cols):
         raise ConfigError(f"rows and cols must be integers from 1 to 65535, not {rows!r} and {cols!r}")
     return {"rows": rows, "cols": cols}
@@ -136,7 +136,7 @@ def _is_text(value: object) -> bool:
 
 def _is_sequence(value: object) -> bool:
     if type(value) is list or type(value) is tuple:
-        return True  # isinstance with an abstract class is slow
+        return True  # isinstance with an abstract class is slow: see docs/why-not-obvious.md ("Exact types first")
     return isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview)
 
 

@@ -1,4 +1,4 @@
-"""Whose doing a full disk is: asked of the runner, which sees it from outside of the slot."""
+"""Diagnosis of a full disk: the runner measures from outside the slot whether the slot itself filled it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TRIAL, TRIAL_BYTES = ".hermes-exec-room", 64 << 10
 
 
 async def check_disk(scope: SlotScope, files: Files, trial: str) -> None:
-    """Raise HostDiskFull where others have filled a disk of the slot. `trial` is a path for a file that is written and
-    removed: file systems do not tell of their quotas otherwise.
+    """Raise HostDiskFull if others have filled a disk of the slot.
 
-    A sandbox that its own tenant ended has no disk to check, and no failure of others: nothing is raised.
+    `trial` is the path of a file that is written and removed, because file systems report a used-up quota only on a
+    write. A sandbox that its own holder ended has no disk to check: nothing is raised.
     """
     try:
         await _try_to_write(scope, files, trial)
-        facts = await scope.disk_of_others() or scope.filled_by_others  # a neighbour may have made room since
+        facts = await scope.disk_of_others() or scope.filled_by_others  # another slot may have freed space since
     except ExecError as error:
         if error.cause is not ErrorCause.POLICY:
             raise
@@ -30,8 +30,8 @@ async def check_disk(scope: SlotScope, files: Files, trial: str) -> None:
     if facts is not None:
         free, used = (integer(facts, name) >> 20 for name in ("free_bytes", "use_bytes"))
         raise HostDiskFull(
-            f"the disk is full, and not of this slot's files: {free} MiB and {integer(facts, 'free_files')} files are "
-            f"left, and the slot has {used} MiB there"
+            f"the disk is full, but not with this slot's files: {free} MiB and {integer(facts, 'free_files')} files "
+            f"are left, and the slot uses {used} MiB"
         )
 
 

@@ -1,4 +1,6 @@
-"""Files of a slot: read, write, look, change, move whole trees, search; done by the runner with the slot's rights."""
+"""Files of a slot: reading, writing, listing, changing, transferring and searching, done by the runner with the slot's
+rights.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,11 @@ WALK_S = 1900.0
 class Files:
     """The files of a slot, as its own processes see them.
 
-    Relative paths are relative to `slot.workdir`. A name that is not UTF-8 is given as bytes, or as str with surrogate
-    escapes, and comes back as the latter. Every call raises the standard OSError of what it met (FileNotFoundError,
-    PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, ENOSPC, …) with the path; FIFOs, sockets
-    and devices are refused at once, and 60 s without progress is a TimeoutError. ConfigError says, before
-    anything is done, that an argument cannot be; SlotClosed, SandboxDied, OutcomeUnknown and ChannelLost are as for
-    `Slot.run`.
+    Relative paths are relative to `slot.workdir`. A name that is not UTF-8 is passed as bytes, or as str with surrogate
+    escapes; results use surrogate escapes. Every call raises the standard OSError for its failure (FileNotFoundError,
+    PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, ENOSPC, …) with the path. FIFOs, sockets
+    and devices are refused at once, and 60 s without progress is a TimeoutError. An invalid argument is a ConfigError
+    before anything is done. SlotClosed, SandboxDied, OutcomeUnknown and ChannelLost are as for `Slot.run`.
     """
 
     def __init__(self, scope: Callable[[], SlotScope]) -> None:
@@ -48,10 +49,10 @@ class Files:
     async def read_bytes(
         self, path: RemotePath, offset: int = 0, length: int | None = None, limit_bytes: int = READ_LIMIT_BYTES
     ) -> bytes:
-        """The bytes of a file from `offset` on, at most `length` of them (None: to its end).
+        """Return the bytes of a file from `offset` on, at most `length` of them (None: to its end).
 
         Raises:
-            OutputLimitExceeded: that would be more than `limit_bytes` (default 64 MiB); nothing is returned.
+            OutputLimitExceeded: If that is more than `limit_bytes` (default 64 MiB); nothing is returned.
         """
         params: dict[str, Any] = {"path": validate_path(path, "path"), "offset": validate_size(offset, "offset")}
         params["limit"] = limit_bytes = validate_size(limit_bytes, "limit_bytes")
@@ -66,29 +67,29 @@ class Files:
                     raise OutputLimitExceeded(f"{_display(path)}: more than {limit_bytes} bytes")
             answer = move.conversation.result()
         if integer(answer, "read") != size:
-            raise ProtocolError(f"the sandbox sent {size} bytes of {_display(path)} and said otherwise")
+            raise ProtocolError(f"the sandbox sent {size} bytes of {_display(path)} and reported another number")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def read_text(
         self, path: RemotePath, encoding: str = "utf-8", errors: str = "strict", limit_bytes: int = READ_LIMIT_BYTES
     ) -> str:
-        """A whole file as text, line ends as they are.
+        """Return a whole file as text, with its line ends unchanged.
 
         Raises:
-            UnicodeDecodeError: it is not in that encoding.
-            OutputLimitExceeded: it has more than `limit_bytes`.
+            UnicodeDecodeError: If it is not in that encoding.
+            OutputLimitExceeded: If it has more than `limit_bytes`.
         """
         return (await self.read_bytes(path, limit_bytes=limit_bytes)).decode(encoding, errors)
 
     async def write_bytes(
         self, path: RemotePath, data: bytes, mode: int | None = None, parents: bool = True, append: bool = False
     ) -> FileWritten:
-        """Write a file whole, atomically: others see the old content or the new one, also when the call is cancelled.
+        """Write a whole file atomically: readers see the old content or the new one, also when the call is cancelled.
 
         An existing file keeps its mode and owner, and a link is followed to its target. A file with several links, or
-        in a directory that takes no new files, is written in place once the content has come; until then that takes
-        room in a temporary file beside it or in the slot's tmp. `mode` None is 0o644 for a new file; `parents` makes
-        missing directories; `append` adds to the end instead.
+        in a directory that accepts no new files, is written in place once all content has arrived. Until then the
+        content takes room in a temporary file beside it or in the slot's tmp. `mode` is 0o644 for a new file by
+        default. `parents` creates missing directories. `append` adds to the end instead.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise ConfigError(f"data must be bytes, not {type(data).__name__}")
@@ -114,17 +115,17 @@ class Files:
         parents: bool = True,
         append: bool = False,
     ) -> FileWritten:
-        """As `write_bytes`, with text. Line ends are written as they are."""
+        """Write a whole file as `write_bytes`, from text. Line ends are written unchanged."""
         if not isinstance(text, str):
             raise ConfigError(f"text must be str, not {type(text).__name__}")
         return await self.write_bytes(path, text.encode(encoding), mode=mode, parents=parents, append=append)
 
     async def stat(self, path: RemotePath, follow: bool = True) -> FileStat:
-        """Facts of a file; of a link itself with `follow=False`."""
+        """Return the facts of a file; with `follow=False`, of a link itself."""
         return _stat(await self._call("stat", path, follow=bool(follow)))
 
     async def exists(self, path: RemotePath) -> bool:
-        """Whether something is there; a link that leads nowhere is not. PermissionError where the slot may not look."""
+        """Check whether a path exists; a dangling link does not. Raises PermissionError if the slot may not look."""
         try:
             await self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -142,15 +143,15 @@ class Files:
         follow: bool = False,
         force: bool = False,
     ) -> builtins.list[FileStat]:
-        """Return what is in a directory, sorted by name; with `recursive` everything below it, links not entered.
+        """Return the entries of a directory, sorted by name; with `recursive` everything below it, without following
+        links.
 
-        `only` leaves out entries of other types, `name` those of other names. With `follow` a link is described as what
-        it leads to (its `target` is still there), and has the type "link" only where that is nothing. Directories below
-        that may not be read are listed without what is in them; with `force` those of the slot's user are made readable
-        while they are listed.
+        `only` selects one type of entries, `name` one name. With `follow`, a link has the facts of its target file (and
+        still its `target`); a dangling link has the type "link". A subdirectory that may not be read is listed without
+        its entries; with `force`, subdirectories of the slot's user are made readable while they are listed.
 
         Raises:
-            OutputLimitExceeded: it holds more than 100,000 entries and no `limit` says that fewer are enough.
+            OutputLimitExceeded: If there are more than 100,000 entries and no `limit` is set.
         """
         most = LIST_LIMIT if limit is None else validate_count(limit, "limit")
         if only is not None and only not in FILE_TYPES:
@@ -167,20 +168,22 @@ class Files:
     async def mkdir(
         self, path: RemotePath, mode: int | None = None, parents: bool = False, exist_ok: bool = False
     ) -> None:
-        """Make a directory. FileExistsError when something is there, unless `exist_ok` and it is a directory."""
+        """Create a directory. Raises FileExistsError if the path exists, unless it is a directory and `exist_ok` is
+        set.
+        """
         more = {} if mode is None else {"mode": _validate_mode(mode)}
         await self._call("mkdir", path, parents=bool(parents), exist_ok=bool(exist_ok), **more)
 
     async def remove(self, path: RemotePath, recursive: bool = False, missing_ok: bool = False) -> None:
-        """Remove a file, a link, an empty directory or, with `recursive`, any. FileNotFoundError unless
-        `missing_ok`.
+        """Remove a file, a link or an empty directory, with `recursive` any directory.
+
+        Raises:
+            FileNotFoundError: If it does not exist, unless `missing_ok` is set.
         """
         await self._call("remove", path, recursive=bool(recursive), missing_ok=bool(missing_ok))
 
     async def move(self, source: RemotePath, target: RemotePath, overwrite: bool = True) -> None:
-        """Rename a file or directory, also over file systems. A file in the place is replaced unless
-        `overwrite=False`.
-        """
+        """Rename a file or directory, also across file systems. Replaces an existing file unless `overwrite=False`."""
         await self._call_with_pair("move", source, target, overwrite=bool(overwrite))
 
     async def copy(self, source: RemotePath, target: RemotePath, recursive: bool = False) -> None:
@@ -192,22 +195,26 @@ class Files:
         await self._call("chmod", path, mode=_validate_mode(mode))
 
     async def upload(self, local: LocalPath, remote: RemotePath) -> TreeCopied:
-        """Copy a local file, or a directory with all that is in it, to `remote` in the slot.
+        """Copy a local file, or a directory with its contents, to `remote` in the slot.
 
-        Streams with bounded memory. Modes are kept, setuid and setgid bits dropped; of what is in a directory links
-        too, and times of files, to the second. A directory is merged into one that is there. `refused` of the result
-        names what was left out: special files, links that would lead out of the tree, what was removed meanwhile.
+        The transfer streams with bounded memory. Modes are kept without setuid and setgid bits. A directory is merged
+        into an existing one; its links are kept, and the times of its files to the second. `refused` of the result
+        names entries that were left out: special files, links that lead out of the tree, files that were removed
+        meanwhile.
         """
         work = partial(upload, self._scope, os.fspath(local), validate_path(remote, "remote"), _display(remote))
         return await run_to_end(work)
 
     async def download(self, remote: RemotePath, local: LocalPath, limit_bytes: int | None = None) -> TreeCopied:
-        """Copy a file, or a directory with all that is in it, from the slot to `local` on this host.
+        """Copy a file, or a directory with its contents, from the slot to `local` on this host.
 
-        As `upload`. Nothing is ever written outside `local`, whatever the slot sends, and no link that is there is
-        written through; missing parents are made. A device, FIFO or socket at `local` is not replaced: FileExistsError,
-        within a directory it is named in `refused`. More than `limit_bytes` (default None: no limit; headers and holes
-        count too) is OutputLimitExceeded; what had come by then stays at `local`.
+        The transfer is as for `upload`. Nothing is ever written outside `local`, whatever the slot sends, and no
+        existing link is followed; missing parents are created. A device, FIFO or socket at `local` is a
+        FileExistsError; within a directory it is named in `refused`.
+
+        Raises:
+            OutputLimitExceeded: If it has more than `limit_bytes` (default None: no limit), headers and holes included.
+                The part that had arrived stays at `local`.
         """
         limit = None if limit_bytes is None else validate_count(limit_bytes, "limit_bytes")
         source = validate_path(remote, "remote")
@@ -215,20 +222,23 @@ class Files:
         return await run_to_end(work)
 
     async def save(self, remote: RemotePath, archive: BinaryIO, limit_bytes: int | None = None) -> TreeCopied:
-        """Write a file, or a directory with all that is in it, as a tar archive into an open binary file, for
-        `restore`.
+        """Write a file, or a directory with its contents, as a tar archive into an open binary file, for `restore`.
 
-        Nothing of it is unpacked here, so that modes, links and names are what they were. More than `limit_bytes`
-        (default None: no limit) is OutputLimitExceeded; `refused` of the result names what no archive holds: special
-        files, what may not be read, what is nested more than 512 deep.
+        Nothing is unpacked here, so modes, links and names are exact. `refused` of the result names entries that an
+        archive cannot hold: special files, unreadable files, and those nested more than 512 deep.
+
+        Raises:
+            OutputLimitExceeded: If it has more than `limit_bytes` (default None: no limit).
         """
         limit = None if limit_bytes is None else validate_count(limit_bytes, "limit_bytes")
         work = partial(save, self._scope, validate_path(remote, "remote"), _display(remote), archive, limit)
         return await run_to_end(work)
 
     async def restore(self, archive: BinaryIO, remote: RemotePath) -> TreeCopied:
-        """Unpack what `save` wrote, from where the file stands, below the directory `remote`, which is made where it is
-        missing; a single file has its name there. Links lead where they led, also out of the directory.
+        """Unpack an archive of `save`, from its current position, into the directory `remote`.
+
+        A missing directory is created. A single file has its name there. Links keep their targets, also outside the
+        directory.
         """
         work = partial(restore, self._scope, archive, validate_path(remote, "remote"), _display(remote))
         return await run_to_end(work)
@@ -251,12 +261,12 @@ class Files:
     ) -> SearchResult:
         """Find lines (`target="content"`) by regular expression (RE2 syntax) or plain text, or files by name.
 
-        Ignore files (.gitignore, .ignore) count unless `ignore_files=False`; hidden files are skipped unless
-        `hidden=True`, binary ones always. The totals count everything, also what `limit` and `offset` leave out;
+        Ignore files (.gitignore, .ignore) apply unless `ignore_files=False`. Hidden files are skipped unless
+        `hidden=True`, binary files always. The totals also count matches that `limit` and `offset` leave out;
         `max_line` bounds each line in bytes.
 
         Raises:
-            ConfigError (a ValueError): the pattern is not valid; the message says where.
+            ConfigError (a ValueError): If the pattern is invalid; the message names the position.
         """
         if target not in ("content", "files"):
             raise ConfigError(f"target must be 'content' or 'files', not {target!r}")
@@ -277,10 +287,10 @@ class Files:
         return _search_result(await self._call("search", path, **params))
 
     async def glob(self, pattern: str, path: RemotePath = ".", limit: int | None = None) -> builtins.list[str]:
-        """Paths that match a pattern (`*`, `?`, `[…]`, `**` through directories), sorted.
+        """Return the paths that match a pattern (`*`, `?`, `[…]`, `**` across directories), sorted.
 
         Raises:
-            OutputLimitExceeded: more than 100,000 match and no `limit` says that fewer are enough.
+            OutputLimitExceeded: If more than 100,000 match and no `limit` is set.
         """
         most = LIST_LIMIT if limit is None else validate_count(limit, "limit")
         answer = await self._call("glob", path, pattern=to_wire(pattern, "pattern"), limit=most)
@@ -302,7 +312,7 @@ class Files:
 
 
 def _display(path: RemotePath) -> str:
-    """A path as errors show it."""
+    """Return a path as errors show it."""
     return os.fsdecode(path)
 
 

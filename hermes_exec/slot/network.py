@@ -1,5 +1,5 @@
-"""Connections into a slot and out of it, carried over the channel: TCP to a port inside, a listener here that makes one
-for each client, and a socket inside whose connections come out here.
+"""Connections into and out of a slot over the channel: to a TCP port in the slot, from a local listener, and from a
+socket in the slot.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ LONGEST_HOST = 256
 
 
 def validate_port(port: int, *, least: int = 1) -> int:
-    """A TCP port; ConfigError otherwise."""
+    """Return a TCP port. Raises ConfigError if it is invalid."""
     if not is_integer(port) or not least <= port <= 65535:
         raise ConfigError(f"port must be an integer from {least} to 65535, not {port!r}")
     return port
 
 
 def validate_host(host: object) -> str:
-    """The name or address of a host; ConfigError otherwise."""
+    """Return the name or address of a host. Raises ConfigError if it is invalid."""
     if not isinstance(host, str) or not host or "\0" in host or len(host) > LONGEST_HOST:
         raise ConfigError(f"host must be the name or address of a host, not {repr(host)[:LONGEST_HOST]}")
     return host
 
 
 async def connect(scope: SlotScope, port: int, host: str, wait_s: float) -> Connection:
-    """Connect inside the slot, at most `wait_s` seconds after now if nothing listens yet. Raises
-    ConnectionRefusedError, TimeoutError and the like with the address.
+    """Connect to a port inside the slot, and wait up to `wait_s` seconds for a listener.
+
+    Raises ConnectionRefusedError, TimeoutError and other OSErrors with the address.
     """
     params = {"host": validate_host(host), "port": validate_port(port), "wait_s": validate_wait(wait_s)}
     address, within_s = f"{host}:{port}", wait_s + CONNECT_S
@@ -54,7 +55,7 @@ async def connect(scope: SlotScope, port: int, host: str, wait_s: float) -> Conn
     except ConnectionRefusedError as error:
         if not wait_s:
             raise
-        why = f"nothing has listened in the slot within {wait_s:g} s"
+        why = f"nothing listened in the slot within {wait_s:g} s"
         raise ConnectionRefusedError(error.errno, why, address) from error
     if connected is None:
         raise TimeoutError(f"no connection to {address} in the slot within {within_s:g} s")
@@ -62,18 +63,18 @@ async def connect(scope: SlotScope, port: int, host: str, wait_s: float) -> Conn
 
 
 async def wait_for_port(scope: SlotScope, port: int, timeout_s: float, host: str) -> None:
-    """Return when a connection inside the slot succeeds; it is closed again. Raises TimeoutError."""
+    """Wait until a connection inside the slot succeeds, and close it again. Raises TimeoutError."""
     try:
         connection = await connect(scope, port, host, validate_wait(timeout_s, "timeout_s"))
     except ConnectionRefusedError as error:
-        raise TimeoutError(f"nothing has listened on {host}:{port} in the slot within {timeout_s:g} s") from error
+        raise TimeoutError(f"nothing listened on {host}:{port} in the slot within {timeout_s:g} s") from error
     await connection.aclose()
 
 
 async def _begin(
     scope: SlotScope, method: str, params: Mapping[str, object], address: str, within_s: float = inf
 ) -> Conversation | None:
-    """A conversation that has sent its first event; None when it did not in time."""
+    """Begin a conversation and return it after its first event. Return None if that takes longer than `within_s`."""
     scope.check()
     conversation: Conversation | None = None
     begun = False
@@ -93,10 +94,10 @@ async def _begin(
 
 
 class SlotListener:
-    """A UNIX socket at `path` inside a slot, of which each connection comes out here: `accept` gives the next.
+    """A UNIX socket at `path` inside a slot; `accept` returns each connection on the driver's side.
 
-    Use it as an async context manager. Only the slot's own user can connect. It stops with the slot; connections that
-    were accepted live on when it stops.
+    Use it as an async context manager. Only the slot's own user can connect. It stops with the slot; accepted
+    connections stay open when it stops.
     """
 
     def __init__(self, scope: SlotScope, path: str | PathLike[str]) -> None:
@@ -109,11 +110,11 @@ class SlotListener:
         return self
 
     async def accept(self) -> Connection:
-        """The next connection, as a byte stream. Raises ConnectionAbortedError once it has stopped."""
+        """Return the next connection, as a byte stream. Raises ConnectionAbortedError once the listener has stopped."""
         if self._conversation is None:
             raise ConnectionAbortedError(f"{self.path} is not listening: enter it first")
         accepted = await _begin(self._scope, "net.accept", {"listener": self._conversation.id}, self.path)
-        assert accepted is not None  # without a deadline
+        assert accepted is not None  # there is no deadline
         return Connection(self._scope, accepted)
 
     async def __aexit__(
@@ -127,7 +128,7 @@ class SlotListener:
 
 
 class Connection(Receiver, ByteStream):
-    """A TCP connection to a port inside a slot, as a byte stream of anyio. It ends with the slot."""
+    """A TCP connection to a port inside a slot, as an anyio byte stream. It ends with the slot."""
 
     _conversation: Conversation
 
@@ -145,17 +146,17 @@ class Connection(Receiver, ByteStream):
         await self._scope.send(self._conversation, item)
 
     async def send_eof(self) -> None:
-        """Say that nothing more will be sent; receiving goes on."""
+        """Close the sending side; receiving continues."""
         if not self._sent_eof and not self._closed:
             self._sent_eof = True
             await self._conversation.end()
 
 
 class Forward:
-    """A listener on this host's loopback whose connections come out inside the slot.
+    """A listener on this host's loopback that connects each client to a port inside the slot.
 
-    Use it as an async context manager; `port` is where it listens. It stops with the slot. A client that connects when
-    nothing listens inside is disconnected, after `wait_s` seconds.
+    Use it as an async context manager; it listens on `port`, and stops with the slot. If nothing listens inside the
+    slot for `wait_s` seconds, the client is disconnected.
     """
 
     def __init__(self, scope: SlotScope, port: int, local_port: int, host: str, wait_s: float) -> None:

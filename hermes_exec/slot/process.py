@@ -1,4 +1,4 @@
-"""A background process of a slot: its streams, its output by offset, its end."""
+"""A background process of a slot: its streams, its output by offset, and its end."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ SPAWN_S = 60.0
 
 
 class Process:
-    """A process that belongs to its slot: it lives until it ends, is killed, or the slot is reset or released.
+    """A background process of a slot. It ends by itself, by `kill`, or when the slot is reset or released.
 
-    `stdin`, `stdout` and `stderr` are byte streams of anyio. Reading `stdout` from its beginning makes the process wait
-    for its reader; without a reader its output is kept in a log (at least the last `output_limit_bytes` of each
-    stream, or the last 256 KiB where the slot's disk has no room), which `output` reads by offset. A slot remembers the
-    64 processes that ended last: what is asked of older ones is a ProcessLookupError. `stdin` is None unless it was
-    asked for; a PTY has no `stderr`. `started_at` and `ended_at` are seconds since the epoch; `ended_at`, `exit_code`,
-    `stdout_bytes` and `stderr_bytes` (how much was written) are as of the last `wait` or listing. `age_s` is how long
-    it has run, or ran, by a clock that does not jump. `tag` is the caller's own word for it.
+    `stdin`, `stdout` and `stderr` are anyio byte streams. While `stdout` is read from its beginning, the process waits
+    for its reader. Without a reader the output is kept in a log, which `output` reads by offset: at least the last
+    `output_limit_bytes` of each stream, or the last 256 KiB if the slot's disk has no room. `stdin` is None unless it
+    was requested; a PTY has no `stderr`.
+
+    A slot remembers the 64 processes that ended last; calls on older ones raise ProcessLookupError. `started_at` and
+    `ended_at` are seconds since the epoch. `ended_at`, `exit_code`, `stdout_bytes` and `stderr_bytes` (the numbers of
+    bytes written) are from the last `wait` or listing. `age_s` is its running time by a monotonic clock. `tag` is a
+    word of the caller's.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Process:
 
     @classmethod
     def from_entry(cls, scope: SlotScope, entry: Mapping[str, Any]) -> Process:
-        """A handle for an entry of `proc.list`."""
+        """Return a handle for an entry of `proc.list`."""
         tag = entry.get("tag")
         process = cls(
             scope,
@@ -104,11 +106,11 @@ class Process:
         return process
 
     async def wait(self, timeout_s: float | None = None) -> RunResult:
-        """Wait for its end and give the result; the output itself is not in it, `output` reads it.
+        """Wait for the end of the process and return its result, without the output, which `output` reads.
 
         Raises:
-            TimeoutError: it still runs after `timeout_s` seconds (0 only looks; None waits for ever).
-            SlotClosed: the slot was released or reset.
+            TimeoutError: If it still runs after `timeout_s` seconds (0 only checks; None waits forever).
+            SlotClosed: If the slot was released or reset.
         """
         if timeout_s != 0 or isinstance(timeout_s, bool):
             timeout_s = validate_timeout(timeout_s)
@@ -119,7 +121,7 @@ class Process:
         if ended is None:
             raise TimeoutError(f"process {self.id} still runs after {timeout_s} s")
         if not isinstance(ended, dict):
-            raise ProtocolError("the sandbox sent an end of a process of a wrong type")
+            raise ProtocolError("the sandbox sent an exit of a wrong type")
         result = run_result(_drop_output(ended), {}, merged=False, request_id=None)
         self.exit_code = result.exit_code
         self.stdout_bytes, self.stderr_bytes = _total_bytes(ended, "stdout"), _total_bytes(ended, "stderr")
@@ -133,24 +135,24 @@ class Process:
         """Send a signal to the process itself, not to its descendants.
 
         Raises:
-            ConfigError: it is no number of a signal.
-            ProcessLookupError: it has ended.
+            ConfigError: If it is not a signal number.
+            ProcessLookupError: If the process has ended.
         """
         params = {"process": self.id, "signal": validate_signal(number)}
         await self._scope.call("proc.signal", params, timeout_s=30)
 
     async def kill(self) -> KillReceipt:
-        """End the process and everything it started: TERM, 0.5 s, KILL. Harmless when it has ended."""
+        """End the process and its descendants: TERM, 0.5 s, KILL. No effect if it has ended."""
         answer = await self._scope.call("proc.kill", {"process": self.id}, timeout_s=30)
         killed = receipt(answer.get("killed"))
         self._scope.check_receipt(killed)
         return killed
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Give its terminal another size.
+        """Change the size of its terminal.
 
         Raises:
-            ConfigError: it has no terminal, or that is no size.
+            ConfigError: If it has no terminal, or the size is invalid.
         """
         if not self.pty:
             raise ConfigError("only a process with pty=True has a size")
@@ -159,10 +161,10 @@ class Process:
     async def output(
         self, offset: int = 0, *, stream: Literal["stdout", "stderr"] = "stdout", limit_bytes: int = READ_BYTES
     ) -> tuple[bytes, int]:
-        """What was written from `offset` on, at most `limit_bytes`, and the offset to go on from; returns at once.
+        """Return at most `limit_bytes` of output from `offset` on, and the next offset; does not wait.
 
-        A negative offset counts from the end. Where the log no longer has the bytes, it begins with the oldest that it
-        has: `next_offset - len(data)` is where the data begin.
+        A negative offset counts from the end. If the log no longer has the bytes, it starts with the oldest that it
+        has: the data begin at `next_offset - len(data)`.
         """
         if stream not in STREAMS:
             raise ConfigError(f"stream must be 'stdout' or 'stderr', not {stream!r}")
@@ -174,7 +176,7 @@ class Process:
         data = b"".join(pieces.get(1, ()))
         following = integer(answer, "next_offset")
         if len(data) > limit_bytes or following < len(data):
-            raise ProtocolError("the sandbox sent more of a log than was asked for")
+            raise ProtocolError("the sandbox sent more of a log than requested")
         return data, following
 
 
@@ -187,8 +189,9 @@ async def start(
     pty: bool | tuple[int, int] | None,
     tag: str | None,
 ) -> Process:
-    """Start a process from checked params; `command` is how it is shown. A process that starts after the caller was
-    cancelled is ended.
+    """Start a process from validated params; `command` is its display form.
+
+    A process that starts after the caller was cancelled is ended.
     """
     size = pty_size(pty)
     params["stdin"] = bool(stdin) or size is not None
@@ -225,9 +228,9 @@ def _total_bytes(ended: Mapping[str, Any], name: str) -> int:
 
 
 class ProcessInput(ByteSendStream):
-    """Standard input of a process. `send` returns when the process's pipe has taken the bytes; `aclose` is end of file.
+    """Standard input of a process. `send` returns when the process's pipe has the bytes; `aclose` is end of file.
 
-    Raises anyio.BrokenResourceError when the process has closed its input or ended.
+    Raises anyio.BrokenResourceError if the process has closed its input or ended.
     """
 
     def __init__(self, scope: SlotScope, process: str) -> None:
@@ -236,8 +239,9 @@ class ProcessInput(ByteSendStream):
         self._held: Conversation | None = None
 
     def hold(self) -> None:
-        """From now on `send` returns when the bytes are under way to the process, and waits only while it is a window
-        behind: many small messages cost half as much. The `send` of another handle waits until this one is closed.
+        """Make `send` return while the bytes are in transit; it then waits only if the process is a window behind.
+
+        Many small messages then cost half as much. The `send` of another handle waits until this one is closed.
         """
         if self._held is None:
             self._scope.check()
@@ -245,7 +249,7 @@ class ProcessInput(ByteSendStream):
             self._held = self._scope.channel.begin("proc.write", params, FOLLOW_WINDOW)
 
     async def send(self, item: bytes) -> None:
-        """Write bytes, waiting while the process does not read. When it is cancelled, some of them may be written."""
+        """Write bytes, waiting while the process does not read. If it is cancelled, some of them may be written."""
         self._check(item)
         if self._held is not None:
             await self._scope.send(self._held, item)
@@ -253,11 +257,12 @@ class ProcessInput(ByteSendStream):
             raise anyio.BrokenResourceError
 
     async def send_within(self, item: bytes, timeout_s: float | None = None) -> int:
-        """Write bytes for at most `timeout_s` seconds, and return how many of them the process's pipe has taken. The
-        rest is dropped. Not after `hold`.
+        """Write bytes for at most `timeout_s` seconds, and return how many the process's pipe accepted.
+
+        The rest is dropped. Not available after `hold`.
 
         Raises:
-            TimeoutError: the runner does not tell how many.
+            TimeoutError: If the runner does not report the number.
         """
         self._check(item)
         try:
@@ -272,7 +277,7 @@ class ProcessInput(ByteSendStream):
                         with anyio.fail_after(CLOSE_S):
                             await conversation.response()
                     return integer(conversation.result(), "written")
-        except (BrokenPipeError, ConfigError) as error:  # it had an input: another handle has closed it
+        except (BrokenPipeError, ConfigError) as error:  # another handle has closed its input
             raise anyio.BrokenResourceError from error
 
     def _check(self, item: object) -> None:
@@ -282,13 +287,13 @@ class ProcessInput(ByteSendStream):
             raise anyio.ClosedResourceError
 
     def send_nowait(self, item: bytes) -> bool:
-        """After `hold`: write bytes if that takes no waiting; False, with nothing written, where `send` has to."""
+        """Write bytes after `hold`, if that needs no waiting. Return False, with nothing written, otherwise."""
         if self._held is None or self._closed or self._scope.closed is not None:
             return False
         return self._held.send_nowait(item)
 
     async def _drain(self, held: Conversation) -> None:
-        """Have all that was sent written, unless the process reads no more."""
+        """Wait until all sent bytes are written, unless the process stops reading."""
         try:
             with anyio.move_on_after(CLOSE_S):
                 await held.end()
@@ -299,8 +304,9 @@ class ProcessInput(ByteSendStream):
             await self._scope.fail(error)
 
     async def aclose(self) -> None:
-        """Close it: the process sees the end of its input. Harmless when repeated. A terminal in raw mode, or without
-        an end-of-file character (`stty eof undef`), cannot show it.
+        """Close the input: the process sees end of file. May be called more than once.
+
+        A terminal in raw mode, or without an end-of-file character (`stty eof undef`), cannot show it.
         """
         if self._closed:
             return
@@ -317,8 +323,8 @@ class ProcessInput(ByteSendStream):
 class ProcessOutput(Receiver):
     """Standard output or error of a process, from its first byte (or the oldest that is kept) to its end.
 
-    `lost_bytes` counts what was written before reading began and is no longer kept. With a `delimiter`, the byte that
-    ends each message of the process, set before the first `receive`, a short message comes as one piece however it was
+    `lost_bytes` counts bytes that were dropped before reading began. With a `delimiter` (the byte that ends each
+    message of the process), set before the first `receive`, a short message arrives as one piece however it was
     written.
     """
 
@@ -338,8 +344,10 @@ class ProcessOutput(Receiver):
         self.lost_bytes = integer(result, "lost_bytes")
 
     async def deliver(self, sink: Callable[[bytes], bool]) -> None:
-        """After a first `receive`: have the event loop pass what comes to `sink`, which spares the waking of a task for
-        each piece, until it returns False or only `receive` tells what has happened. What `sink` raises is raised here.
+        """Let the event loop pass output to `sink`, after a first `receive`: this avoids waking a task for each piece.
+
+        It ends when `sink` returns False, or on an event that only `receive` reports. Exceptions of `sink` are raised
+        here.
         """
         if self._conversation is not None and not (self._rest or self._ended or self._closed):
             with self._scope.cancel_scope():

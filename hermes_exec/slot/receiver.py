@@ -1,4 +1,4 @@
-"""The receiving side of a conversation of a slot, as a byte stream of anyio."""
+"""The receiving side of a slot's conversation, as an anyio byte stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
 
 class Receiver(ByteReceiveStream):
-    """The bytes that a conversation brings, until its end or that of the slot."""
+    """The bytes that a conversation receives, until it or its slot ends."""
 
     def __init__(self, scope: SlotScope, conversation: Conversation | None = None) -> None:
         self._scope, self._conversation = scope, conversation
@@ -20,18 +20,18 @@ class Receiver(ByteReceiveStream):
         self._ended = self._closed = self._busy = False
 
     def _begin(self) -> Conversation:
-        """Begin the conversation, with the first `receive`, where it was not given."""
+        """Begin the conversation at the first `receive`, if the constructor got none."""
         raise NotImplementedError
 
     def _end(self, result: dict[str, Any]) -> None:
-        """Keep what the answer has beside the bytes."""
+        """Keep the fields of the final answer."""
 
     async def _refuse(self, error: RemoteError) -> NoReturn:
-        """Raise what the caller sees of an answer that is an error."""
+        """Raise the caller's exception for an error of the runner."""
         await self._scope.fail(error)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """The next bytes. Raises anyio.EndOfStream when the other side has ended."""
+        """Return the next bytes. Raises anyio.EndOfStream when the other side has ended."""
         if self._closed:
             raise anyio.ClosedResourceError
         if self._busy:
@@ -69,7 +69,7 @@ class Receiver(ByteReceiveStream):
         raise anyio.EndOfStream
 
     async def aclose(self) -> None:
-        """Stop reading, which ends the conversation. Harmless when repeated."""
+        """Stop reading and end the conversation. May be called more than once."""
         if self._closed:
             return
         self._closed = True

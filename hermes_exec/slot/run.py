@@ -1,4 +1,4 @@
-"""One command from request to result: input, live output, its time limit, and what happens when it is cut short."""
+"""One command from request to result: input, live output, timeout and cancellation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
 Stdin = str | bytes | bytearray | memoryview | AsyncIterable[bytes] | None
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | object]
-"""Called with each piece of output as it comes. A slow one slows the command."""
+"""Called with each piece of output as it arrives. A slow callback slows the command."""
 
 LATE_S = 3.0
-"""Seconds after a command's timeout in which its result may still come; then it is cancelled, and given up."""
+"""Seconds after a command's timeout in which its result may still arrive; then it is cancelled and given up."""
 LAST_CALL_S = 1.0
 ARRIVING_S = 15.0
-"""Silence in the midst of a result after which it is given up."""
+"""Seconds of silence in the middle of a result after which it is given up."""
 SLOWEST_BYTES_PER_S = 16 << 10
-"""A result that comes more slowly for long is none: a sandbox must not put off the end for ever."""
+"""Minimum rate of a result: a sandbox must not postpone the end forever."""
 SHORT_BYTES = 16 << 10
 PROMPT_S = 0.25
 LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
@@ -43,8 +43,9 @@ async def execute(
     on_output: OnOutput | None = None,
     on_answer: Callable[[dict[str, Any]], object] | None = None,
 ) -> RunResult:
-    """Run `exec.run` with checked params and give its result; `seen` gets the answer itself, or what an error tells in
-    its `detail`. Raises as `Slot.run`.
+    """Run `exec.run` with validated params and return its result.
+
+    `on_answer` receives the raw answer, or the `detail` of an error. Raises as `Slot.run`.
     """
     feed = validate_stdin(stdin)
     params["timeout_s"] = timeout_s = validate_timeout(timeout_s)
@@ -59,10 +60,10 @@ async def execute(
 
 
 def validate_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
-    """Input as bytes or as an async iterable of bytes.
+    """Return input as bytes or as an async iterable of bytes.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: If it is of another type.
     """
     if stdin is None or isinstance(stdin, bytes):
         return stdin
@@ -79,7 +80,7 @@ def validate_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
 
 
 class _Execution:
-    """One run; it lives as long as its call."""
+    """One run. It lives as long as its call."""
 
     __slots__ = (
         "answer",
@@ -117,7 +118,7 @@ class _Execution:
         self.answer: dict[str, Any] | None = None
 
     async def run(self) -> RunResult:
-        """Send the request and wait for the result, for what ends it early, or for its time to be over."""
+        """Send the request and wait for the result, a failure or the timeout."""
         scope = self.scope
         scope.check()
         try:
@@ -153,7 +154,7 @@ class _Execution:
         return inf if self.timeout_s is None else self.timeout_s + LATE_S
 
     async def _wait(self) -> None:
-        """Wait without running any code of the caller, so that the channel can enforce the deadline."""
+        """Wait without running code of the caller, so that the channel can enforce the deadline."""
         scope, conversation = self.scope, self.conversation
         scope.watch(conversation, time.monotonic() + self._overdue_in())
         try:
@@ -198,7 +199,7 @@ class _Execution:
         await self.conversation.end()
 
     async def _listen(self, *, last: bool = False) -> None:
-        """Take what comes until the answer is there; the clock of the command starts when it has started."""
+        """Receive until the answer arrives. The timeout counts from the start of the command."""
         conversation = self.conversation
         while (item := await conversation.receive()) is not None:
             if type(item) is Data:
@@ -206,9 +207,7 @@ class _Execution:
                 if 1 <= channel <= 3:
                     self.kept += len(item.data)
                     if self.kept > 3 * self.params["output_limit_bytes"] + (1 << 16):
-                        raise ProtocolError(
-                            "the sandbox sent more output than was asked for", request_id=conversation.id
-                        )
+                        raise ProtocolError("the sandbox sent more output than requested", request_id=conversation.id)
                     self.output.setdefault(channel, []).append(item.data)
                     if self.kept > SHORT_BYTES and self.timeout_s is not None:
                         self._await_the_rest()
@@ -217,7 +216,7 @@ class _Execution:
                     if inspect.isawaitable(result):
                         await result
             elif type(item) is Event and not self.started and not last and self.timeout_s is not None:
-                self.started = True  # once: a sandbox must not put off the end for ever
+                self.started = True  # only once: a sandbox must not postpone the end forever
                 self._restart_clock()
         self.answer = conversation.result()
 
@@ -225,13 +224,13 @@ class _Execution:
         if self.cancel_scope is None:
             self.scope.channel.set_deadline(self.conversation, time.monotonic() + self._overdue_in())
             return
-        # A new timer costs time; after a prompt start the old one is good enough.
+        # Not the obvious code: see docs/why-not-obvious.md ("Timers that are not set").
         deadline = anyio.current_time() + self._overdue_in()
         if deadline - self.cancel_scope.deadline > PROMPT_S:
             self.cancel_scope.deadline = deadline
 
     def _await_the_rest(self) -> None:
-        """The result arrives, on however slow a line: from now on only silence is given up."""
+        """Extend the deadline of a result that arrives slowly: from now on only silence ends it."""
         now = time.monotonic()
         if self.arriving_since is None:
             self.arriving_since = now
@@ -243,7 +242,7 @@ class _Execution:
             self.cancel_scope.deadline = anyio.current_time() + self.due - now
 
     async def _last_call(self) -> None:
-        """No result came in time: cancel the command, wait once more, then raise OutcomeUnknown."""
+        """Cancel a command without a result, wait once more, then raise OutcomeUnknown."""
         conversation = self.conversation
         conversation.cancel_nowait()
         with anyio.move_on_after(LAST_CALL_S, shield=True) as self.cancel_scope:
@@ -252,15 +251,15 @@ class _Execution:
             self.answer["timed_out"] = True
             return
         self.patience_s = 0.0
-        silent = ChannelLost(f"nothing was heard of the command {LATE_S + LAST_CALL_S:g} s after its time was over")
+        silent = ChannelLost(f"the sandbox sent nothing for {LATE_S + LAST_CALL_S:g} s after the command's timeout")
         raise OutcomeUnknown(
-            f"the command was to end after {self.timeout_s:g} s, and its result did not come",
+            f"the command had a timeout of {self.timeout_s:g} s, and its result did not arrive",
             request_id=conversation.id,
         ) from silent
 
 
 def first_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first exception of a group, groups in it unwrapped."""
+    """Return the first exception of a group, unwrapping nested groups."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""The result of a command, put together from `Exit` of the wire and the output that came before it."""
+"""The result of a command, built from `Exit` of the wire and the output before it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RARE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class KeptOutput:
-    """What was kept of a stream: `cut_at` bytes of its head, then its tail; `total` is all that was written."""
+    """The kept bytes of a stream: `cut_at` bytes of its head, then its tail. `total` counts all bytes written."""
 
     data: bytes
     total: int
@@ -40,7 +40,7 @@ EMPTY = KeptOutput(b"", 0, 0)
 def run_result(
     answer: Mapping[str, Any], output: Mapping[int, Sequence[bytes]], *, merged: bool, request_id: int | None
 ) -> RunResult:
-    """The result that a caller sees; ProtocolError when the parts contradict each other."""
+    """Return the caller's result. Raises ProtocolError if its parts contradict each other."""
     stdout = _parse_stream(answer, "stdout", output.get(STDOUT, ()))
     stderr = _parse_stream(answer, "stderr", output.get(STDERR, ()))
     both = stdout if merged else _merge(answer, stdout, stderr, output.get(MERGED, ()))
@@ -79,7 +79,7 @@ def _parse_stream(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes])
     if sizes is None and not pieces:
         return EMPTY
     if not isinstance(sizes, dict):
-        raise ProtocolError(f"the sandbox did not say how much of {name} it kept")
+        raise ProtocolError(f"the sandbox did not report how much of {name} it kept")
     total, head, tail = integer(sizes, "total"), integer(sizes, "head"), integer(sizes, "tail")
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if head + tail != len(data) or total < len(data):
@@ -96,17 +96,17 @@ def _merge(answer: Mapping[str, Any], stdout: KeptOutput, stderr: KeptOutput, pi
         return stderr
     segments = answer.get("segments")
     if segments is None and not stdout.data and not stderr.data:
-        return _parse_stream(answer, "merged", pieces)  # nothing of either was to be kept
+        return _parse_stream(answer, "merged", pieces)  # output_limit_bytes is 0
     if not isinstance(segments, list):
-        raise ProtocolError("the sandbox did not say in which order the output came")
+        raise ProtocolError("the sandbox did not report the order of the output")
     parts: list[bytes] = []
     at = {STDOUT: 0, STDERR: 0}
     source = {STDOUT: stdout.data, STDERR: stderr.data}
     for segment in segments:
         stream, length = segment if isinstance(segment, list) and len(segment) == 2 else (None, None)
-        # Going back would let a small answer stand for any amount of output.
+        # A negative length would let a small answer expand to any amount of output.
         if type(stream) is not int or stream not in at or type(length) is not int or length < 0:
-            raise ProtocolError("the sandbox sent an order of output that cannot be")
+            raise ProtocolError("the sandbox sent an impossible order of output")
         parts.append(source[stream][at[stream] : at[stream] + length])
         at[stream] += length
     data = b"".join(parts)

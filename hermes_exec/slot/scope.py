@@ -1,4 +1,4 @@
-"""All calls made between two resets of a slot; they end together."""
+"""The calls between two resets of a slot; they end together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, optional_receipt, remote_failure
 
 ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
-"""Explains the loss of a channel: SandboxDied with a post-mortem where the sandbox is known to be dead."""
+"""Explains the loss of a channel: returns SandboxDied with a post-mortem if the sandbox is dead."""
 
 REFUSALS = frozenset({"ENOSPC", "EDQUOT"})
 DISK_S = 60.0
@@ -27,8 +27,7 @@ TRANSPORT_ERRORS = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
 
 class SlotScope:
-    """The calls of a slot's holder up to the next reset: lets them through to the sandbox, and ends those under way
-    then.
+    """The calls of a slot's holder up to the next reset, which ends those under way.
 
     `slot` is the slot's name on the wire, `sandbox` the backend's name of the sandbox. Calls start in `workdir`, None
     for the workspace. `on_remaining` is called with the receipt of a kill that left processes behind.
@@ -50,18 +49,18 @@ class SlotScope:
         self.workdir = workdir or facts.workspace
         self.channel = channel
         self.closed: str | None = None
-        """Why it is over; None while it lasts."""
+        """Why the scope has ended; None while it lasts."""
         self.final = False
-        """It is over for good, and not only until a reset is done."""
+        """Whether it has ended for good, not only until a reset is done."""
         self.resets = 0
-        """How many resets the holder has had before."""
+        """How many resets the holder had before."""
         self.successor: SlotScope | None = None
-        """The scope in which the holder goes on after a reset."""
+        """The scope in which the holder continues after a reset."""
         self.disk_full = False
-        """A disk was nearly full at the end of a command, or refused a write, since that was last looked into."""
+        """Whether a disk was nearly full at the end of a command, or refused a write, since the last `check_disk`."""
         self.quota_used_up = False
         self.filled_by_others: dict[str, Any] | None = None
-        """What the runner measured then, where others had filled that disk. It may have room again at once."""
+        """The runner's measurement at that time, if others had filled the disk. It may have room again by now."""
         self._pid, self._loop = os.getpid(), running_loop()
         self._explain_loss = explain_loss
         self._on_left = on_remaining
@@ -71,17 +70,17 @@ class SlotScope:
         self._endings: dict[object, Callable[[], None]] = {}
 
     def check(self) -> None:
-        """Raise SlotClosed when it is over, RuntimeError in another process or another event loop than the pool's."""
+        """Raise SlotClosed if the scope has ended, RuntimeError in a process or event loop other than the pool's."""
         if self.closed is not None:
             raise SlotClosed(self.closed)
         if self._pid != os.getpid():
-            raise RuntimeError(f"this slot belongs to process {self._pid}: make a pool of your own after a fork")
+            raise RuntimeError(f"this slot belongs to process {self._pid}: create a new pool after a fork")
         if running_loop() != self._loop:
             raise RuntimeError("this slot belongs to another event loop: the one in which its pool was entered")
 
     @contextmanager
     def cancel_scope(self, deadline: float = float("inf")) -> Iterator[anyio.CancelScope]:
-        """A scope for one call: it is cancelled when the slot's ends, and then raises SlotClosed.
+        """Open a cancel scope for one call. It is cancelled when the slot scope ends, and then raises SlotClosed.
 
         A deadline that passes only leaves the block, with `cancelled_caught` set.
         """
@@ -97,9 +96,12 @@ class SlotScope:
             raise SlotClosed(self.closed)
 
     def watch(self, conversation: Conversation, deadline: float = inf) -> None:
-        """As `cancel_scope`, for a call that only waits for a conversation: that is interrupted, with SlotClosed or, at
-        a deadline of time.monotonic(), with Overdue. A tenth of a cancel scope's price.
+        """Interrupt a call that only waits for a conversation: with SlotClosed at the end of the scope, with Overdue at
+        `deadline`.
+
+        The deadline is a time of time.monotonic(). A watch costs a tenth of a cancel scope.
         """
+        # Not the obvious code: see docs/why-not-obvious.md ("Two ways to wait").
         self._watched.add(conversation)
         self.channel.set_deadline(conversation, deadline)
 
@@ -114,15 +116,17 @@ class SlotScope:
             self._idle.set()
 
     def on_close(self, key: object, ending: Callable[[], None]) -> None:
-        """Have something called when the scope ends (a stream to close, a listener to stop)."""
+        """Register a callback for the end of the scope (a stream to close, a listener to stop)."""
         self._endings[key] = ending
 
     def forget(self, key: object) -> None:
-        """Take back `on_close`."""
+        """Remove a callback of `on_close`."""
         self._endings.pop(key, None)
 
     def expire(self, why: str, *, final: bool = True) -> None:
-        """End it, for good or until a reset is done: calls under way raise SlotClosed. Harmless when repeated."""
+        """End the scope, for good or until a reset is done: calls under way raise SlotClosed. May be called more than
+        once.
+        """
         lasted = self.closed is None
         if lasted or (final and not self.final):
             self.closed = why
@@ -137,7 +141,7 @@ class SlotScope:
             self._endings.clear()
 
     async def close(self, why: str, *, final: bool = True) -> None:
-        """As `expire`, and calls under way have left when this returns."""
+        """End the scope as `expire`, and wait until the calls under way have left."""
         self.expire(why, final=final)
         if self._scopes or self._watched:
             if self._idle is None:
@@ -145,7 +149,7 @@ class SlotScope:
             await self._idle.wait()
 
     def continue_in(self, successor: SlotScope) -> None:
-        """Let the holder go on in another scope after a reset, unless this one is over for good."""
+        """Let the holder continue in another scope after a reset, unless this one has ended for good."""
         successor.resets = self.resets + 1
         self.successor = successor
         if self.final and self.closed is not None:
@@ -160,12 +164,12 @@ class SlotScope:
         path: str | None = None,
         on_unclaimed: Callable[[dict[str, Any]], Awaitable[object]] | None = None,
     ) -> dict[str, Any]:
-        """A request of this slot whose answer is all there is, with errors as callers know them.
+        """Send a request of this slot and return its answer; errors are translated for the caller.
 
-        `on_unclaimed` is called, shielded, with an answer that came when nobody waited for it any more.
+        `on_unclaimed` is called, shielded, with an answer that arrived after the call had been given up.
 
         Raises:
-            TimeoutError: `timeout_s` passed without an answer.
+            TimeoutError: If no answer arrives within `timeout_s`.
         """
         deadline = inf if timeout_s is None else time.monotonic() + timeout_s
         answer: dict[str, Any] | None = None
@@ -188,12 +192,16 @@ class SlotScope:
     def conversation(
         self, method: str, params: Mapping[str, object], *, window: int = 1 << 20, path: str | None = None
     ) -> SlotConversation:
-        """A conversation of this slot as a context manager: leaving it early ends the work, errors are translated."""
+        """Return a conversation of this slot as a context manager: leaving it early ends the work, errors are
+        translated.
+        """
         return SlotConversation(self, method, {"slot": self.slot, **params}, window, path)
 
     async def send(self, conversation: Conversation, data: bytes) -> None:
-        """Send bytes on a conversation that goes on, waiting while the other side does not read. Raises
-        BrokenResourceError when it has ended.
+        """Send bytes on an open conversation, waiting while the other side does not read.
+
+        Raises:
+            anyio.BrokenResourceError: If the conversation has ended.
         """
         self.check()
         if conversation.answered:
@@ -205,7 +213,7 @@ class SlotScope:
             await self.fail(error)
 
     async def give_up(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:
-        """End the work of a conversation and check the receipt, if one comes in time."""
+        """End the work of a conversation, and check its receipt if one arrives in time."""
         await self.channel.finish(conversation, wait_s)
         if conversation.answered:
             try:
@@ -218,26 +226,24 @@ class SlotScope:
         self.channel.fail(error)
 
     def check_receipt(self, killed: KillReceipt | None) -> None:
-        """Check a receipt: processes that are left quarantine the slot."""
+        """Check a receipt: remaining processes quarantine the slot."""
         if killed is not None and killed.left:
             self._on_left(killed)
 
     async def note_full_disk(self) -> None:
-        """Keep that a disk was nearly full or refused a write, and whose doing it was then."""
+        """Record that a disk was nearly full or refused a write, and whether others had filled it."""
         self.disk_full = True
         if self.filled_by_others is None:
-            with suppress(RemoteError, ExecError, TimeoutError):  # what is known by now stands
+            with suppress(RemoteError, ExecError, TimeoutError):  # the earlier measurement remains
                 self.filled_by_others = await self.disk_of_others()
 
     async def disk_of_others(self) -> dict[str, Any] | None:
-        """What the runner measured, where a disk of the slot is nearly full now, or a quota used up, and the slot's own
-        files are few; else None.
-        """
+        """Return the runner's measurement if a disk is nearly full, or a quota used up, by others' files; else None."""
         facts = await self.call("slot.disk", {"refused": self.quota_used_up}, timeout_s=DISK_S)
         return facts if facts.get("nearly_full") is True and facts.get("by_others") is True else None
 
     async def translate(self, error: Exception, path: str | None = None) -> Exception:
-        """The exception that a caller sees in place of one of the channel."""
+        """Return the caller's exception for an exception of the channel."""
         if isinstance(error, RemoteError):
             if error.errno in REFUSALS:
                 self.quota_used_up |= error.errno == "EDQUOT"
@@ -253,20 +259,21 @@ class SlotScope:
         return error
 
     async def fail(self, error: Exception, path: str | None = None) -> NoReturn:
-        """Raise what a caller sees in place of an exception of the channel, which becomes its cause."""
+        """Raise the caller's exception for an exception of the channel, which becomes its cause."""
         raise_translated(await self.translate(error, path), error)
 
 
 def raise_translated(translated: Exception, error: Exception) -> NoReturn:
-    """Raise `seen` because of `error`, unless it is the same: that one has its own cause."""
+    """Raise `translated` from `error`, or `error` itself with its own cause if both are the same."""
     if translated is error:
         raise error
     raise translated from error
 
 
 class SlotConversation:
-    """The context manager of `SlotScope.conversation`. A class, since a generator costs twice as much a call."""
+    """The context manager of `SlotScope.conversation`."""
 
+    # Not the obvious code: see docs/why-not-obvious.md ("Context managers as classes").
     __slots__ = ("_conversation", "_method", "_params", "_path", "_scope", "_window")
 
     def __init__(

@@ -27,12 +27,11 @@ from hermes_exec.slot.scope import SlotScope
 class Session:
     """Commands that share the state of a shell: cwd, variables (exported or not), functions, aliases, options, umask.
 
-    The state is that after the last command, whatever it did: `exit`, failure and a timeout whose TERM the shell could
-    act on keep what was set before, and so does a command that closes its output or lowers its own limits; a command
-    that was killed outright, or replaced its shell by `exec`, leaves the state as it was, with the directory it was in.
-    Where a state could not be kept, `RunResult.state_lost` says so and why. Positional parameters, `$?`, open files,
-    limits (`ulimit`) and traps are each command's own. Calls of one session run in order of arrival. It ends with the
-    slot, or with `aclose`.
+    The state is the one after the last command. It survives `exit`, failures, timeouts whose TERM the shell could
+    handle, and commands that close their output or lower their own limits. A command that is killed outright, or
+    replaces its shell by `exec`, leaves the state and the directory from before it. `RunResult.state_lost` is the
+    reason where a state could not be kept. Positional parameters, `$?`, open files, limits (`ulimit`) and traps belong
+    to each command. Calls of one session run in order of arrival. It ends with the slot, or with `aclose`.
     """
 
     def __init__(
@@ -44,11 +43,11 @@ class Session:
         env: Environment | None,
     ) -> None:
         self.cwd: str = workdir
-        """The directory that the next command starts in."""
+        """The directory in which the next command starts."""
         self.shell = facts.session_shell
-        """The shell's name; None in an image without a shell, where no session can be had."""
+        """The shell's name; None in an image without a shell, where sessions are not available."""
         self.keeps = facts.session_keeps
-        """What this shell can keep; dash and busybox cannot keep functions."""
+        """The kinds of state that this shell can keep; dash and busybox cannot keep functions."""
         self._scope = scope
         self._checked = command_params(scope, "", cwd=cwd, env=env)
         self._id: str | None = None
@@ -57,10 +56,10 @@ class Session:
         self._closed = False
 
     async def open(self) -> Self:
-        """Start the session; the first command does it by itself.
+        """Start the session; otherwise the first command starts it.
 
         Raises:
-            ConfigError: the slot has no shell, or fewer open files than a shell needs (16).
+            ConfigError: If the slot has no shell, or fewer open files than a shell needs (16).
         """
         async with self._turn():
             return self
@@ -78,14 +77,14 @@ class Session:
         on_output: OnOutput | None = None,
         check: bool = False,
     ) -> RunResult:
-        """Run shell text in the session. Everything else is as in `Slot.run`; `cwd` becomes part of the state, `env` is
-        for this command only.
+        """Run shell text in the session and return its result.
 
-        The time limit does not count the wait for earlier commands of the session.
+        Arguments are as in `Slot.run`, but `cwd` becomes part of the state, and `env` applies to this command only. The
+        timeout does not count the wait for earlier commands of the session.
 
         Raises:
-            OSError: the directory cannot be entered, as when it was removed; nothing ran. Where that is the session's
-                own, which it could enter before, the next command starts in `slot.workdir`. Otherwise as `Slot.run`.
+            OSError: If the directory cannot be entered, for example because it was removed; nothing ran. If it is the
+                session's own directory, the next command starts in `slot.workdir`. Otherwise as `Slot.run`.
         """
         if not isinstance(command, str):
             raise ConfigError("a session runs shell text; use slot.run for a list of arguments")
@@ -117,7 +116,7 @@ class Session:
         merge_stderr: bool = False,
         tag: str | None = None,
     ) -> Process:
-        """Start a background process from the session's state; nothing that it does changes the session.
+        """Start a background process from the session's state; it does not change the session.
 
         Arguments and errors as in `Slot.spawn`.
         """
@@ -132,7 +131,7 @@ class Session:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for earlier commands, then hold the session alone."""
+        """Wait for earlier commands, then hold the session exclusively."""
         self._check()
         since: float | None = None
         if self._busy:
@@ -158,7 +157,7 @@ class Session:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give the session to the next waiter; no later caller can come in between."""
+        """Give the session to the next waiting call; a later call cannot get in between."""
         if self._line:
             self._line.popleft().set()
         else:
@@ -181,7 +180,7 @@ class Session:
             self.cwd = posixpath.join(self.cwd, from_wire(params["cwd"], "cwd"))
 
     async def aclose(self) -> None:
-        """End the session; what it started in the background goes on. Harmless when repeated."""
+        """End the session; its background processes continue. May be called more than once."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""A slot: the leased workspace in which an agent's commands run, and what a user holds."""
+"""A slot: an isolated workspace in which an agent's commands run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ KILL_S = 60.0
 
 
 class Slot:
-    """A workspace with its own home, temporary directory and processes, lent by a `SandboxPool`.
+    """A workspace with its own home, temporary directory and processes, acquired from a `SandboxPool`.
 
-    `id` is unique over all pools of this process; `backend` is the backend's name, `image` the image, if any; `network`
-    says whether it was given a network, `own_loopback` whether its loopback is not that of a host, and `browser_rules`
-    what its browser may do. `extra_env` are variables that every command, process and session gets besides its `env`;
-    it may be set, and holds for what starts from then on. Calls may run in parallel. After `pool.release`, every call
+    `id` is unique over all pools of this process. `backend` is the backend's name, `image` the image, if any. `network`
+    is False without a network. `own_loopback` is True if its loopback is not the host's. `browser_rules` are the rules
+    for its browser. `extra_env` are variables that every command, process and session gets besides its `env`; it may be
+    set, and applies to everything that starts afterwards. Calls may run in parallel. After `pool.release`, every call
     and handle raises SlotClosed.
 
-    Every call may raise SandboxDied (the sandbox has ended), OutcomeUnknown (sent, and the answer is lost), ChannelLost
+    Every call may raise SandboxDied (the sandbox has ended), OutcomeUnknown (sent, but the answer is lost), ChannelLost
     (not sent: it did not run), ProtocolError and SlotClosed.
     """
 
@@ -76,12 +76,12 @@ class Slot:
 
     @property
     def closed(self) -> bool:
-        """Whether it was released or taken back."""
+        """Whether it was released or reclaimed."""
         return self._scope.final
 
     @property
     def resets(self) -> int:
-        """How often it was reset since it was lent."""
+        """How often it was reset since it was acquired."""
         return self._scope.resets
 
     @property
@@ -91,12 +91,12 @@ class Slot:
 
     @property
     def workspace(self) -> str:
-        """An empty directory of the slot's own."""
+        """The slot's own directory, empty after a reset."""
         return self._scope.facts.workspace
 
     @property
     def workdir(self) -> str:
-        """Where calls start and relative paths begin: the workspace unless another one was asked for."""
+        """Where calls start, and the base of relative paths: the workspace by default."""
         return self._scope.workdir
 
     @property
@@ -111,7 +111,7 @@ class Slot:
 
     @property
     def uid(self) -> int:
-        """The number of the user that commands run as. At `uid` and `namespaces` as root each holder has another."""
+        """The uid that commands run as. At `uid`, and at `namespaces` as root, each holder gets another one."""
         return self._scope.facts.uid
 
     @property
@@ -121,12 +121,12 @@ class Slot:
 
     @property
     def shell(self) -> str | None:
-        """The name of the shell that runs commands given as text; None where there is none."""
+        """The name of the shell that runs commands given as text; None if there is none."""
         return self._scope.facts.shell
 
     @property
     def isolation(self) -> Isolation:
-        """What the sandbox was found to give."""
+        """The isolation of the slot, as probed."""
         return self._scope.facts.isolation
 
     def _with_extra(self, env: Environment | None) -> Environment | None:
@@ -146,36 +146,36 @@ class Slot:
         on_output: OnOutput | None = None,
         check: bool = False,
     ) -> RunResult:
-        """Run a command and return its result; a failure, a timeout and a missing program are results, and so is a
-        limit that the slot has used up (exit code 126).
+        """Run a command and return its result.
+
+        A failure, a timeout and a missing program are results, and so is a used-up limit of the slot (exit code 126).
+        The call returns when the command itself ends; its background processes live until the slot is reset. If the
+        call is cancelled, the whole tree is ended, which takes at most 5 s.
 
         Args:
-            command: A `str` is run by the slot's best shell (bash, else sh) without login or rc files; a sequence is
-                a program and its arguments, without any shell.
-            timeout_s: Seconds from the start of the process (default 180; None: no limit). Then TERM, after 0.5 s
-                KILL to everything it started: `timed_out`, exit code 128 + signal, the output so far. The call takes
-                at most 5 s more.
-            cwd: Directory to start in; a relative one is relative to `workdir`, which is the default.
-            env: Variables added to those of the slot.
-            stdin: Text (as UTF-8), bytes or an async iterable of bytes; None is /dev/null. A command that does not
-                read it does not fail the call.
-            user: The slot's own by default; another one only where the tenant has the whole sandbox.
+            command: A `str` runs in the slot's best shell (bash, else sh) without login or rc files; a sequence is a
+                program and its arguments, without a shell.
+            timeout_s: Seconds from the start of the process (default 180; None: no limit). Then TERM, and after 0.5 s
+                KILL, to the process and its descendants: `timed_out`, exit code 128 + signal, the output so far. The
+                call takes at most 5 s more.
+            cwd: Directory to start in, `workdir` by default; a relative path is relative to `workdir`.
+            env: Variables in addition to the slot's own.
+            stdin: Text (as UTF-8), bytes or an async iterable of bytes; None is /dev/null. The call does not fail if
+                the command does not read it.
+            user: The user to run as: the slot's own by default; another one only if the holder has the whole sandbox.
             output_limit_bytes: Bytes kept of stdout, of stderr and of both together (default 1 MiB each, at most a
-                quarter of the pool's `runner_memory_mb`; less is kept where that is used up by others): 40 % head,
-                60 % tail. The whole stream, or its first 64 MiB, is then in a file in the slot (`spill_path`).
-            merge_stderr: Make stderr the same pipe as stdout, for an exact order.
-            on_output: Called with "stdout" or "stderr" and each piece as it comes; may be async. A slow one slows the
-                command, an exception ends it and is raised here.
-            check: Raise CommandFailed when the command does not succeed.
-
-        It returns when the command itself ends; what it left running lives on until the slot is reset. When the call is
-        cancelled the whole tree is ended, and that is waited for at most 5 s.
+                quarter of the pool's `runner_memory_mb`, less if others use that up): 40 % head, 60 % tail. The whole
+                stream, or its first 64 MiB, is then in a file in the slot (`spill_path`).
+            merge_stderr: Use one pipe for stdout and stderr, for an exact order.
+            on_output: Callback for each piece of output, with "stdout" or "stderr"; may be async. A slow one slows the
+                command; an exception ends the command and is raised here.
+            check: Raise CommandFailed if the command does not succeed.
 
         Raises:
-            ConfigError: before anything ran: what was wrong, also more than 32 MiB of command, arguments and `env`.
-            FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered; nothing ran.
-            ExecError: this machine or others in the sandbox have left no room for a process; nothing ran.
-            CommandFailed: only with `check`.
+            ConfigError: If an argument is invalid, or command, arguments and `env` are larger than 32 MiB; nothing ran.
+            FileNotFoundError, NotADirectoryError, PermissionError: If `cwd` cannot be entered; nothing ran.
+            ExecError: If this machine, or other slots of the sandbox, left no room for a process; nothing ran.
+            CommandFailed: If `check` is set and the command failed.
         """
         params = command_params(
             self._scope,
@@ -204,10 +204,10 @@ class Slot:
         on_output: OnOutput | None = None,
         check: bool = False,
     ) -> list[RunResult]:
-        """Run commands at the same time, at most `limit` at once (None: all), and return results in the order given.
+        """Run commands concurrently, at most `limit` at once (None: all), and return their results in order.
 
-        Arguments and errors as in `run`, for each of them: each gets `stdin` (no iterable, which could be read only
-        once), and `on_output` is called with the output of all. The first call that raises ends the others.
+        Arguments and errors are as in `run`, for each command. `stdin` must not be an iterable, because each command
+        gets it. `on_output` is called with the output of all. The first call that raises ends the others.
         """
         if isinstance(commands, str | bytes):
             raise ConfigError("commands must be a list of commands, not one command")
@@ -257,14 +257,21 @@ class Slot:
         merge_stderr: bool = False,
         tag: str | None = None,
     ) -> Process:
-        """Start a process in the background. It lives until it ends, is killed, or the slot is reset or released.
+        """Start a process in the background. It ends by itself, by `kill`, or when the slot is reset or released.
 
-        `stdin=True` gives it a pipe that `process.stdin` writes to, else /dev/null. `pty` gives it a terminal (True: 24
-        rows, 80 columns) for stdin, stdout and stderr. At least the last `output_limit_bytes` of each stream are kept
-        for `process.output`. `tag` is a word of the caller's by which `spawned` finds it again. The rest as in `run`.
+        Args:
+            command: As in `run`.
+            stdin: True opens a pipe that `process.stdin` writes to; otherwise stdin is /dev/null.
+            pty: A terminal for stdin, stdout and stderr: True (24 rows, 80 columns) or (rows, columns).
+            cwd: As in `run`.
+            env: As in `run`.
+            user: As in `run`.
+            output_limit_bytes: At least so many of the last bytes of each stream are kept for `process.output`.
+            merge_stderr: As in `run`.
+            tag: A word of the caller's, by which `spawned` finds the process again.
 
         Raises:
-            ConfigError, FileNotFoundError, NotADirectoryError, PermissionError, ExecError: as in `run`. A program that
+            ConfigError, FileNotFoundError, NotADirectoryError, PermissionError, ExecError: As in `run`. A program that
                 cannot be started is a process that has ended, with the exit codes of `run`.
         """
         params = command_params(
@@ -280,20 +287,18 @@ class Slot:
         return await start(self._scope, params, text, stdin=stdin, pty=pty, tag=tag)
 
     async def spawned(self) -> list[Process]:
-        """Handles for every process that `spawn` started in this slot since its last reset, also for the 64
-        that ended last.
-        """
+        """Return handles for the processes that `spawn` started since the last reset, with the 64 that ended last."""
         scope = self._scope
         answer = await scope.call("proc.list", {}, timeout_s=KILL_S)
         return [Process.from_entry(scope, entry) for entry in items(answer, "processes")]
 
     def session(self, *, cwd: str | PathLike[str] | None = None, env: Environment | None = None) -> Session:
-        """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
+        """Return a shell whose state lasts between its commands. It starts at its first command, or by `async with`."""
         self._scope.check()
         return Session(self._scope, self._scope.facts, self.workdir, cwd, self._with_extra(env))
 
     async def processes(self) -> list[ProcessInfo]:
-        """What lives in the slot now, whoever started it."""
+        """Return all processes that run in the slot now."""
         answer = await self._scope.call("slot.processes", {}, timeout_s=KILL_S)
         return [process_info(entry) for entry in items(answer, "processes")]
 
@@ -303,37 +308,39 @@ class Slot:
         While nothing listens, wait up to `wait_s` seconds for a server that was just started.
 
         Raises:
-            ConnectionRefusedError, TimeoutError, OSError: what the connection met, with the address.
+            ConnectionRefusedError, TimeoutError, OSError: If the connection fails; with the address.
         """
         return await connect(self._scope, port, host, wait_s)
 
     async def wait_for_port(self, port: int, timeout_s: float, host: str = "127.0.0.1") -> None:
-        """Wait until a TCP port inside the slot accepts a connection. The server sees one that is closed at once.
+        """Wait until a TCP port inside the slot accepts a connection, which is closed at once.
 
         Raises:
-            TimeoutError: nothing has listened within `timeout_s` seconds.
-            OSError: what else the connection met, with the address.
+            TimeoutError: If nothing listened within `timeout_s` seconds.
+            OSError: If the connection fails otherwise; with the address.
         """
         await wait_for_port(self._scope, port, timeout_s, host)
 
     def forward(self, port: int, local_port: int = 0, host: str = "127.0.0.1", wait_s: float = 0) -> Forward:
-        """An async context manager that listens on this host's loopback and connects each client inside the slot.
+        """Return an async context manager that forwards a port on this host's loopback to a port inside the slot.
 
-        `local_port` 0 takes a free one; `.port` says which. Each client waits for a server as with `connect`.
+        `local_port` 0 selects a free port, which is then in `.port`. Each client waits for a server as with `connect`.
         """
         return Forward(self._scope, port, local_port, host, wait_s)
 
     def listen(self, path: str | PathLike[str]) -> SlotListener:
-        """An async context manager that listens on a UNIX socket at `path` inside the slot, for the slot's own user;
-        its `accept` gives each connection as a byte stream.
+        """Return an async context manager that listens on a UNIX socket at `path` inside the slot.
+
+        Only the slot's own user can connect. Its `accept` returns each connection as a byte stream.
 
         Raises:
-            ConfigError: the path is empty. OSError, on entering: it exists, is too long (103 bytes), and so on.
+            ConfigError: If the path is empty.
+            OSError: On entering, if the path exists, is too long (103 bytes), and so on.
         """
         return SlotListener(self._scope, path)
 
     async def kill_all(self) -> KillReceipt:
-        """End every process of the slot and say what was found; files stay. What is left quarantines the slot."""
+        """End every process of the slot and return a receipt; files stay. Remaining processes quarantine the slot."""
         scope = self._scope
         answer = await scope.call("slot.kill_all", {}, timeout_s=KILL_S)
         killed = receipt(answer.get("killed"))
@@ -347,31 +354,30 @@ class Slot:
 
     @property
     def disk_filled_by_others(self) -> bool:
-        """Whether `disk_full` was the doing of others: the slot's own files were few."""
+        """Whether others caused `disk_full`: the slot's own files were few."""
         return self._scope.filled_by_others is not None
 
     async def note_prepared(self) -> None:
-        """Note that the slot is as its tenant gets it: for `check_disk` the files that are there are not its own."""
+        """Mark the slot as prepared: `check_disk` does not count the existing files as its own."""
         await self._scope.call("slot.disk", {"prepared": True}, timeout_s=DISK_S)
 
     async def check_disk(self) -> None:
-        """Raise HostDiskFull where a disk that the slot shares with others is nearly full, or a quota used up, and the
-        slot's own files are few: now, or when a command ended or a write was refused since this was asked last. Nothing
-        is raised for a sandbox that its own tenant ended.
+        """Raise HostDiskFull if others have filled a disk of the slot: its own files are few.
+
+        The disk is nearly full, or a quota used up, now or at the end of a command or a refused write since the last
+        call. Nothing is raised for a sandbox that its own holder ended.
         """
         await check_disk(self._scope, self.files, f"{self.tmp}/{TRIAL}")
 
     async def reset(self) -> None:
-        """End everything in the slot and empty workspace, home and tmp; `id` stays, and what was in the image.
+        """End everything in the slot and empty workspace, home and tmp; `id` and the files of the image stay.
 
-        Processes, sessions, forwards and connections of before raise SlotClosed from then on, calls under way too.
-
-        The tenant of a whole sandbox goes on in another one, which is waited for as in `SandboxPool.acquire`: `sandbox`
-        is another one then.
+        Earlier processes, sessions, forwards, connections and calls under way raise SlotClosed. The holder of an
+        exclusive sandbox gets another one, as in `SandboxPool.acquire`: `sandbox` changes.
 
         Raises:
-            ExecError: it could not be proven clean; the slot is quarantined and closed.
-            AcquireTimeout, LaunchError: there was no other sandbox; the slot is closed.
+            ExecError: If the slot could not be proven clean; it is quarantined and closed.
+            AcquireTimeout, LaunchError: If there was no other sandbox; the slot is closed.
         """
         self._scope.check()
         if self._resetting:

@@ -1,1 +1,1 @@
-"""Files and whole trees between this host and a slot, as archives that are checked."""
+"""Transfer of files and trees between this host and a slot, as validated archives."""

@@ -1,4 +1,4 @@
-"""A local file tree as a tar stream, made piece by piece in a worker thread."""
+"""A local file tree as a tar stream, produced piece by piece in a worker thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hermes_exec.results import TreeCopied
 
 PIECE_BYTES = 1 << 18
 BUFFER_BYTES = 1 << 16
-"""Size of tarfile's buffer, all of which it copies for each header and each piece of a file."""
+"""Size of tarfile's buffer, which it copies whole for each header and each piece of a file."""
 MAX_REPORTED = 1000
 PERMISSIONS = 0o777
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -26,14 +26,14 @@ NO_DIRECTORY = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.EMLINK)
 
 @dataclass
 class Sink:
-    """The file that tarfile writes to: `send` takes pieces of `PIECE_BYTES` or a little more, and may block."""
+    """The file that tarfile writes to. `send` receives pieces of at least `PIECE_BYTES`, and may block."""
 
     send: Callable[[bytes], None]
     gathered: list[bytes] = field(default_factory=list)
     size: int = 0
 
     def write(self, data: bytes) -> int:
-        """Hand on what makes a piece."""
+        """Collect data, and send it once it is a whole piece."""
         self.gathered.append(data)
         self.size += len(data)
         if self.size >= PIECE_BYTES:
@@ -41,7 +41,7 @@ class Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Hand on what there is."""
+        """Send the collected data."""
         if self.gathered:
             self.send(b"".join(self.gathered))
         self.gathered, self.size = [], 0
@@ -73,8 +73,10 @@ class _Report:
 def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
     """Send everything below the directory `top`, links as links, without setuid bits and owners.
 
-    FIFOs, sockets and devices, and what is removed or replaced meanwhile, are left out and named in `refused`. A file
-    that shrinks meanwhile is an OSError.
+    FIFOs, sockets and devices, and files that are removed or replaced meanwhile, are left out and named in `refused`.
+
+    Raises:
+        OSError: If a file shrinks meanwhile.
     """
     report = _Report()
     links: _Links = {}
@@ -92,7 +94,7 @@ def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
                 report.refuse(name, "was removed meanwhile")
             cast("_Members", archive).members.clear()
     except BaseException:
-        # Else its finalizer would write what is left to a reader that is gone.
+        # Otherwise its finalizer would write the rest to a reader that is gone.
         cast("_Stream", archive.fileobj).closed = True
         raise
     archive.close()
@@ -101,8 +103,9 @@ def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
 
 
 def _walk(top: str, report: _Report) -> Iterator[tuple[int, str]]:
-    """The names in the archive of what is below a directory, a directory before what is in it, each with a descriptor
-    of the directory that holds it: on the way there no link is followed, whatever takes the place of a directory.
+    """Yield each name below a directory with a descriptor of its parent; a directory comes before its entries.
+
+    No link is followed on the way, even if one replaces a directory.
     """
     pending: list[list[str]] = [[]]
     while pending:
@@ -146,7 +149,7 @@ def _is_directory(directory: int, name: str) -> bool:
 
 @contextlib.contextmanager
 def _name_errors(path: str) -> Iterator[None]:
-    """Puts this path into the OSErrors that are raised inside."""
+    """Put this path into the OSErrors that are raised inside."""
     try:
         yield
     except NotRegular:
@@ -156,7 +159,7 @@ def _name_errors(path: str) -> Iterator[None]:
 
 
 class _Entry(NamedTuple):
-    """What is at a name; ``file`` is open where it is a regular file, ``link`` is where a link leads."""
+    """One directory entry. `file` is open if it is a regular file, `link` is the target of a link."""
 
     facts: os.stat_result
     file: io.FileIO | None = None
@@ -164,7 +167,7 @@ class _Entry(NamedTuple):
 
 
 def _look(directory: int, name: str) -> _Entry | None:
-    """What is there; None for what was replaced while it was looked at."""
+    """Return the entry at a name; None if it was replaced meanwhile."""
     base = name.rpartition("/")[2]
     facts = os.stat(base, dir_fd=directory, follow_symlinks=False)
     if stat.S_ISLNK(facts.st_mode):
@@ -206,7 +209,7 @@ def _add_file(
     archive: tarfile.TarFile, file: io.FileIO, facts: os.stat_result, name: str, links: _Links, report: _Report
 ) -> None:
     member = _member(name, facts)
-    # A number alone may be that of another file by now, which was made when the first was removed.
+    # An inode number alone is not enough: a new file may reuse the number of a removed one.
     identity = facts.st_dev, facts.st_ino, facts.st_ctime_ns
     if facts.st_nlink > 1 and (first := links.setdefault(identity, name)) != name:
         member.type, member.linkname = tarfile.LNKTYPE, first
@@ -225,12 +228,13 @@ def _member(name: str, facts: os.stat_result) -> tarfile.TarInfo:
 
 
 class NotRegular(OSError):
-    """There is no regular file at a path any more."""
+    """Raised when a path is no longer a regular file."""
 
 
 def open_regular(path: str, follow: bool = False, directory: int | None = None) -> io.FileIO:
-    """Open a file that was seen to be regular: whatever is there by now, this does not wait for it. `directory` is a
-    descriptor of the directory that the path starts in.
+    """Open a file that was seen to be regular, and never block, even if it was replaced.
+
+    `directory` is a descriptor of the directory that the path starts in.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:

@@ -1,4 +1,4 @@
-"""The headers of a tar stream, read in bounded memory and time, whoever wrote them."""
+"""Reading the headers of an untrusted tar stream in bounded memory and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTENDED = (
 
 
 class Archive(Protocol):
-    """What a header uses of its archive and the standard library's stubs do not show."""
+    """Attributes of a TarFile that the standard library's stubs do not declare."""
 
     members: list[tarfile.TarInfo]
     fileobj: IO[bytes]
@@ -27,12 +27,14 @@ class Archive(Protocol):
 
 
 class BoundedTarInfo(tarfile.TarInfo):
-    """Reads a header in bounded memory and time. tarfile bounds neither for extended ones (pax, sparse): it keeps
-    global records for ever, and finds fields with regular expressions that take quadratic time.
+    """A header that is read in bounded memory and time.
+
+    tarfile bounds neither for extended headers (pax, sparse): it keeps global records forever, and parses fields with
+    regular expressions that take quadratic time.
     """
 
     ahead = 0
-    """How many extended headers about this one came before it."""
+    """Number of extended headers before this one that describe it."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0 or (self.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) and self.size > MAX_HEADER_BYTES):
@@ -57,25 +59,25 @@ class BoundedTarInfo(tarfile.TarInfo):
         return member
 
     def _next_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        """The header that this one is about."""
+        """Return the header that this one describes."""
         if self.ahead >= MAX_AHEAD:
-            raise tarfile.ReadError("headers about headers without end")
+            raise tarfile.ReadError("too many extended headers in a row")
         try:
             block = cast("Archive", archive).fileobj.read(tarfile.BLOCKSIZE)
             member = type(self).frombuf(block, archive.encoding, archive.errors)
             member.offset, member.ahead = self.offset, self.ahead + 1
             return member._proc_member(archive)
         except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"a header without what it is about: {error}") from error
+            raise tarfile.ReadError(f"an extended header without a member: {error}") from error
 
 
 def _apply_records(member: tarfile.TarInfo, records: bytes) -> None:
-    """Take over what the records of a pax header say: `length key=value newline` each, and the length counts itself."""
+    """Apply the records of a pax header: `length key=value newline` each, where the length includes itself."""
     at = 0
     while at < len(records):
         digits, space, _ = records[at : at + MAX_DIGITS].partition(b" ")
         if not space or not digits.isdigit() or not len(digits) + 1 < int(digits) <= len(records) - at:
-            raise tarfile.ReadError("an extended header that is none")
+            raise tarfile.ReadError("an invalid extended header")
         key, _, value = records[at + len(digits) + 1 : at + int(digits) - 1].partition(b"=")
         at += int(digits)
         text = value.decode("utf-8", "surrogateescape")
@@ -90,6 +92,6 @@ def _apply_records(member: tarfile.TarInfo, records: bytes) -> None:
                 with contextlib.suppress(ValueError):
                     member.mtime = float(text)
             case b"size":
-                raise tarfile.ReadError("a size that is none")
+                raise tarfile.ReadError("an invalid size")
             case _ if key.startswith(b"GNU.sparse."):
                 raise tarfile.ReadError("a sparse file")

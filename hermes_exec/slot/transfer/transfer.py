@@ -1,4 +1,4 @@
-"""Files and trees between this host and a slot: bytes on the channel, files in worker threads, nothing held whole."""
+"""Files and trees between this host and a slot: bytes on the channel, files in worker threads, in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from hermes_exec.slot.transfer.pack import PERMISSIONS, PIECE_BYTES, open_regula
 from hermes_exec.slot.transfer.unpack import is_special, unpack, write
 
 STALL_S = 75.0
-"""No progress for so long is a TimeoutError; the runner itself gives up after 60 s."""
+"""Seconds without progress until TimeoutError; the runner itself gives up after 60 s."""
 WINDOW_BYTES = 4 << 20
 BATCH_BYTES = 1 << 20
-"""How much is handed to a file at a time, if available: each time costs a thread switch."""
+"""How much is written to a file at a time, if available: each write costs a thread switch."""
 CLOCK_S = 1.0
 """Precision of `STALL_S`, in seconds: setting its timer costs as much as moving a piece."""
 
 
 @contextlib.asynccontextmanager
 async def open_transfer(scope: SlotScope, method: str, params: dict[str, Any], path: str) -> AsyncIterator[Transfer]:
-    """A conversation that moves data, and fails when it does not move for too long."""
+    """Open a conversation that transfers data, and fails if nothing moves for too long."""
     with scope.cancel_scope(anyio.current_time() + STALL_S) as cancel_scope:
         async with scope.conversation(method, params, window=WINDOW_BYTES, path=path) as conversation:
             yield Transfer(conversation, cancel_scope)
@@ -44,13 +44,13 @@ async def open_transfer(scope: SlotScope, method: str, params: dict[str, Any], p
 
 
 class Transfer:
-    """The data of one such conversation. Each piece that gets through resets the clock."""
+    """The data of a transfer. Each piece restarts the clock."""
 
     def __init__(self, conversation: Conversation, cancel_scope: anyio.CancelScope) -> None:
         self.conversation, self._cancel_scope = conversation, cancel_scope
 
     def restart_clock(self) -> None:
-        """Start the clock anew."""
+        """Restart the clock of `STALL_S`."""
         deadline = anyio.current_time() + STALL_S
         if deadline - self._cancel_scope.deadline > CLOCK_S:
             self._cancel_scope.deadline = deadline
@@ -63,12 +63,12 @@ class Transfer:
             self.restart_clock()
 
     async def finish(self) -> dict[str, Any]:
-        """Say that everything was sent, and wait for the answer."""
+        """Signal the end of the data, and wait for the answer."""
         await self.conversation.end()
         return await self.conversation.response()
 
     async def receive(self) -> bytes:
-        """The bytes that have come, else the next ones; b"" once the answer is there."""
+        """Return the bytes that have arrived, else the next ones; b"" once the answer is there."""
         pieces: list[bytes] = []
         size = 0
         while size < BATCH_BYTES:
@@ -106,7 +106,7 @@ async def _upload_tree(scope: SlotScope, local: str, remote: WireBytes, path: st
     async with open_transfer(scope, "file.put_tree", {"path": remote}, path) as transfer:
 
         def send(piece: bytes) -> None:
-            # A cancel that comes between two of these calls is delivered to none of them.
+            # A cancellation between two calls of from_thread.run is delivered to neither of them.
             from_thread.check_cancelled()
             from_thread.run(_send_unless_answered, transfer, piece)
 
@@ -118,7 +118,7 @@ async def _upload_tree(scope: SlotScope, local: str, remote: WireBytes, path: st
 
 
 class _EarlyAnswer(Exception):
-    """The sandbox has answered before everything was sent: its answer says why."""
+    """Raised when the sandbox answers before everything was sent; its answer holds the reason."""
 
 
 async def _send_unless_answered(transfer: Transfer, piece: bytes) -> None:
@@ -144,7 +144,7 @@ async def download(scope: SlotScope, remote: WireBytes, path: str, local: str, l
 
 
 async def save(scope: SlotScope, remote: WireBytes, path: str, archive: BinaryIO, limit: int | None) -> TreeCopied:
-    """Write a file or directory of the slot into the archive, as the tar stream that it comes as."""
+    """Write a file or directory of the slot into the archive, as the tar stream that arrives."""
     limit_check = _SizeLimit(limit, path)
     async with open_transfer(scope, "file.get_tree", {"path": remote}, path) as transfer:
         while piece := limit_check.add(await transfer.receive()):
@@ -156,7 +156,7 @@ async def save(scope: SlotScope, remote: WireBytes, path: str, archive: BinaryIO
 
 
 async def restore(scope: SlotScope, archive: BinaryIO, remote: WireBytes, path: str) -> TreeCopied:
-    """Unpack such a stream in the slot, every link as it was."""
+    """Unpack an archive of `save` in the slot, with every link unchanged."""
     async with open_transfer(scope, "file.put_tree", {"path": remote, "any_link": True}, path) as transfer:
         while not transfer.conversation.finished and (piece := await to_thread.run_sync(archive.read, BATCH_BYTES)):
             await transfer.send(piece)
@@ -166,7 +166,7 @@ async def restore(scope: SlotScope, archive: BinaryIO, remote: WireBytes, path: 
 
 
 class _SizeLimit:
-    """Counts what comes, and refuses more than a limit."""
+    """Counts received bytes, and refuses more than a limit."""
 
     def __init__(self, limit: int | None, path: str) -> None:
         self.size = 0
@@ -193,7 +193,7 @@ async def _download_file(
                 await file.truncate(limit_check.size)
                 answer = transfer.conversation.result()
         if integer(answer, "read") != limit_check.size:
-            raise ProtocolError(f"the sandbox sent {limit_check.size} bytes of {path} and said otherwise")
+            raise ProtocolError(f"the sandbox sent {limit_check.size} bytes of {path} and reported another number")
         await to_thread.run_sync(_put_in_place, temporary, local, mode)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -205,7 +205,7 @@ def _check_target(local: str) -> None:
     if os.path.isdir(local):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), local)
     if is_special(local):
-        raise FileExistsError(errno.EEXIST, "a device, FIFO or socket is there, which is not replaced", local)
+        raise FileExistsError(errno.EEXIST, "a device, FIFO or socket is not replaced", local)
 
 
 def _put_in_place(temporary: str, local: str, mode: int) -> None:
@@ -227,7 +227,7 @@ async def _download_tree(
             unpacked = await to_thread.run_sync(unpack, local, receive)
         except tarfile.TarError as error:
             if transfer.conversation.answered:
-                transfer.conversation.result()  # an error of the sandbox may have cut it off
+                transfer.conversation.result()  # raises if an error of the sandbox cut it off
             raise ProtocolError(f"the sandbox sent no tar stream for {path}: {error}") from error
         answer = await transfer.conversation.response()
         refused = (*unpacked.refused, *texts(answer, "skipped"))

@@ -1,8 +1,8 @@
-"""A tar stream from a sandbox as local files: nothing outside the destination, whatever the stream says.
+"""A tar stream from a sandbox as local files: nothing is written outside the destination, whatever the stream contains.
 
 Every step goes through a descriptor of the directory that holds the entry, and no symbolic link is ever followed. The
-standard library's extraction filters work on path names and differ between the Python versions that are supported, so
-they are not used.
+standard library's extraction filters are not used: they work on path names, and differ between the supported Python
+versions.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from hermes_exec.slot.transfer.pack import DIRECTORY, NO_DIRECTORY, PIECE_BYTES
 from hermes_exec.slot.transfer.tar_headers import Archive, BoundedTarInfo
 
 BUFFER_BYTES = 1 << 15
-"""What tarfile keeps of the stream; it copies all of it for each header."""
+"""Size of tarfile's buffer, which it copies whole for each header."""
 MAX_REPORTED = 1000
 MAX_DEPTH = 256
 MAX_SHOWN = 4096
 LATEST = 1e11
 PERMISSIONS = 0o777
 ZEROS = bytes(2 << 20)
-"""More than a piece."""
+"""Zeros, more than a piece has."""
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write(file: IO[bytes], piece: bytes) -> None:
-    """Write a piece of a new file; zeros become a hole, whose end `truncate` has to make."""
+    """Write a piece of a new file. Zeros become a hole, whose end the caller sets by `truncate`."""
     if ZEROS.startswith(piece):
         file.seek(len(piece), os.SEEK_CUR)
     else:
@@ -41,12 +41,12 @@ def write(file: IO[bytes], piece: bytes) -> None:
 
 
 class _RefusedEntry(Exception):
-    """One entry is not written; the others are."""
+    """Raised for an entry that is not written; the others are."""
 
 
 @dataclass
 class _Source:
-    """The file that tarfile reads from: `receive` gives the next piece, b"" at the end."""
+    """The file that tarfile reads from. `receive` returns the next piece, b"" at the end."""
 
     receive: Callable[[], bytes]
     rest: memoryview | bytes = b""
@@ -72,7 +72,7 @@ class _Unpacker:
     refused: list[str] = field(default_factory=list)
     directories: dict[str, tuple[int, float]] = field(default_factory=dict)
     original_modes: dict[str, int] = field(default_factory=dict)
-    """Original modes of existing directories that did not let their owner in."""
+    """Original modes of existing directories that their owner could not enter."""
     parent: tuple[list[str], int] | None = None
     """The directory of the previous entry, and a descriptor of it."""
 
@@ -82,7 +82,7 @@ class _Unpacker:
             self.parent = None
 
     def open_parent(self, parts: list[str]) -> int:
-        """A descriptor of the directory that an entry goes into; it is kept for the next entry."""
+        """Return a descriptor of the directory of an entry; it is kept for the next entry."""
         if self.parent is None or self.parent[0] != parts:
             self.close()
             with self.open_directory(parts) as directory:
@@ -95,7 +95,7 @@ class _Unpacker:
 
     @contextlib.contextmanager
     def open_directory(self, parts: list[str], *, make: bool = True) -> Iterator[int]:
-        """A descriptor of a directory below the top; missing ones are made."""
+        """Open a directory below the top as a descriptor; missing ones are created."""
         descriptor = os.dup(self.top)
         try:
             for part in parts:
@@ -107,7 +107,7 @@ class _Unpacker:
                 except OSError as error:
                     if error.errno not in NO_DIRECTORY:
                         raise
-                    raise _RefusedEntry(f"{part!r} on the way is no directory") from error
+                    raise _RefusedEntry(f"{part!r} in its path is not a directory") from error
                 os.close(descriptor)
                 descriptor = deeper
             yield descriptor
@@ -133,7 +133,7 @@ class _Unpacker:
         self.files += 1
 
     def directory(self, parts: list[str], member: tarfile.TarInfo) -> None:
-        """Make a directory, or give the owner of an existing one access to its entries until it gets its final mode."""
+        """Create a directory, or let the owner of an existing one into it until it gets its final mode."""
         name = "/".join(parts)
         with self.open_directory(parts) as directory:
             mode = stat.S_IMODE(os.fstat(directory).st_mode)
@@ -171,7 +171,7 @@ class _Unpacker:
         self.bytes += size
 
     def symlink(self, directory: int, parts: list[str], target: str) -> None:
-        """Keep a link that can only lead to a place inside: `..` at its beginning alone, and not above the top."""
+        """Create a link that cannot lead outside: `..` only at its beginning, and not above the top."""
         words = [word for word in target.split("/") if word not in ("", ".")]
         ups = 0
         while ups < len(words) and words[ups] == "..":
@@ -189,13 +189,13 @@ class _Unpacker:
             try:
                 facts = os.stat(other[-1], dir_fd=source, follow_symlinks=False)
                 if not stat.S_ISREG(facts.st_mode):
-                    raise _RefusedEntry("a hard link to what is no file")
+                    raise _RefusedEntry("a hard link to something that is not a file")
                 os.link(other[-1], temporary, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError as error:
-                raise _RefusedEntry("a hard link to what is not there") from error
+                raise _RefusedEntry("a hard link to a missing file") from error
 
     def finish(self) -> None:
-        """Give directories their modes and times when everything in them is written, the deepest first."""
+        """Set modes and times of directories once all their entries are written, the deepest first."""
         for name in sorted(self.directories, key=_depth, reverse=True):
             mode, mtime = self.directories[name]
             with contextlib.suppress(_RefusedEntry), self.open_directory(_parts(name), make=False) as directory:
@@ -208,13 +208,13 @@ def _depth(name: str) -> int:
 
 
 def _time(member: tarfile.TarInfo) -> float:
-    """When the entry was changed; the epoch for what is no time that a file can have."""
+    """Return the modification time of an entry; the epoch for a time that a file cannot have."""
     return member.mtime if -LATEST < member.mtime < LATEST else 0.0
 
 
 @contextlib.contextmanager
 def _replace(directory: int, name: str) -> Iterator[str]:
-    """A temporary name that becomes `name` when the block succeeds, and is gone when it does not."""
+    """Yield a temporary name that becomes `name` if the block succeeds, and is removed otherwise."""
     temporary = f".{secrets.token_hex(8)}.part"
     try:
         yield temporary
@@ -225,11 +225,11 @@ def _replace(directory: int, name: str) -> Iterator[str]:
         raise _RefusedEntry("a directory is in its place") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=directory)  # a link that takes the place of the same file's is still there, too
+            os.unlink(temporary, dir_fd=directory)  # os.replace keeps it if both are links to one file
 
 
 def is_special(path: str, directory: int | None = None) -> bool:
-    """Whether something that is neither file, directory nor link is there, such as a device, which nothing may
+    """Check whether a path is something other than a file, directory or link, such as a device, which nothing may
     replace.
     """
     try:
@@ -251,14 +251,14 @@ def _parts(name: str) -> list[str]:
 
 
 def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
-    """Write the entries of a tar stream below the directory `top`, which is made with its parents.
+    """Write the entries of a tar stream below the directory `top`, which is created with its parents.
 
-    Modes (without setuid, setgid and sticky bits), times and links inside the tree are kept; files that are there are
-    replaced. What would lead outside, devices and FIFOs are left out and named in `refused`.
+    Modes (without setuid, setgid and sticky bits), times and links inside the tree are kept; existing files are
+    replaced. Entries that lead outside, devices and FIFOs are left out and named in `refused`.
 
     Raises:
-        tarfile.ReadError: the stream is not a whole tar stream.
-        OSError: the disk is full, and what else writing files may meet.
+        tarfile.ReadError: If the stream is not a whole tar stream.
+        OSError: If the disk is full, or writing fails otherwise.
     """
     os.makedirs(top, exist_ok=True)
     descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -63,7 +63,7 @@ def test_ports_of_a_slot() -> None:
         slot.wait_for_port(port, 20)
         with slot.connect(port, wait_s=1) as stream:
             stream.send_eof()
-        with pytest.raises(TimeoutError, match="nothing has listened"):
+        with pytest.raises(TimeoutError, match="nothing listened"):
             slot.wait_for_port(1, 0.05)
         with socket.create_server(("127.0.0.1", 0)) as busy:
             taken = busy.getsockname()[1]

@@ -125,7 +125,7 @@ async def test_a_sandbox_that_tells_of_a_start_again_and_again_does_not_put_off_
 
         facts = SlotFacts.parse(CREATED)
         scope = SlotScope("s0", "sandbox", facts, None, channel, explain_loss, lambda _: None)
-        with pytest.raises(OutcomeUnknown, match="its result did not come"):
+        with pytest.raises(OutcomeUnknown, match="its result did not arrive"):
             await run.execute(scope, command_params(scope, "true"), timeout_s=0.1)
 
 
