@@ -1,11 +1,11 @@
 """hermes-exec: run an agent's tool calls in isolated slots, the same way on every backend.
 
-Importing it costs next to nothing: each name is loaded when it is first used.
+Importing this package is cheap: each name is loaded at its first use.
 """
 
 from hermes_exec._lazy import lazy_attributes
 
-TYPE_CHECKING = False  # as typing has it, which takes longer to load than all of this
+TYPE_CHECKING = False  # typing.TYPE_CHECKING without its import: docs/why-not-obvious.md ("Imports at first use")
 if TYPE_CHECKING:
     from hermes_exec import blocking as blocking
     from hermes_exec import config as config

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first used, so that importing the package costs next to nothing."""
+"""Package attributes that are loaded at their first use, so that importing a package is cheap."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,9 +8,13 @@ from importlib import import_module
 def lazy_attributes(
     package: str, names: Sequence[str], where: Sequence[str] = (), modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package whose `names` are in its modules `where`, cheap ones first.
+    """Return `__getattr__` and `__dir__` of a package.
 
-    Its public `modules` are names of the package too.
+    Args:
+        package: Name of the package.
+        names: Names that are loaded from the modules `where`.
+        where: Modules of the package, cheap ones first.
+        modules: Public modules of the package.
     """
 
     def load(name: str) -> object:

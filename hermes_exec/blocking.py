@@ -1,7 +1,8 @@
-"""The blocking face: the same objects, names and arguments as the async one, values instead of awaitables.
+"""The blocking interface: the same objects, names and arguments as the async one, with values instead of awaitables.
 
-`with SandboxPool(...) as pool:` gives these. All pools of a process share one event loop thread, and every object may
-be used from several threads. Callbacks (`on_output`, `on_event`) run in that thread and must not call back into it.
+`with SandboxPool(...) as pool:` returns these objects. All pools of a process share one event loop thread, and every
+object may be used from several threads. Callbacks (`on_output`, `on_event`) run in that thread and must not call back
+into it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PORTALS = Portals()
 
 
 class Output(SyncFacade[process.ProcessOutput]):
-    """As `ProcessOutput`; iterating gives pieces until the end."""
+    """Blocking form of `ProcessOutput`; iterating yields pieces until the end."""
 
     receive = blocking(process.ProcessOutput.receive)
     aclose = closing(process.ProcessOutput.aclose)
@@ -45,7 +46,7 @@ class Output(SyncFacade[process.ProcessOutput]):
 
 
 class Input(SyncFacade[process.ProcessInput]):
-    """As `ProcessInput`."""
+    """Blocking form of `ProcessInput`."""
 
     send = blocking(process.ProcessInput.send)
     send_within = blocking(process.ProcessInput.send_within)
@@ -54,7 +55,7 @@ class Input(SyncFacade[process.ProcessInput]):
 
 
 class Process(SyncFacade[process.Process]):
-    """As `hermes_exec.Process`."""
+    """Blocking form of `hermes_exec.Process`."""
 
     id = FacadeMember[process.Process, str](lambda facade: facade.wrapped.id)
     pid = FacadeMember[process.Process, int](lambda facade: facade.wrapped.pid)
@@ -76,7 +77,7 @@ class Process(SyncFacade[process.Process]):
 
     @property
     def stdin(self) -> Input | None:
-        """Standard input, when it was asked for."""
+        """Standard input, if it was requested."""
         stream = self.wrapped.stdin
         return None if stream is None else Input(stream, self.portal)
 
@@ -97,7 +98,7 @@ def _wrap_processes(processes: list[process.Process], portal: BlockingPortal) ->
 
 
 class Session(SyncFacade[session.Session]):
-    """As `hermes_exec.Session`."""
+    """Blocking form of `hermes_exec.Session`."""
 
     cwd = FacadeMember[session.Session, str](lambda facade: facade.wrapped.cwd)
     shell = FacadeMember[session.Session, str | None](lambda facade: facade.wrapped.shell)
@@ -108,7 +109,7 @@ class Session(SyncFacade[session.Session]):
     close = aclose
 
     def open(self) -> Self:
-        """As `Session.open`."""
+        """Start the session, as `hermes_exec.Session.open`."""
         call(self.portal, self.wrapped.open)
         return self
 
@@ -122,7 +123,7 @@ class Session(SyncFacade[session.Session]):
 
 
 class Connection(SyncFacade[network.Connection]):
-    """As `hermes_exec.Connection`; iterating gives pieces until the end."""
+    """Blocking form of `hermes_exec.Connection`; iterating yields pieces until the end."""
 
     receive = blocking(network.Connection.receive)
     send = blocking(network.Connection.send)
@@ -147,14 +148,14 @@ class Connection(SyncFacade[network.Connection]):
 
 
 class SlotListener(SyncFacade[network.SlotListener]):
-    """As what `hermes_exec.Slot.listen` gives."""
+    """Blocking form of `hermes_exec.slot.network.SlotListener`."""
 
     path = FacadeMember[network.SlotListener, str](lambda facade: facade.wrapped.path)
     accept = wraps(network.SlotListener.accept, Connection)
 
 
 class Files(SyncFacade[files.Files]):
-    """As `hermes_exec.Files`."""
+    """Blocking form of `hermes_exec.Files`."""
 
     read_bytes = blocking(files.Files.read_bytes)
     read_text = blocking(files.Files.read_text)
@@ -177,7 +178,7 @@ class Files(SyncFacade[files.Files]):
 
 
 class Slot(SyncFacade[slot.Slot]):
-    """As `hermes_exec.Slot`."""
+    """Blocking form of `hermes_exec.Slot`."""
 
     id = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.id)
     workspace = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.workspace)
@@ -218,7 +219,7 @@ class Slot(SyncFacade[slot.Slot]):
 
 
 class Events(SyncFacade[events.Events], Iterator[PoolEvent]):
-    """As `hermes_exec.pool.events.Events`, as a plain iterator."""
+    """Blocking form of `hermes_exec.pool.events.Events`, a plain iterator."""
 
     dropped = FacadeMember[events.Events, int](lambda facade: facade.wrapped.dropped)
     aclose = closing(events.Events.aclose)
@@ -236,7 +237,7 @@ def _wrap_slots(slots: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
 
 
 class SandboxPool(SyncFacade[pool.SandboxPool]):
-    """As `hermes_exec.SandboxPool`, entered by plain `with`."""
+    """Blocking form of `hermes_exec.SandboxPool`, entered by plain `with`."""
 
     run_id = FacadeMember[pool.SandboxPool, str](lambda facade: facade.wrapped.run_id)
     slot = context(pool.SandboxPool.slot, Slot)
@@ -249,24 +250,24 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     events = wraps(pool.SandboxPool.events, Events)
 
     def mask(self, data: T) -> T:
-        """As `SandboxPool.mask`."""
+        """Return data with secrets masked, as `hermes_exec.SandboxPool.mask`."""
         return self.wrapped.mask(data)
 
     def stats(self) -> PoolStats:
-        """As `SandboxPool.stats`, also after the pool was closed."""
+        """Return the pool's figures, as `hermes_exec.SandboxPool.stats`, also after the pool was closed."""
         try:
             return call(self.portal, self.wrapped.stats)
         except SlotClosed:
             return self.wrapped.stats()
 
     def release(self, slot: Slot) -> None:
-        """As `SandboxPool.release`."""
-        with suppress(SlotClosed):  # it went back with the pool
+        """Release a slot, as `hermes_exec.SandboxPool.release`."""
+        with suppress(SlotClosed):  # closing the pool released it
             call(self.portal, partial(self.wrapped.release, slot.wrapped))
 
 
 class PoolContext(AbstractContextManager[SandboxPool, None]):
-    """Enters a pool in the portal's event loop, and leaves it there."""
+    """Enters and leaves a pool in the event loop of the portal."""
 
     def __init__(self, wrapped: pool.SandboxPool) -> None:
         self._wrapped = wrapped

@@ -1,4 +1,4 @@
-"""Numbers that a caller gives: counts, sizes, offsets, seconds and signals, checked before anything is sent."""
+"""Validation of a caller's numbers before anything is sent: counts, sizes, offsets, seconds and signals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST_COUNT = 1 << 60
 
 
 def validate_timeout(timeout_s: float | None, what: str = "timeout_s") -> float | None:
-    """Seconds above 0, or None for no limit."""
+    """Return seconds above 0, or None for no limit. Raises ConfigError."""
     if timeout_s is None:
         return None
     if not _is_number(timeout_s):
@@ -26,19 +26,19 @@ def validate_timeout(timeout_s: float | None, what: str = "timeout_s") -> float 
 
 
 def validate_wait(wait_s: float, what: str = "wait_s") -> float:
-    """Seconds, 0 or more."""
+    """Return seconds, 0 or more. Raises ConfigError."""
     if not _is_number(wait_s) or not 0 <= wait_s <= LONGEST_S:
         raise ConfigError(f"{what} must be a number of seconds from 0 to {LONGEST_S:g}, not {wait_s!r}")
     return float(wait_s)
 
 
 def validate_size(size: int, what: str) -> int:
-    """A number of bytes, 0 or more."""
+    """Return a number of bytes, 0 or more. Raises ConfigError."""
     return validate_count(size, what, least=0)
 
 
 def validate_count(count: int, what: str, *, least: int = 1) -> int:
-    """A count of at least `least`."""
+    """Return a count of at least `least`. Raises ConfigError."""
     if not is_integer(count) or count < least:
         raise ConfigError(f"{what} must be an integer of {least} or more, not {count!r}")
     if count > LARGEST_COUNT:
@@ -47,23 +47,24 @@ def validate_count(count: int, what: str, *, least: int = 1) -> int:
 
 
 def validate_offset(offset: int, what: str) -> int:
-    """A number of bytes from the beginning, or from the end when it is negative."""
+    """Return a number of bytes from the beginning, or from the end if it is negative. Raises ConfigError."""
     if not is_integer(offset) or abs(offset) > LARGEST_COUNT:
         raise ConfigError(f"{what} must be an integer from -2^60 to 2^60, not {offset!r}")
     return offset
 
 
 def validate_signal(number: int) -> int:
-    """The number of a signal of Linux."""
+    """Return the number of a Linux signal. Raises ConfigError."""
     if not is_integer(number) or not 0 < number <= HIGHEST_SIGNAL:
         raise ConfigError(f"a signal is a number up to {HIGHEST_SIGNAL}, such as signal.SIGTERM, not {number!r}")
     return int(number)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether it is an integer and no boolean."""
+    """Check whether a value is an integer, not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:
+    # Not the obvious code: see docs/why-not-obvious.md ("Exact types first").
     return type(value) is float or type(value) is int or (isinstance(value, _NUMBERS) and not isinstance(value, bool))

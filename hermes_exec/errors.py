@@ -1,8 +1,8 @@
-"""The error model: one tree, and for each class when it is raised.
+"""The error model: one tree, and for each class the condition that raises it.
 
-Trouble that a tool meets (a failing command, a timeout, a missing file) is a result. What stands here is trouble with
-the caller's configuration, with this library, with the sandbox or with its provider. Every error says whose fault it is
-(``cause``), so that an episode can be scored or dropped without reading messages.
+Failures inside a tool (a failing command, a timeout, a missing file) are results. Exceptions report failures of the
+caller's configuration, of this library, of the sandbox or of its provider. Every error has a `cause`, so that an
+episode can be scored or dropped without parsing messages.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ Suspect = Literal["tenant", "outside", "unknown"]
 
 
 class ErrorCause(StrEnum):
-    """Whose fault something is; the same words in errors, episodes and reports."""
+    """The origin of a failure; the same words in errors, episodes and reports."""
 
     POLICY = "policy"
-    """The model's own doing: it counts for its score."""
+    """The model's own actions: it counts for its score."""
     TASK = "task"
-    """The task's data are broken: an image that lacks what its check needs, a failing set-up."""
+    """The task's data are broken: an image without the dependencies of its check, a failing setup."""
     INFRA = "infra"
     """The sandbox, the stream or this library: the episode is not scored."""
     PROVIDER = "provider"
     """A service behind the sandbox: a registry, a cloud, a model endpoint."""
     CONFIG = "config"
-    """The caller asked for something that cannot be."""
+    """The caller's arguments or settings are invalid."""
     BUDGET = "budget"
     """A limit of time, tokens or money that the caller set was reached."""
     CANCELLED = "cancelled"
-    """The caller called it off."""
+    """The caller cancelled it."""
 
 
 def _restore(error_type: type[ExecError], args: tuple[object, ...], state: dict[str, object]) -> ExecError:
@@ -41,11 +41,10 @@ def _restore(error_type: type[ExecError], args: tuple[object, ...], state: dict[
 
 
 class ExecError(Exception):
-    """Base of every error that this library raises on its own account.
+    """Base of all errors that this library defines.
 
-    ``cause`` says whose fault it is, ``retryable`` whether the same call may succeed on another slot or later,
-    ``sandbox`` is the id of the sandbox and ``request_id`` the number of the request on its channel, where one is
-    known.
+    `cause` is the origin of the failure. `retryable` is True if the same call may succeed on another slot or later.
+    `sandbox` is the id of the sandbox and `request_id` the number of the request on its channel, where known.
     """
 
     default_cause: ClassVar[ErrorCause] = ErrorCause.INFRA
@@ -71,17 +70,20 @@ class ExecError(Exception):
 
 
 class ConfigError(ExecError, ValueError):
-    """Raised before anything is started, when the caller asks for what cannot be: an unknown name (the nearest valid
-    one is named), a value out of range, options that exclude each other.
+    """Raised before anything is started, for an invalid request.
+
+    Examples are an unknown name (the message names the nearest valid one), a value out of range, or options that
+    exclude each other.
     """
 
     default_cause = ErrorCause.CONFIG
 
 
 class BackendUnavailable(ExecError):
-    """Raised when a backend cannot be used here: not installed, no daemon, no credentials. The message ends with the
-    command that mends it. One that is ``retryable`` says that it was there and is away for now, or that it did not
-    answer in time, which proves nothing; its cause is ``infra``.
+    """Raised when a backend cannot be used here: not installed, no daemon, no credentials.
+
+    The message ends with a command that fixes it. If `retryable`, the backend worked before and is unavailable for now,
+    or did not answer in time, which proves nothing; the cause is then `infra`.
     """
 
     default_cause = ErrorCause.CONFIG
@@ -94,9 +96,10 @@ class LaunchError(ExecError):
 
 
 class ImageError(LaunchError):
-    """Raised when the image of a sandbox cannot be had: it is missing and may not be pulled, the registry denied it, or
-    it is not for this platform. ``cause`` is ``provider``, and another try may succeed, where the registry is not to be
-    had.
+    """Raised when the image of a sandbox is not available.
+
+    The image is missing and may not be pulled, the registry denied access, or it is for another platform. If the
+    registry cannot be reached, `cause` is `provider`, and a retry may succeed.
     """
 
     default_cause = ErrorCause.CONFIG
@@ -104,9 +107,7 @@ class ImageError(LaunchError):
 
 
 class LaunchTimeout(LaunchError, TimeoutError):
-    """Raised when a sandbox did not become ready within ``launch_timeout_s``, or its image was not there within
-    ``pull_timeout_s``.
-    """
+    """Raised when a sandbox is not ready within `launch_timeout_s`, or its image not within `pull_timeout_s`."""
 
 
 class QuotaExceeded(LaunchError):
@@ -116,8 +117,9 @@ class QuotaExceeded(LaunchError):
 
 
 class IsolationError(LaunchError):
-    """Raised when a slot cannot be isolated as well as ``min_isolation`` asks for; the message says why each higher
-    level is not available.
+    """Raised when the isolation of a slot is below `min_isolation`.
+
+    The message explains for each higher level why it is not available.
     """
 
     default_cause = ErrorCause.CONFIG
@@ -125,7 +127,7 @@ class IsolationError(LaunchError):
 
 
 class AcquireTimeout(ExecError, TimeoutError):
-    """Raised when no slot became free within the caller's time; the message says what the pool was waiting for."""
+    """Raised when no slot became free in time; the message names the reason for the wait."""
 
     default_cause = ErrorCause.BUDGET
     default_retryable = True
@@ -133,10 +135,10 @@ class AcquireTimeout(ExecError, TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """What is known about the end of a sandbox.
+    """The known facts about the end of a sandbox.
 
-    ``suspect`` says who ended it: ``tenant`` (only the sandbox's own tenant can have), ``outside`` (removed, stopped,
-    host out of memory), ``unknown``. ``log_tail`` is the end of the runner's own log.
+    `suspect` is who ended it: `tenant` (only the holder of the sandbox can have), `outside` (removed, stopped, host out
+    of memory) or `unknown`. `log_tail` is the end of the runner's own log.
     """
 
     reason: str
@@ -147,10 +149,10 @@ class PostMortem:
 
 
 class SandboxDied(ExecError):
-    """Raised by the call under way and by each later one when the sandbox has ended. ``post_mortem`` says what is known
-    about its end.
+    """Raised by the call under way, and by each later one, when the sandbox has ended.
 
-    ``cause`` is ``policy`` when the sandbox's own tenant ended it, else ``infra``.
+    `post_mortem` holds the known facts about its end. `cause` is `policy` if the holder of the sandbox ended it, else
+    `infra`.
     """
 
     default_retryable = True
@@ -172,41 +174,46 @@ class SandboxDied(ExecError):
 
 
 class HostDiskFull(ExecError):
-    """Raised when a disk that a slot shares with others is nearly full, or a quota is used up, and the slot's own files
-    are few: the runner has measured both from outside of the slot. Another sandbox may have room.
+    """Raised when others have filled a disk of the slot; another sandbox may have room.
+
+    A disk that the slot shares with others is nearly full, or a quota is used up, and the slot's own files are few. The
+    runner measures both from outside the slot.
     """
 
     default_retryable = True
 
 
 class ChannelLost(ExecError, ConnectionError):
-    """Raised when the stream into the sandbox is gone and was not restored in time, and the request had not been sent:
-    it did not run.
+    """Raised when the stream into the sandbox was lost before the request was sent, and not restored in time.
+
+    The request did not run.
     """
 
     default_retryable = True
 
 
 class OutcomeUnknown(ExecError):
-    """Raised when a request was sent and its answer can no longer be had: it may have run. ``__cause__`` is the
-    SandboxDied or ChannelLost.
+    """Raised when a request was sent and its answer is lost: it may have run.
+
+    `__cause__` is the SandboxDied or ChannelLost.
     """
 
 
 class ProtocolError(ExecError):
-    """Raised when a sandbox sent what the protocol forbids. The sandbox is destroyed: nothing that it says can be
-    believed.
+    """Raised when a sandbox violates the protocol.
+
+    The sandbox is destroyed, because none of its answers can be trusted.
     """
 
 
 class SlotClosed(ExecError):
-    """Raised by calls on a slot that was released, reset or taken back, also by those under way at that moment."""
+    """Raised by calls on a slot that was released, reset or reclaimed, also by calls under way."""
 
     default_cause = ErrorCause.CANCELLED
 
 
 class CommandResult(Protocol):
-    """What is read of the result of a command that failed; `RunResult` has all of it."""
+    """The fields of a failed command's result that its error needs; `RunResult` has them all."""
 
     @property
     def exit_code(self) -> int: ...  # noqa: D102
@@ -227,9 +234,7 @@ class CommandResult(Protocol):
 
 
 class CommandFailed(ExecError):
-    """Raised only by ``check=True`` and ``RunResult.check()``, when the command did not succeed. ``result`` is the
-    whole result.
-    """
+    """Raised only by `check=True` and `RunResult.check()`, when the command failed. `result` is the whole result."""
 
     default_cause = ErrorCause.POLICY
 
@@ -239,7 +244,7 @@ class CommandFailed(ExecError):
 
 
 class OutputLimitExceeded(ExecError):
-    """Raised only by ``files.read_*`` and ``files.download``, when there is more than ``limit_bytes``."""
+    """Raised by `files` calls, when there is more output than their limit allows."""
 
     default_cause = ErrorCause.POLICY
 
@@ -248,12 +253,12 @@ def _describe_failure(result: CommandResult) -> str:
     if result.timed_out:
         text = f"command timed out after {result.duration_s:.1f} s"
     elif result.oom_killed and result.signal is not None:
-        text = "command was ended for lack of memory"
+        text = "command was killed because memory ran out"
     elif result.signal is not None:
         text = f"command was ended by signal {result.signal}"
     else:
         text = f"command failed with exit code {result.exit_code}"
         if result.oom_killed:
-            text += ", a process of it was ended for lack of memory"
+            text += "; the kernel killed a process of it because memory ran out"
     tail = result.stderr.strip()[-500:]
     return f"{text}: {tail}" if tail else text

@@ -1,4 +1,4 @@
-"""Locks that one program holds at a time: each is an open file, and lasts until that is closed or its process ends."""
+"""File locks that one program holds at a time, until it closes the file or ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ POLL_S = 0.1
 
 
 def lock_file(file: IO[Any], *, wait: bool = False) -> bool:
-    """Take the lock of a file, on all hosts that share its file system; return False while somebody else holds it,
-    unless `wait` is set.
+    """Lock a file, on all hosts that share its file system. Return False if it is locked, unless `wait` is set.
 
     Raises:
-        OSError: the file system has no locks.
+        OSError: If the file system has no locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,16 +29,16 @@ def lock_file(file: IO[Any], *, wait: bool = False) -> bool:
 
 
 async def wait_for_lock(file: IO[Any], poll_s: float = POLL_S) -> None:
-    """Take the lock of a file as soon as nobody else holds it. Raises as `lock_file`."""
-    while not lock_file(file):  # noqa: ASYNC110 - no event comes from other programs
+    """Lock a file as soon as it is free. Raises as `lock_file`."""
+    while not lock_file(file):  # noqa: ASYNC110 - other programs send no events
         await anyio.sleep(poll_s)
 
 
 @asynccontextmanager
 async def hold_lock(path: Path) -> AsyncIterator[bool]:
-    """Hold the lock of a path, whose file stands beside it.
+    """Hold the lock of a path, in a file beside it, and yield whether it is locked.
 
-    False where no file can be locked: then some may do the same at once.
+    Yields False if the file system has no locks: others may then run at the same time.
     """
     held = True
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Secret values of configurations, and texts, data and errors without them."""
+"""Masking of secrets from configurations in texts, data and errors."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hermes_exec.config.model import MASK
 
 T = TypeVar("T")
 LINE_CHARS, PIECE_CHARS = 16, 32
-"""From how many characters on a line of a secret is masked by itself, and half of a secret where it was cut."""
-_LINE_END = re.compile(r"(?:\r|\n|\\r|\\n)+")  # also as a variable of one line holds a key of several
+"""Minimum lengths of a line that is masked by itself, and of a secret whose halves are masked too."""
+_LINE_END = re.compile(r"(?:\r|\n|\\r|\\n)+")  # also escaped, as a one-line variable holds a multi-line key
 
 
 def secret_values(*configs: BaseModel) -> list[str]:
-    """Return what must not appear in logs: the spellings of the secrets in configurations of pools and backends,
-    wherever they stand in them.
-    """
+    """Return the spellings of all secrets in configurations of pools and backends, for `mask`."""
     return spellings({value for config in configs for value in _secrets_in(config)})
 
 
 def spellings(secrets: Iterable[str]) -> list[str]:
-    """Return secrets and each longer line of them, longest first, as they are and as JSON writes them: once, twice (a
-    program prints JSON, and the result of its call is JSON) and three times (code of the model prints such a result).
+    """Return secrets and each longer line of them, longest first, raw and as JSON writes them up to three times.
+
+    Twice: a program prints JSON, and the result of its call is JSON. Three times: code of the model prints such a
+    result.
     """
     written = [{part for secret in secrets for part in (secret, secret.strip("\r\n"), *_lines(secret))}]
     for _ in range(3):
@@ -38,7 +38,7 @@ def spellings(secrets: Iterable[str]) -> list[str]:
 
 
 def _lines(secret: str) -> list[str]:
-    """Return the lines that would give away a secret of several lines, without their indentation."""
+    """Return the lines that would reveal a secret of several lines, without their indentation."""
     return [line for text in _LINE_END.split(secret) if len(line := text.strip()) >= LINE_CHARS]
 
 
@@ -58,12 +58,13 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 
 def mask(text: str, secrets: list[str]) -> str:
-    """Text without what `secret_values` lists, also where it was cut: half a secret and more, from its first or up to
-    its last character.
+    """Return a text with the spellings of `secret_values` masked.
+
+    A secret that was cut is masked if at least half of it is left, from its first or up to its last character.
     """
     for secret in secrets:
         text = text.replace(secret, MASK)
-    for secret in secrets:  # not before: one spelling begins as another that is there as a whole
+    for secret in secrets:  # after the whole ones, which may begin with the half of another
         half = len(secret) // 2 if len(secret) >= PIECE_CHARS else 0
         if half and secret[:half] in text:
             text = _mask_beginnings(text, secret, half)
@@ -85,7 +86,7 @@ def _equal_chars(text: str, other: str) -> int:
 
 
 def mask_data(data: T, secrets: list[str]) -> T:
-    """JSON data with the values of secrets masked in every text of it; names of fields stay."""
+    """Return JSON data with secrets masked in every text; names of fields stay."""
     result: object = data
     if isinstance(data, str):
         result = mask(data, secrets)
@@ -98,8 +99,8 @@ def mask_data(data: T, secrets: list[str]) -> T:
 
 @contextmanager
 def mask_raised_errors(secrets: list[str]) -> Iterator[None]:
-    """Masks secrets in what is raised inside, and in what that came from: engines and their clients say in errors what
-    they were given.
+    """Mask secrets in exceptions raised inside, and in their causes: engines and clients quote their arguments in
+    errors.
     """
     try:
         yield
@@ -109,7 +110,7 @@ def mask_raised_errors(secrets: list[str]) -> Iterator[None]:
 
 
 def mask_error(error: BaseException, secrets: list[str]) -> None:
-    """Mask secrets in the texts of an error and of what it came from."""
+    """Mask secrets in the texts of an error and of its causes."""
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in chain:

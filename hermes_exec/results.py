@@ -1,4 +1,4 @@
-"""Values that calls give back: frozen dataclasses, sizes in bytes, times in seconds."""
+"""Results of calls: frozen dataclasses, sizes in bytes, times in seconds."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Literal
 from hermes_exec.errors import CommandFailed, PostMortem
 
 IsolationLevel = Literal["none", "uid", "namespaces", "exclusive"]
-"""The levels of isolation, lowest first: a floor is met by its own level and every later one."""
+"""The levels of isolation, lowest first. Each level satisfies a `min_isolation` of its own or a lower one."""
 SlotRoot = Literal["own", "shared"]
-"""Whether a slot has a root of its own over the image, or that of its sandbox."""
+"""Whether a slot has a private root over the image, or shares its sandbox's root."""
 
 FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a command used, its waited-for children included.
+    """The resources that a command used, with its waited-for children.
 
-    ``max_rss_bytes`` is the largest resident size of any one of them. It is never below that of the slot's agent (about
-    7 MiB, more shortly after a listing of very many files): on Linux a child starts with its parent's peak.
+    `max_rss_bytes` is the largest resident size of any one of them. It is never below the size of the slot's agent
+    (about 7 MiB, more shortly after a listing of very many files): on Linux a child starts with its parent's peak.
     """
 
     user_s: float = 0.0
@@ -31,9 +31,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class KillReceipt:
-    """What was found and ended when a process tree or a slot was killed. ``left`` above 0 quarantines the slot.
+    """The processes found and killed when a process tree or a slot was ended. `left` above 0 quarantines the slot.
 
-    ``handles`` names the means that were used (``pid namespace``, ``cgroup``, ``gid``, ``process group``, …).
+    `handles` names the means (`pid namespace`, `cgroup`, `gid`, `process group`, …).
     """
 
     found: int = 0
@@ -46,23 +46,23 @@ class KillReceipt:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a command did. A failure, a timeout and an out-of-memory kill are results, not exceptions.
+    """The result of a command. A failure, a timeout and an out-of-memory kill are results, not exceptions.
 
-    ``stdout_bytes``, ``stderr_bytes`` and ``output_bytes`` hold only bytes that the command wrote, at most
-    ``output_limit_bytes`` each; ``stdout_total_bytes`` and ``stderr_total_bytes`` count all that it wrote. Where the
-    middle was dropped, ``*_cut_at`` is the offset of the gap in the kept bytes and ``*_dropped_bytes`` its size.
-    ``exit_code`` is 128 + ``signal`` for a signalled command, 127 for a missing program and 126 for one that cannot be
-    executed (``reason`` says why).
+    `stdout_bytes`, `stderr_bytes` and `output_bytes` hold only bytes that the command wrote, at most
+    `output_limit_bytes` each; `stdout_total_bytes` and `stderr_total_bytes` count all bytes that it wrote. Where the
+    middle was dropped, `*_cut_at` is the offset of the gap in the kept bytes and `*_dropped_bytes` its size.
+    `exit_code` is 128 + `signal` for a signalled command, 127 for a missing program and 126 for a program that cannot
+    be executed (`reason` explains it).
 
-    ``oom_killed``: memory ran out, and a process of the command was ended for it: the command itself (exit code 137),
-    or a part of it, such as one side of a pipeline, whatever the exit code is then. A part is inferred when the
-    kernel's count of such kills rose while the command ran: for a command that ran alone in a slot with a memory limit
-    or a sandbox of its own, else for one with a process of more than half of the limit. The kernel does not say which
-    process it was: exit code 137 for another reason, such as ``timeout -s KILL``, is taken for such a kill when another
-    command, or a slot that shares the count, lost a process to one meanwhile.
+    `oom_killed`: memory ran out, and the kernel killed the command (exit code 137) or a part of it, such as one side of
+    a pipeline, with any exit code. A killed part is inferred from the kernel's count of such kills while the command
+    ran: if the command ran alone in a slot with a memory limit or in a sandbox of its own, or had a process of more
+    than half of the limit. The kernel does not name the process. Exit code 137 for another reason, such as `timeout -s
+    KILL`, is therefore reported as `oom_killed` if another command, or a slot with the same count, lost a process to
+    such a kill meanwhile.
 
-    ``state_lost`` is None outside of sessions, and where the session goes on from the state that the command left; else
-    it says why it does not: the shell was killed or replaced (``exec``), or could not save its state.
+    `state_lost` is None outside of sessions, and if the session continues from the command's state. Otherwise it is the
+    reason why not: the shell was killed or replaced (`exec`), or could not save its state.
     """
 
     exit_code: int
@@ -97,34 +97,32 @@ class RunResult:
 
     @property
     def stdout(self) -> str:
-        """Standard output as UTF-8, bytes that are not replaced by U+FFFD, one line at the cut where bytes were
-        dropped.
-        """
+        """Standard output as UTF-8: invalid bytes become U+FFFD, and one line marks dropped bytes."""
         return as_text(self.stdout_bytes, self.stdout_cut_at, self.stdout_dropped_bytes)
 
     @property
     def stderr(self) -> str:
-        """Standard error, in the form of ``stdout``."""
+        """Standard error, in the form of `stdout`."""
         return as_text(self.stderr_bytes, self.stderr_cut_at, self.stderr_dropped_bytes)
 
     @property
     def output(self) -> str:
-        """Both streams in order of arrival, as far as two pipes tell it; exact with ``merge_stderr``."""
+        """Both streams in order of arrival, as exact as two pipes allow; exact with `merge_stderr`."""
         return as_text(self.output_bytes, self.output_cut_at, self.output_dropped_bytes)
 
     @property
     def stdout_dropped_bytes(self) -> int:
-        """How many bytes of standard output are not in ``stdout_bytes``."""
+        """The number of bytes of standard output that are not in `stdout_bytes`."""
         return self.stdout_total_bytes - len(self.stdout_bytes)
 
     @property
     def stderr_dropped_bytes(self) -> int:
-        """How many bytes of standard error are not in ``stderr_bytes``."""
+        """The number of bytes of standard error that are not in `stderr_bytes`."""
         return self.stderr_total_bytes - len(self.stderr_bytes)
 
     @property
     def truncated(self) -> bool:
-        """Whether bytes of any view were dropped."""
+        """Whether bytes of any of the three outputs were dropped."""
         return self.stdout_dropped_bytes > 0 or self.stderr_dropped_bytes > 0 or self.output_dropped_bytes > 0
 
     @property
@@ -136,7 +134,7 @@ class RunResult:
         """Return the result if the command succeeded.
 
         Raises:
-            CommandFailed: it did not.
+            CommandFailed: If it failed.
         """
         if not self.ok:
             raise CommandFailed(self)
@@ -148,19 +146,19 @@ SHOWN_LINES, SHOWN_CHARACTERS = 2, 160
 
 
 def first_lines(text: str) -> str:
-    """Return the first lines of an output, with an ellipsis where more follows."""
+    """Return the first lines of an output, with an ellipsis if more follows."""
     lines = "".join(text[:SHOWN_CHARACTERS].splitlines(keepends=True)[:SHOWN_LINES])
     return lines if lines == text else lines.rstrip("\n") + "…"
 
 
 def describe_result(result: object, *unusual: str, **fields: object) -> str:
-    """Return the repr of a result: these fields, and of the unusual ones those that are set."""
+    """Return the repr of a result: these fields, and the unusual ones that are set."""
     fields |= {name: value for name in unusual if (value := getattr(result, name))}
     return f"{type(result).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
 def as_text(data: bytes, cut_at: int = 0, dropped_bytes: int = 0) -> str:
-    """Decode kept bytes as UTF-8 with replacement; where bytes were dropped, one line says so at the cut."""
+    """Decode kept bytes as UTF-8 with replacement, with one line that marks dropped bytes."""
     if dropped_bytes <= 0:
         return data.decode("utf-8", "replace")
     head = data[:cut_at].decode("utf-8", "replace")
@@ -171,11 +169,10 @@ def as_text(data: bytes, cut_at: int = 0, dropped_bytes: int = 0) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What separates a slot from its neighbours and from the sandbox, as probed: each value a short plain statement of
-    what holds.
+    """The isolation of a slot from its neighbours and from the sandbox, as probed: each value is a short plain
+    statement.
 
-    ``limits`` maps each limit that was asked for to how it is enforced, or to ``not enforced``. ``price_ms`` is what
-    the set-up cost.
+    `limits` maps each requested limit to its enforcement, or to `not enforced`. `price_ms` is the cost of the setup.
     """
 
     level: IsolationLevel
@@ -189,10 +186,11 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """Facts of one file. ``mode`` holds the permission bits, ``mtime`` is seconds since the epoch, ``target`` is where
-    a link points. Two paths of a slot with the same ``id`` are the same file, as long as it exists.
+    """Facts of one file.
 
-    Names that are not UTF-8 hold surrogate escapes (``os.fsencode`` gives the bytes).
+    `mode` holds the permission bits, `mtime` is seconds since the epoch, `target` is the target of a link. Two paths of
+    a slot with the same `id` are the same file, as long as it exists. Names that are not UTF-8 hold surrogate escapes
+    (`os.fsencode` returns the bytes).
     """
 
     path: str
@@ -220,7 +218,7 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class FileWritten:
-    """What a write did: bytes written, whether the file is new, and how many directories were made."""
+    """The result of a write: bytes written, whether the file is new, and how many directories were created."""
 
     written: int
     created: bool
@@ -229,7 +227,7 @@ class FileWritten:
 
 @dataclass(frozen=True, slots=True)
 class TreeCopied:
-    """What the transfer of a tree moved, and what it refused or skipped with the reason."""
+    """The result of a tree transfer: files and bytes, and the refused or skipped entries with the reason."""
 
     files: int
     bytes: int
@@ -238,7 +236,7 @@ class TreeCopied:
 
 @dataclass(frozen=True, slots=True)
 class SearchMatch:
-    """One matching line: numbers count from 1, ``column`` in bytes."""
+    """One matching line: numbers count from 1, `column` in bytes."""
 
     path: str
     line: int
@@ -250,7 +248,7 @@ class SearchMatch:
 
 @dataclass(frozen=True, slots=True)
 class SearchFile:
-    """One file of a search: how many lines match, and when it was changed."""
+    """One file of a search: the number of matching lines, and the time of its last change."""
 
     path: str
     count: int
@@ -259,7 +257,7 @@ class SearchFile:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found. ``total`` and ``total_files`` count everything, also what the limit left out."""
+    """The result of a search. `total` and `total_files` also count matches beyond the limit."""
 
     matches: tuple[SearchMatch, ...] = ()
     files: tuple[SearchFile, ...] = ()
@@ -276,9 +274,9 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """One process that lives in a slot. ``request_id`` is the request that started it, where that is known.
+    """One process in a slot. `request_id` is the request that started it, where known.
 
-    A process that shows no arguments, as in the middle of an exec, has its short name in brackets, as in ps.
+    A process without visible arguments, as in the middle of an exec, has its short name in brackets, as in ps.
     """
 
     pid: int
@@ -291,8 +289,9 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunnerMemory:
-    """What a runner keeps of output, and of what is under way, in bytes: its budget, how much of it is in use and was
-    at most, and how much output was dropped because the budget was used up.
+    """A runner's memory for output and data in transit, in bytes.
+
+    It has the budget, the current and the highest use, and how much output was dropped because the budget was used up.
     """
 
     limit_bytes: int
@@ -303,10 +302,12 @@ class RunnerMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """A pool at one moment. ``sandboxes`` counts sandboxes by state; the acquire times are over the last thousand
-    acquisitions. ``slots_most`` is how many slots the pool can ever have at once, ``acquired`` how many it has handed
-    out since it was entered, and ``released`` how many of these nobody holds any more. ``runners`` maps each sandbox to
-    the memory of its runner, as it was some seconds ago at most.
+    """The figures of a pool at one moment.
+
+    `sandboxes` counts sandboxes by state. The acquire times are over the last thousand acquisitions. `slots_most` is
+    the maximum number of slots at once, `acquired` the number of acquisitions since the pool was entered, and
+    `released` how many of these have ended. `runners` maps each sandbox to the memory of its runner, at most some
+    seconds old.
     """
 
     sandboxes: Mapping[str, int]
@@ -328,7 +329,7 @@ class PoolStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEvent:
-    """Something that happened in a pool; ``time`` is seconds since the epoch."""
+    """An event of a pool; `time` is seconds since the epoch."""
 
     time: float
     sandbox: str | None = None
@@ -346,7 +347,7 @@ class Launched(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(PoolEvent):
-    """A sandbox is ready: its runner answered and its set-up is done."""
+    """A sandbox is ready: its runner answered and its setup is done."""
 
     slots: int
     duration_s: float = 0.0
@@ -354,7 +355,7 @@ class Ready(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquired(PoolEvent):
-    """A slot was lent."""
+    """A slot was acquired."""
 
     slot: str
     owner: str | None = None
@@ -363,7 +364,7 @@ class Acquired(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(PoolEvent):
-    """A slot is proven clean: it was given back, or it was reset by its holder, who goes on with it (`held`)."""
+    """A slot is proven clean: it was released, or reset by its holder, who keeps it (`held`)."""
 
     slot: str
     held: bool = False
@@ -373,7 +374,7 @@ class Reset(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined(PoolEvent):
-    """A slot could not be proven clean: nobody gets it, and its sandbox is replaced."""
+    """A slot could not be proven clean: it is not used again, and its sandbox is replaced."""
 
     slot: str
     reason: str
@@ -381,7 +382,7 @@ class Quarantined(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Died(PoolEvent):
-    """A sandbox ended although nobody asked for it."""
+    """A sandbox ended unexpectedly."""
 
     post_mortem: PostMortem
     slots_in_use: int = 0
@@ -389,7 +390,7 @@ class Died(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped(PoolEvent):
-    """A sandbox whose owner is gone was ended."""
+    """A sandbox without a living owner was ended."""
 
     backend: str
     run_id: str | None = None
@@ -398,7 +399,7 @@ class Reaped(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled(PoolEvent):
-    """The pool decided on another number of sandboxes."""
+    """The pool changed its number of sandboxes."""
 
     before: int
     after: int
@@ -407,7 +408,7 @@ class Scaled(PoolEvent):
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far the pull or build of an image is, or what a launch waits for; bytes are over the layers known so far."""
+    """The progress of an image pull or build, or the state of a waiting launch. Bytes are over the known layers."""
 
     image: str
     status: str

@@ -1,1 +1,1 @@
-"""Who gets which slot: sandboxes come and go, slots are lent, reset and taken back."""
+"""Pools: launching and ending sandboxes; acquiring, resetting and releasing slots."""
