@@ -1,1 +1,1 @@
-"""The command line `hermes-exec`. Imports point from here to everything else, never back."""
+"""The command line `hermes-exec`. It imports from all other packages; no package imports from it."""

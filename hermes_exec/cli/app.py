@@ -1,4 +1,4 @@
-"""The program `hermes-exec`: its commands, those that other packages add, and what an error looks like."""
+"""The program `hermes-exec`: its commands, commands of other packages, and error output."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "image", "config", "trace")
 """Commands of this package; each is a module with a function `add_to`."""
 GROUP = "hermes_exec.commands"
-"""Entry points of this group are typer apps; their name is the command's name."""
+"""Entry points of this group are typer apps, by the name of their command."""
 _WARNING_LOGGERS = ("hermes_agent", "hermes_atropos", "hermes_batch", "hermes_exec.pool.waiting")
-"""Loggers whose warnings a user must see without `--verbose`: they say why data would be worthless."""
+"""Loggers whose warnings are shown without `--verbose`: they report that data would be worthless."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -49,14 +49,14 @@ def _root(
     if not verbose:
         for name in _WARNING_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
-        logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # what it raises is told anyway
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # its exceptions are reported anyway
     warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
 
 
 def build_app(command: str | None = None) -> typer.Typer:
-    """Return the program with one command, or with all: those of this package and of others that are installed.
+    """Return the program with one command, or with all commands of this package and of other installed packages.
 
-    Only what the command needs is imported. A name that is no command counts as none.
+    Only the modules of the command are imported. An unknown name builds all commands.
     """
     others = {} if command in COMMANDS else _others()
     chosen = [command] if command in {*COMMANDS, *others} else [*COMMANDS, *sorted(others)]
@@ -98,8 +98,10 @@ def _add_missing(to: typer.Typer, name: str, why: str) -> None:
 
 
 def _repair_streams() -> None:
-    """Open closed standard streams on /dev/null, since files opened later would get their numbers. Escape characters
-    that stdout cannot encode. Ignore a COLUMNS that is empty or 0.
+    """Prepare the standard streams.
+
+    Closed ones are opened on /dev/null, because files opened later would get their numbers. Characters that stdout
+    cannot encode are escaped. A COLUMNS that is empty or 0 is ignored.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -114,4 +116,4 @@ def run() -> None:
     """Run the command line and end the process with its exit code."""
     _repair_streams()
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    end_with(lambda: build_app(command)())  # noqa: PLW0108 - errors of building it are told too
+    end_with(lambda: build_app(command)())  # noqa: PLW0108 - end_with reports errors of build_app too

@@ -1,4 +1,4 @@
-"""Starts the program `hermes-exec`: Ctrl-C ends it quietly also while its parts are being loaded."""
+"""Entry point of the program `hermes-exec`: Ctrl-C ends it quietly even while modules are loading."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import signal
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # cli.exits.INTERRUPTED: nothing was begun yet
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for them is a tenth of the start
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # exits.INTERRUPTED: nothing was started yet
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # docs/why-not-obvious.md ("Imports at first use")
     from hermes_exec.cli.app import run
 
     run()

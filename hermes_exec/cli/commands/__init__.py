@@ -1,1 +1,1 @@
-"""The commands of the program, one file each."""
+"""The commands of the program, one module each."""

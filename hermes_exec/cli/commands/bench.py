@@ -1,4 +1,4 @@
-"""`hermes-exec bench`: what calls cost on a backend here: latency, throughput, files, output."""
+"""`hermes-exec bench`: the cost of calls on a backend here: latency, throughput, files, output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement: times in milliseconds a call, and calls a second over all."""
+    """One measurement: milliseconds per call, and calls per second of all workers."""
 
     name: str
     at_once: int
@@ -83,8 +83,9 @@ async def _bench(pool: SandboxPool, seconds: float, as_json: bool) -> int:
 
 
 async def measure(name: str, slot: Slot, call: Call, at_once: int, seconds: float) -> Figure:
-    """Repeat a call with `at_once` in flight for `seconds`, each at least once, and return its figures; a first call
-    is not counted.
+    """Repeat a call for `seconds` with `at_once` in flight, and return its figures.
+
+    Each worker makes at least one call; a first call is not counted.
     """
     await call(slot)
     times: list[float] = []

@@ -62,8 +62,9 @@ def check(
     file: Annotated[Path, typer.Argument(help="YAML, TOML or JSON file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check a configuration file, with all backends that it names; ends with 2 and one line an error when something in
-    it is wrong, with 3 when a backend is not installed.
+    """Check a configuration file, with all backends that it names.
+
+    Ends with 2, and one line per error, if something in the file is wrong; with 3 if a backend is not installed.
     """
     from hermes_exec.config import backend_sections, read_config
 
@@ -98,12 +99,14 @@ def import_older(
         Path | None, typer.Argument(help="A modal_profiles.yaml, or the settings of an RL environment (section env).")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option("--backend", "-b", help="Type of the backend, instead of that of the older names.")
+        str | None, typer.Option("--backend", "-b", help="Type of the backend, instead of the one in the older names.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a configuration file from the names of older systems: those of FILE, or without one the variables
-    TERMINAL_…, ATROPOS_…, TOOL_EXECUTOR_… and NOMAD_… of the environment. What has no counterpart is told on stderr.
+    """Print a configuration file from the names of older systems.
+
+    They are read from FILE, or without one from the variables TERMINAL_…, ATROPOS_…, TOOL_EXECUTOR_… and NOMAD_… of the
+    environment. Names without a counterpart are listed on stderr.
     """
     from hermes_exec.config.older_names import import_file, import_names
 
@@ -114,7 +117,9 @@ def import_older(
         if option.startswith("environment."):
             say(f"{name} is left out: it is {option.removeprefix('environment.')} of the RL environment")
     if not became and not left_out:
-        raise ConfigError("the environment has no names of older systems; a file with some is an argument")
+        raise ConfigError(
+            "the environment has no variables of older systems; give a file with their settings as an argument"
+        )
     values = {"backend": backend or "local", **options}
     values = {name: value for name, value in values.items() if name != "environment" and value is not None}
     _resolve(values)
@@ -131,7 +136,7 @@ def _emit(values: dict[str, Any], as_json: bool) -> None:
 
 
 def _of_its_backend(line: str, own: list[str | None], all_of_them: list[str | None]) -> str:
-    """A line about some backends, with their names where it does not say them and is not about the whole file."""
+    """Return an error line with its backends in front, unless the line names them or concerns the whole file."""
     named = line.startswith("backends.") or len(own) == len(all_of_them) or None in own
     return line if named else f"backends.{', '.join(map(str, own))}: {line}"
 

@@ -1,4 +1,4 @@
-"""`hermes-exec conformance`: proves that a backend behaves as every backend of this library must."""
+"""`hermes-exec conformance`: runs the conformance suite on a backend."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def conformance(
 
     Ends with 1 when a check failed.
     """
-    # A partial of a module's function can be handed to the second driver that a check starts.
+    # A partial of a module's function can be pickled for the second driver that a check starts.
     factory = partial(make_pool, backend, image, config, profile, option)
     factory()
     raise typer.Exit(run_async(lambda: _prove(factory, only, as_json)))

@@ -1,4 +1,4 @@
-"""`hermes-exec doctor`: tries each backend for real and says what it gives here, or the command that mends it."""
+"""`hermes-exec doctor`: tries each backend for real, and prints its abilities here, or a command that fixes it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ ONE_SLOT: dict[str, Any] = {
     "setup": (),
     "slot_setup": (),
 }
-"""A trial is of the backend, without what a pool puts into its slots."""
+"""A trial is of the backend, without the pool's contents of slots."""
 
 
 @dataclass
 class Finding:
-    """What one backend did when it was tried; times in milliseconds."""
+    """The result of trying one backend; times in milliseconds."""
 
     backend: str
     status: str = "ok"
@@ -55,7 +55,7 @@ class Finding:
     call_ms: float | None = None
     isolation: Isolation | None = None
     shared: str = ""
-    """What each of several slots of one sandbox sees of its files, where a tenant may have the whole sandbox too."""
+    """The isolation of several slots in one sandbox, for a backend where a holder may also have the whole sandbox."""
     limits: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     browser: str = ""
@@ -69,11 +69,11 @@ def doctor(
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a slot on each backend and run commands in it; ends with 3 when the backend asked for does not work.
+    """Start a slot on each backend and run commands in it; ends with 3 when the selected backend does not work.
 
-    Without --backend all are tried at once, also those that a configuration file names, and it ends with 0 when one of
-    them works. No image needs to be pulled: where an engine of this host needs one and none is named, a minimal one is
-    made for the trial; nomad and modal need --image.
+    Without --backend all are tried at once, also the backends of a configuration file, and it ends with 0 when one
+    works. No image needs to be pulled: where a local engine needs an image and none is given, a minimal one is created
+    for the trial. nomad and modal need --image.
     """
     raise typer.Exit(run_async(lambda: _doctor(backend, image, config, option, as_json)))
 
@@ -126,7 +126,7 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *
             for remark in finding.remarks:
                 say(f"{finding.backend}: {remark}")
             raise
-        # Of one that nobody has configured it says what it needs.
+        # For a backend without configuration, the message is about its required options.
         finding.status, finding.detail = "misconfigured" if in_file else "not tried", str(error)
     except ExecError as error:
         finding.status, finding.detail = "failed", f"{type(error).__name__}: {error}"
@@ -140,9 +140,7 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *
 
 @asynccontextmanager
 async def _trial(finding: Finding, settings: dict[str, Any]) -> AsyncIterator[str | list[str]]:
-    """A command that does next to nothing; `settings` get a minimal image where they have none and the backend needs
-    one.
-    """
+    """Yield a command that does next to nothing; set a minimal image in `settings` if the backend needs one."""
     from hermes_exec.backends.capabilities import HasLeftovers, HasRemarks, HasTrialImage
     from hermes_exec.backends.registry import make_backend
     from hermes_exec.cli.kit.known_backends import backend_config
@@ -199,7 +197,7 @@ async def _browser(slot: Slot) -> str:
 
 
 async def _limits(whose: str, settings: dict[str, Any]) -> dict[str, str]:
-    """Ask for every limit, of the sandbox or of the slot, and return how each is held."""
+    """Request every limit, of the sandbox or of the slot, and return how each is enforced."""
     wanted: dict[str, Any] = {whose: LIMITS, "best_effort_limits": True}
     async with pool_of(settings, **wanted) as pool, pool.slot() as slot:
         return dict(slot.isolation.limits)

@@ -16,7 +16,7 @@ RECIPES = {
 
 
 def image(
-    name: Annotated[Literal["browser"], typer.Argument(help="What the image is for.")],
+    name: Annotated[Literal["browser"], typer.Argument(help="Purpose of the image.")],
     form: Annotated[
         Literal["dockerfile", "apptainer"], typer.Option("--format", "-f", help="A Dockerfile or a definition.")
     ] = "dockerfile",

@@ -1,6 +1,4 @@
-"""`hermes-exec ps`: the sandboxes of this library on this host, whoever owns them, and the slots that are lent in
-them.
-"""
+"""`hermes-exec ps`: all sandboxes of this library on this host, and the slots in use."""
 
 from __future__ import annotations
 
@@ -20,15 +18,15 @@ if TYPE_CHECKING:
     from hermes_exec.backends.base import Backend, SandboxInfo
 
 TIME_LIMIT_S = 30.0
-"""Of each backend, where all are asked."""
+"""Time limit per backend, where all are queried."""
 
 
 def ps(backend: AnyBackend = None, config: Config = None, option: Options = None, as_json: AsJson = False) -> None:
-    """List the sandboxes that exist here, with their owner, run, age and the slots that are lent to somebody.
+    """List the sandboxes here, with their owner, run, age and the slots in use.
 
     Slots are known for processes of the same user on this host (root: of all users). Without --backend all backends are
-    asked at once, for 30 seconds at most, also those that a configuration file names; one that is away or set up wrong
-    has a row that says so.
+    queried at once, for 30 seconds at most, also the backends of a configuration file. An unavailable or misconfigured
+    backend has a row with its error.
     """
     raise typer.Exit(run_async(lambda: _list(backend, config, option, as_json)))
 

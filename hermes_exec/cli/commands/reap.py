@@ -1,4 +1,4 @@
-"""`hermes-exec reap`: ends sandboxes whose owner is gone, those of one run, or all."""
+"""`hermes-exec reap`: ends sandboxes whose owner is gone, the sandboxes of one run, or all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hermes_exec.backends.base import ReapedSandbox, ReapFilter
 
 TIME_LIMIT_S = 120.0
-"""Of each backend, where all are asked."""
+"""Time limit per backend, where all are queried."""
 
 
 def reap(
@@ -32,14 +32,14 @@ def reap(
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """End sandboxes of this library. Exactly one of --run-id, --orphans and --all says which. What could not be removed
-    before is tried again.
+    """End sandboxes of this library, selected by exactly one of --run-id, --orphans and --all.
 
-    Without --backend this is asked of all backends at once, also of those that a configuration file names; one that is
-    away or set up wrong, or takes longer than two minutes, has a row that says so.
+    Sandboxes that could not be removed before are tried again. Without --backend all backends are queried at once, also
+    the backends of a configuration file. A backend that is unavailable, misconfigured, or takes longer than two minutes
+    has a row with its error.
     """
     if bool(run_id) + orphans + everything != 1:
-        raise ConfigError("say which sandboxes to end: one of --run-id R, --orphans, --all")
+        raise ConfigError("choose the sandboxes to end: one of --run-id R, --orphans, --all")
     from hermes_exec.backends.base import ReapFilter
 
     which = ReapFilter(run_id=run_id, orphans=orphans, all=everything, retry=True)

@@ -40,7 +40,7 @@ def run(
     ] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="User to run as.")] = None,
     min_isolation: Annotated[
-        str | None, typer.Option("--min-isolation", help="none, uid, namespaces or sandbox.")
+        str | None, typer.Option("--min-isolation", help="none, uid, namespaces or exclusive.")
     ] = None,
     config: Config = None,
     profile: Profile = None,
@@ -50,11 +50,11 @@ def run(
 ) -> None:
     """Run a command in an isolated slot; ends with the command's exit code.
 
-    Standard input is passed on when it is not a terminal, to a single slot.
+    Standard input is passed to a single slot, if it is not a terminal.
 
-    Exit codes: the command's own (of several slots the highest), 126 it cannot be executed, 127 it is not there, 128+N
-    ended by signal N; 143 after --timeout, 137 where it took SIGKILL. Ours, with a line on stderr that begins with the
-    name of the error: 2 usage or configuration, 3 infrastructure, 130 interrupted.
+    Exit codes: the command's own (the highest of several slots), 126 if it cannot be executed, 127 if it does not
+    exist, 128+N if signal N ended it; 143 after --timeout, 137 if that took SIGKILL. Those of hermes-exec, with a line
+    on stderr that begins with the name of the error: 2 usage or configuration, 3 infrastructure, 130 interrupted.
     """
     arguments: dict[str, Any] = {"timeout_s": timeout_s, "cwd": cwd, "env": parse_variables(env), "user": user}
     more: dict[str, Any] = {"min_isolation": min_isolation, "trace": trace}
@@ -68,7 +68,7 @@ def parse_variables(texts: list[str] | None) -> dict[str, str]:
     """Return `NAME=VALUE` texts as a mapping.
 
     Raises:
-        ConfigError: a text without `=`.
+        ConfigError: If a text has no `=`.
     """
     for text in texts or ():
         if "=" not in text:
@@ -113,7 +113,9 @@ async def _several(
 
 
 def _lines(result: RunResult) -> list[bytes]:
-    """The lines of one slot of several; on a terminal they can neither move the cursor nor imitate another slot's."""
+    """Return the lines of one of several slots, for a terminal without control characters: no line can imitate another
+    slot's.
+    """
     output = result.output_bytes
     if sys.stdout.isatty():
         output = printable(result.output).encode(sys.stdout.encoding, "backslashreplace")
@@ -121,12 +123,12 @@ def _lines(result: RunResult) -> list[bytes]:
 
 
 def _code(result: RunResult) -> int:
-    """The command's exit code, or what a command that catches SIGTERM would have ended with: a timeout is never 0."""
+    """Return the command's exit code, never 0 after a timeout: a command that catches SIGTERM gets 143."""
     return exits.TIMED_OUT if result.timed_out and result.signal is None else result.exit_code
 
 
 def _print_reason(result: RunResult, head: str = "", printed: str = "") -> None:
-    """Print what the command cannot say itself: that it timed out, or why it did not start. Skip what `told` has."""
+    """Print that the command timed out, or why it did not start, unless `printed` contains it."""
     why = f"timed out after {result.duration_s:.1f} s" if result.timed_out else result.reason
     if why and why not in printed:
         say(head + why)

@@ -50,16 +50,16 @@ def shell(
 
     Keys go into the slot, Ctrl-C too. `~.` at the start of a line ends the terminal and everything in the slot.
 
-    With --slot ID (`hermes-exec ps` lists them) it looks into a slot that another process of yours on this host holds:
-    it shows the slot's processes, and from then on what its commands print, until the slot is released. Nothing can be
-    typed into the slot or run in it, and the commands neither wait for it nor notice it. With `ps` as CMD it shows the
-    processes alone.
+    With --slot ID (`hermes-exec ps` lists them) it shows a slot that another process of yours on this host holds: its
+    processes, and from then on the output of its commands, until the slot is released. Nothing can be typed into the
+    slot or run in it; its commands neither wait for the viewer nor notice it. With `ps` as CMD it shows only the
+    processes.
     """
     if slot is not None:
         from hermes_exec.cli.observe.look import look
 
         if any((backend, image, config, profile, option, trace)):
-            raise ConfigError("--slot looks into a slot that is there: options of a new one cannot go with it")
+            raise ConfigError("--slot shows an existing slot: it cannot be combined with options of a new one")
         raise typer.Exit(run_async(lambda: look(slot, command or []), notice=None))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal; to run a command without one, use: hermes-exec run -- CMD")
@@ -77,13 +77,13 @@ async def _terminal(pool: SandboxPool, command: str | list[str]) -> int:
 
 
 def term_of(here: str) -> str:
-    """Return the TERM of this terminal, or a similar common one where images do not describe this one."""
+    """Return the TERM of this terminal, or `xterm-256color` if images may not describe it."""
     match = re.fullmatch(r"(xterm|screen|tmux|rxvt|linux|vt\d+|ansi|dumb)(-\d*color|-unicode)?", here)
     return here if match else "xterm-256color"
 
 
 async def _attend(process: Process, size: tuple[int, int], modes: TerminalModes) -> int:
-    """Carry keys, output and size until the program ends, or until the user ends the terminal (FAILED)."""
+    """Forward keys, output and size until the program ends, or until the user ends the terminal (FAILED)."""
     code: int = exits.FAILED
     async with anyio.create_task_group() as tasks:
         output_end = anyio.Event()
@@ -102,7 +102,7 @@ async def _show(process: Process, output_end: anyio.Event, modes: TerminalModes)
     async for data in process.stdout:
         modes.feed(data)
         view = memoryview(data)
-        with suppress(OSError):  # a window that was closed takes nothing; the keys tell of it
+        with suppress(OSError):  # the window was closed; reading keys will notice it
             while view:
                 view = view[os.write(sys.stdout.fileno(), view) :]
     output_end.set()
@@ -137,7 +137,7 @@ def _size() -> tuple[int, int]:
 
 @contextmanager
 def _raw(fd: int) -> Iterator[TerminalModes]:
-    """Pass keys on as they are typed; afterwards the terminal is as it was, whatever was shown on it."""
+    """Pass keys on as they are typed, and restore the terminal afterwards, whatever was printed."""
     before, modes = termios.tcgetattr(fd), TerminalModes()
     tty.setraw(fd, termios.TCSANOW)
     try:

@@ -15,7 +15,7 @@ Toolset = Annotated[
 
 
 def list_tools(toolset: Toolset = None, as_json: AsJson = False) -> None:
-    """List the tools of this package, and the toolsets that hold them."""
+    """List the tools of this package, and the toolsets that contain them."""
     from hermes_exec.tools import TOOLSETS, schemas, select
 
     wanted = select(toolset).tools if toolset else tuple(schemas())
@@ -31,7 +31,7 @@ def list_tools(toolset: Toolset = None, as_json: AsJson = False) -> None:
         (name, ", ".join(sets[name]), function["description"].partition(". ")[0])
         for name, function in functions.items()
     ]
-    table(("tool", "toolsets", "what it does"), rows)
+    table(("tool", "toolsets", "description"), rows)
 
 
 def print_schemas(
@@ -39,7 +39,7 @@ def print_schemas(
     toolset: Toolset = None,
     as_json: AlwaysJson = True,
 ) -> None:
-    """Print the function schemas of tools, as the OpenAI API takes them."""
+    """Print the function schemas of tools, in the form of the OpenAI API."""
     from hermes_exec.tools import schemas, select
     from hermes_exec.tools.catalog.toolsets import require_tool
 
@@ -50,7 +50,7 @@ def print_schemas(
 
 
 def show_distributions(as_json: AsJson = False) -> None:
-    """List the distributions that toolsets are drawn from, with the chance of each toolset in percent."""
+    """List the distributions of toolsets, with the chance of each toolset in percent."""
     from hermes_exec.tools import DISTRIBUTIONS, select
 
     if as_json:

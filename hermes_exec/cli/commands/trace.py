@@ -1,4 +1,4 @@
-"""`hermes-exec trace`: the calls of a trace, slowest first, or the life of one as a timeline."""
+"""`hermes-exec trace`: the calls of a trace, slowest first, or the timeline of one call."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def trace(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="What --trace or `SandboxPool(trace=...)` wrote."
+            metavar="FILE", exists=True, dir_okay=False, help="A file of --trace or `SandboxPool(trace=...)`."
         ),
     ],
-    call: Annotated[int | None, typer.Option("--call", help="Show the life of the call with this id.")] = None,
+    call: Annotated[int | None, typer.Option("--call", help="Show the timeline of the call with this id.")] = None,
     sandbox: Annotated[
         str | None, typer.Option("--sandbox", help="Only this sandbox; the beginning of its name is enough.")
     ] = None,
     slower_s: Annotated[
-        float, typer.Option("--slower", min=0.0, help="Only calls that took so many seconds or more.")
+        float, typer.Option("--slower", min=0.0, help="Only calls that took at least so many seconds.")
     ] = 0.0,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most so many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the calls of a trace, slowest first, with where their time went; with --call show one of them.
+    """List the calls of a trace, slowest first, with the phases of their time; with --call show one of them.
 
-    `queue` is the wait for earlier commands of its session or for a stream, `exec` the time that the command ran in the
-    sandbox, and `wire` all the rest: the way there and back, which is halved, and the runner's own work.
+    `queue` is the wait for earlier commands of its session or for a stream. `exec` is the time that the command ran in
+    the sandbox. `wire` is the rest: the way there and back (half each), and the runner's own work.
     """
     from hermes_exec.tracing import read_trace
 
@@ -82,7 +82,7 @@ def trace(
 
 
 def _word(text: object, most: int = 40) -> str | None:
-    """Return a name as a terminal may show it: the file may be anybody's."""
+    """Return a name with control characters made visible: the file may come from anybody."""
     return None if text is None else one_line(str(text)[:most])
 
 

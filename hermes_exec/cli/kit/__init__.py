@@ -1,1 +1,1 @@
-"""What the commands share, those of other packages too."""
+"""Code that the commands share, also commands of other packages."""

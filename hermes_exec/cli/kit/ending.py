@@ -1,4 +1,4 @@
-"""How a program of this project ends: its errors told, and its exit code."""
+"""The end of a program of this project: error output and exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hermes_exec.errors import ErrorCause, ExecError
 
 
 def report(error: ExecError | OSError) -> None:
-    """Print an error: as JSON to stdout where `--json` was given and stdout has room, else as lines to stderr."""
+    """Print an error: as JSON to stdout with `--json`, if stdout has room, else as lines to stderr."""
     full = isinstance(error, OSError) and error.errno in exits.NO_ROOM
     if not full and "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
         emit_json({"error": error_fields(error)})
@@ -29,7 +29,7 @@ def report(error: ExecError | OSError) -> None:
 
 
 def error_fields(error: ExecError | OSError) -> dict[str, object]:
-    """What JSON has of an error."""
+    """Return the fields of an error for JSON."""
     return {
         "kind": type(error).__name__,
         "message": str(error),
@@ -39,12 +39,14 @@ def error_fields(error: ExecError | OSError) -> dict[str, object]:
 
 
 _SAME_INTERRUPT_S = 1.0
-"""Within this time a further SIGINT belongs to the first one, as launchers send several."""
+"""Within this time another SIGINT belongs to the first one: launchers send several."""
 
 
 def end_with(main: Callable[[], object]) -> None:
-    """Do it, tell its errors, and end the process with the exit code of these. The first SIGINT raises
-    KeyboardInterrupt in what is not asynchronous (`run_async` is), a later one ends the process at once.
+    """Run `main`, print its errors, and end the process with their exit code.
+
+    The first SIGINT raises KeyboardInterrupt in synchronous code (`run_async` has its own handlers); a later one ends
+    the process at once.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
@@ -69,12 +71,14 @@ def end_with(main: Callable[[], object]) -> None:
 
 
 def _leave() -> NoReturn:
-    """End the process after a signal without the interpreter's own end: that takes seconds in a program that has
-    imported much, and a further signal could raise in it. Files that are still open keep what was written to them.
+    """End the process after a signal, without finalization of the interpreter; open files are flushed.
+
+    Finalization takes seconds in a program with many imports, and another signal could raise in it.
     """
     atexit._run_exitfuncs()
     for file in (sys.stdout, sys.stderr, *gc.get_objects()):
-        if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):  # runs no code of proxies
+        # Unlike isinstance, issubclass runs no code of proxies.
+        if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
             with contextlib.suppress(OSError, ValueError):
                 file.flush()
     os._exit(exits.INTERRUPTED)

@@ -1,4 +1,4 @@
-"""Runs the asynchronous part of a command so that SIGINT, SIGTERM and SIGHUP end it with every sandbox gone."""
+"""Runs the asynchronous part of a command: SIGINT, SIGTERM and SIGHUP end it, and all its sandboxes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from hermes_exec.cli.kit import exits
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HURRY_S = 10.0
-"""What the end may still take after a second signal."""
+"""Seconds that the end may still take after a second signal."""
 _LAST_RESORT_S = 5.0
 
 
 def run_async(main: Callable[[], Awaitable[int]], *, notice: str | None = "ending all sandboxes") -> int:
     """Run `main` on an event loop and return its exit code, or INTERRUPTED after a signal.
 
-    The first signal cancels `main`, which ends its sandboxes on the way out. A second one gives that HURRY_S more
-    seconds: then the sandboxes end by their last resort, and the process with it. Further ones change nothing. No
-    signal raises anything, from here to the end of the process: launchers and impatient users send several, and an
-    exception at any place of the event loop would break off the end that the first one began.
+    The first signal cancels `main`, which ends its sandboxes on the way out. A second one leaves HURRY_S more seconds;
+    then the sandboxes end by their last resort, and the process with them. Further signals have no effect. No signal
+    raises an exception, until the process ends: launchers and impatient users send several, and an exception inside the
+    event loop would interrupt the end that the first signal began.
 
-    A hang-up that is ignored already, as under `nohup`, stays ignored. `notice` is what is printed at the first signal.
+    An ignored hang-up, as under `nohup`, stays ignored. `notice` is printed at the first signal.
 
     Raises:
-        ExecError: as `main` did.
+        ExecError: As `main`.
     """
     signals = _Signals()
     signals.catch()
@@ -65,21 +65,21 @@ def _end(scope: anyio.CancelScope, signals: _Signals, notice: str | None) -> Non
         return
     scope.cancel()
     if notice is not None:
-        # Nobody may read any more: the terminal was closed, or the program at the end of the pipe has ended. Rich makes
-        # a SystemExit of that, and closes stdout, which a plain write does not.
+        # The reader may be gone: a closed terminal, or an ended program at the end of the pipe. Rich would raise
+        # SystemExit and close stdout; a plain write does not.
         with suppress(OSError, SystemExit):
             sys.stderr.write(f"{signals.received[0].name}: {notice}\n")
             sys.stderr.flush()
 
 
 class _Signals:
-    """The ending signals that came, with handlers that only note them and wake the event loop."""
+    """The received signals. Their handlers only record them and wake the event loop."""
 
     def __init__(self) -> None:
         self.received: list[signal.Signals] = []
         self._before: dict[signal.Signals, object] = {}
         self._wake: Callable[[], object] | None = None
-        # The one kind of queue that may be put into by a handler which interrupts another put.
+        # The only kind of queue that allows a put in a handler that interrupts another put.
         self._noted: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def catch(self) -> None:
@@ -90,14 +90,14 @@ class _Signals:
                 self._before[number] = signal.signal(number, self._handle)
 
     def restore(self) -> None:
-        """Put the handlers back that were there before."""
+        """Restore the previous handlers."""
         for number, before in self._before.items():
             signal.signal(number, before)  # type: ignore[arg-type]
         self._noted.put(False)
 
     @contextmanager
     def call_on_signal(self, callback: Callable[[], object]) -> Iterator[None]:
-        """Call back in the running event loop after each signal, and at once where one came already."""
+        """Call `callback` in the running event loop after each signal, and at once if one was received before."""
         loop = asyncio.get_running_loop()
         self._wake = partial(loop.call_soon_threadsafe, callback)
         try:
@@ -114,7 +114,7 @@ class _Signals:
             self._wake()
 
     def _watch(self) -> None:
-        """End the process where its end takes too long after a second signal."""
+        """End the process if its end takes too long after a second signal."""
         count, until = 0, math.inf
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The backends that commands over all of them (`ps`, `reap`, `doctor`) talk to."""
+"""The backends for commands that query all of them (`ps`, `reap`, `doctor`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLOSING_S = 5.0
 
 @dataclass(frozen=True)
 class BackendSelection:
-    """The backends that a command asks: `names`, those of the file first. `alone`: one that was asked for by itself."""
+    """The backends of a command: `names`, the file's first. `alone`: a single backend was selected."""
 
     names: list[str]
     in_file: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ class BackendSelection:
 
 @dataclass
 class BackendAnswer(Generic[T]):
-    """What one backend said, by the name that users know; or why it said nothing."""
+    """The answer of one backend, by its name in the configuration, or its error."""
 
     name: str
     in_file: bool
@@ -43,28 +43,27 @@ class BackendAnswer(Generic[T]):
 
 
 def select_backends(backend: str | None, config: Path | None, options: list[str] | None) -> BackendSelection:
-    """The one that is asked for, by itself or in a file; else all that the file names, and all that can be had here
-    without options.
+    """Return the selected backend, else all backends of the file and all that need no options here.
 
     Raises:
-        ConfigError: the file cannot be read, or there are options for nobody in particular.
+        ConfigError: If the file cannot be read, or there are options without a single backend.
     """
     named = [] if backend is not None or config is None else list(backend_sections(read_config(config)))
     name = backend if backend is not None or named else settings_of(None, None, config, options).get("backend")
     if name is not None:
         return BackendSelection([name], alone=True)
     if options:
-        raise ConfigError("--option needs --backend, or a file that is about one backend")
+        raise ConfigError("--option needs --backend, or a file with a single backend")
     others = [each for each in backend_names() if each not in named and not needs_options(each) and has_client(each)]
     return BackendSelection([*named, *others], frozenset(named))
 
 
 def backend_config(settings: Mapping[str, Any]) -> BackendConfig:
-    """The configuration of a backend by what the settings of a pool have for it.
+    """Return the configuration of a backend, from the settings of a pool.
 
     Raises:
-        ConfigError: one of them is wrong, or one that it needs is missing.
-        BackendUnavailable: it is not installed.
+        ConfigError: If one of them is wrong, or a required one is missing.
+        BackendUnavailable: If the backend is not installed.
     """
     config_class = config_type(str(settings["backend"]))
     flat = {**(settings.get("backend_options") or {}), **settings}
@@ -72,11 +71,11 @@ def backend_config(settings: Mapping[str, Any]) -> BackendConfig:
 
 
 def needs_options(name: str) -> bool:
-    """Whether a backend can be had with its options alone."""
+    """Check whether a backend has required options."""
     try:
         return any(field.is_required() for field in config_type(name).model_fields.values())
     except ExecError:
-        return False  # whoever asks it is told what is wrong
+        return False  # a query reports the error
 
 
 async def ask_each(
@@ -86,12 +85,14 @@ async def ask_each(
     question: Callable[[Backend], Awaitable[list[T]]],
     time_limit_s: float,
 ) -> list[BackendAnswer[T]]:
-    """Ask the backends all at once. One that cannot be had, or does not answer in time, is told and holds up no other,
-    and so are hosts of a backend. What several backends know of (they may be of one engine) is found once.
+    """Query the backends concurrently and return their answers.
+
+    An error or timeout of one backend is printed, and does not affect the others. A sandbox that several backends
+    report (they may use the same engine) appears once.
 
     Raises:
-        BackendUnavailable: the one that was asked for by itself cannot be reached.
-        ConfigError: it cannot be had with these options.
+        BackendUnavailable: If the single selected backend cannot be reached.
+        ConfigError: If its options are invalid.
     """
     logs = logging.getLogger("hermes_exec.backends")
     logs.setLevel(min(logs.getEffectiveLevel(), logging.WARNING))
@@ -118,7 +119,7 @@ async def ask_each(
             answer.error = error
         except TimeoutError:
             answer.error = BackendUnavailable(f"no answer within {time_limit_s:g} s")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are not to suffer for it
+        except Exception as error:  # noqa: BLE001 - one backend must not affect the others
             answer.error = BackendUnavailable(f"{type(error).__name__}: {error}")
 
     async with anyio.create_task_group() as tasks:
@@ -132,11 +133,11 @@ async def ask_each(
             say(f"{answer.name} is left out: {answer.error}")
     away = [answer.name for answer in answers if answer.error is not None and not answer.in_file]
     if away:
-        say(f"left out: {', '.join(away)} (hermes-exec doctor says why)")
+        say(f"left out: {', '.join(away)} (see hermes-exec doctor)")
     return answers
 
 
 def code_of_all(answers: list[BackendAnswer[T]]) -> int:
-    """The exit code of a command over all of them: OK when one has answered."""
+    """Return the exit code of a command over all backends: OK if one has answered."""
     codes = [exits.OK if answer.error is None else exits.code_of(answer.error) for answer in answers]
     return exits.OK if exits.OK in codes else max(codes, default=exits.OK)

@@ -1,4 +1,4 @@
-"""Remembers what a program did to the terminal, so that it can be undone when the program can no longer do it."""
+"""Tracking of terminal modes, so that they can be undone when the program that set them can no longer do it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 
 _SWITCH = re.compile(rb"\x1b\[\?([0-9;]{1,28})([hl])")
 _ON_AT_FIRST = {7, 25}
-"""Lines wrap, and the cursor is seen. Every other private mode is off: other screen, mouse, bracketed paste, …"""
+"""Modes that are on at first: line wrap and cursor. All others are off: alternate screen, mouse, bracketed paste, …"""
 _DIGITS, _LONGEST = 4, 32
 _PLAIN = b"\x1b[0m\x1b>"
 
 
 class TerminalModes:
-    """Reads the output of a program as it goes to the terminal."""
+    """The modes that a program's output to the terminal has switched."""
 
     def __init__(self) -> None:
         self._now: dict[int, bool] = {}
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Look at a piece of output; a sequence may go on in the next one."""
+        """Parse a piece of output; an escape sequence may continue in the next piece."""
         data = self._rest + data
         end = 0
         for match in _SWITCH.finditer(data):
@@ -31,7 +31,7 @@ class TerminalModes:
         self._rest = data[begun:] if begun >= 0 else b""
 
     def undo(self) -> bytes:
-        """The sequences that restore the terminal; empty when there is nothing to undo."""
+        """Return the escape sequences that restore the terminal; empty if there is nothing to undo."""
         changed = [mode for mode, on in self._now.items() if on != (mode in _ON_AT_FIRST)]
         if not changed:
             return b""

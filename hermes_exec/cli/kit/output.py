@@ -1,4 +1,4 @@
-"""What the command line prints: JSON for programs, tables and lines for people; only results go to stdout."""
+"""Output of the command line: JSON for programs, tables and lines for people. Only results go to stdout."""
 
 from __future__ import annotations
 
@@ -25,16 +25,14 @@ def stderr() -> Console:
 
 
 def stdout() -> Console:
-    """Return the console for results; wide where it is no terminal, so that no line is broken for a reader."""
+    """Return the console for results; wide if it is not a terminal, so that lines are not broken for a program."""
     from rich.console import Console
 
     return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
 
 def say(message: str) -> None:
-    """Print a message to stderr. What a sandbox put into it, such as a file's name in an error, is shown and not
-    obeyed.
-    """
+    """Print a message to stderr. Control characters in it, such as in a file name from a sandbox, are made visible."""
     from rich.text import Text
 
     stderr().print(Text(printable(message)))
@@ -43,8 +41,8 @@ def say(message: str) -> None:
 def emit_json(value: object) -> None:
     """Print a value as JSON to stdout: dataclasses as objects, bytes as base64.
 
-    JSON itself escapes control characters below space only; a terminal also acts on those from U+007F to U+009F and on
-    marks that turn the direction of text, and half of a character cannot be written at all.
+    JSON itself escapes only control characters below space. A terminal also acts on U+007F to U+009F and on marks that
+    turn the direction of text, and a lone surrogate cannot be written at all.
     """
     text = json.dumps(value, default=_plain, ensure_ascii=not _writes_all(sys.stdout), indent=2)
     sys.stdout.write("\n".join(map(_escape, text.split("\n"))) + "\n")
@@ -52,7 +50,7 @@ def emit_json(value: object) -> None:
 
 
 def _writes_all(stream: TextIO) -> bool:
-    """Whether a stream takes every character."""
+    """Check whether a stream can encode every character."""
     return stream.encoding.lower().replace("-", "").startswith("utf")
 
 
@@ -77,7 +75,7 @@ def _plain(value: object) -> object:
 
 
 def printable(text: str) -> str:
-    """Return text of which a terminal acts on nothing but line feeds and tabs; other control characters are shown."""
+    """Return a text with control characters made visible, except line feeds and tabs."""
     if text.isprintable():
         return text
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -85,7 +83,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a name as a terminal may show it: `printable`, with line feeds and tabs shown too."""
+    """Return a name with control characters, line feeds and tabs made visible."""
     return "".join(map(_make_visible, text))
 
 
@@ -99,9 +97,7 @@ def _make_visible(char: str) -> str:
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """A handler that writes to the `sys.stderr` of the moment: a progress bar puts another stream there, which keeps
-    log lines and the bar apart.
-    """
+    """A handler that writes to the current `sys.stderr`, which a progress bar replaces to keep log lines apart."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -114,7 +110,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
 
 
 class LogFormatter(logging.Formatter):
-    """Formats lines of a log as a terminal may show them: they tell of names and words that come out of a sandbox."""
+    """A formatter that makes control characters visible: log lines quote names and texts from sandboxes."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
@@ -122,12 +118,12 @@ class LogFormatter(logging.Formatter):
 
 
 def shorten_id(sandbox: str) -> str:
-    """The id of a sandbox, of a digest as much as engines need to know it by."""
+    """Return the id of a sandbox; of a digest, as much as engines need to identify it."""
     return sandbox[:20] if re.fullmatch("[0-9a-f]{64}", sandbox) else sandbox
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table to stdout; a cell that is None is shown as a dash, control characters are shown and not obeyed."""
+    """Print a table to stdout. None is shown as a dash; control characters are made visible."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""The options that say which pool a command works with, and that pool."""
+"""The command-line options that describe a pool, and the pool itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AnyBackend = Annotated[
         "--backend",
         "-b",
         envvar="HERMES_EXEC_BACKEND",
-        help="Only this one (default: all that are here, and all that the file of --config names).",
+        help="Only this backend (default: all available ones, and those in the file of --config).",
     ),
 ]
 Image = Annotated[
@@ -63,11 +63,11 @@ Options = Annotated[
 ]
 TraceTo = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="Write what goes over the streams, without contents, as JSON lines."),
+    typer.Option("--trace", metavar="FILE", help="Write the metadata of frames and events as JSON lines."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 AlwaysJson = Annotated[bool, typer.Option("--json", hidden=True)]
-"""The `--json` of commands that print JSON in any case."""
+"""The `--json` of commands that always print JSON."""
 
 
 def make_pool(
@@ -83,12 +83,12 @@ def make_pool(
 ) -> SandboxPool:
     """Return the pool that the options describe; nothing is started.
 
-    Options count more than the profile, that more than the variables `HERMES_EXEC_…` of `environ`, and those more than
-    the rest of the configuration file. There may be as many sandboxes as `slots`, unless something else is said. `more`
-    are further arguments of SandboxPool; those that are None are left out.
+    Options override the profile, the profile overrides the variables `HERMES_EXEC_…` of `environ`, and those override
+    the rest of the configuration file. `max_sandboxes` is `slots` by default. `more` are further arguments of
+    SandboxPool; None is left out.
 
     Raises:
-        ConfigError: an unknown name, a bad value, a file that cannot be read.
+        ConfigError: If there is an unknown name, a bad value, or a file that cannot be read.
     """
     settings = settings_of(backend, image, config, options, profile, environ)
     if slots > 1:
@@ -97,10 +97,10 @@ def make_pool(
 
 
 def pool_of(settings: Mapping[str, Any], **more: Any) -> SandboxPool:
-    """Return the pool of these settings, which shows on the terminal how pulls go on. `more` as for `make_pool`.
+    """Return the pool of these settings, which shows the progress of pulls on the terminal. `more` as for `make_pool`.
 
     Raises:
-        ConfigError: an unknown name, a bad value.
+        ConfigError: If there is an unknown name or a bad value.
     """
     from hermes_exec.cli.kit.pulling import PullDisplay
     from hermes_exec.pool.pool import SandboxPool
@@ -117,12 +117,13 @@ def settings_of(
     profile: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    """Return the settings as one flat mapping, as a configuration file has them; of a backend that is named in it, with
-    what it says of that one.
+    """Return the settings as one flat mapping, in the form of a configuration file with one backend.
+
+    The settings of a backend that the file names are included.
 
     Raises:
-        ConfigError: a file that cannot be read, a bad option or variable, or no such backend or profile in the file.
-        BackendUnavailable: the backend is not installed.
+        ConfigError: If a file cannot be read, an option or variable is bad, or the file has no such backend or profile.
+        BackendUnavailable: If the backend is not installed.
     """
     from hermes_exec.config import with_profile
     from hermes_exec.pool.from_env import read_options
@@ -142,7 +143,7 @@ def parse_options(options: list[str] | None) -> dict[str, Any]:
     """Return `NAME=VALUE` texts as a mapping; values are read as YAML (`8`, `true`, `[a, b]`, `{cpus: 2}`).
 
     Raises:
-        ConfigError: a text without `=`, or a value that is not YAML.
+        ConfigError: If a text has no `=`, or a value is not YAML.
     """
     if not options:
         return {}

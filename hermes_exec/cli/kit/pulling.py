@@ -1,4 +1,4 @@
-"""Shows how far the pull or build of an image is: a line that changes on a terminal, one now and then elsewhere."""
+"""Progress of image pulls and builds: a line that is redrawn on a terminal, one line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN_S = 10.0
 
 
 class PullDisplay:
-    """Given to a pool as `on_pull`; called from any thread."""
+    """The `on_pull` callback of the command line; called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,7 +22,7 @@ class PullDisplay:
         self._terminal = sys.stderr.isatty()
 
     def __call__(self, news: PullProgress) -> None:
-        """Show the news unless others were shown a moment ago."""
+        """Show the progress, unless a line was shown a moment ago."""
         with self._lock:
             now = time.monotonic()
             if now - self._shown_at < (REDRAW_S if self._terminal else PLAIN_S):

@@ -1,1 +1,1 @@
-"""Looking into the slots that other programs of this user hold."""
+"""Read-only access to slots that other programs of this user hold."""

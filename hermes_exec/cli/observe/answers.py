@@ -1,4 +1,4 @@
-"""What pools of this host answer, checked: another user's program may answer anything."""
+"""Validation of the answers of pools on this host: another user's program may send anything."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hermes_exec.channel.encoding import from_wire
 from hermes_exec.errors import ExecError
 
 LONGEST_TEXT = 1 << 20
-WRONG = "answers something else than it was asked"
+WRONG = "sent an invalid answer"
 AnswerT = TypeVar("AnswerT", bound="PoolAnswer")
 
 
 class BadAnswer(ExecError):
-    """Raised when a pool's answer is not what pools answer."""
+    """Raised when a pool's answer is invalid."""
 
 
 def _text(value: object) -> str:
-    """Return a text. pydantic's own takes no surrogate escapes, which stand for bytes that are not UTF-8."""
+    """Return a text. pydantic's own type refuses surrogate escapes, which stand for bytes that are not UTF-8."""
     if not isinstance(value, str) or len(value) > LONGEST_TEXT:
-        raise ValueError("not a text, or one that is too long")
+        raise ValueError("not a text, or a text that is too long")
     return value
 
 
@@ -43,20 +43,20 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class PoolAnswer(BaseModel):
-    """Base of all answers. Fields that are not known are left out."""
+    """Base of all answers. Unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
 class Refusal(PoolAnswer):
-    """An answer that says what went wrong."""
+    """An answer that reports an error."""
 
     error: Text
     kind: Text = ""
 
 
 class AcquiredSlot(PoolAnswer):
-    """A slot that a pool lends."""
+    """A slot that is in use."""
 
     id: Text
     sandbox: Text | None = None
@@ -98,10 +98,10 @@ class ViewEvent(PoolAnswer):
 
 
 def read_answer(line: bytes | bytearray, kind: type[AnswerT]) -> AnswerT | Refusal:
-    """Return what a line says.
+    """Parse the answer of a line.
 
     Raises:
-        BadAnswer: It is no such answer.
+        BadAnswer: If it is invalid.
     """
     try:
         answer = json.loads(line)

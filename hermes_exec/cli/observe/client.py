@@ -1,4 +1,4 @@
-"""Looks into slots that pools of other processes on this host lend; the other end of `hermes_exec.pool.observe`."""
+"""The client of `hermes_exec.pool.observe`: access to slots that pools of other processes on this host hold."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from hermes_exec.pool.private_directory import is_private, pool_directory
 ANSWER_S = 5.0
 LONGEST_LINE, LONGEST_LIST = 8 << 20, 1 << 20
 POOLS_MOST = 64
-"""Sockets of one user that are asked."""
+"""Maximum number of sockets per user that are queried."""
 GONE = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead)
 
 
 class PoolClient:
-    """A connection to a pool that lends slots."""
+    """A connection to the pool of another process."""
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
         self._lines = BufferedByteReceiveStream(stream)
 
     async def ask(self, do: str, kind: type[AnswerT], longest: int = LONGEST_LINE, **more: object) -> AnswerT:
-        """Ask something and return the answer.
+        """Send a request and return the answer.
 
         Raises:
-            SlotClosed: the slot is no longer lent, or the pool is gone.
-            BadAnswer: it is no such answer.
-            ExecError: what the pool says went wrong, or it is silent.
+            SlotClosed: If the slot is no longer in use, or the pool is gone.
+            BadAnswer: If the answer is invalid.
+            ExecError: If the pool reports an error or is silent.
         """
         try:
             with anyio.fail_after(ANSWER_S):
@@ -64,7 +64,7 @@ class PoolClient:
         return await self._answer(kind, longest)
 
     async def view(self, slot: str) -> AsyncIterator[ViewEvent]:
-        """What the slot's commands print, event by event; nothing else can be asked on this connection afterwards."""
+        """Yield the output of the slot's commands, event by event. The connection accepts no requests afterwards."""
         await self._stream.send(json.dumps({"do": "view", "slot": slot}).encode() + b"\n")
         while True:
             yield await self._answer(ViewEvent, LONGEST_LINE)
@@ -84,13 +84,13 @@ class PoolClient:
 
 @asynccontextmanager
 async def connect(path: Path) -> AsyncIterator[PoolClient]:
-    """Connect to the pool behind a socket. OSError when that is gone."""
+    """Connect to the pool behind a socket. Raises OSError if it is gone."""
     async with await anyio.connect_unix(path) as stream:
         yield PoolClient(stream)
 
 
 def list_sockets() -> Iterator[Path]:
-    """The sockets of pools that this user may look into; root may look into all, its own come first."""
+    """Yield the sockets of pools that this user may observe; for root, its own first, then all users'."""
     users = [os.geteuid()]
     if not users[0]:
         names = pool_directory().parent.glob(pool_directory(0).name.removesuffix("0") + "*")
@@ -101,12 +101,12 @@ def list_sockets() -> Iterator[Path]:
                 islice((path for path in pool_directory(uid).iterdir() if _is_socket(path, uid)), POOLS_MOST + 1)
             )
             if len(paths) > POOLS_MOST:
-                say(f"{pool_directory(uid)}: more than {POOLS_MOST} pools, of which the others are left out")
+                say(f"{pool_directory(uid)}: more than {POOLS_MOST} pools, the others are left out")
             yield from paths[:POOLS_MOST]
 
 
 def _is_socket(path: Path, uid: int) -> bool:
-    """Whether it is a user's own socket: a link of another user would lead root elsewhere."""
+    """Check that a path is a user's own socket: a link of another user would lead root elsewhere."""
     try:
         facts = path.lstat()
     except OSError:
@@ -116,9 +116,7 @@ def _is_socket(path: Path, uid: int) -> bool:
 
 
 async def list_slots() -> list[tuple[Path, AcquiredSlot]]:
-    """The slots that pools on this host lend, each with the socket of its pool. A pool that is silent, or answers
-    something else, is named on stderr and left out.
-    """
+    """Return the slots in use on this host, each with the socket of its pool. A pool that fails is named on stderr."""
     answers: dict[Path, AcquiredSlots] = {}
 
     async def ask(path: Path) -> None:
@@ -133,7 +131,7 @@ async def list_slots() -> list[tuple[Path, AcquiredSlot]]:
             say(f"{one_line(str(path))} is left out: {error}")
 
     paths = list(list_sockets())
-    # All at once: those that are silent are waited for together.
+    # Concurrently, so that several silent pools cost one timeout.
     async with anyio.create_task_group() as tasks:
         for path in paths:
             tasks.start_soon(ask, path)

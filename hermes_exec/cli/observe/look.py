@@ -1,4 +1,4 @@
-"""`hermes-exec shell --slot ID`: looks into a slot that another process on this host holds, and changes nothing."""
+"""`hermes-exec shell --slot ID`: a read-only view of a slot that another process on this host holds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hermes_exec.errors import ConfigError, SlotClosed
 
 
 async def look(slot: str, words: Sequence[str]) -> int:
-    """Show what the slot prints until it is released, or with the word `ps` its processes.
+    """Show the output in the slot until it is released, or with the word `ps` its processes.
 
     Raises:
-        ConfigError: no pool here lends such a slot, or another word.
+        ConfigError: If no pool here holds such a slot, or for another word.
     """
     if words and list(words) != ["ps"]:
-        raise ConfigError("a slot of another process can only be looked at: ps, or nothing to follow what it prints")
+        raise ConfigError("a slot of another process is read-only: ps, or nothing to follow its output")
     path = await _find(slot)
     try:
         if words:
@@ -47,12 +47,12 @@ async def _follow_until_closed(path: Path, slot: str) -> None:
 async def _find(slot: str) -> Path:
     slots: dict[str, Path] = {}
     for path, facts in await list_slots():
-        slots.setdefault(facts.id, path)  # another user's pool takes no name of root's
+        slots.setdefault(facts.id, path)  # another user's pool cannot take an id of root's
     if slot in slots:
         return slots[slot]
     if not slots:
-        raise ConfigError(f"no slot {slot!r}: no process of yours on this host lends one now")
-    raise ConfigError(f"no slot {slot!r} is lent on this host; {nearest(slot, slots)}")
+        raise ConfigError(f"no slot {slot!r}: no process of yours on this host has a slot now")
+    raise ConfigError(f"no slot {slot!r} is in use on this host; {nearest(slot, slots)}")
 
 
 async def _follow(client: PoolClient, path: Path, slot: str) -> None:
@@ -61,7 +61,7 @@ async def _follow(client: PoolClient, path: Path, slot: str) -> None:
         if event.event == "viewing":
             async with connect(path) as other:
                 await _list_processes(other, slot)
-            say("read-only; what is printed comes below (Ctrl-C to leave)")
+            say("read-only; output follows (Ctrl-C to leave)")
         sys.stdout.buffer.write(screen.show(event))
         sys.stdout.buffer.flush()
         if event.event == "released":
@@ -71,8 +71,8 @@ async def _follow(client: PoolClient, path: Path, slot: str) -> None:
 class Screen:
     """The output of several commands in one stream of text, as `tail -f` shows several files.
 
-    Unless it is `raw`, control characters are shown and not obeyed: what runs in a slot does not write to the terminal
-    of one who looks.
+    Unless `raw`, control characters are made visible: a program in a slot must not control the terminal of the
+    observer.
     """
 
     def __init__(self, *, raw: bool) -> None:
@@ -82,7 +82,7 @@ class Screen:
         self._decoders: dict[tuple[object, object], codecs.IncrementalDecoder] = {}
 
     def show(self, event: ViewEvent) -> bytes:
-        """What an event adds."""
+        """Return the bytes that an event adds."""
         source = event.id
         match event.event:
             case "output":
@@ -94,7 +94,7 @@ class Screen:
                     self._decoders.pop((source, stream), None)
                 return self._line(f"{source} ended with {event.exit_code}")
             case "dropped":
-                return self._line(f"{event.bytes} bytes came too fast to be shown")
+                return self._line(f"{event.bytes} bytes arrived too fast to be shown")
             case "reset" | "released" as end:
                 return self._line(f"the slot was {end}")
             case _:

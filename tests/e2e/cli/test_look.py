@@ -119,7 +119,7 @@ def test_nothing_else_can_be_asked(cli: Cli, words: tuple[str, ...]) -> None:
     with SandboxPool("local") as pool, pool.slot() as slot:
         slot.files.write_text("kept", "x")
         done = cli.run("shell", "--slot", slot.id, *words)
-        assert (done.returncode, "can only be looked at" in done.stderr) == (2, True)
+        assert (done.returncode, "is read-only" in done.stderr) == (2, True)
         assert slot.files.read_text("kept") == "x"
 
 
@@ -174,7 +174,7 @@ def test_one_who_looks_and_does_not_read_holds_nothing_up(cli: Cli) -> None:
         slot.run("echo done")
         assert time.monotonic() - begun < 55
         viewer.process.send_signal(signal.SIGCONT)
-        viewer.until("came too fast to be shown")
+        viewer.until("arrived too fast to be shown")
 
 
 def test_terminal_of_one_who_looks_is_not_written_to_by_the_slot() -> None:

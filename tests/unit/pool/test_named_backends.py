@@ -196,4 +196,4 @@ async def test_one_that_does_not_answer_or_is_wrong_holds_up_no_other(
     assert code_of_all([wrong]) == exits.USAGE
     told = " ".join(capsys.readouterr().err.split())
     assert "silent is left out: no answer within 0.5 s" in told
-    assert "left out: broken, wrong (hermes-exec doctor says why)" in told
+    assert "left out: broken, wrong (see hermes-exec doctor)" in told
