@@ -93,7 +93,7 @@ class RunResult:
             fields["output"] = first_lines(data[:1024].decode("utf-8", "replace"))
         if self.killed is not None and self.killed.left:
             fields["killed"] = self.killed
-        return describe_result(self, *UNUSUAL, **fields)
+        return describe_result(self, *UNUSUAL_FIELDS, **fields)
 
     @property
     def stdout(self) -> str:
@@ -141,7 +141,16 @@ class RunResult:
         return self
 
 
-UNUSUAL = ("signal", "timed_out", "oom_killed", "truncated", "spill_path", "stderr_spill_path", "reason", "state_lost")
+UNUSUAL_FIELDS = (
+    "signal",
+    "timed_out",
+    "oom_killed",
+    "truncated",
+    "spill_path",
+    "stderr_spill_path",
+    "reason",
+    "state_lost",
+)
 SHOWN_LINES, SHOWN_CHARACTERS = 2, 160
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hermes_exec.tracing import Tracer
 
 logger = logging.getLogger(__name__)
-BUFFERED = 1000
+MAX_BUFFERED_EVENTS = 1000
 OnEvent = Callable[[PoolEvent], Awaitable[object] | object]
 
 
@@ -38,7 +38,7 @@ class Events(AsyncIterator[PoolEvent]):
 
     def put(self, event: PoolEvent) -> None:
         """Add an event."""
-        if len(self._waiting) >= BUFFERED:
+        if len(self._waiting) >= MAX_BUFFERED_EVENTS:
             self._waiting.popleft()
             self.dropped += 1
         self._waiting.append(event)

@@ -14,8 +14,8 @@ from hermes_exec.config import PoolConfig, nearest, read_config
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.backend_entries import with_backend
 
-_OLDER = ("ATROPOS_", "HERMES_DOCKER_", "HERMES_WRITE_", "NOMAD_", "TERMINAL_", "TOOL_")
-_TEXTS = (str, str | None, SecretStr, SecretStr | None)
+_OLDER_PREFIXES = ("ATROPOS_", "HERMES_DOCKER_", "HERMES_WRITE_", "NOMAD_", "TERMINAL_", "TOOL_")
+_TEXT_TYPES = (str, str | None, SecretStr, SecretStr | None)
 
 
 def read_options(
@@ -35,7 +35,7 @@ def read_options(
     own.pop("ask", None)  # set by an older tool
     path, named = own.pop("config", None), own.pop("backend", None)
     options = with_backend({} if path is None else read_config(path), backend or named)
-    if any(name.startswith(_OLDER) for name in environ):
+    if any(name.startswith(_OLDER_PREFIXES) for name in environ):
         _warn_of_older_names(environ)
     fields = config_type(str(options.get("backend", "local"))).model_fields
     for name, text in own.items():
@@ -56,7 +56,7 @@ def _warn_of_older_names(environ: Mapping[str, str]) -> None:
 
 def _is_text(name: str, fields: Mapping[str, Any]) -> bool:
     field = PoolConfig.model_fields.get(name) or fields[name]
-    return field.annotation in _TEXTS
+    return field.annotation in _TEXT_TYPES
 
 
 def _read(name: str, text: str) -> object:

@@ -77,14 +77,14 @@ Action = Launch | Grant | Close | Fail
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PoolPlan:
     """The actions to take now, in this order, and when to plan again if nothing happens before."""
 
     actions: list[Action]
     wake_at: float
 
 
-def plan(state: PoolState, config: PlanConfig, now: float) -> Plan:
+def plan(state: PoolState, config: PlanConfig, now: float) -> PoolPlan:
     """Decide which actions to take now.
 
     Within a template, requests are served strictly in order. Free slots are kept for the first request that is not
@@ -99,7 +99,7 @@ def plan(state: PoolState, config: PlanConfig, now: float) -> Plan:
     draft.keep_spare()
     draft.scale_down()
     draft.start()
-    return Plan(draft.actions, draft.wake_at)
+    return PoolPlan(draft.actions, draft.wake_at)
 
 
 @dataclass(slots=True)
@@ -276,7 +276,7 @@ class _Draft:
             idle,
             key=lambda sandbox: (
                 sandbox.template in self.demanded,
-                not self._spare(sandbox.template),
+                not self._has_spare(sandbox.template),
                 sandbox.idle_since,
                 sandbox.id,
             ),
@@ -322,8 +322,8 @@ class _Draft:
         self.closed.add(sandbox.id)
         self.actions.append(Close(sandbox.id, reason))
 
-    def _spare(self, template: str) -> bool:
-        return self.alive.get(template, 0) > self._least(template)
+    def _has_spare(self, template: str) -> bool:
+        return self.alive.get(template, 0) > self._minimum(template)
 
     def _warm(self, waiter: Waiter) -> None:
         ready = [
@@ -355,7 +355,7 @@ class _Draft:
         not wait for a launch.
         """
         for template in self.config.templates:
-            while self.alive.get(template, 0) < self._least(template) and self.room > 0:
+            while self.alive.get(template, 0) < self._minimum(template) and self.room > 0:
                 most = self.config.templates[template].max_sandboxes
                 if most is not None and self.of_template.get(template, 0) >= most:
                     break
@@ -364,7 +364,7 @@ class _Draft:
                 self.of_template[template] = self.of_template.get(template, 0) + 1
                 self.wanted.append(template)
 
-    def _least(self, template: str) -> int:
+    def _minimum(self, template: str) -> int:
         """Return how many sandboxes to keep: the minimum, or for a while after use one more than are held, if each is
         used once.
         """
@@ -386,7 +386,12 @@ class _Draft:
         """Close sandboxes above the minimum that have been idle long enough, the longest idle first."""
         spoken_for = self.claimed | self.closed | self.retired
         for sandbox in sorted(self.state.sandboxes.values(), key=lambda sandbox: (sandbox.idle_since, sandbox.id)):
-            if not sandbox.healthy or sandbox.in_use or sandbox.id in spoken_for or not self._spare(sandbox.template):
+            if (
+                not sandbox.healthy
+                or sandbox.in_use
+                or sandbox.id in spoken_for
+                or not self._has_spare(sandbox.template)
+            ):
                 continue
             idle_s = self.config.templates[sandbox.template].idle_timeout_s
             if idle_s is None:

@@ -40,7 +40,7 @@ from hermes_exec.slot.transfer.transfer import open_transfer, upload
 
 logger = logging.getLogger(__name__)
 PING_S = 5.0
-PATIENCE_S = 2.0
+PING_AFTER_S = 2.0
 """A reset that takes longer continues as long as the sandbox answers pings."""
 STATUS_S = 3.0
 CREATE_S = 60.0
@@ -330,7 +330,7 @@ class PooledSandbox:
         until = time.monotonic() + RESET_S
         try:
             while time.monotonic() < until:
-                with anyio.move_on_after(PATIENCE_S):
+                with anyio.move_on_after(PING_AFTER_S):
                     return await conversation.response()
                 # The channel restores a broken stream by itself, and gives up when the lease is over.
                 if self.channel.state == "open" and not await self.ping(silence_s):

@@ -22,16 +22,16 @@ Stdin = str | bytes | bytearray | memoryview | AsyncIterable[bytes] | None
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | object]
 """Called with each piece of output as it arrives. A slow callback slows the command."""
 
-LATE_S = 3.0
+RESULT_GRACE_S = 3.0
 """Seconds after a command's timeout in which its result may still arrive; then it is cancelled and given up."""
-LAST_CALL_S = 1.0
-ARRIVING_S = 15.0
+CANCEL_GRACE_S = 1.0
+RESULT_SILENCE_S = 15.0
 """Seconds of silence in the middle of a result after which it is given up."""
-SLOWEST_BYTES_PER_S = 16 << 10
+MIN_BYTES_PER_S = 16 << 10
 """Minimum rate of a result: a sandbox must not postpone the end forever."""
 SHORT_BYTES = 16 << 10
 PROMPT_S = 0.25
-LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
+LIVE_STREAMS: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
 
 
 async def execute(
@@ -128,9 +128,9 @@ class _Execution:
                     await self._wait()
                 else:
                     with scope.cancel_scope(self._overdue_in() + anyio.current_time()) as self.cancel_scope:
-                        await self._talk()
+                        await self._wait_with_input()
                 if self.answer is None:
-                    await self._last_call()
+                    await self._cancel_and_wait()
             except ProtocolError as error:
                 scope.fail_channel(error)
                 raise
@@ -151,7 +151,7 @@ class _Execution:
         return result
 
     def _overdue_in(self) -> float:
-        return inf if self.timeout_s is None else self.timeout_s + LATE_S
+        return inf if self.timeout_s is None else self.timeout_s + RESULT_GRACE_S
 
     async def _wait(self) -> None:
         """Wait without running code of the caller, so that the channel can enforce the deadline."""
@@ -168,7 +168,7 @@ class _Execution:
         finally:
             scope.unwatch(conversation)
 
-    async def _talk(self) -> None:
+    async def _wait_with_input(self) -> None:
         feed = self.feed
         if feed is None:
             await self._listen()
@@ -211,8 +211,8 @@ class _Execution:
                     self.output.setdefault(channel, []).append(item.data)
                     if self.kept > SHORT_BYTES and self.timeout_s is not None:
                         self._await_the_rest()
-                elif not last and self.on_output is not None and channel in LIVE:
-                    result = self.on_output(LIVE[channel], item.data)
+                elif not last and self.on_output is not None and channel in LIVE_STREAMS:
+                    result = self.on_output(LIVE_STREAMS[channel], item.data)
                     if inspect.isawaitable(result):
                         await result
             elif type(item) is Event and not self.started and not last and self.timeout_s is not None:
@@ -234,24 +234,26 @@ class _Execution:
         now = time.monotonic()
         if self.arriving_since is None:
             self.arriving_since = now
-        longest = self.arriving_since + ARRIVING_S + self.kept / SLOWEST_BYTES_PER_S
-        self.due = min(now + ARRIVING_S, longest)
+        longest = self.arriving_since + RESULT_SILENCE_S + self.kept / MIN_BYTES_PER_S
+        self.due = min(now + RESULT_SILENCE_S, longest)
         if self.cancel_scope is None:
             self.scope.channel.set_deadline(self.conversation, self.due)
         else:
             self.cancel_scope.deadline = anyio.current_time() + self.due - now
 
-    async def _last_call(self) -> None:
+    async def _cancel_and_wait(self) -> None:
         """Cancel a command without a result, wait once more, then raise OutcomeUnknown."""
         conversation = self.conversation
         conversation.cancel_nowait()
-        with anyio.move_on_after(LAST_CALL_S, shield=True) as self.cancel_scope:
+        with anyio.move_on_after(CANCEL_GRACE_S, shield=True) as self.cancel_scope:
             await self._listen(last=True)
         if self.answer is not None:
             self.answer["timed_out"] = True
             return
         self.patience_s = 0.0
-        silent = ChannelLost(f"the sandbox sent nothing for {LATE_S + LAST_CALL_S:g} s after the command's timeout")
+        silent = ChannelLost(
+            f"the sandbox sent nothing for {RESULT_GRACE_S + CANCEL_GRACE_S:g} s after the command's timeout"
+        )
         raise OutcomeUnknown(
             f"the command had a timeout of {self.timeout_s:g} s, and its result did not arrive",
             request_id=conversation.id,

@@ -19,7 +19,7 @@ from hermes_exec.slot.answers import (
 )
 
 STDOUT, STDERR, MERGED = 1, 2, 3
-RARE = frozenset(
+RARE_FIELDS = frozenset(
     ("signal", "timed_out", "oom_killed", "spill_path", "stderr_spill_path", "killed", "reason", "state_lost")
 )
 """Fields that the answers of most commands leave out."""
@@ -45,7 +45,7 @@ def run_result(
     stderr = _parse_stream(answer, "stderr", output.get(STDERR, ()))
     both = stdout if merged else _merge(answer, stdout, stderr, output.get(MERGED, ()))
     rare: dict[str, Any] = {}
-    if not RARE.isdisjoint(answer):
+    if not RARE_FIELDS.isdisjoint(answer):
         rare = {
             "signal": optional_integer(answer, "signal"),
             "timed_out": answer.get("timed_out") is True,

@@ -35,10 +35,10 @@ def conformance(
     # A partial of a module's function can be pickled for the second driver that a check starts.
     factory = partial(make_pool, backend, image, config, profile, option)
     factory()
-    raise typer.Exit(run_async(lambda: _prove(factory, only, as_json)))
+    raise typer.Exit(run_async(lambda: _run_suite(factory, only, as_json)))
 
 
-async def _prove(factory: Callable[..., SandboxPool], only: str | None, as_json: bool) -> int:
+async def _run_suite(factory: Callable[..., SandboxPool], only: str | None, as_json: bool) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from hermes_exec.testing.conformance import run_conformance

@@ -75,10 +75,10 @@ def doctor(
     works. No image needs to be pulled: where a local engine needs an image and none is given, a minimal one is created
     for the trial. nomad and modal need --image.
     """
-    raise typer.Exit(run_async(lambda: _doctor(backend, image, config, option, as_json)))
+    raise typer.Exit(run_async(lambda: _run_doctor(backend, image, config, option, as_json)))
 
 
-async def _doctor(
+async def _run_doctor(
     backend: str | None, image: str | None, config: Path | None, option: list[str] | None, as_json: bool
 ) -> int:
     from hermes_exec.backends.registry import backend_names, has_client
@@ -115,7 +115,7 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *
             async with _trial(finding, settings) as command:
                 await _measure(finding, settings, command)
                 exclusive = finding.isolation is not None and finding.isolation.level == "exclusive"
-                finding.limits = await _limits("limits" if exclusive else "slot_limits", settings)
+                finding.limits = await _probe_limits("limits" if exclusive else "slot_limits", settings)
                 if exclusive:
                     async with pool_of(settings, slots_per_sandbox=2) as pool, pool.slot() as slot:
                         finding.shared = f"{slot.isolation.level}: {slot.isolation.filesystem}"
@@ -176,10 +176,10 @@ async def _measure(finding: Finding, settings: dict[str, Any], command: str | li
                 finding.status, finding.detail = "failed", f"a command ended with {result.exit_code}: {result.stderr}"
                 return
         finding.call_ms = (time.perf_counter() - begin) * 1000 / CALLS
-        finding.browser = await _browser(slot)
+        finding.browser = await _probe_browser(slot)
 
 
-async def _browser(slot: Slot) -> str:
+async def _probe_browser(slot: Slot) -> str:
     from hermes_exec.tools import Toolbox
     from hermes_exec.tools.browser import playwright_driver
 
@@ -196,7 +196,7 @@ async def _browser(slot: Slot) -> str:
     return f"a page is open in {result.duration_s:.1f} s" + (f", in {slot.image}" if slot.image else "")
 
 
-async def _limits(whose: str, settings: dict[str, Any]) -> dict[str, str]:
+async def _probe_limits(whose: str, settings: dict[str, Any]) -> dict[str, str]:
     """Request every limit, of the sandbox or of the slot, and return how each is enforced."""
     wanted: dict[str, Any] = {whose: LIMITS, "best_effort_limits": True}
     async with pool_of(settings, **wanted) as pool, pool.slot() as slot:

@@ -60,7 +60,7 @@ def run(
     more: dict[str, Any] = {"min_isolation": min_isolation, "trace": trace}
     pool = make_pool(backend, image, config, profile, option, slots=slots, **more)
     script: str | list[str] = command[0] if len(command) == 1 else command
-    work = _one if slots == 1 else _several
+    work = _run_one if slots == 1 else _run_several
     raise typer.Exit(run_async(lambda: work(pool, script, slots, arguments, as_json)))
 
 
@@ -76,7 +76,7 @@ def parse_variables(texts: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in texts or ())}
 
 
-async def _one(
+async def _run_one(
     pool: SandboxPool, script: str | list[str], _slots: int, arguments: dict[str, Any], as_json: bool
 ) -> int:
     piped = None if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty() else _stdin()
@@ -89,7 +89,7 @@ async def _one(
         return _code(result)
 
 
-async def _several(
+async def _run_several(
     pool: SandboxPool, script: str | list[str], slots: int, arguments: dict[str, Any], as_json: bool
 ) -> int:
     results: dict[int, tuple[Slot, RunResult]] = {}

@@ -64,15 +64,15 @@ def shell(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal; to run a command without one, use: hermes-exec run -- CMD")
     pool = make_pool(backend, image, config, profile, option, trace=trace)
-    raise typer.Exit(run_async(lambda: _terminal(pool, command or BEST_SHELL)))
+    raise typer.Exit(run_async(lambda: _run_terminal(pool, command or BEST_SHELL)))
 
 
-async def _terminal(pool: SandboxPool, command: str | list[str]) -> int:
+async def _run_terminal(pool: SandboxPool, command: str | list[str]) -> int:
     async with pool, pool.slot() as slot:
         say(f"slot {slot.id} on {slot.backend}, isolation {slot.isolation.level}; ~. at the start of a line ends it")
         size = _size()
         process = await slot.spawn(command, stdin=True, pty=size, env={"TERM": term_of(os.environ.get("TERM", ""))})
-        with _raw(sys.stdin.fileno()) as modes:
+        with _raw_terminal(sys.stdin.fileno()) as modes:
             return await _attend(process, size, modes)
 
 
@@ -87,9 +87,9 @@ async def _attend(process: Process, size: tuple[int, int], modes: TerminalModes)
     code: int = exits.FAILED
     async with anyio.create_task_group() as tasks:
         output_end = anyio.Event()
-        tasks.start_soon(_show, process, output_end, modes)
-        tasks.start_soon(_sizes, process, size)
-        tasks.start_soon(_keys, process, tasks.cancel_scope)
+        tasks.start_soon(_forward_output, process, output_end, modes)
+        tasks.start_soon(_forward_sizes, process, size)
+        tasks.start_soon(_forward_keys, process, tasks.cancel_scope)
         code = (await process.wait()).exit_code
         # A background job may keep the terminal open for as long as it likes.
         with anyio.move_on_after(LAST_OUTPUT_S):
@@ -98,7 +98,7 @@ async def _attend(process: Process, size: tuple[int, int], modes: TerminalModes)
     return code
 
 
-async def _show(process: Process, output_end: anyio.Event, modes: TerminalModes) -> None:
+async def _forward_output(process: Process, output_end: anyio.Event, modes: TerminalModes) -> None:
     async for data in process.stdout:
         modes.feed(data)
         view = memoryview(data)
@@ -108,7 +108,7 @@ async def _show(process: Process, output_end: anyio.Event, modes: TerminalModes)
     output_end.set()
 
 
-async def _keys(process: Process, cancel_scope: anyio.CancelScope) -> None:
+async def _forward_keys(process: Process, cancel_scope: anyio.CancelScope) -> None:
     keys, typed = sys.stdin.fileno(), b"\r"
     while process.stdin is not None:
         await anyio.wait_readable(keys)
@@ -122,7 +122,7 @@ async def _keys(process: Process, cancel_scope: anyio.CancelScope) -> None:
         await process.stdin.send(data)
 
 
-async def _sizes(process: Process, size: tuple[int, int]) -> None:
+async def _forward_sizes(process: Process, size: tuple[int, int]) -> None:
     with anyio.open_signal_receiver(signal.SIGWINCH) as changes:
         if size != (now := _size()):
             await process.resize(*now)
@@ -136,7 +136,7 @@ def _size() -> tuple[int, int]:
 
 
 @contextmanager
-def _raw(fd: int) -> Iterator[TerminalModes]:
+def _raw_terminal(fd: int) -> Iterator[TerminalModes]:
     """Pass keys on as they are typed, and restore the terminal afterwards, whatever was printed."""
     before, modes = termios.tcgetattr(fd), TerminalModes()
     tty.setraw(fd, termios.TCSANOW)

@@ -20,8 +20,8 @@ import anyio
 
 from hermes_exec.cli.kit import exits
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-HURRY_S = 10.0
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SECOND_SIGNAL_TIMEOUT_S = 10.0
 """Seconds that the end may still take after a second signal."""
 _LAST_RESORT_S = 5.0
 
@@ -29,7 +29,7 @@ _LAST_RESORT_S = 5.0
 def run_async(main: Callable[[], Awaitable[int]], *, notice: str | None = "ending all sandboxes") -> int:
     """Run `main` on an event loop and return its exit code, or INTERRUPTED after a signal.
 
-    The first signal cancels `main`, which ends its sandboxes on the way out. A second one leaves HURRY_S more seconds;
+    The first signal cancels `main`, which ends its sandboxes on the way out. A second one leaves 10 more seconds;
     then the sandboxes end by their last resort, and the process with them. Further signals have no effect. No signal
     raises an exception, until the process ends: launchers and impatient users send several, and an exception inside the
     event loop would interrupt the end that the first signal began.
@@ -85,7 +85,7 @@ class _Signals:
     def catch(self) -> None:
         """Install the handlers."""
         threading.Thread(target=self._watch, name="second signal", daemon=True).start()
-        for number in ENDING:
+        for number in ENDING_SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
 
@@ -124,7 +124,7 @@ class _Signals:
                 break
             count += 1
             if count == 2:
-                until = time.monotonic() + HURRY_S
+                until = time.monotonic() + SECOND_SIGNAL_TIMEOUT_S
         last_resort = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
         last_resort.start()
         last_resort.join(_LAST_RESORT_S)

@@ -12,11 +12,11 @@ from hermes_exec.channel.encoding import from_wire
 from hermes_exec.errors import ExecError
 
 LONGEST_TEXT = 1 << 20
-WRONG = "sent an invalid answer"
+INVALID_ANSWER = "sent an invalid answer"
 AnswerT = TypeVar("AnswerT", bound="PoolAnswer")
 
 
-class BadAnswer(ExecError):
+class InvalidPoolAnswer(ExecError):
     """Raised when a pool's answer is invalid."""
 
 
@@ -101,11 +101,11 @@ def read_answer(line: bytes | bytearray, kind: type[AnswerT]) -> AnswerT | Refus
     """Parse the answer of a line.
 
     Raises:
-        BadAnswer: If it is invalid.
+        InvalidPoolAnswer: If it is invalid.
     """
     try:
         answer = json.loads(line)
         refused = isinstance(answer, dict) and "error" in answer
         return (Refusal if refused else kind).model_validate(answer)
     except (ValueError, ValidationError, RecursionError):
-        raise BadAnswer(f"the process that holds the slot {WRONG}") from None
+        raise InvalidPoolAnswer(f"the process that holds the slot {INVALID_ANSWER}") from None

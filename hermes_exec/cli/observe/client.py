@@ -19,7 +19,7 @@ from hermes_exec.cli.observe.answers import (
     AcquiredSlot,
     AcquiredSlots,
     AnswerT,
-    BadAnswer,
+    InvalidPoolAnswer,
     Refusal,
     ViewEvent,
     read_answer,
@@ -30,9 +30,9 @@ from hermes_exec.pool.private_directory import is_private, pool_directory
 
 ANSWER_S = 5.0
 LONGEST_LINE, LONGEST_LIST = 8 << 20, 1 << 20
-POOLS_MOST = 64
+MAX_POOLS = 64
 """Maximum number of sockets per user that are queried."""
-GONE = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead)
+GONE_ERRORS = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead)
 
 
 class PoolClient:
@@ -47,7 +47,7 @@ class PoolClient:
 
         Raises:
             SlotClosed: If the slot is no longer in use, or the pool is gone.
-            BadAnswer: If the answer is invalid.
+            InvalidPoolAnswer: If the answer is invalid.
             ExecError: If the pool reports an error or is silent.
         """
         try:
@@ -59,7 +59,7 @@ class PoolClient:
     async def _ask(self, question: dict[str, object], kind: type[AnswerT], longest: int) -> AnswerT:
         try:
             await self._stream.send(json.dumps(question).encode() + b"\n")
-        except GONE:
+        except GONE_ERRORS:
             raise SlotClosed("the process that held the slot is gone") from None
         return await self._answer(kind, longest)
 
@@ -73,8 +73,10 @@ class PoolClient:
         try:
             line = await self._lines.receive_until(b"\n", longest)
         except anyio.DelimiterNotFound:
-            raise BadAnswer(f"the process that holds the slot answers more than {longest >> 20} MiB at once") from None
-        except GONE:
+            raise InvalidPoolAnswer(
+                f"the process that holds the slot answers more than {longest >> 20} MiB at once"
+            ) from None
+        except GONE_ERRORS:
             raise SlotClosed("the process that held the slot is gone") from None
         answer = read_answer(line, kind)
         if isinstance(answer, Refusal):
@@ -98,11 +100,11 @@ def list_sockets() -> Iterator[Path]:
     for uid in users:
         if is_private(pool_directory(uid), uid):
             paths = sorted(
-                islice((path for path in pool_directory(uid).iterdir() if _is_socket(path, uid)), POOLS_MOST + 1)
+                islice((path for path in pool_directory(uid).iterdir() if _is_socket(path, uid)), MAX_POOLS + 1)
             )
-            if len(paths) > POOLS_MOST:
-                say(f"{pool_directory(uid)}: more than {POOLS_MOST} pools, the others are left out")
-            yield from paths[:POOLS_MOST]
+            if len(paths) > MAX_POOLS:
+                say(f"{pool_directory(uid)}: more than {MAX_POOLS} pools, the others are left out")
+            yield from paths[:MAX_POOLS]
 
 
 def _is_socket(path: Path, uid: int) -> bool:

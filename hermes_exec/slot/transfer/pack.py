@@ -158,7 +158,7 @@ def _name_errors(path: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, path) from error
 
 
-class _Entry(NamedTuple):
+class _TreeEntry(NamedTuple):
     """One directory entry. `file` is open if it is a regular file, `link` is the target of a link."""
 
     facts: os.stat_result
@@ -166,27 +166,27 @@ class _Entry(NamedTuple):
     link: str = ""
 
 
-def _look(directory: int, name: str) -> _Entry | None:
+def _look(directory: int, name: str) -> _TreeEntry | None:
     """Return the entry at a name; None if it was replaced meanwhile."""
     base = name.rpartition("/")[2]
     facts = os.stat(base, dir_fd=directory, follow_symlinks=False)
     if stat.S_ISLNK(facts.st_mode):
         try:
-            return _Entry(facts, link=os.readlink(base, dir_fd=directory))
+            return _TreeEntry(facts, link=os.readlink(base, dir_fd=directory))
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return None
             raise
     if not stat.S_ISREG(facts.st_mode):
-        return _Entry(facts)
+        return _TreeEntry(facts)
     try:
         file = open_regular(base, directory=directory)
     except NotRegular:
         return None
-    return _Entry(os.fstat(file.fileno()), file)
+    return _TreeEntry(os.fstat(file.fileno()), file)
 
 
-def _add(archive: tarfile.TarFile, entry: _Entry | None, name: str, links: _Links, report: _Report) -> None:
+def _add(archive: tarfile.TarFile, entry: _TreeEntry | None, name: str, links: _Links, report: _Report) -> None:
     if entry is None:
         report.refuse(name, "was replaced while it was read")
     elif entry.file is not None:

@@ -114,25 +114,25 @@ class _Unpacker:
         finally:
             os.close(descriptor)
 
-    def entry(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        parts = _parts(member.name)
+    def add_entry(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        parts = _split_name(member.name)
         if not parts and not member.isdir():
             raise _RefusedEntry("no name")
         if member.isdir():
-            self.directory(parts, member)
+            self.add_directory(parts, member)
             return
         directory = self.open_parent(parts[:-1])
         if member.issym():
-            self.symlink(directory, parts, member.linkname)
+            self.add_symlink(directory, parts, member.linkname)
         elif member.islnk():
-            self.hardlink(directory, parts, member.linkname)
+            self.add_hardlink(directory, parts, member.linkname)
         elif member.isreg() and not member.issparse():
-            self.file(directory, parts[-1], archive, member)
+            self.add_file(directory, parts[-1], archive, member)
         else:
             raise _RefusedEntry("neither a file, nor a directory, nor a link")
         self.files += 1
 
-    def directory(self, parts: list[str], member: tarfile.TarInfo) -> None:
+    def add_directory(self, parts: list[str], member: tarfile.TarInfo) -> None:
         """Create a directory, or let the owner of an existing one into it until it gets its final mode."""
         name = "/".join(parts)
         with self.open_directory(parts) as directory:
@@ -148,11 +148,11 @@ class _Unpacker:
         for name in sorted(self.original_modes, key=_depth, reverse=True):
             with (
                 contextlib.suppress(_RefusedEntry, OSError),
-                self.open_directory(_parts(name), make=False) as directory,
+                self.open_directory(_split_name(name), make=False) as directory,
             ):
                 os.fchmod(directory, self.original_modes[name])
 
-    def file(self, directory: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def add_file(self, directory: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         source = archive.extractfile(member)
         if source is None:
             raise _RefusedEntry("no content")
@@ -170,7 +170,7 @@ class _Unpacker:
                 os.utime(target, (_time(member),) * 2)
         self.bytes += size
 
-    def symlink(self, directory: int, parts: list[str], target: str) -> None:
+    def add_symlink(self, directory: int, parts: list[str], target: str) -> None:
         """Create a link that cannot lead outside: `..` only at its beginning, and not above the top."""
         words = [word for word in target.split("/") if word not in ("", ".")]
         ups = 0
@@ -181,8 +181,8 @@ class _Unpacker:
         with _replace(directory, parts[-1]) as temporary:
             os.symlink(target, temporary, dir_fd=directory)
 
-    def hardlink(self, directory: int, parts: list[str], target: str) -> None:
-        other = _parts(target)
+    def add_hardlink(self, directory: int, parts: list[str], target: str) -> None:
+        other = _split_name(target)
         if not other:
             raise _RefusedEntry("a link to nothing")
         with self.open_directory(other[:-1], make=False) as source, _replace(directory, parts[-1]) as temporary:
@@ -198,7 +198,7 @@ class _Unpacker:
         """Set modes and times of directories once all their entries are written, the deepest first."""
         for name in sorted(self.directories, key=_depth, reverse=True):
             mode, mtime = self.directories[name]
-            with contextlib.suppress(_RefusedEntry), self.open_directory(_parts(name), make=False) as directory:
+            with contextlib.suppress(_RefusedEntry), self.open_directory(_split_name(name), make=False) as directory:
                 os.fchmod(directory, mode)
                 os.utime(directory, (mtime, mtime))
 
@@ -239,7 +239,7 @@ def is_special(path: str, directory: int | None = None) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
 
-def _parts(name: str) -> list[str]:
+def _split_name(name: str) -> list[str]:
     if name.startswith("/") or "\0" in name:
         raise _RefusedEntry("an absolute name")
     parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -274,7 +274,7 @@ def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
         ) as archive:
             while (member := archive.next()) is not None:
                 try:
-                    unpacker.entry(archive, member)
+                    unpacker.add_entry(archive, member)
                 except _RefusedEntry as why:
                     unpacker.refuse(member.name, why)
                 cast("Archive", archive).members.clear()

@@ -165,7 +165,7 @@ import anyio, anyio.to_thread
 from hermes_exec.cli.kit import interrupt
 from hermes_exec.cli.kit.ending import end_with
 signal.signal(signal.SIGINT, signal.default_int_handler)
-interrupt.HURRY_S = 0.3
+interrupt.SECOND_SIGNAL_TIMEOUT_S = 0.3
 atexit.register(print, "last resort", flush=True)
 def send(times=2):
     for _ in range(times):

@@ -137,7 +137,7 @@ async def test_first_of_equal_names_and_unknown_entries_count(place: Path) -> No
 async def test_links_and_further_sockets_are_not_asked(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "POOLS_MOST", 2)
+    monkeypatch.setattr(client, "MAX_POOLS", 2)
     os.symlink(place / "target", place / f"link{SUFFIX}")
     with ExitStack() as stack:
         for name in ("target", f"a{SUFFIX}", f"b{SUFFIX}"):

@@ -104,7 +104,7 @@ async def test_a_sandbox_that_refuses_a_slot_is_no_oserror_of_the_caller() -> No
 async def test_a_sandbox_that_tells_of_a_start_again_and_again_does_not_put_off_the_end_of_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, seconds in (("LATE_S", 0.5), ("LAST_CALL_S", 0.1), ("PROMPT_S", 0.0)):
+    for name, seconds in (("RESULT_GRACE_S", 0.5), ("CANCEL_GRACE_S", 0.1), ("PROMPT_S", 0.0)):
         monkeypatch.setattr(run, name, seconds)
     started = b'{"event":"started","pid":5}'
 
