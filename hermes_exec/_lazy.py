@@ -17,6 +17,7 @@ def lazy_attributes(
         modules: Public modules of the package.
     """
 
+    # Not the obvious code: see docs/why-not-obvious.md ("Imports at first use").
     def load(name: str) -> object:
         if name in modules:
             return import_module(f"{package}.{name}")

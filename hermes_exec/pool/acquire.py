@@ -334,6 +334,7 @@ class Queue:
 
 async def _run_together(work: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T]) -> None:
     """Run `work` for each item concurrently; for a single item, without a new task."""
+    # Not the obvious code: see docs/why-not-obvious.md ("No task for a single item").
     first, *others = items
     if not others:
         await work(first)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
     from hermes_exec.tracing import Tracer
 
-# Modules for creating and running a pool are imported when needed: every program waits for the imports of this one.
+# Not the obvious code: see docs/why-not-obvious.md ("Imports at first use"). Modules for creating and running a pool
+# are imported when needed, because every program waits for the imports of this one.
 # Without logging set up, a program gets nothing on stderr: events and exceptions report everything that matters.
 logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
 T = TypeVar("T")

@@ -243,6 +243,7 @@ class ProcessInput(ByteSendStream):
 
         Many small messages then cost half as much. The `send` of another handle waits until this one is closed.
         """
+        # Not the obvious code: see docs/why-not-obvious.md ("Messages on one held conversation").
         if self._held is None:
             self._scope.check()
             params = {"slot": self._scope.slot, "process": self._process}
@@ -349,6 +350,7 @@ class ProcessOutput(Receiver):
         It ends when `sink` returns False, or on an event that only `receive` reports. Exceptions of `sink` are raised
         here.
         """
+        # Not the obvious code: see docs/why-not-obvious.md ("Delivery without waking a task").
         if self._conversation is not None and not (self._rest or self._ended or self._closed):
             with self._scope.cancel_scope():
                 await self._conversation.deliver(sink)

@@ -51,6 +51,7 @@ class Transfer:
 
     def restart_clock(self) -> None:
         """Restart the clock of `STALL_S`."""
+        # Not the obvious code: see docs/why-not-obvious.md ("Timers that are not set").
         deadline = anyio.current_time() + STALL_S
         if deadline - self._cancel_scope.deadline > CLOCK_S:
             self._cancel_scope.deadline = deadline
