@@ -96,7 +96,7 @@ async def test_a_cluster_that_is_full_is_waited_for(options: dict[str, Any], cap
                     await other.acquire(timeout_s=8)
                 await pool.release(first)
         await says(other)
-    assert "whoever waits for one goes on waiting: no node" in caplog.text
+    assert "requests keep waiting: no node" in caplog.text
 
 
 @pytest.mark.whole

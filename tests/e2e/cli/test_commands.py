@@ -168,7 +168,7 @@ def test_what_cannot_be_imported_is_told(cli: Cli, text: str, told: str, tmp_pat
 
 def test_there_is_nothing_to_import(cli: Cli, tmp_path: Path) -> None:
     done = cli.run("config", "import", env={name: "" for name in os.environ if name.startswith("NOMAD_")})
-    assert (done.returncode, "no names of older systems" in done.stderr) == (2, True)
+    assert (done.returncode, "no variables of older systems" in done.stderr) == (2, True)
     assert cli.run("config", "import", str(tmp_path / "none.yaml")).returncode == 2
 
 

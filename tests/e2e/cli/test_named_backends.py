@@ -108,7 +108,7 @@ def test_the_environment_names_one_too(cli: Cli, several: Several) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        (None, 2, "say which"),
+        (None, 2, "choose one"),
         ("gpuu", 2, "did you mean"),
         ("wrong", 2, "backends.wrong: .*did you mean 'hosts'"),
         ("away", 3, "Connection refused"),

@@ -51,7 +51,7 @@ async def test_all_are_asked_at_once(place: Path) -> None:
         for name in ("a", "b", "c"):
             listener = await open_ones.enter_async_context(await anyio.create_unix_listener(place / f"{name}{SUFFIX}"))
             tasks.start_soon(listener.serve, answer)
-        found = await client.acquired_slots()
+        found = await client.list_slots()
         tasks.cancel_scope.cancel()
     assert [path.name for path, _ in found] == [f"{name}{SUFFIX}" for name in ("a", "b", "c")]
 
@@ -69,7 +69,7 @@ async def test_one_that_takes_no_connection_is_left_out(place: Path, monkeypatch
                 waiting.setblocking(False)
                 waiting.connect(path)
         with anyio.fail_after(60):
-            assert await client.acquired_slots() == []
+            assert await client.list_slots() == []
 
 
 HONEST = b'{"slots": [{"id": "a-s0", "sandbox": "a", "more": 1}], "more": 2}\n'
@@ -112,7 +112,7 @@ async def found_beside(place: Path, bad: bytes) -> list[str]:
         for name, answer in (("a", HONEST), ("b", bad), ("c", HONEST)):
             listener = await open_ones.enter_async_context(await anyio.create_unix_listener(place / f"{name}{SUFFIX}"))
             tasks.start_soon(listener.serve, answering(answer))
-        found = await client.acquired_slots()
+        found = await client.list_slots()
         tasks.cancel_scope.cancel()
     return [path.stem for path, _ in found]
 
@@ -142,10 +142,10 @@ async def test_links_and_further_sockets_are_not_asked(
     with ExitStack() as stack:
         for name in ("target", f"a{SUFFIX}", f"b{SUFFIX}"):
             stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(place / name))
-        assert [path.stem for path in client.sockets()] == ["a", "b"]
+        assert [path.stem for path in client.list_sockets()] == ["a", "b"]
         assert capsys.readouterr().err == ""
         stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(place / f"c{SUFFIX}"))
-        assert len(list(client.sockets())) == 2
+        assert len(list(client.list_sockets())) == 2
         assert "the others are left out" in capsys.readouterr().err
 
 
@@ -162,7 +162,7 @@ PROCESS = {"pid": 5, "argv": ["sh", "\udcff"], "started_at": 1.5, "rss_bytes": 1
 async def test_processes_of_a_wrong_form_are_refused(wrong: dict[str, object]) -> None:
     given = {name: value for name, value in {**PROCESS, **wrong}.items() if value is not ...}
     assert answers.Processes.model_validate({"processes": [PROCESS]}).processes[0].pid == 5
-    with pytest.raises(ExecError, match="something else than it was asked"):
+    with pytest.raises(ExecError, match="sent an invalid answer"):
         answers.read_answer(json.dumps({"processes": [given]}).encode(), answers.Processes)
 
 
@@ -177,5 +177,5 @@ async def test_processes_of_a_wrong_form_are_refused(wrong: dict[str, object]) -
     ],
 )  # fmt: skip
 async def test_events_of_a_wrong_form_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ExecError, match="something else than it was asked"):
+    with pytest.raises(ExecError, match="sent an invalid answer"):
         answers.read_answer(json.dumps(wrong).encode(), answers.ViewEvent)

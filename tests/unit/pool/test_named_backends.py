@@ -73,7 +73,7 @@ def test_without_the_section_it_is_as_if_the_backend_stood_in_the_file() -> None
 @pytest.mark.parametrize(
     ("values", "name", "said"),
     [
-        ({}, None, "several backends here, say which: .*one of here, sandboxes, again, gpu"),
+        ({}, None, "several backends here, choose one: .*one of here, sandboxes, again, gpu"),
         ({}, "boxs", "no backend 'boxs'; did you mean 'sandboxes'"),
         ({}, "dokcer", "no backend 'dokcer'; did you mean 'docker'"),
         ({"backend": "her"}, None, "no backend 'her'; did you mean 'here'"),

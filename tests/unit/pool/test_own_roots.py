@@ -36,6 +36,6 @@ def test_nothing_is_refused_where_it_may_work(config: DockerConfig, engine: list
 def test_what_was_not_demanded_is_done_without() -> None:
     roots = OwnRoots(wanted=True, demanded=False)
     roots.refuse(NoOwnRoot("because"))
-    assert (roots.given, roots.refused) == (False, "because")
+    assert (roots.enabled, roots.refused) == (False, "because")
     with pytest.raises(NoOwnRoot, match="because"):
         OwnRoots(wanted=True, demanded=True).refuse(NoOwnRoot("because"))
