@@ -1,4 +1,4 @@
-"""Every page is in the navigation, in groups of at most seven, and links lead to headings that exist."""
+"""The pages are all in the navigation, links and references lead to headings, and lines of prose are short."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "dev" not in p.relative_to(DOCS).parts)
 LARGEST_GROUP = 7
+LONGEST_LINE = 140
+PRODUCT = ("hermes_exec", "hermes_agent", "integrations", "runner")
+REFERENCE = re.compile(r"docs/(\S+\.md) \(\"([^\"]+)\"\)")
 LINK = re.compile(r"\]\(([^)#:\s]*)#([^)\s]+)\)")
 
 
@@ -54,4 +57,22 @@ def test_links_lead_to_headings(page: Path) -> None:
         for target, anchor in LINK.findall(without_code(page.read_text("utf-8")))
         if anchor not in anchors(page.parent / target if target else page)
     ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_lines_of_prose_are_short(page: Path) -> None:
+    lines = without_code(page.read_text("utf-8")).splitlines()
+    assert [line for line in lines if len(line) > LONGEST_LINE and not line.startswith(("|", "    "))] == []
+
+
+def test_references_of_the_code_lead_to_headings() -> None:
+    missing = []
+    for directory in PRODUCT:
+        for file in (ROOT / directory).rglob("*"):
+            if file.suffix in {".py", ".go"}:
+                text = re.sub(r"\s*\n\s*(?:#|//)\s*", " ", file.read_text("utf-8"))
+                for name, title in REFERENCE.findall(text):
+                    if f"# {title}\n" not in (DOCS / name).read_text("utf-8"):
+                        missing.append(f"{file.relative_to(ROOT)}: {title}")
     assert missing == []
