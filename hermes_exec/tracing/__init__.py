@@ -1,4 +1,4 @@
-"""Traces of a pool: what is recorded of each call, and how it is read again."""
+"""Traces of a pool: recording of calls and events, and a reader for trace files."""
 
 from __future__ import annotations
 

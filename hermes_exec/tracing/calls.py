@@ -1,4 +1,4 @@
-"""Calls put together from what a trace tells of their frames: how long each waited, was under way and ran."""
+"""Calls reconstructed from the frames of a trace: their time in the queue, on the wire and in execution."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from hermes_exec.channel.trace import TracedFrame
 
 Phase = Literal["queue", "out", "exec", "back"]
 KEPT_FRAMES = 200
-"""Frames of one call that are kept; the rest is counted."""
+"""The maximum number of frames kept per call; further frames are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call over a channel. Times are those of ``time.monotonic()``, durations seconds.
+    """One call over a channel. Times are values of `time.monotonic()`, durations are seconds.
 
-    ``queue_s`` is the wait before the request was sent: for earlier commands of its session, or for a stream.
-    ``exec_s`` is how long the command ran, as the runner measured it. What is left is the way there and back, which is
-    halved: the clocks of both ends need not agree. Of calls that run no command all of it is on the way.
+    `queue_s` is the wait before the request was sent: for earlier commands of its session, or for a stream. `exec_s` is
+    the run time of the command, as the runner measured it. The rest is the time on the wire, divided equally between
+    both directions, because the clocks of both ends need not agree. A call that runs no command spends all of it on the
+    wire.
     """
 
     sandbox: str
@@ -31,7 +32,7 @@ class Call:
     answered: float | None = None
     exec_s: float = 0.0
     error: str | None = None
-    """The kind of the runner's error; `lost` when the answer never came."""
+    """The kind of the runner's error; `lost` if the response never came."""
     sent_bytes: int = 0
     received_bytes: int = 0
     frame_count: int = 0
@@ -40,23 +41,23 @@ class Call:
 
     @property
     def total_s(self) -> float:
-        """From the beginning to the answer, or to the last that is known of it."""
+        """The time from the start to the response, or to the last known frame."""
         last = max((frame.time for frame in self.frames), default=self.begun)
         return (last if self.answered is None else self.answered) - self.begun
 
     @property
     def queue_s(self) -> float:
-        """Before the request was sent."""
+        """The time before the request was sent."""
         return self.total_s if self.sent is None else self.sent - self.begun
 
     @property
     def wire_s(self) -> float:
-        """On the way there and back, with the runner's own work."""
+        """The time on the wire in both directions, including the runner's own work."""
         return max(0.0, self.total_s - self.queue_s - self.exec_s)
 
     @property
     def phases(self) -> dict[Phase, float]:
-        """Its life in order: queue, wire out, exec, wire back."""
+        """The phases in order: queue, wire out, exec, wire back."""
         if self.sent is None:
             return {"queue": self.queue_s, "out": 0.0, "exec": 0.0, "back": 0.0}
         ran = min(self.exec_s, max(0.0, self.total_s - self.queue_s))
@@ -64,7 +65,7 @@ class Call:
 
     @property
     def why(self) -> str:
-        """What took the most of its time, in words."""
+        """The main reason for its duration, in words."""
         if self.answered is None:
             return "it was not answered"
         parts = {"queue": self.queue_s, "exec": self.exec_s, "wire": self.wire_s}
@@ -83,7 +84,7 @@ class Call:
 
 
 class Calls:
-    """Calls under way of one sandbox; what a trace tells is given to it in order."""
+    """The unfinished calls of one sandbox, updated with each traced frame in order."""
 
     def __init__(self, sandbox: str) -> None:
         self._sandbox = sandbox
@@ -91,12 +92,12 @@ class Calls:
         self._frames: dict[int, list[TracedFrame]] = {}
 
     def begin(self, number: int, method: str, since: float) -> None:
-        """A call begins."""
+        """Add a new call."""
         self._open[number] = Call(self._sandbox, number, method, since)
         self._frames[number] = []
 
     def add(self, frame: TracedFrame) -> Call | None:
-        """A frame; the call when it is answered by it."""
+        """Add a frame, and return its call if the frame completes the response."""
         call = self._open.get(frame.id)
         if call is None:
             return None
@@ -127,7 +128,7 @@ class Calls:
         return call
 
     def close(self) -> list[Call]:
-        """The channel is gone: what was not answered."""
+        """Return the unfinished calls as lost, because the channel has ended."""
         return [self._close(number, "lost") for number in list(self._open)]
 
     def _close(self, number: int, error: str | None = None) -> Call:

@@ -1,4 +1,4 @@
-"""OpenTelemetry (extra `otel`): a span for each call, histograms of calls and lends, a counter of pool events."""
+"""OpenTelemetry (extra `otel`): a span per call, histograms of calls and waits, and a counter of pool events."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NAME = "hermes_exec"
 
 
 class OpenTelemetry:
-    """`SandboxPool(trace=OpenTelemetry())` sends spans and metrics to the providers given, or to the global ones.
+    """`SandboxPool(trace=OpenTelemetry())` sends spans and metrics to the given providers, by default the global ones.
 
-    Spans are named after the method (`exec.run`, `file.read`), begin when the call does, and are children of the span
-    that is current then. Attributes: `hermes_exec.pool.sandbox`, `hermes_exec.slot`, `hermes_exec.request_id`,
+    Spans are named after the method (`exec.run`, `file.read`), start with the call, and are children of the span that
+    is current at that time. Attributes: `hermes_exec.pool.sandbox`, `hermes_exec.slot`, `hermes_exec.request_id`,
     `hermes_exec.queue_s`, `hermes_exec.wire_s`, `hermes_exec.exec_s`, `error.type`. Metrics: the histograms
     `hermes_exec.call.duration` and `hermes_exec.acquire.duration` in seconds, and the counter
-    `hermes_exec.pool.events`. Nothing of what commands get or print is in any of them.
+    `hermes_exec.pool.events`. None of them contain the input or output of commands.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class OpenTelemetry:
         self._durations = meter.create_histogram("hermes_exec.call.duration", "s", "Calls over the channel")
         self._waits = meter.create_histogram("hermes_exec.acquire.duration", "s", "Waits for a slot")
         self._events = meter.create_counter("hermes_exec.pool.events", "{event}", "What happened in pools")
-        # From the clock of the trace to that of spans.
+        # The offset from monotonic time to span timestamps.
         self._epoch_s = time.time() - time.monotonic()
 
     def for_sandbox(self, sandbox: str) -> SandboxSpans:
@@ -53,10 +53,10 @@ class OpenTelemetry:
             self._waits.record(event.waited_s)
 
     def close(self) -> None:
-        """See Tracer; the providers are their owner's to shut down."""
+        """See Tracer. The providers are not shut down: that is up to their owner."""
 
     def record_call(self, call: Call, parent: context.Context) -> None:
-        """A call is over: send its span, and count it."""
+        """Record a finished call: send its span and update the metrics."""
         begun = int((call.begun + self._epoch_s) * 1e9)
         facts: dict[str, str | int | float] = {
             "hermes_exec.pool.sandbox": call.sandbox,
@@ -78,7 +78,7 @@ class OpenTelemetry:
 
 
 class SandboxSpans:
-    """The calls of one sandbox."""
+    """The spans of the calls of one sandbox."""
 
     def __init__(self, telemetry: OpenTelemetry, sandbox: str) -> None:
         self._telemetry, self._calls = telemetry, Calls(sandbox)

@@ -1,4 +1,4 @@
-"""A trace file read again: its calls with their phases, and the events of its pool."""
+"""A reader for trace files: the calls with their phases, and the events of the pool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 1e15
 
 @dataclass(slots=True)
 class TraceRecord:
-    """What a trace tells; times are seconds since it began."""
+    """The content of a trace. Times are seconds since its start."""
 
     began_at: float
     calls: list[Call] = field(default_factory=list)
@@ -29,24 +29,29 @@ class TraceRecord:
 
 
 def read_trace(path: str | os.PathLike[str]) -> TraceRecord:
-    """Read a file that `trace=` or `--trace` wrote; a last line that is not whole is left out.
+    """Read a file that `trace=` or `--trace` wrote. An incomplete last line is ignored.
 
     Raises:
-        ConfigError: it is no trace; OSError when it cannot be read.
+        ConfigError: If the file is not a trace.
+        OSError: If the file cannot be read.
     """
     with open(path, encoding="utf-8", errors="replace") as file:
         try:
             return parse_trace(file)
         except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            raise ConfigError(f"{os.fspath(path)!r} is no trace: {error}") from error
+            raise ConfigError(f"{os.fspath(path)!r} is not a trace: {error}") from error
 
 
 def parse_trace(file: IO[str]) -> TraceRecord:
-    """Read an open file; LookupError, TypeError, ValueError, ArithmeticError or RecursionError if it is no trace."""
+    """Read an open trace file.
+
+    Raises:
+        LookupError, TypeError, ValueError, ArithmeticError, RecursionError: If the file is not a trace.
+    """
     lines = _lines(file)
     head = next(lines, {})
     if head.get("trace") != 1:
-        raise ValueError("it does not begin with a line of one")
+        raise ValueError("it does not begin with the first line of a trace")
     record = TraceRecord(_number(head.get("began_at", 0.0)))
     open_calls: dict[str, Calls] = {}
     for line in lines:
@@ -93,13 +98,13 @@ def _frame(line: dict[str, Any]) -> TracedFrame:
 def _number(value: object) -> float:
     if (type(value) is float or type(value) is int) and abs(value) < MOST:
         return float(value)
-    raise ValueError("a number that is none")
+    raise ValueError("a number is invalid")
 
 
 def _name(value: object) -> str:
     if isinstance(value, str) and len(value) < LONGEST_NAME:
         return value
-    raise ValueError("a name that is none")
+    raise ValueError("a name is invalid")
 
 
 def _optional_name(line: dict[str, Any], name: str) -> str | None:
@@ -113,7 +118,7 @@ def _lines(file: IO[str]) -> Iterator[dict[str, Any]]:
         except ValueError:
             if text.endswith("\n"):
                 raise
-            return  # torn: the program that wrote it was killed
+            return  # incomplete: the writing process was killed
         if not isinstance(line, dict):
-            raise TypeError("a line of it is no object")
+            raise TypeError("a line is not a JSON object")
         yield line

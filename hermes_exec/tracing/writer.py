@@ -1,4 +1,4 @@
-"""Traces of a pool: a file of JSON lines with the metadata of each frame and event, or what else takes them."""
+"""Recording of traces: a file of JSON lines with the metadata of each frame and event, or another `Tracer`."""
 
 from __future__ import annotations
 
@@ -28,25 +28,23 @@ NAMES = {int(kind): kind.name for kind in FrameType}
 
 @runtime_checkable
 class Tracer(Protocol):
-    """Takes the traces of a pool's sandboxes, and its events. It is called in the pool's event loop and must not
-    wait.
-    """
+    """A recipient of the traces and events of a pool. It is called in the pool's event loop and must not block."""
 
     def for_sandbox(self, sandbox: str) -> ChannelTrace:
-        """What takes the trace of one sandbox."""
+        """Return the recipient for the trace of one sandbox."""
 
     def event(self, event: PoolEvent) -> None:
-        """Something happened in the pool."""
+        """Record an event of the pool."""
 
     def close(self) -> None:
-        """The pool has closed."""
+        """Finish: the pool has closed."""
 
 
 def tracer_for(trace: str | os.PathLike[str] | Tracer | None, secrets: list[str]) -> Tracer | None:
-    """The tracer that an argument of the pool means.
+    """Return the tracer for the pool's `trace` argument.
 
     Raises:
-        ConfigError: it is neither a path that can be written nor a tracer.
+        ConfigError: If the argument is neither a writable path nor a tracer.
     """
     if trace is None or isinstance(trace, Tracer):
         return trace
@@ -59,16 +57,16 @@ def tracer_for(trace: str | os.PathLike[str] | Tracer | None, secrets: list[str]
 
 
 class TraceFile:
-    """Writes JSON lines. The first says when it began; `t` of the others is seconds since then.
+    """A trace as a file of JSON lines. The first line has the start time; `t` of the others is seconds since then.
 
-    It is the owner's alone (mode 0600), and what was in it before is gone. Nothing that a command gets or prints is in
-    it; values of the pool's secrets in its events are masked. A disk that is full ends the trace, not the calls.
+    Only the owner can read the file (mode 0600), and an existing file is replaced. It contains no input or output of
+    commands; secrets of the pool are masked in its events. A full disk ends the trace, not the calls.
     """
 
     def __init__(self, path: str | os.PathLike[str], secrets: list[str] | None = None) -> None:
         self._secrets = secrets or []
         self._lock = threading.Lock()
-        self._file: IO[str] | None = open(  # noqa: SIM115 - it lives as long as the pool
+        self._file: IO[str] | None = open(  # noqa: SIM115 - it stays open as long as the pool
             path, "w", encoding="utf-8", opener=open_private
         )
         from importlib.metadata import version
@@ -77,7 +75,7 @@ class TraceFile:
         self.write({"trace": FORMAT, "began_at": time.time(), "pid": os.getpid(), "version": version("hermes-exec")})
 
     def write(self, line: Mapping[str, object], now: float | None = None) -> None:
-        """Add a line; fields that are None are left out."""
+        """Add a line without the fields that are None."""
         at = {} if now is None else {"t": round(now - self._began, 6)}
         text = json.dumps(at | {name: value for name, value in line.items() if value is not None})
         with self._lock:
@@ -120,12 +118,12 @@ class TraceFile:
         logger.warning("the trace ends too early: %s", error)
         assert self._file is not None
         with suppress(OSError):
-            self._file.close()  # it tries to write what is left once more
+            self._file.close()  # this tries to write the buffer again
         self._file = None
 
 
 class SandboxLines:
-    """The lines of one sandbox."""
+    """The lines of one sandbox in a trace file."""
 
     def __init__(self, file: TraceFile, sandbox: str) -> None:
         self._file, self._sandbox = file, sandbox

@@ -1,4 +1,4 @@
-"""The calls that a program in the slot makes: taken from a socket in the slot, carried out by the toolbox."""
+"""Tool calls of a program in the slot: received on a socket in the slot, executed by the toolbox."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ R = TypeVar("R")
 MAX_REQUEST_BYTES = 4 << 20
 MAX_TOKEN_BYTES = 64
 MAX_STRUCTURE_BYTES = 256 << 10
-"""How many bytes of a request may stand outside of its strings: each three of them can be an object in memory."""
+"""The maximum size of a request outside of its strings, where three bytes can become an object in memory."""
 KERNEL_REQUEST = b"kernel"
-"""What a program sends after the token that is a kernel."""
+"""The line after the token by which a program identifies itself as a kernel."""
 REQUEST_S = 30.0
 MAX_CONNECTIONS = 8
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One call of a program: the tool, how long it took, and whether it did what was asked."""
+    """A finished call of a program: the tool, its duration, and whether it succeeded."""
 
     tool: str
     duration_s: float
@@ -42,9 +42,10 @@ class CallRecord:
 
 @dataclass
 class ToolCallServer:
-    """Serves the calls of the programs of one execute_code: at most `max_calls`, of `tools` alone, with the token.
+    """Serves the tool calls of one execute_code: at most `max_calls`, only `tools`, and only with the token.
 
-    A connection begins with a line that is the token. `kernel` is the connection of a program that said it is a kernel.
+    The first line of a connection is the token. `kernel` is the connection of a program that identified itself as a
+    kernel.
     """
 
     call: CallTool
@@ -59,13 +60,15 @@ class ToolCallServer:
     kernel_connected: anyio.Event = field(default_factory=anyio.Event)
 
     def begin(self) -> None:
-        """Count anew: other code runs from now on."""
+        """Reset the counts for the next piece of code."""
         self.request_count = self.call_count = self.refused_count = 0
         self.records.clear()
 
     async def serve_during(self, listener: SlotListener, work: Callable[[], Awaitable[R]]) -> R:
-        """Do `work`, and take connections meanwhile, one call each. Raises what the work raises, and the error of a
-        call that met the end of the slot, which ends the work.
+        """Run `work` while accepting connections, one call each, and return its result.
+
+        Exceptions of the work are raised. If the slot ends during a call, its error is raised and the work is
+        cancelled.
         """
         async with PlainTaskGroup() as tasks:
             tasks.start_soon(self._serve, listener, tasks)
@@ -84,7 +87,7 @@ class ToolCallServer:
         try:
             await self._answer(connection)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # the program has gone away
+            pass  # the program closed its connection
         finally:
             limiter.release()
             if self.kernel is None or self.kernel[0] is not connection:
@@ -122,7 +125,7 @@ class ToolCallServer:
             return {"refused": "the arguments are not an object" if isinstance(tool, str) else "the tool has no name"}
         if tool not in self.tools:
             names = ", ".join(sorted(self.tools)) or "none"
-            return {"refused": f"a program cannot call the tool {tool[:100]!r}; there are: {names}"}
+            return {"refused": f"a program cannot call the tool {tool[:100]!r}; available: {names}"}
         self.call_count += 1
         started = time.monotonic()
         result = await self.call(tool, arguments)
@@ -131,7 +134,11 @@ class ToolCallServer:
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
-    """The object that a program wrote as a line of JSON; ValueError for anything else, before much memory is taken."""
+    """Parse a line of JSON that a program wrote, before it can take much memory.
+
+    Raises:
+        ValueError: If the line is not a JSON object, or has too much structure.
+    """
     if is_structure_above(line, MAX_STRUCTURE_BYTES):
         raise ValueError(
             f"a request has at most {MAX_STRUCTURE_BYTES} bytes outside of its strings: pass data in a file"

@@ -1,4 +1,4 @@
-"""The execute_code tool: Python in the slot, whose calls of tools come back to the toolbox."""
+"""The execute_code tool: Python in the slot whose tool calls are executed by the toolbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 PNG = b"\x89PNG\r\n\x1a\n"
-OUTPUT_LOST = "What the code printed is lost: the slot's processes printed more than is kept, or cut its log."
+OUTPUT_LOST = "The output of the code is lost: the slot's processes printed more than the log holds, or cut the log."
 FIGURES_SHOWN, FIGURE_BYTES = 4, 4 << 20
 
 
@@ -76,7 +76,7 @@ async def _run_in_kernel(state: ToolState, code: str) -> Outcome:
         state.kernel = kernel
     try:
         run = await kernel.run(code, options.code_timeout_s)
-    except BaseException:  # what it does now nobody knows
+    except BaseException:  # the code may still run
         await state.close_kernel()
         state.kernel_loss = "the call before was given up"
         raise
@@ -103,7 +103,7 @@ async def _run_in_kernel(state: ToolState, code: str) -> Outcome:
 
 
 async def _read_figures(slot: Slot, paths: list[str]) -> tuple[bytes, ...]:
-    """The figures that a model is shown: the first ones, of an ordinary size."""
+    """Read the first figures for the model. Files that are too large or not PNG images are left out."""
     images = []
     for path in paths[:FIGURES_SHOWN]:
         with contextlib.suppress(OSError, OutputLimitExceeded):
@@ -124,7 +124,7 @@ def _build_outcome(
     oom: bool = False,
     limit_s: float,
 ) -> Outcome:
-    """The result in its shape; without an exit code the time was over."""
+    """Build the outcome of a run. Without an exit code, the run timed out."""
     text, error, kind = out.text, None, None
     if exit_code is None:
         status, error, kind = "timeout", f"The code was ended after {limit_s:g} s.", "timeout"
@@ -134,7 +134,7 @@ def _build_outcome(
         status = "success"
     else:
         status, kind = "error", "out_of_memory" if oom else "exit_code"
-        last_line = err.text.strip().rpartition("\n")[2]  # what a traceback ends with
+        last_line = err.text.strip().rpartition("\n")[2]  # the exception of a traceback
         error = last_line or f"The code ended with exit code {exit_code}."
     if err.text and exit_code != 0:
         text += f"{'' if not text or text.endswith(chr(10)) else chr(10)}--- stderr ---\n{err.text}"

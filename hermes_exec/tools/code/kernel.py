@@ -1,4 +1,4 @@
-"""A Python in the slot that keeps its variables between the calls of execute_code."""
+"""A Python process in the slot that keeps its variables between calls of execute_code."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ MAX_ANSWER_BYTES = 1 << 20
 
 @dataclass
 class KernelRun:
-    """What became of a piece of code: where its output stands in the logs (start, end; None: to the end), and why the
-    variables are lost, if they are.
+    """The result of running a piece of code.
+
+    `stdout` and `stderr` are its ranges in the logs (start, end; None: to the end of the log). `state_lost` is the
+    reason if the variables are lost.
     """
 
     stdout: tuple[int, int | None]
@@ -45,7 +47,7 @@ class KernelRun:
 
 
 class Kernel:
-    """One such Python, until `aclose`."""
+    """One such Python process, until `aclose`."""
 
     def __init__(self, state: ToolState) -> None:
         self.program = Program(state, "kernel.py", stubs.program_text("kernel.py"))
@@ -56,11 +58,15 @@ class Kernel:
 
     @property
     def process(self) -> Process:
-        """Its process."""
+        """The process in the slot."""
         return self.program.process
 
     async def start(self) -> None:
-        """Start it from the session's state. Raises ToolFailure where there is no Python."""
+        """Start the process from the session's state.
+
+        Raises:
+            ToolFailure: If there is no Python, or it does not start.
+        """
         await self.program.start()
         try:
             await self.callbacks.serve_during(self.program.listener, self._wait_for_connection)
@@ -82,7 +88,7 @@ class Kernel:
         try:
             await self.process.wait()
         except ExecError:
-            return  # said by the call that waits
+            return  # `serve_during` raises it
         tasks.cancel_scope.cancel()
 
     async def _start_failure(self) -> ToolFailure:
@@ -96,7 +102,7 @@ class Kernel:
         return ToolFailure("exit_code", f"Python could not be started: {stderr.decode('utf-8', 'replace').strip()}")
 
     async def end_reason(self, within_s: float = 0) -> str | None:
-        """Why it is there no more; None while it is, after waiting for its end."""
+        """Wait up to `within_s` for the process to end; return the reason, or None while it runs."""
         try:
             result = await self.process.wait(within_s)
         except TimeoutError:
@@ -104,7 +110,9 @@ class Kernel:
         return f"the Python that kept them ended with exit code {result.exit_code}"
 
     async def run(self, code: str, timeout_s: float) -> KernelRun:
-        """Run a piece of code. After `timeout_s` it is interrupted, and when that does not help the Python is lost."""
+        """Run a piece of code. After `timeout_s` it is interrupted; if that fails, the process and its variables are
+        lost.
+        """
         self.callbacks.begin()
         mark = f"\0end-{secrets.token_hex(8)}\0"
         line = json.dumps({"code": code, "mark": mark}).encode() + b"\n"
@@ -148,7 +156,7 @@ class Kernel:
             return
 
     async def _ask(self, line: bytes) -> dict[str, Any] | None:
-        """The answer; None where the socket was closed, and empty where it is none that a kernel gives."""
+        """Send a line and return the answer: None if the socket was closed, empty if the answer is invalid."""
         assert self._connection is not None
         assert self._lines is not None
         try:
@@ -165,7 +173,7 @@ class Kernel:
             return {}
 
     async def aclose(self) -> None:
-        """End it and everything that it left running; `program.killed` is the receipt."""
+        """End the process and everything that it started; `program.killed` is the receipt."""
         if self._connection is not None:
             with anyio.CancelScope(shield=True), anyio.move_on_after(5):
                 await self._connection.aclose()
@@ -173,7 +181,7 @@ class Kernel:
 
 
 def _image_paths(images: object) -> list[str]:
-    """Those that can be paths."""
+    """Return the items of `images` that are valid paths."""
     paths = []
     for path in images if isinstance(images, list) else ():
         if isinstance(path, str):

@@ -1,4 +1,4 @@
-"""What a program printed: the head and the tail of it, out of the log that the slot keeps."""
+"""The output of a program: its head and tail, read from the log that the slot keeps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
 
 LOG_BYTES = 4 << 20
-"""How much of each stream the slot keeps: of a program that prints more, the head is lost."""
+"""The size of the log of each stream. A longer output loses its head."""
 HEAD_SHARE = 0.4
 MARK_S = 5.0
 
 
 @dataclass(frozen=True)
 class StreamText:
-    """The text of a stream, cut to its head and tail where it is too long, how many bytes there were, and are shown.
-    `lost`: the slot has not kept its end.
+    """The text of a stream, shortened to its head and tail if it is too long.
+
+    `total_bytes` and `shown_bytes` count the whole output and the shown part. `lost` is True if the log no longer has
+    the end of the output.
     """
 
     text: str
@@ -31,14 +33,14 @@ class StreamText:
 
     @property
     def omitted_bytes(self) -> int:
-        """How many bytes were left out."""
+        """The number of bytes that were left out."""
         return self.total_bytes - self.shown_bytes
 
 
 async def read_output(
     process: Process, stream: Literal["stdout", "stderr"], limit: int, start: int = 0, end: int | None = None
 ) -> StreamText:
-    """What stands from `start` to `end` (None: all) in the log of a stream, at most `limit` bytes of it."""
+    """Read the log of a stream from `start` to `end` (None: the end of the log), at most `limit` bytes."""
     if end is None:
         end = (await process.output(-1, stream=stream))[1]
     total = max(0, end - start)
@@ -55,7 +57,7 @@ async def read_output(
 
 
 async def _read_range(process: Process, stream: Literal["stdout", "stderr"], start: int, end: int) -> bytes:
-    """The bytes from `start` to `end`; nothing where the log no longer has the first of them."""
+    """Read the bytes from `start` to `end`; nothing if the log no longer has the first of them."""
     pieces: list[bytes] = []
     while start < end:
         data, following = await process.output(start, stream=stream, limit_bytes=end - start)
@@ -67,7 +69,10 @@ async def _read_range(process: Process, stream: Literal["stdout", "stderr"], sta
 
 
 async def find_mark(process: Process, stream: Literal["stdout", "stderr"], mark: bytes) -> tuple[int, int]:
-    """Where the mark stands in the log, and where it ends; both the end of the log when it does not come."""
+    """Return the offsets of the start and end of the mark in the log.
+
+    If the mark does not come within MARK_S, both are the end of the log.
+    """
     with anyio.move_on_after(MARK_S):
         while True:
             data, following = await process.output(-(1 << 12), stream=stream)

@@ -1,4 +1,4 @@
-"""A Python program in the slot with the socket of its toolbox: its directory, its start, its end."""
+"""A Python program in the slot that can call the toolbox: its directory, start and end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hermes_exec.tools.state.tool_state import ToolState
 
 NO_PYTHON_EXIT_CODE = 127
-# Unbuffered: what was printed before the end of the time, or a kill, is part of the result.
+# Unbuffered, so that output printed before a timeout or a kill is part of the result.
 _START = (
     "hermes_python=$(command -v python3 || command -v python) || {{ echo {absent} >&2; exit 127; }}; "
     'PYTHONPATH="$PWD{directory}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$hermes_python" -u {program}'
@@ -30,10 +30,10 @@ _START = (
 
 
 class Program:
-    """A Python program with calls of tools, in a directory of its own in the slot's tmp.
+    """A Python program that can call tools, in a directory of its own in the slot's tmp.
 
-    Use it as an async context manager, which starts it; at the end it and everything that it left running is ended, and
-    the directory removed. `killed` is the receipt then.
+    Entering the async context manager starts it. Leaving it ends the program and everything that it started, and
+    removes the directory; `killed` is then the receipt.
     """
 
     def __init__(self, state: ToolState, name: str, text: str, *, strict: bool = False) -> None:
@@ -53,8 +53,9 @@ class Program:
         return self._process
 
     async def start(self) -> None:
-        """Make the directory, listen, and start it: from the session's state, or (`strict`) in its directory with the
-        slot's environment.
+        """Create the directory, listen, and start the program.
+
+        It starts from the session's state, or (`strict`) in its own directory with the slot's environment.
         """
         state, files = self.state, self.state.slot.files
         try:
@@ -88,30 +89,30 @@ class Program:
             self._process = await session.spawn(text, cwd=state.return_directory, env=env, output_limit_bytes=LOG_BYTES)
 
     async def is_python_missing(self, result: RunResult) -> bool:
-        """Tell whether it ended because there is no Python."""
+        """Return whether the program ended because there is no Python."""
         if result.exit_code != NO_PYTHON_EXIT_CODE:
             return False
         stderr, _ = await self.process.output(stream="stderr")
         return stderr.decode("utf-8", "replace").strip() == self._absent
 
     def missing_python(self) -> ToolFailure:
-        """What the model is told then."""
+        """Return the error for a slot without Python."""
         others = "the terminal tool" if "terminal" in self.state.tools else "other tools"
         return ToolFailure(
             "no_python", f"This machine has no Python (neither python3 nor python). Use {others} instead."
         )
 
     async def end(self) -> None:
-        """End it and everything that it left running."""
+        """End the program and everything that it started."""
         with anyio.CancelScope(shield=True):
             if self._process is not None and self.killed is None:
                 try:
                     self.killed = await self._process.kill()
                 except ExecError:
-                    return  # the slot ends it
+                    return  # the program ends with the slot
 
     async def aclose(self) -> None:
-        """End it, stop listening and remove the directory."""
+        """End the program, stop listening and remove the directory."""
         await self.end()
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             try:

@@ -1,4 +1,4 @@
-"""What a program imports as `hermes_tools`: the client of the toolbox's socket, and a function for each tool."""
+"""The module that programs import as `hermes_tools`: a client of the toolbox's socket and a function for each tool."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from importlib import resources
 from typing import Any
 
 CALLABLE = frozenset({"web_search", "web_extract", "read_file", "write_file", "search_files", "patch", "terminal"})
-"""What a program may call where its toolbox has it, beside the tools of the host that were declared by @tool."""
+"""The tools that a program may call if its toolbox has them, in addition to host tools declared with @tool."""
 
 
 @cache
 def program_text(name: str) -> str:
-    """The text of a program that runs in the slot."""
+    """Return the text of a program that runs in the slot."""
     return (resources.files("hermes_exec.tools.code") / "programs" / name).read_text("utf-8")
 
 
 def signature(name: str, schema: Mapping[str, Any]) -> str:
-    """How a program calls a tool, as in `terminal(command, timeout=None)`."""
+    """Return the signature of a tool's function, such as `terminal(command, timeout=None)`."""
     return f"{name}({', '.join(_parameters(schema))})"
 
 
 def module_text(tools: Mapping[str, Mapping[str, Any]]) -> str:
-    """The text of hermes_tools.py for these tools, name to schema."""
+    """Return the text of hermes_tools.py for these tools (name to schema)."""
     return program_text("hermes_tools.py") + "".join(
         _function_text(name, schema) for name, schema in sorted(tools.items())
     )
@@ -55,6 +55,6 @@ def _is_usable_name(name: str) -> bool:
 
 
 def add_functions(schema: dict[str, Any], tools: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add the functions that there are to the description of execute_code."""
+    """Add the available functions to the description of execute_code."""
     signatures = "; ".join(signature(name, tools[name]) for name in sorted(tools)) or "none"
     schema["function"]["description"] += f" Functions: {signatures}."

@@ -1,4 +1,4 @@
-"""The text of notebooks, Word documents and workbooks, from bytes that may be hostile."""
+"""Text extraction from notebooks, Word documents and workbooks, from bytes that may be hostile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
 MAX_DOCUMENT_BYTES = 32 << 20
-"""A larger document is not read."""
+"""Larger documents are not read."""
 
 _MAX_NOTEBOOK_BYTES = 16 << 20
 _MAX_NOTEBOOK_VALUES = 400_000
@@ -31,15 +31,15 @@ _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationship
 
 
 class DocumentError(Exception):
-    """Raised for a document that is damaged, or too large once unpacked; the message says which."""
+    """The document is damaged, or too large once unpacked; the message explains which."""
 
 
 class _LimitReached(Exception):
-    """There is more than is read: what was read until here is shown."""
+    """The document is longer than the limit. The text up to here is used."""
 
 
 class _BoundedText:
-    """What is read, bounded as it comes."""
+    """The extracted text, with a limit on its length."""
 
     def __init__(self) -> None:
         self._text = io.StringIO()
@@ -56,13 +56,16 @@ class _BoundedText:
 
 
 def is_document(path: str) -> bool:
-    """True for the file names whose text `extract` can give."""
+    """Return whether `extract` can read a file with this name."""
     return _suffix(path) in _READERS
 
 
 def extract(path: str, data: bytes) -> str:
-    """Return the readable text of a document, chosen by the file's name. Raises DocumentError, and nothing else: the
-    parsers raise whatever the bytes lead them to.
+    """Return the readable text of a document, whose format follows from the file name.
+
+    Raises:
+        DocumentError: If the document cannot be read. No other exception is raised, although the parsers may raise any
+            on hostile bytes.
     """
     text = _BoundedText()
     try:
@@ -127,7 +130,7 @@ def _join_lines(source: object) -> str:
 
 
 class _Part:
-    """Takes what stands in one part of an archive, in order; nothing of it is kept but what a kind of part keeps."""
+    """A parser target for one part of an archive. Subclasses keep the data that they need; nothing else is kept."""
 
     def __init__(self, archive: _Archive) -> None:
         self._archive = archive
@@ -153,17 +156,17 @@ class _Part:
             self.take(text)
 
     def begin(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins. `taking` says that its own text is wanted, as far as its first child."""
+        """Handle the start of an element. Set `taking` to receive its text up to its first child."""
 
     def finish(self, tag: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
 
     def take(self, text: str) -> None:
-        """A piece of wanted text."""
+        """Handle a piece of requested text."""
 
 
 class _Archive:
-    """A zip whose parts are read under common bounds, whatever their headers claim."""
+    """A zip archive whose parts are read within common limits, whatever their headers claim."""
 
     def __init__(self, data: bytes) -> None:
         if data.count(b"PK\x01\x02") > _MAX_PARTS:
@@ -171,7 +174,7 @@ class _Archive:
         self._zip = zipfile.ZipFile(io.BytesIO(data))
         self._bytes, self._events = _MAX_PART_BYTES, _MAX_EVENTS
         if any(part.compress_type not in _COMPRESSIONS for part in self._zip.infolist()):
-            raise DocumentError("the document is compressed in a way that is not read")
+            raise DocumentError("the document uses a compression method that is not supported")
 
     def names(self) -> list[str]:
         return self._zip.namelist()
@@ -183,8 +186,9 @@ class _Archive:
             raise _LimitReached
 
     def read(self, name: str, part: _Part) -> None:
-        """Read a part as UTF-8, whatever encoding it declares: in another one neither declarations of entities nor long
-        tags would be seen.
+        """Read a part as UTF-8, whatever encoding it declares.
+
+        In another encoding, the checks for entity declarations and for long tags would miss them.
         """
         parser = ET.XMLParser(target=part, encoding="utf-8")
         last = b""
@@ -212,7 +216,7 @@ def _docx(data: bytes, text: _BoundedText) -> None:
 
 
 class _Paragraphs(_Part):
-    """The paragraphs of a text, one a line; those of a text sandbox stand in a paragraph."""
+    """The paragraphs of a text, one per line. Paragraphs of a text box are nested in a paragraph."""
 
     def __init__(self, archive: _Archive, text: _BoundedText) -> None:
         super().__init__(archive)
@@ -293,7 +297,7 @@ def _shared_strings(archive: _Archive) -> list[str]:
 
 
 class _Attributes(_Part):
-    """The attributes of all elements of one tag."""
+    """The attributes of all elements with one tag."""
 
     def __init__(self, archive: _Archive, tag: str) -> None:
         super().__init__(archive)

@@ -1,4 +1,4 @@
-"""Syntax notes on written files. They inform; nothing is ever refused because of them."""
+"""Syntax notes on written files. They only inform; no write is refused because of them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ _MAX_KEY_STEPS = 200_000
 
 
 async def lint(path: str, text: str) -> dict[str, object] | None:
-    """As `syntax_note`, beside the event loop."""
+    """Return `syntax_note` for a file's text, computed in a thread."""
     return await anyio.to_thread.run_sync(syntax_note, path, text) if _checker_for(path) else None
 
 
 def syntax_note_of_bytes(path: str, data: bytes) -> dict[str, object] | None:
-    """As `syntax_note`, of a file's bytes. No more of them are decoded than tell that the text is too long."""
+    """Return `syntax_note` for a file's bytes. Only as many bytes are decoded as are needed to detect a text that is
+    too long.
+    """
     file = decode(data[: 4 * _MAX_CHARS + 8]) if _checker_for(path) else None
     return None if file is None else syntax_note(path, file.readable_text())
 
 
 def syntax_note(path: str, text: str) -> dict[str, object] | None:
-    """Return `{"status": "ok" | "error" | "skipped", "output" or "message": …}` for JSON, TOML, YAML and Python by
-    the file's name, None for others.
+    """Return `{"status": "ok" | "error" | "skipped", "output" or "message": …}` for JSON, TOML, YAML and Python, else
+    None.
 
-    The parsers can be neither stopped nor left while they run, so what they get is bounded.
+    The language follows from the file name. The size of the text is limited, because the parsers cannot be interrupted.
     """
     check = _checker_for(path)
     if check is None:
@@ -59,7 +61,9 @@ def _checker_for(path: str) -> Callable[[str], str | None] | None:
 
 
 def _key_steps(text: str) -> int:
-    """At most how many parts of keys `tomllib` looks at: those of its table, and of the key so far, for each part."""
+    """Return an upper bound for the key parts that `tomllib` visits: for each part, the parts of its table and key so
+    far.
+    """
     lines = text.split("\n")
     table = max((line.count(".") for line in lines if line.lstrip()[:1] == "["), default=0)
     return sum((table + dots) * (dots + 1) for dots in (line.count(".") for line in lines))

@@ -1,4 +1,4 @@
-"""Cuts one page of lines out of a file that is fed in chunks, and counts all its lines."""
+"""Extraction of one page of lines from a file that is read in chunks, with a count of all lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hermes_exec.tools.files.textfile import decode
 
 
 class PageText(NamedTuple):
-    """One page as `N|line` rows. `total_lines` counts a last line without a line end too; `next_offset` is the first
-    line that is not shown.
+    """One page as `N|line` rows.
+
+    `total_lines` includes a last line without a line end; `next_offset` is the first line after the page.
     """
 
     content: str
@@ -25,8 +26,8 @@ class PageText(NamedTuple):
 
 
 class PageReader:
-    """Takes a file's bytes in order; keeps only the lines of the page, each bounded, and a fingerprint of
-    everything.
+    """Reads a file's bytes in order. It keeps only the lines of the page, each limited in length, and a hash of the
+    file.
     """
 
     def __init__(self, offset: int, limit: int, max_chars: int, max_line_chars: int) -> None:
@@ -41,7 +42,7 @@ class PageReader:
         self._keep_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         first = self._breaks == 0 and not self._open_line
         self._hash.update(chunk)
         if first and self._decoder is None and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -77,7 +78,7 @@ class PageReader:
             start, line = at + 1, line + 1
 
     def page(self) -> PageText:
-        """The page, when everything was fed."""
+        """Return the page, after all bytes were fed."""
         total = self._breaks + (1 if self._open_line else 0)
         lines = self._kept[: max(0, min(self._last, total) - self._first + 1)]
         file = decode(b"\n".join(lines).replace(b"\0", b"?"))

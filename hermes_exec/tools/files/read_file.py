@@ -35,7 +35,7 @@ _UNCHANGED = (
 
 
 async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
-    """Show `limit` lines from line `offset`. Everything is read through the slot, with the slot's rights."""
+    """Return `limit` lines from line `offset` on. The file is read through the slot, with the slot's rights."""
     display_path, offset, limit = arguments["path"], arguments["offset"], arguments["limit"]
     path = state.resolve(display_path)
     stat = await _stat(state, display_path, path)
@@ -81,7 +81,7 @@ async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
 
 
 def _settle(state: ToolState, display_path: str, page: Page, fingerprint: bytes, data: dict[str, object]) -> Outcome:
-    """Note what the model has seen now, and give no text that it has seen before."""
+    """Record the page as seen by the model, and replace text that the model has already seen."""
     state.views.record(page.path, fingerprint)
     if state.options.skip_unchanged_reads and not state.code_calls:
         repeats = state.views.count_repeats(page, fingerprint)
@@ -114,8 +114,9 @@ async def _stat(state: ToolState, display_path: str, path: str) -> FileStat:
 
 
 async def similar_files(state: ToolState, path: str) -> list[str]:
-    """Up to five paths beside a missing file whose names resemble its own; nothing when the directory cannot be
-    listed.
+    """Return up to five paths next to a missing file whose names resemble its own.
+
+    Empty if the directory cannot be listed.
     """
     directory, name = posixpath.split(path)
     try:
@@ -130,8 +131,10 @@ async def similar_files(state: ToolState, path: str) -> list[str]:
 
 
 def near_names(name: str, others: list[str]) -> list[str]:
-    """As `difflib.get_close_matches` with n=5 and cutoff=0.5. The likeliest are compared first, those that cannot be
-    among the five are not compared at all, and no more than `_MAX_COMPARED` pairs of characters are.
+    """Return the names that are most similar to `name`, like `difflib.get_close_matches` with n=5 and cutoff=0.5.
+
+    The likeliest names are compared first, names that cannot be among the five are skipped, and at most `_MAX_COMPARED`
+    pairs of characters are compared.
     """
     matcher = difflib.SequenceMatcher()
     matcher.set_seq2(name)
@@ -153,9 +156,7 @@ def near_names(name: str, others: list[str]) -> list[str]:
 
 
 async def _read_text(state: ToolState, path: str, size: int, reader: PageReader) -> Outcome | None:
-    """Feed the file to the reader, whole, so that its number of lines is exact. Returns the refusal of a binary
-    file.
-    """
+    """Feed the whole file to the reader, so its number of lines is exact. Return the refusal if the file is binary."""
     position = 0
     while True:
         chunk = await state.slot.files.read_bytes(path, offset=position, length=_CHUNK_BYTES, limit_bytes=_CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""The search_files tool: regular expressions in files, or files by name, with true totals."""
+"""The search_files tool: regular expressions in file contents, or files by name, with exact totals."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _FORMAT = (
 
 
 async def search_files(state: ToolState, arguments: dict[str, Any]) -> Outcome:
-    """Search with the slot's rights and in its view. The pattern is data: nothing in it can be an option of a
-    program.
+    """Search with the slot's rights and in its view of the files.
+
+    The pattern is passed as data, so it can never act as an option of a program.
     """
     if not arguments["pattern"]:
         raise ToolFailure("bad_value", "'pattern' is empty.")
@@ -100,7 +101,7 @@ async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode
 
 
 class _PathFormatter:
-    """Paths as the model wrote them: relative when it asked with a relative path."""
+    """Formats paths as the model wrote them: relative if it searched in a relative path."""
 
     def __init__(self, state: ToolState, requested_path: str) -> None:
         self._prefix = "" if requested_path.startswith(("/", "~")) else state.cwd.rstrip("/") + "/"
@@ -111,7 +112,7 @@ class _PathFormatter:
 
 
 def format_matches(result: SearchResult, format_path: Callable[[str], str]) -> dict[str, Any]:
-    """The matches as data: a few as objects, more as rows below the path of their file."""
+    """Return the matches as data: a few as objects, more as rows below the path of their file."""
     data: dict[str, Any] = {"total_count": result.total}
     matches = result.matches
     if len(matches) < _DENSE_FROM and not any(match.before or match.after for match in matches):

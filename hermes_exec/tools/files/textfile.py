@@ -1,4 +1,4 @@
-"""A file's bytes as text and back, without changing a byte that is not edited: encodings, byte order marks, line
+"""Conversion between a file's bytes and text that preserves every unedited byte: encodings, byte order marks, line
 ends.
 """
 
@@ -21,8 +21,9 @@ _VALID_NON_ASCII = re.compile("[^\x00-\x7f\udc80-\udcff]")
 
 @dataclass(frozen=True)
 class TextFile:
-    """Decoded bytes. `text` has the file's own line ends and no byte order mark; `encode` is the exact inverse of
-    `decode`.
+    """Decoded bytes of a file.
+
+    `text` keeps the file's own line ends and has no byte order mark; `encode` is the exact inverse of `decode`.
     """
 
     text: str
@@ -30,27 +31,29 @@ class TextFile:
     bom: bytes = b""
 
     def encode(self, text: str) -> bytes:
-        """Return `text` as bytes of this file's encoding. Raises UnicodeEncodeError for what the encoding cannot
-        hold.
+        """Return `text` as bytes in the encoding of this file.
+
+        Raises:
+            UnicodeEncodeError: If the encoding cannot represent a character.
         """
         return self.bom + text.encode(self.encoding, "surrogateescape" if self.encoding == "utf-8" else "strict")
 
     @cached_property
     def line_end(self) -> str:
-        """The line end that most lines have; LF when there is none."""
+        """The most frequent line end; LF if there is none."""
         crlf = self.text.count("\r\n")
         return "\r\n" if crlf * 2 > self.text.count("\n") else "\n"
 
     def readable_text(self) -> str:
-        """The text for a reader: bytes that are no UTF-8 show as the replacement character."""
+        """Return the text for a reader, with a replacement character for each byte that is not UTF-8."""
         return _INVALID.sub("\ufffd", self.text)
 
 
 def decode(data: bytes) -> TextFile | None:
-    """Return `data` as text, or None when it is binary (holds a NUL byte and has no UTF-16 mark).
+    """Return `data` as text, or None if it is binary (contains a NUL byte and has no UTF-16 mark).
 
-    UTF-8 where it is valid. Otherwise Latin-1 when no non-ASCII character of it is valid UTF-8, else UTF-8 with its
-    invalid bytes kept aside: both ways give back the same bytes.
+    Valid UTF-8 is decoded as such. Otherwise the text is Latin-1 if none of its non-ASCII characters is valid UTF-8,
+    else UTF-8 with surrogate escapes. Both encode to the same bytes again.
     """
     for bom, encoding in _BOMS:
         if data.startswith(bom):
@@ -67,7 +70,7 @@ def decode(data: bytes) -> TextFile | None:
 
 
 class LfView:
-    """A text with every CRLF shown as LF, and the way back from its offsets to those of the text."""
+    """A text with every CRLF shown as LF, and the mapping from its offsets to offsets in the original text."""
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
@@ -76,11 +79,11 @@ class LfView:
             self._crlf = [match.start() - index for index, match in enumerate(re.finditer("\r\n", text))]
 
     def offset(self, position: int) -> int:
-        """The offset in the original text of a position in the view (before the CR where it is a line end)."""
+        """Return the offset in the original text for a position in the view (before the CR at a line end)."""
         return position + bisect.bisect_left(self._crlf, position)
 
     def line_end_near(self, position: int, default: str) -> str:
-        """The line end of the line that holds `position`, of the one before it when it is the last, else `default`."""
+        """Return the line end of the line at `position`, of the previous line if it is the last, or else `default`."""
         at = self.text.find("\n", position)
         if at < 0:
             at = self.text.rfind("\n", 0, position)

@@ -1,4 +1,4 @@
-"""The write_file tool: a whole file at once, in the old one's line ends and byte order mark."""
+"""The write_file tool: writes a whole file, keeping the line ends and byte order mark of the old one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def write_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
 
 
 async def _read_old(slot: Slot, path: str) -> bytes | None:
-    """The beginning of the file as it is, None when there is none."""
+    """Read the beginning of the existing file, or return None if there is none."""
     try:
         return await slot.files.read_bytes(path, length=_HEAD_BYTES, limit_bytes=_HEAD_BYTES)
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""Edits of files: both patch formats, found by text that need not match to the letter."""
+"""Edits of files in both patch formats. The text to replace may differ slightly from the file."""

@@ -1,4 +1,4 @@
-"""Carries out a plan of file changes as a whole: when one step fails, the ones before it are taken back."""
+"""Execution of a plan of file changes as a whole: if one step fails, the earlier ones are undone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROLLBACK_S = 10.0
 
 @dataclass(frozen=True)
 class Write:
-    """Give a file its new content; `before` is None when the file is new."""
+    """Write a file's new content; `before` is None for a new file."""
 
     path: str
     display_path: str
@@ -39,7 +39,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Move:
-    """Give a file another path."""
+    """Move a file to another path."""
 
     path: str
     target: str
@@ -51,8 +51,10 @@ Step = Write | Delete | Move
 
 @dataclass(frozen=True)
 class FileChange:
-    """A file before and after the whole plan (None: not there). One that was moved here has the path and the content
-    that it had before in `moved_from` and `moved_content`; one that was moved away has `moved_away`.
+    """A file before and after the whole plan (None: it does not exist).
+
+    For a file that was moved here, `moved_from` and `moved_content` are its earlier path and content. `moved_away` is
+    True for the path that a file was moved from.
     """
 
     path: str
@@ -66,7 +68,7 @@ class FileChange:
 
 @dataclass(frozen=True)
 class PatchPlan:
-    """The steps in order, what they change in sum, and the strategies that placed the hunks of each file."""
+    """The steps in order, the resulting changes, and the strategies that matched the hunks of each file."""
 
     steps: tuple[Step, ...]
     changes: tuple[FileChange, ...]
@@ -74,12 +76,14 @@ class PatchPlan:
 
 
 Undo = Write | tuple[str, str] | str
-"""How to take a step back: write the old content, move from the first path to the second, or remove the path."""
+"""How to undo a step: write the old content, move from the first path to the second, or remove the path."""
 
 
 async def commit(slot: Slot, plan: PatchPlan) -> None:
-    """Do all steps. Raises ToolFailure when one is refused; then, and on cancellation, the files are as they were
-    before.
+    """Execute all steps. On failure or cancellation, the steps so far are undone.
+
+    Raises:
+        ToolFailure: If a step is refused. The message lists files that could not be restored.
     """
     undo: list[Undo] = []
     set_aside: list[str] = []
@@ -95,7 +99,7 @@ async def commit(slot: Slot, plan: PatchPlan) -> None:
             result_note = (
                 " Nothing was changed."
                 if not failed_paths
-                else f" These could not be taken back and are changed: {', '.join(failed_paths)}."
+                else f" These could not be restored and are changed: {', '.join(failed_paths)}."
             )
             raise ToolFailure(failure.kind, failure.message + result_note) from None
         except BaseException:
@@ -128,7 +132,7 @@ async def _apply_step(slot: Slot, step: Step, undo: list[Undo], set_aside: list[
 
 
 async def _make_directories(slot: Slot, path: str) -> list[str]:
-    """Make the missing directories above `path`; return them, outermost first."""
+    """Create the missing directories above `path` and return them, outermost first."""
     missing: list[str] = []
     directory = posixpath.dirname(path)
     while directory not in ("", "/") and not await slot.files.exists(directory):
@@ -141,14 +145,14 @@ async def _make_directories(slot: Slot, path: str) -> list[str]:
 
 
 async def _roll_back(slot: Slot, undo: list[Undo], directories: list[str]) -> list[str]:
-    """Take the steps back, the last first. Returns the paths for which that was refused."""
+    """Undo the steps, the last first. Return the paths that could not be restored."""
     failed_paths: list[str] = []
     for item in reversed(undo):
         path = item if isinstance(item, str) else item.path if isinstance(item, Write) else item[1]
         try:
             if isinstance(item, Write):
                 before = item.before or b""
-                if await slot.files.read_bytes(item.path) != before:  # the step that failed may have changed nothing
+                if await slot.files.read_bytes(item.path) != before:  # the failed step may have changed nothing
                     await slot.files.write_bytes(item.path, before)
             elif isinstance(item, tuple):
                 await slot.files.move(*item)

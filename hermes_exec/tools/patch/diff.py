@@ -1,4 +1,4 @@
-"""A unified diff of two versions of a file, bounded in size and time."""
+"""A unified diff of two versions of a file, limited in size and time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _CONTEXT = 3
 
 
 def file_diff(path: str, before: bytes | None, after: bytes | None, *, limit_chars: int = 20_000) -> str:
-    """Return the diff from `before` to `after` (None: there is no such file). What is binary, or above the limits,
-    is told in one line instead.
+    """Return the diff from `before` to `after` (None: the file does not exist).
+
+    Binary files and changes above the limits are summarized in one line.
     """
     path = path.lstrip("/")
     old, new = _text(before), _text(after)

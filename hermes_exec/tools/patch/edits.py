@@ -1,4 +1,4 @@
-"""Edits of a text file that leave every byte outside of them as it was."""
+"""Edits of a text file that preserve every byte outside of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MAX_SEARCHED_LINES = 20_000
 _MAX_COMPARED_LINES = 400
 _MAX_COMPARED_CHARS = 120
 MAX_EDIT_S = 20.0
-"""For so long one file's edits are looked for: what is worked on in a thread cannot be stopped."""
+"""The time limit for matching one file's edits: work in a thread cannot be cancelled."""
 
 _LITERAL = frozenset({"exact", "escape_normalized"})
 
 
 class Edit(NamedTuple):
-    """Replace [start, end) of the LF view of a text by `text`, which has LF line ends."""
+    """Replace [start, end) of the LF view of a text with `text`, which has LF line ends."""
 
     start: int
     end: int
@@ -34,11 +34,11 @@ class Edit(NamedTuple):
 def replace(
     file: TextFile, old: str, new: str, *, replace_all: bool = False, similar: bool = False
 ) -> tuple[bytes, str, int]:
-    """Return the file's bytes with `old` replaced by `new`, the strategy that found it, and how many places were
-    replaced.
+    """Return the file's bytes with `old` replaced by `new`, the strategy that matched, and the number of replacements.
 
-    Raises ToolFailure: `no_match` (with the nearest sections), `ambiguous` (with line numbers), `over_escaped`,
-    `no_change`, `encoding`, `bad_value`.
+    Raises:
+        ToolFailure: `no_match` (with the nearest sections), `ambiguous` (with line numbers), `over_escaped`,
+            `no_change`, `encoding` or `bad_value`.
     """
     old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
     if not old:
@@ -72,7 +72,7 @@ def replace(
 
 
 def refuse_after(until: float) -> None:
-    """Raises ToolFailure when that time has passed."""
+    """Raise ToolFailure if the time `until` has passed."""
     if time.monotonic() > until:
         raise ToolFailure(
             "too_large", f"The edit takes more than {MAX_EDIT_S:.0f} s; change the file with a program in the terminal."
@@ -80,16 +80,18 @@ def refuse_after(until: float) -> None:
 
 
 def _start_with_indent(text: str, start: int) -> int:
-    """`start`, or the start of its line when only white space is in between: then new lines can get the same
-    indentation.
+    """Return the start of the line of `start` if only white space is in between, else `start`.
+
+    With its indentation included, new lines can get the same indentation.
     """
     begin = text.rfind("\n", 0, start) + 1
     return start if text[begin:start].strip() else begin
 
 
 def minimal_edits(start: int, region: str, wanted: str) -> list[Edit]:
-    """The edits, whole lines where possible, that turn `region` at offset `start` into `wanted` and do not touch
-    lines that stay.
+    """Return the edits that turn `region` at offset `start` into `wanted` without touching unchanged lines.
+
+    Where possible the edits consist of whole lines.
     """
     before, after = _split(region), _split(wanted)
     head = 0
@@ -116,8 +118,9 @@ def _split(text: str) -> list[str]:
 
 
 def apply_edits(file: TextFile, view: LfView, edits: Iterable[Edit]) -> bytes:
-    """Return the file's bytes after `edits` of its LF view, which must not overlap. Inserted lines get the line end
-    of their surroundings.
+    """Return the file's bytes after `edits` of its LF view, which must not overlap.
+
+    New lines get the line end of the lines around them.
     """
     pieces: list[str] = []
     position = 0
@@ -141,8 +144,9 @@ def apply_edits(file: TextFile, view: LfView, edits: Iterable[Edit]) -> bytes:
 
 
 def suggest_sections(text: str, old: str, count: int = 3) -> str:
-    """Up to `count` sections of `text` that resemble `old`, with line numbers, as an addition to an error message;
-    empty when none does.
+    """Return up to `count` sections of `text` that resemble `old`, with line numbers, as a suffix for an error message.
+
+    Empty if no section is similar.
     """
     pattern = [line.strip() for line in old.strip("\n").split("\n")]
     anchor = next((line for line in pattern if line), "")

@@ -1,4 +1,4 @@
-"""Applies the hunks of one V4A update to one file's bytes."""
+"""Application of the hunks of one V4A update to one file's bytes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ _MAX_PLACES = 200_000
 def apply_hunks(
     file: TextFile, hunks: Sequence[Hunk], path: str, *, similar: bool = False
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the file's bytes after all `hunks`, and the strategy that placed each.
+    """Return the file's bytes after all `hunks`, and the strategy that matched each hunk.
 
-    Every hunk is looked for in the file as it was. Raises ToolFailure: `no_match`, `ambiguous`, `overlap`, `encoding`.
+    Every hunk is searched for in the original file.
+
+    Raises:
+        ToolFailure: `no_match`, `ambiguous`, `overlap` or `encoding`.
     """
     view = LfView(file.text)
     edits: list[Edit] = []
@@ -58,7 +61,7 @@ def _locate(text: str, hunk: Hunk, name: str, similar: bool) -> tuple[list[Edit]
 
 
 def _find_occurrences(text: str, hunk: Hunk, similar: bool) -> Occurrences | None:
-    """Exact lines first, then the strategies; only places that begin at a line start and end at a line end count."""
+    """Search for the hunk's lines exactly, then by the strategies. Only matches of whole lines count."""
     lines = TextLines(text)
     exact = tuple(lines.span(index, len(hunk.old)) for index in matching.find_lines(lines.lines, hunk.old))
     old = "\n".join(hunk.old)
@@ -85,7 +88,7 @@ def _choose(text: str, hunk: Hunk, occurrences: Occurrences, name: str) -> Match
     if len(after) == 1:
         return occurrences.matches[after.pop()]
     numbers = ", ".join(str(matching.line_number(text, match.start)) for match in occurrences.matches[:20])
-    hint = "its hint does not tell them apart" if hunk.hints else "it has no hint"
+    hint = "its hint does not distinguish them" if hunk.hints else "it has no hint"
     message = (
         f"{name}: its lines occur {len(occurrences.matches)} times, at lines {numbers}, and {hint}. Add context "
         "lines, or '@@ line above @@'."
@@ -94,7 +97,7 @@ def _choose(text: str, hunk: Hunk, occurrences: Occurrences, name: str) -> Match
 
 
 def _hint_positions(text: str, hints: Sequence[str]) -> list[int]:
-    """Starts of the lines that the last hint names, each hint being looked for after the one before it."""
+    """Return the starts of the lines that match the last hint. Each hint is searched for after the previous one."""
     if not hints:
         return []
     lines = TextLines(text)
@@ -126,7 +129,9 @@ def _hunk_edits(text: str, hunk: Hunk, occurrences: Occurrences, match: Match) -
 
 
 def _minimal_line_edits(text: str, match: Match, wanted: str) -> list[Edit]:
-    """`minimal_edits` over whole lines: the line end after the match takes part, so a changed last line keeps it."""
+    """Return `minimal_edits` for whole lines. The line end after the match is included, so a changed last line keeps
+    it.
+    """
     if match.end < len(text):
         return minimal_edits(match.start, text[match.start : match.end + 1], wanted + "\n")
     return minimal_edits(match.start, text[match.start : match.end], wanted)
@@ -148,7 +153,7 @@ def _insertion(text: str, hunk: Hunk, name: str) -> list[Edit]:
         kind = "ambiguous" if places else "no_match"
         raise ToolFailure(
             kind,
-            f"{name}: it only adds lines, and its hint {hunk.hints[-1]!r} {many}. Add a context line to say where.",
+            f"{name}: it only adds lines, and its hint {hunk.hints[-1]!r} {many}. Add a context line to show where.",
         )
     end = text.find("\n", places[0])
     return [_append(text, new_text)] if end < 0 else [Edit(end + 1, end + 1, new_text + "\n")]

@@ -1,6 +1,4 @@
-"""Finds a piece of text in a file although the model wrote it slightly differently: nine strategies, strictest
-first.
-"""
+"""Search for a piece of text that the model may have written slightly differently: nine strategies, strictest first."""
 
 from __future__ import annotations
 
@@ -28,15 +26,15 @@ _MAX_WORD_STEPS = 2_000_000_000
 
 
 class Match(NamedTuple):
-    """A place in the text, as offsets; `end` is after the last character."""
+    """A range of the text as offsets; `end` is exclusive."""
 
     start: int
     end: int
 
 
 class Occurrences(NamedTuple):
-    """What a search found: the strategy, every place (never overlapping, in order), and the searched text as that
-    strategy reads it.
+    """The result of a search: the strategy, all matches in order, and the searched text as the strategy
+    interprets it.
     """
 
     strategy: str
@@ -47,11 +45,11 @@ class Occurrences(NamedTuple):
 def find(
     text: str, old: str, *, similar: bool = False, most: int | None = None, overlapping: bool = False
 ) -> Occurrences | None:
-    """Return where `old` occurs in `text` by the first strategy that finds it, or None.
+    """Return the matches of `old` in `text` by the first strategy that finds any, or None.
 
-    Both have LF line ends. No more than `most` places are looked for, those that overlap too when asked for: the text
-    is not unique with them. `similar` adds the two strategies that compare by likeness. Text that is only white
-    space is looked for exactly.
+    Both texts have LF line ends. At most `most` matches are returned. `overlapping` includes overlapping matches, which
+    prove that the text is not unique. `similar` adds the two strategies that accept similar lines. Text that consists
+    of white space only is searched for exactly.
     """
     for name, strategy in _strategies(text, old, similar, overlapping=overlapping):
         sought = trim_boundary(old) if name == "trimmed_boundary" else old
@@ -65,14 +63,15 @@ Strategy = Callable[[str, str], Iterator[Match]]
 
 
 def _strategies(text: str, old: str, similar: bool, *, overlapping: bool) -> Iterator[tuple[str, Strategy]]:
-    """Yield the strategies in their order, with their names. All but the last two need every character but white space,
-    escapes and punctuation look-alikes to be equal. Those two accept lines that merely resemble what was asked for, and
-    so can replace the wrong ones.
+    """Yield the strategies in order, with their names.
+
+    All but the last two require that every character except white space, escapes and typographic look-alikes is equal.
+    The last two accept merely similar lines, and so can replace the wrong ones.
     """
     yield "exact", partial(_exact, overlapping=overlapping)
     if not old.strip():
         return
-    # Whatever is between white space has to be there as it is, except where escapes, look-alikes or likeness count.
+    # Most strategies need every word to occur in the text unchanged.
     words = set(old.split())
     words_are_there = len(words) * len(text) <= _MAX_WORD_STEPS and all(word in text for word in words)
     if words_are_there:
@@ -84,14 +83,15 @@ def _strategies(text: str, old: str, similar: bool, *, overlapping: bool) -> Ite
         yield "trimmed_boundary", _by_lines(str.strip, overlapping)
         yield "trimmed_boundary", _exact_in_line
     yield "unicode_normalized", _look_alikes
-    if similar:  # up to here all but white space, escapes and look-alikes is equal: these can find the wrong lines
+    if similar:
         yield "block_anchor", _block_anchor
         yield "context_aware", _context_aware
 
 
 def trim_boundary(text: str) -> str:
-    """`text` without blank lines at both ends and white space at its end; the first line keeps its indentation. One
-    line is trimmed at both ends.
+    """Return `text` without blank lines at both ends and white space at its end; the first line keeps its indentation.
+
+    A single line is trimmed at both ends.
     """
     core = text.rstrip()
     core = core[core.rfind("\n", 0, len(core) - len(core.lstrip())) + 1 :]
@@ -99,17 +99,17 @@ def trim_boundary(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    r"""Turn a written-out ``\\n``, ``\\t`` or ``\\r\\n`` into the character that it names."""
+    r"""Replace a written-out `\n`, `\t` or `\r\n` with the character that it names."""
     return text.replace("\\r\\n", "\n").replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\n")
 
 
 def to_ascii(text: str) -> str:
-    """Typographic quotes, dashes, spaces and the ellipsis as their ASCII look-alikes."""
+    """Replace typographic quotes, dashes, spaces and ellipses with their ASCII look-alikes."""
     return text.translate(_TO_ASCII)
 
 
 def line_number(text: str, offset: int) -> int:
-    """The number, from 1, of the line that holds `offset`."""
+    """Return the number, from 1, of the line at `offset`."""
     return text.count("\n", 0, offset) + 1
 
 
@@ -121,7 +121,7 @@ def _exact(text: str, old: str, *, overlapping: bool = False) -> Iterator[Match]
 
 
 class TextLines:
-    """The lines of a text and where each starts."""
+    """The lines of a text and their offsets."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.split("\n")
@@ -131,7 +131,9 @@ class TextLines:
         self.length = len(text)
 
     def span(self, first: int, count: int, *, with_end: bool = False) -> Match:
-        """The place of `count` lines from index `first`, with the last one's line end when asked for (and there)."""
+        """Return the range of `count` lines from index `first`, with the last line end if `with_end` is set and there
+        is one.
+        """
         end = self.starts[first + count]
         return Match(self.starts[first], min(end if with_end else end - 1, self.length))
 
@@ -142,9 +144,9 @@ def _pattern_lines(old: str) -> tuple[list[str], bool]:
 
 
 def find_lines(lines: Sequence[str], wanted: Sequence[str], *, overlapping: bool = False) -> Iterator[int]:
-    """Yield the index of every place where `wanted` stands in `lines`.
+    """Yield each index at which `wanted` occurs in `lines`.
 
-    Each distinct line becomes one character, so that the search is that of a string: linear whatever the lines are.
+    Each distinct line is mapped to one character, so a string search finds them in linear time.
     """
     numbers: dict[str, int] = {}
     sought, searched = (
@@ -174,7 +176,7 @@ def _by_lines(key: Callable[[str], str], overlapping: bool) -> Strategy:
 def _whitespace_normalized(text: str, old: str) -> Iterator[Match]:
     parts = _WHITE.split(old)
     if len(parts) > 1 and len(text) * len(old) <= _MAX_REGEX_STEPS:
-        # Possessive, and only from the start of a run: a long run of blanks costs no more than its length.
+        # Possessive, and only from the start of a run, so a long run of blanks costs linear time.
         yield from _regex(r"(?<![ \t])[ \t]++".join(re.escape(part) for part in parts), text)
 
 

@@ -1,4 +1,4 @@
-"""The patch tool: replace a piece of text in one file, or apply a V4A patch to several."""
+"""The patch tool: replaces a piece of text in one file, or applies a V4A patch to several files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STALE = "The file was changed by someone else since you last read it."
 
 
 async def patch(state: ToolState, arguments: dict[str, Any]) -> Outcome:
-    """Carry out one call. All reading, matching and validating comes before the first write."""
+    """Execute one call. Everything is read, matched and validated before the first write."""
     if arguments["mode"] == "patch":
         text = arguments.get("patch")
         if not text:
@@ -39,7 +39,7 @@ async def patch(state: ToolState, arguments: dict[str, Any]) -> Outcome:
 
 
 async def _count_failures(state: ToolState, subject: str, work: Awaitable[Outcome]) -> Outcome:
-    """Count failures about the same thing, so that a model that retries in a circle is told to stop."""
+    """Count failures per subject, so that a model that retries in a circle is asked to stop."""
     try:
         outcome = await work
     except ToolFailure as failure:
@@ -134,7 +134,7 @@ async def _report(state: ToolState, plan: PatchPlan, stale: list[str]) -> dict[s
 
 
 def _diff_and_notes(plan: PatchPlan) -> tuple[str, dict[str, object]]:
-    """The diff of all changes, and the notes on the syntax of what they wrote."""
+    """Return the diff of all changes, and the syntax notes on the written files."""
     notes: dict[str, object] = {}
     for change in plan.changes:
         if change.after is None or change.after == change.moved_content:

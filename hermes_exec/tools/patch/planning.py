@@ -1,4 +1,4 @@
-"""From V4A operations to one plan: everything is read and validated here, nothing is written."""
+"""Planning of V4A operations: everything is read and validated here, nothing is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ _MAX_PATCH_BYTES = 64 << 20
 
 
 async def read_existing(state: ToolState, path: str, display_path: str) -> bytes:
-    """The content of a file that must be there. Raises ToolFailure, with similar paths when it is not."""
+    """Return the content of a file that must exist.
+
+    Raises:
+        ToolFailure: If the file does not exist (with similar paths), is too large, or cannot be read.
+    """
     try:
         with translate_os_errors(display_path):
             return await state.slot.files.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
@@ -41,7 +45,11 @@ async def read_existing(state: ToolState, path: str, display_path: str) -> bytes
 
 
 def as_text(data: bytes, display_path: str) -> TextFile:
-    """The content as text. Raises ToolFailure for a binary file."""
+    """Return the content as text.
+
+    Raises:
+        ToolFailure: If the file is binary or has too many lines.
+    """
     file = decode(data)
     if file is None:
         raise ToolFailure("is_binary", f"{display_path} is a binary file; edit it with a program in the terminal.")
@@ -55,7 +63,7 @@ def _too_large(reason: str) -> ToolFailure:
 
 
 async def _exists(slot: Slot, path: str) -> bool:
-    """True for anything of that name, a broken link included."""
+    """Return whether anything has that name, including a broken link."""
     try:
         await slot.files.stat(path, follow=False)
     except FileNotFoundError:
@@ -69,7 +77,7 @@ class _FileState(NamedTuple):
 
 
 class _Draft:
-    """The files as they will be, on top of the files as they are."""
+    """The files as the operations so far leave them, on top of the files in the slot."""
 
     def __init__(self, state: ToolState) -> None:
         self.state = state
@@ -126,8 +134,10 @@ class _Draft:
 
 
 async def make_plan(state: ToolState, operations: Iterable[Operation]) -> PatchPlan:
-    """Return the steps and the resulting changes. Raises ToolFailure when one operation cannot be done; then nothing
-    is done.
+    """Return the plan for the operations. Nothing is written.
+
+    Raises:
+        ToolFailure: If an operation is not possible.
     """
     draft = _Draft(state)
     for operation in operations:

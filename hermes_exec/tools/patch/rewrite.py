@@ -1,4 +1,4 @@
-"""What a loosely matched piece of a file becomes: unchanged lines keep their own bytes, new ones get the file's
+"""Replacement text for loosely matched pieces of a file: unchanged lines keep their bytes, new lines the
 indentation.
 """
 
@@ -14,10 +14,10 @@ _MAX_CHAR_PAIRS = 250_000
 
 
 def replacement(region: str, old: str, new: str, strategy: str) -> str:
-    """Return the text that takes the place of `region`, which `strategy` found for `old` (as `Occurrences.old` has it),
-    when the model wants `new`.
+    """Return the replacement for `region`, which `strategy` matched for `old` (`Occurrences.old`), if the model wants
+    `new`.
 
-    All have LF line ends.
+    All texts have LF line ends.
     """
     if strategy == "exact":
         return new

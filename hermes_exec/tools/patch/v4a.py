@@ -19,10 +19,9 @@ _EXAMPLE = (
 
 @dataclass(frozen=True)
 class Hunk:
-    """One change inside a file: where to look (`hints`, outermost first), the lines that must be there, and what they
-    become.
+    """One change in a file: where to search (`hints`, outermost first), the expected lines, and their replacement.
 
-    `loose_end` counts blank lines at the end of both sides that may also be mere layout of the patch.
+    `loose_end` counts blank lines at the end of both sides that may be mere layout of the patch.
     """
 
     hints: tuple[str, ...]
@@ -35,7 +34,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class UpdateFile:
-    """Change an existing file, and move it afterwards when `move_to` is given."""
+    """Change an existing file, then move it if `move_to` is set."""
 
     path: str
     hunks: tuple[Hunk, ...]
@@ -44,7 +43,7 @@ class UpdateFile:
 
 @dataclass(frozen=True)
 class AddFile:
-    """Make a file that is not there yet."""
+    """Create a file that does not exist yet."""
 
     path: str
     content: str
@@ -59,7 +58,7 @@ class DeleteFile:
 
 @dataclass(frozen=True)
 class MoveFile:
-    """Give a file another path, where nothing is yet."""
+    """Move a file to a path that does not exist yet."""
 
     path: str
     target: str
@@ -71,8 +70,10 @@ Operation = UpdateFile | AddFile | DeleteFile | MoveFile
 def parse(text: str) -> tuple[Operation, ...]:
     """Return the operations of a patch, in order.
 
-    The first line may be missing, the last may not: a patch without it was probably cut off. Raises ToolFailure of kind
-    `bad_patch` with the line number.
+    The first line may be missing. The last may not, because a patch without it was probably cut off.
+
+    Raises:
+        ToolFailure: `bad_patch`, with the line number.
     """
     lines = text.replace("\r\n", "\n").split("\n")
     first = next((index for index, line in enumerate(lines) if line.strip()), len(lines))

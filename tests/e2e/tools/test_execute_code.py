@@ -128,7 +128,7 @@ async def test_what_goes_wrong_is_told(call: Caller) -> None:
     failed = await call.fails(
         "execute_code", code="import hermes_tools\nhermes_tools._call('execute_code', {'code': '1'})"
     )
-    assert "cannot call the tool 'execute_code'; there are: patch, read_file" in str(failed.data["error"])
+    assert "cannot call the tool 'execute_code'; available: patch, read_file" in str(failed.data["error"])
     assert (await call.fails("execute_code", code=" \n")).error_kind == "bad_value"
     assert (await call.fails("execute_code", code="def")).data["status"] == "error"
 

@@ -1,7 +1,7 @@
 """The tools of a toolbox as functions, for the program that execute_code runs in the slot.
 
-The toolbox makes each call and gives its result, a dict, as it would give it to the model. This text stands in the slot
-as hermes_tools.py, with a function for each tool after it; it keeps to what Python 3.6 has.
+The toolbox executes each call and returns its result, a dict, as it would return it to the model. The slot has this
+text as hermes_tools.py, followed by a function for each tool; it is compatible with Python 3.6.
 """
 
 import json
@@ -15,7 +15,7 @@ LONGEST_CALL = 4 << 20
 
 
 class ToolError(Exception):
-    """The call could not be made, or was ended before its result came."""
+    """The call could not be made, or was ended before its result arrived."""
 
 
 def _call(tool: str, arguments: Dict[str, Any]) -> Any:
@@ -33,7 +33,7 @@ def _call(tool: str, arguments: Dict[str, Any]) -> Any:
         except OSError as error:
             raise ToolError(f"{tool}: the toolbox cannot be reached: {error}") from error
     if not answer.endswith(b"\n"):
-        raise ToolError(f"{tool}: the call was ended before its result came")
+        raise ToolError(f"{tool}: the call was ended before its result arrived")
     parsed = json.loads(answer.decode("utf-8"))
     if "refused" in parsed:
         raise ToolError(f"{tool}: {parsed['refused']}")
@@ -41,17 +41,19 @@ def _call(tool: str, arguments: Dict[str, Any]) -> Any:
 
 
 def json_parse(text: str) -> Any:
-    """What JSON text means; control characters inside of strings are taken as they are."""
+    """Parse JSON text; control characters inside strings are accepted."""
     return json.loads(text, strict=False)
 
 
 def shell_quote(text: str) -> str:
-    """The text as one word of a shell command."""
+    """Quote text as one word of a shell command."""
     return shlex.quote(text)
 
 
 def retry(function: Callable[[], Any], max_attempts: int = 3, delay: float = 2) -> Any:
-    """What function() returns; where it raises, up to max_attempts calls, after delay, 2 * delay, ... seconds."""
+    """Return the result of function(). If it raises, retry up to max_attempts times, after delay, 2 * delay, ...
+    seconds.
+    """
     for attempt in range(max_attempts):
         try:
             return function()

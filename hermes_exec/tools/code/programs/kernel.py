@@ -1,8 +1,8 @@
-"""A Python that keeps its variables from one piece of code to the next, run in the slot for execute_code.
+"""A Python process that keeps its variables between pieces of code; execute_code runs it in the slot.
 
-It connects to the toolbox's socket and takes a line of JSON for each piece of code: {"code": ..., "mark": ...}. What
-the code prints goes to standard output and error, where `mark` says that a piece has ended; the answer is a line of
-JSON {"ok": bool, "images": [paths]}. It keeps to what Python 3.6 has.
+It connects to the toolbox's socket and receives a line of JSON for each piece of code: {"code": ..., "mark": ...}. The
+output of the code goes to standard output and error, followed by `mark`. The answer is a line of JSON: {"ok": bool,
+"images": [paths]}. The program is compatible with Python 3.6.
 """
 
 import ast
@@ -26,7 +26,7 @@ class Kernel:
         self.images = self.pieces = 0
 
     def run(self, code: str) -> bool:
-        """Run a piece of code and print the value of its last expression. False when it raised."""
+        """Run a piece of code and print the value of its last expression. Return False if it raised."""
         self.pieces += 1
         name = f"<code {self.pieces}>"
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
@@ -41,7 +41,7 @@ class Kernel:
                 if value is not None:
                     print(repr(value))
         except SystemExit as end:
-            if end.code not in (None, 0):  # as Python itself tells it
+            if end.code not in (None, 0):  # the same text as Python's own
                 print(f"exit code {end.code}" if isinstance(end.code, int) else end.code, file=sys.stderr)
             return end.code in (None, 0)
         except BaseException:
@@ -51,7 +51,7 @@ class Kernel:
         return True
 
     def save_figures(self) -> List[str]:
-        """Write the figures of matplotlib as images, close them, and give the paths."""
+        """Save the figures of matplotlib as images, close them, and return the paths."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         saved = []  # type: List[str]
         if pyplot is None:
@@ -83,7 +83,7 @@ def main() -> None:
                 traceback.print_exc()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            if os.getpid() != own_pid:  # a child that the code forked has come to the end of it
+            if os.getpid() != own_pid:  # a child process that the code forked, at the end of the code
                 os._exit(0 if ok else 1)
             for number in (1, 2):
                 os.write(number, request["mark"].encode("ascii"))
