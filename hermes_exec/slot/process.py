@@ -350,7 +350,7 @@ class ProcessOutput(Receiver):
         It ends when `sink` returns False, or on an event that only `receive` reports. Exceptions of `sink` are raised
         here.
         """
-        # Not the obvious code: see docs/why-not-obvious.md ("Delivery without waking a task").
+        # Not the obvious code: see docs/why-not-obvious.md ("Data without waking a task").
         if self._conversation is not None and not (self._rest or self._ended or self._closed):
             with self._scope.cancel_scope():
                 await self._conversation.deliver(sink)
