@@ -13,7 +13,7 @@ Context = Callable[[Sequence[Message]], Sequence[Message]]
 changes a message. An episode in which it left something out has no exact sequence of tokens (`Episode.compacted`).
 """
 
-_SHOWN_HEAD, _SHOWN_TAIL = 100, 50
+_KEPT_HEAD, _KEPT_TAIL = 100, 50
 IMAGE_CHARS = 4000
 """What an image counts as: models take about a thousand tokens for a screenshot."""
 
@@ -55,20 +55,20 @@ class ShortenOldResults:
             list(history[begin : max(begin, end)]),
             list(history[max(begin, end) :]),
         )
-        over = _shorten(middle, over)
+        over = _shorten_results(middle, over)
         while middle and over > 0:
             turn = _past_results(middle, 1)
             over -= sum(map(characters, middle[:turn]))
             del middle[:turn]
-        _shorten(tail, _shorten(head, over))
+        _shorten_results(tail, _shorten_results(head, over))
         return [*head, *middle, *tail]
 
 
-def _shorten(messages: list[Message], over: int) -> int:
+def _shorten_results(messages: list[Message], over: int) -> int:
     """Shorten the oldest results until that many characters are saved. How many are still too many."""
     for index, message in enumerate(messages):
         if over > 0 and message.get("role") == "tool":
-            messages[index] = _shortened(message)
+            messages[index] = _shorten_result(message)
             over -= characters(message) - characters(messages[index])
     return over
 
@@ -87,9 +87,9 @@ def _past_results(messages: Sequence[Message], index: int) -> int:
     return index
 
 
-def _shortened(message: Message) -> Message:
+def _shorten_result(message: Message) -> Message:
     content = message_text(message)
-    left_out = len(content) - _SHOWN_HEAD - _SHOWN_TAIL
+    left_out = len(content) - _KEPT_HEAD - _KEPT_TAIL
     if left_out <= 0:
         return {**message, "content": content}
-    return {**message, "content": f"{content[:_SHOWN_HEAD]} … {left_out} characters … {content[-_SHOWN_TAIL:]}"}
+    return {**message, "content": f"{content[:_KEPT_HEAD]} … {left_out} characters … {content[-_KEPT_TAIL:]}"}

@@ -178,7 +178,7 @@ def _any_of(names: Iterable[str]) -> str:
 
 
 def _is_below(path: str, placed: Sequence[str]) -> bool:
-    return any(path == one or path.startswith(f"{one}/") for one in placed)
+    return any(path == directory or path.startswith(f"{directory}/") for directory in placed)
 
 
 def _parent(path: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from hermes_agent.messages import CallState, Message, TokenUsage, TurnTokens, message_text
-from hermes_agent.trajectories.rereading import export_problem
-from hermes_agent.trajectories.sharegpt import Turn, sharegpt
+from hermes_agent.trajectories.sharegpt import ShareGPTTurn, sharegpt
+from hermes_agent.trajectories.sharegpt_reader import export_problem
 from hermes_exec.errors import ErrorCause
 
 Finish = Literal[
@@ -97,12 +97,12 @@ def ending_error(finish: str, errors: Iterable[EpisodeError]) -> EpisodeError | 
 
     Of several failures of a sandbox this is the first: the calls that it called off only follow from it.
     """
-    known = tuple(errors)
-    infra = next((error for error in known if error.where == "infra"), None)
+    every_error = tuple(errors)
+    infra = next((error for error in every_error if error.where == "infra"), None)
     if infra is not None or finish in _WITHOUT_ERROR:
         return infra
     # After earlier ones, which are problems of an answer, the model went on.
-    return next((error for error in reversed(known) if error.where == "model"), None)
+    return next((error for error in reversed(every_error) if error.where == "model"), None)
 
 
 class CallCounts(NamedTuple):
@@ -164,7 +164,7 @@ class Episode:
             executed_error=sum(not call.ok for call in executed),
         )
 
-    def to_sharegpt(self) -> list[Turn]:
+    def to_sharegpt(self) -> list[ShareGPTTurn]:
         """Return the conversation as ShareGPT turns `{"from", "value"}`: a rendering of `messages`."""
         return sharegpt(self.messages, self.tools)
 

@@ -16,20 +16,20 @@ from hermes_agent.episode import TRAINABLE, CallRecord, Episode, EpisodeError, F
 from hermes_agent.hooks import HookError, Turn
 from hermes_agent.messages import (
     FENCED_CALL,
-    Answer,
+    CallAnswer,
     Completion,
     Message,
     TokenUsage,
     ToolCall,
     TurnTokens,
     assistant_message,
-    called,
+    calls_of,
     content_of,
     image_parts,
     message_text,
     tool_message,
 )
-from hermes_agent.parsers.base import made_id
+from hermes_agent.parsers.base import derive_id
 from hermes_agent.parsers.json_text import dump
 from hermes_exec.errors import ErrorCause, ExecError
 
@@ -52,7 +52,7 @@ class History:
         self.tool_seconds = 0.0
         self._tools = tuple(dict(tool) for tool in tools)
         self._on_host = {str(tool["function"]["name"]) for tool in tools if tool.get("runs_on") == "host"}
-        self._ids = {call.id for message in begin for call in called(message)}
+        self._ids = {call.id for message in begin for call in calls_of(message)}
         self._reasoning: list[str | None] = []
         self._tokens: list[TurnTokens] = []
         self._errors: list[EpisodeError] = []
@@ -70,8 +70,8 @@ class History:
         details = details if isinstance(details, list) else []
         referred = {detail.get("id") for detail in details if isinstance(detail, dict)}
         self.pending = [
-            call if call.id and (as_sampled or call.id in referred) else call._replace(id=made)
-            for call, made in zip(completion.tool_calls, self.result_ids, strict=True)
+            call if call.id and (as_sampled or call.id in referred) else call._replace(id=result_id)
+            for call, result_id in zip(completion.tool_calls, self.result_ids, strict=True)
         ]
         self._add(completion, self.pending)
 
@@ -79,7 +79,7 @@ class History:
         """Record the closing answer, which is not a turn."""
         self._add(completion, ())
 
-    def add_answer(self, call: ToolCall, answer: Answer) -> None:
+    def add_answer(self, call: ToolCall, answer: CallAnswer) -> None:
         """Add the result of a pending call; to be called in the order of the calls."""
         self.messages.append(tool_message(call, answer.content, answer.images if answer.shows_images else ()))
         self.calls.append(
@@ -118,9 +118,9 @@ class History:
         if last.get("role") == "assistant":
             self.messages.append({"role": "user", "content": "\n\n".join(texts)})
             return
-        told = message_text(last)
+        content = message_text(last)
         try:
-            result = json.loads(told)
+            result = json.loads(content)
         except (ValueError, RecursionError):
             result = None
         if isinstance(result, dict):
@@ -128,7 +128,7 @@ class History:
             notices = [*(before if isinstance(before, list) else ()), *texts]
             text = dump({**result, "notices": notices})
         else:
-            text = "\n\n".join([told, *texts])
+            text = "\n\n".join([content, *texts])
         self.messages[-1] = {**last, "content": content_of(text, image_parts(last))}
 
     def turn(self, completion: Completion) -> Turn:
@@ -190,8 +190,8 @@ class History:
         if completion.tokens is not None:
             self._tokens.append(completion.tokens)
 
-    def _unique_id(self, wanted: str, index: int) -> str:
+    def _unique_id(self, call_id: str, index: int) -> str:
         """The id that was wanted if no call of the episode has it, else a new one."""
-        name = wanted if wanted and wanted not in self._ids else made_id(wanted, self.turns, index)
+        name = call_id if call_id and call_id not in self._ids else derive_id(call_id, self.turns, index)
         self._ids.add(name)
         return name

@@ -52,8 +52,8 @@ class HookError(Exception):
     """Raised when a hook raised (`__cause__` is what it raised), or gave what is of no use."""
 
 
-async def ask(
-    name: str, hook: Callable[..., Awaitable[T | None] | T | None] | None, *given: object, kind: type[T]
+async def call_hook(
+    name: str, hook: Callable[..., Awaitable[T | None] | T | None] | None, *arguments: object, kind: type[T]
 ) -> T | None:
     """What a hook says to this, which is of this kind or None; None where there is no hook. Raises HookError when it
     raises, or says something else.
@@ -62,11 +62,11 @@ async def ask(
         return None
     try:
         with raise_stray_cancellation("it"):
-            said = hook(*given)
-            if inspect.isawaitable(said):
-                said = await said
+            result = hook(*arguments)
+            if inspect.isawaitable(result):
+                result = await result
     except Exception as error:
         raise HookError(f"the hook {name} raised {type(error).__name__}: {error}") from error
-    if said is None or isinstance(said, kind):
-        return said
-    raise HookError(f"the hook {name} gave {type(said).__name__}, not {kind.__name__} or None")
+    if result is None or isinstance(result, kind):
+        return result
+    raise HookError(f"the hook {name} gave {type(result).__name__}, not {kind.__name__} or None")

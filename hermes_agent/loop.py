@@ -15,19 +15,19 @@ from hermes_agent.deadline import episode_deadline
 from hermes_agent.episode import Episode, Finish
 from hermes_agent.errors import ContentFiltered, ContextExceeded, ModelError
 from hermes_agent.history import History
-from hermes_agent.hooks import HookError, Hooks, ask
-from hermes_agent.messages import Completion, Message, checked_completion
+from hermes_agent.hooks import HookError, Hooks, call_hook
+from hermes_agent.messages import Completion, Message, validate_completion
 from hermes_agent.models.base import Model, ModelSession, SessionModel, open_session
 from hermes_agent.turn import BlockingTools, ParallelCalls, Tools, ToolTurns
 from hermes_exec.errors import ConfigError, ErrorCause
 
 _LOG = logging.getLogger(__name__)
-LAST_WORDS = "You cannot call any more tools. Give your final answer now, from what you know."
+FINAL_ANSWER_NOTICE = "You cannot call any more tools. Give your final answer now, from what you know."
 """What the model is told when its turns or its tool calls are used up, before its closing answer."""
 
 _CLOSE_S = 5.0
-_OWN = frozenset({"messages", "tools"})
-_TOOLBOX = ("call", "fit_turn", "notices", "forget_reads")
+_RESERVED = frozenset({"messages", "tools"})
+_TOOLBOX_METHODS = ("call", "fit_turn", "notices", "forget_reads")
 ToolsT_co = TypeVar("ToolsT_co", bound="Tools | BlockingTools", covariant=True)
 
 
@@ -84,8 +84,8 @@ class AgentLoop(Generic[ToolsT_co]):
         for name, part in (("context", context), *vars(hooks or Hooks()).items()):
             if part is not None and not callable(part):
                 raise ConfigError(f"{name} is a function, not {part!r}")
-        if taken := _OWN.intersection(sampling or ()):
-            raise ConfigError(f"sampling has {', '.join(sorted(taken))}, which the loop itself gives")
+        if reserved := _RESERVED.intersection(sampling or ()):
+            raise ConfigError(f"sampling has {', '.join(sorted(reserved))}, which the loop itself gives")
         _check_least(1, max_turns=max_turns, max_tokens=max_tokens)
         _check_least(0, max_tool_calls=max_tool_calls, temperature=temperature)
         _check_above_zero(
@@ -122,8 +122,8 @@ class AgentLoop(Generic[ToolsT_co]):
         """
         begin: list[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         if isinstance(self.toolbox, BlockingTools):
-            return self.toolbox.run_async(partial(self._episode, begin))
-        return self._episode(begin)
+            return self.toolbox.run_async(partial(self._run_episode, begin))
+        return self._run_episode(begin)
 
     def cancel(self) -> None:
         """End the episode under way with `finish="cancelled"`; to be called from the event loop that it runs in.
@@ -132,7 +132,7 @@ class AgentLoop(Generic[ToolsT_co]):
         if self._scope is not None:
             self._scope.cancel()
 
-    async def _episode(self, begin: Sequence[Message]) -> Episode:
+    async def _run_episode(self, begin: Sequence[Message]) -> Episode:
         if self._scope is not None:
             raise RuntimeError("this AgentLoop already runs an episode; make one loop for each")
         schemas = self._tools.schemas
@@ -141,27 +141,27 @@ class AgentLoop(Generic[ToolsT_co]):
         try:
             with anyio.CancelScope() as self._scope:
                 with anyio.move_on_after(self._deadline_s) as within, episode_deadline(within):
-                    end = await self._with_session(history, schemas)
+                    end = await self._run_session(history, schemas)
                 if within.cancelled_caught:
                     end = _End("deadline", ErrorCause.BUDGET)
         finally:
             self._scope = None
         return history.episode(end.finish, end.cause)
 
-    async def _with_session(self, history: History, schemas: Sequence[Mapping[str, Any]]) -> _End:
+    async def _run_session(self, history: History, schemas: Sequence[Mapping[str, Any]]) -> _End:
         # A tool of the host says so in its schema; interfaces of models do not know the word.
         tools = [{name: tool[name] for name in tool if name != "runs_on"} for tool in schemas]
         try:
             session = open_session(self.model, tools)
         except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only
-            return _failed(history, error)
+            return _end_with_error(history, error)
         try:
-            return await self._turns(session, history)
+            return await self._run_turns(session, history)
         finally:
             with anyio.move_on_after(_CLOSE_S, shield=True):
-                await _close(session)
+                await _close_session(session)
 
-    async def _turns(self, session: ModelSession, history: History) -> _End:
+    async def _run_turns(self, session: ModelSession, history: History) -> _End:
         while history.turns < self.max_turns:
             if self._out_of_budget(history):
                 return _OUT_OF_BUDGET
@@ -169,48 +169,48 @@ class AgentLoop(Generic[ToolsT_co]):
             if isinstance(completion, _End):
                 return completion
             history.add_completion(completion)
-            failure = await self._tool_turns.work(history) if completion.tool_calls else None
-            failure = failure or await self._told(history, completion)
+            failure = await self._tool_turns.run_turn(history) if completion.tool_calls else None
+            failure = failure or await self._notify_turn(history, completion)
             if failure is not None:
                 return _End("infra", failure)
             notices = history.notices_for(completion)
             if not completion.tool_calls and (not notices or completion.finish_reason != "stop"):
-                return _ended_by(completion)
+                return _end_with_answer(completion)
             if notices:
                 history.add_notices(notices)
             if history.refused:
                 break
         if self._final_answer:
-            await self._close(session, history)
+            await self._ask_for_closing_answer(session, history)
         return _End("max_turns", ErrorCause.BUDGET)
 
     async def _complete(
         self, session: ModelSession, history: History, sampling: Mapping[str, Any]
     ) -> Completion | _End:
         try:
-            return checked_completion(await session.complete(await self._seen(history), **sampling))
+            return validate_completion(await session.complete(await self._select_messages(history), **sampling))
         except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only
-            return _failed(history, error)
+            return _end_with_error(history, error)
 
-    async def _seen(self, history: History) -> Sequence[Message]:
+    async def _select_messages(self, history: History) -> Sequence[Message]:
         """What the model is shown."""
-        shown = await ask("context", self._context, history.messages, kind=Sequence)  # type: ignore[type-abstract]
-        if shown is None or shown == history.messages:
+        selection = await call_hook("context", self._context, history.messages, kind=Sequence)  # type: ignore[type-abstract]
+        if selection is None or selection == history.messages:
             return history.messages
         history.compacted = True
         self._tools.forget_reads()
-        return shown
+        return selection
 
-    async def _told(self, history: History, completion: Completion) -> ErrorCause | None:
+    async def _notify_turn(self, history: History, completion: Completion) -> ErrorCause | None:
         try:
-            await ask("on_turn", self._hooks.on_turn, history.turn(completion), kind=object)
+            await call_hook("on_turn", self._hooks.on_turn, history.turn(completion), kind=object)
         except HookError as error:
             return history.add_failure(error)
         return None
 
-    async def _close(self, session: ModelSession, history: History) -> None:
+    async def _ask_for_closing_answer(self, session: ModelSession, history: History) -> None:
         """Ask for the closing answer. The episode ends as `max_turns` whether the answer comes or not."""
-        history.add_notices([LAST_WORDS])
+        history.add_notices([FINAL_ANSWER_NOTICE])
         completion = await self._complete(session, history, {**self._sampling, "tool_choice": "none"})
         if isinstance(completion, _End):
             return
@@ -230,25 +230,25 @@ class AgentLoop(Generic[ToolsT_co]):
         return any(bound is not None and used >= bound for used, bound in spent)
 
 
-async def _close(session: ModelSession) -> None:
+async def _close_session(session: ModelSession) -> None:
     try:
         await session.aclose()
     except Exception:  # noqa: BLE001 - the episode has ended, and is what counts
         _LOG.exception("the session of a model could not be closed")
 
 
-def _ended_by(completion: Completion) -> _End:
+def _end_with_answer(completion: Completion) -> _End:
     """How an episode ends with a completion that asks for no tool."""
     if completion.finish_reason == "content_filter":
         return _End("content_filter", ErrorCause.PROVIDER)
     if completion.finish_reason == "length":
         return _End("max_tokens", ErrorCause.BUDGET)
     # A model that began with what others write has said something, although nothing of it is kept.
-    said = bool((completion.content or "").strip()) or completion.cut_at_invention
-    return _End("answered" if said else "empty", ErrorCause.POLICY)
+    has_text = bool((completion.content or "").strip()) or completion.cut_at_invention
+    return _End("answered" if has_text else "empty", ErrorCause.POLICY)
 
 
-def _failed(history: History, error: Exception) -> _End:
+def _end_with_error(history: History, error: Exception) -> _End:
     """How an episode ends when no completion could be had."""
     if isinstance(error, HookError):
         return _End("infra", history.add_failure(error))
@@ -264,7 +264,7 @@ def _failed(history: History, error: Exception) -> _End:
 def _check_parts(model: object, tools: object) -> None:
     if not isinstance(model, (Model, SessionModel)):
         raise ConfigError(f"model must have a method 'complete' (or 'session'), and {type(model).__name__} has neither")
-    missing = [name for name in _TOOLBOX if not callable(getattr(tools, name, None))]
+    missing = [name for name in _TOOLBOX_METHODS if not callable(getattr(tools, name, None))]
     if missing:
         raise ConfigError(f"toolbox must have a method {missing[0]!r}, and {type(tools).__name__} has none")
 

@@ -116,10 +116,10 @@ class Completion:
         return any(problem.kind == INVENTED_ANSWER for problem in self.problems)
 
 
-def checked_completion(given: object) -> Completion:
+def validate_completion(completion: object) -> Completion:
     """What the `complete` of a model gave. Raises TypeError when it is no Completion, or one with a wrong field."""
-    if not isinstance(given, Completion):
-        raise TypeError(f"complete of the model gave {type(given).__name__}, not a Completion")
+    if not isinstance(completion, Completion):
+        raise TypeError(f"complete of the model gave {type(completion).__name__}, not a Completion")
     for name, kinds in (
         ("content", (str, NoneType)),
         ("tool_calls", (tuple, list)),
@@ -128,20 +128,20 @@ def checked_completion(given: object) -> Completion:
         ("problems", (tuple, list)),
         ("provider_fields", (Mapping,)),
     ):
-        if not isinstance(value := getattr(given, name), kinds):
+        if not isinstance(value := getattr(completion, name), kinds):
             raise TypeError(f"the {name} of the model's Completion is of type {type(value).__name__}")
-    calls: Sequence[object] = given.tool_calls
+    calls: Sequence[object] = completion.tool_calls
     for call in calls:
         if not isinstance(call, ToolCall) or not all(isinstance(part, str) for part in call[:3]):
             raise TypeError(f"a call of the model's Completion is no ToolCall of texts, but {call!r:.100}")
-    for problem in given.problems:
+    for problem in completion.problems:
         if not isinstance(problem, AnswerProblem):
             raise TypeError(f"a problem of the model's Completion is no AnswerProblem, but {problem!r:.100}")
-    usage = given.usage
+    usage = completion.usage
     counts: tuple[object, ...] = (usage.prompt_tokens, usage.completion_tokens, usage.cost)
     if not all(isinstance(count, int | float) and math.isfinite(count) for count in counts):
         raise TypeError(f"the usage of the model's Completion is not of finite numbers: {usage!r:.100}")
-    return given
+    return completion
 
 
 def assistant_message(completion: Completion) -> Message:
@@ -162,8 +162,8 @@ def _call_part(call: ToolCall) -> Message:
 
 def tool_message(call: ToolCall, content: str, images: Sequence[bytes] = ()) -> Message:
     """The message that answers a call. With PNG images its content is a list of parts: the text, then each image."""
-    shown = content_of(content, list(map(_image_part, images)))
-    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": shown}
+    parts = content_of(content, list(map(_image_part, images)))
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": parts}
 
 
 def content_of(text: str, images: Sequence[Message]) -> str | list[Message]:
@@ -190,7 +190,7 @@ def image_parts(message: Mapping[str, Any]) -> list[Message]:
     return [part for part in parts if part.get("type") == "image_url"]
 
 
-def called(message: Mapping[str, Any]) -> list[ToolCall]:
+def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
     """The calls of an assistant message, in order."""
     return [
         ToolCall(str(call["id"]), str(call["function"]["name"]), str(call["function"]["arguments"]))
@@ -206,7 +206,7 @@ toolbox was asked, and the episode ended before the call did: it may have had ef
 """
 
 
-class Answer(NamedTuple):
+class CallAnswer(NamedTuple):
     """What a call is answered with. `state` is how far the call came; `images` are PNG images, which the model is shown
     if `shows_images`.
     """

@@ -15,7 +15,7 @@ from hermes_agent.episode import Episode, EpisodeError
 from hermes_agent.loop import AgentLoop
 from hermes_agent.messages import Message
 from hermes_agent.models.base import Model, SessionModel
-from hermes_agent.scoring import CheckFailed, Files, Scorer, Scoring, Verdict, is_of_work, put, score
+from hermes_agent.scoring import CheckFailed, Files, Scorer, Scoring, Verdict, is_work_error, put_files, score
 from hermes_exec import KillReceipt, SandboxPool, Slot, blocking
 from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.config import nearest
@@ -135,20 +135,20 @@ class Rollout:
         return self._in_slot(slot, model)
 
     async def _in_pool(self, pool: SandboxPool, model: Model | SessionModel) -> RolloutResult:
-        work = _Work(self, model)
+        run = _RolloutRun(self, model)
 
-        async def do() -> None:
+        async def acquire_and_run() -> None:
             async with pool.slot(self.profile, self.image, self.workdir) as slot:
-                await work.do(slot)
+                await run.run_in(slot)
 
-        return await work.result_of(do)
+        return await run.collect(acquire_and_run)
 
     async def _in_slot(self, slot: Slot, model: Model | SessionModel) -> RolloutResult:
-        work = _Work(self, model)
-        return await work.result_of(partial(work.do, slot))
+        run = _RolloutRun(self, model)
+        return await run.collect(partial(run.run_in, slot))
 
 
-class _Work:
+class _RolloutRun:
     """A rollout under way."""
 
     def __init__(self, rollout: Rollout, model: Model | SessionModel) -> None:
@@ -156,17 +156,17 @@ class _Work:
         self._stage: Literal["slot", "task", "scoring", "check", "done"] = "slot"
         self._result = RolloutResult(None)
 
-    async def result_of(self, work: Callable[[], Awaitable[None]]) -> RolloutResult:
+    async def collect(self, work: Callable[[], Awaitable[None]]) -> RolloutResult:
         """The result when that is done, however it ends."""
         started = time.monotonic()
         try:
             with raise_stray_cancellation("code of the rollout"):
                 await work()
         except Exception as error:  # noqa: BLE001 - whatever it is, it spoils its own rollout only
-            self._failed(error)
+            self._record_failure(error)
         return replace(self._result, seconds=time.monotonic() - started)
 
-    async def do(self, slot: Slot) -> None:
+    async def run_in(self, slot: Slot) -> None:
         """Set up, let the model work, score."""
         self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
         self._stage = "task"
@@ -176,8 +176,8 @@ class _Work:
             if slot.disk_full:
                 await slot.check_disk()
             raise
-        asked = self._rollout
-        toolbox = Toolbox(slot, asked.toolsets, tools=asked.tools, options=asked.tool_options)
+        rollout = self._rollout
+        toolbox = Toolbox(slot, rollout.toolsets, tools=rollout.tools, options=rollout.tool_options)
         self._result = replace(self._result, unavailable=toolbox.unavailable)
         await self._enter(toolbox)
         self._stage = "scoring"
@@ -198,7 +198,7 @@ class _Work:
         return await check(slot, episode)
 
     async def _set_up(self, slot: Slot) -> None:
-        await put(slot, self._rollout.files)
+        await put_files(slot, self._rollout.files)
         if self._rollout.prepare is not None:
             await self._rollout.prepare(slot)
         if self._rollout.files or self._rollout.prepare is not None:
@@ -207,11 +207,11 @@ class _Work:
     async def _enter(self, toolbox: Toolbox) -> None:
         cwd = self._rollout.cwd
         if cwd is not None:
-            moved = await toolbox.call("terminal", {"command": f"cd -- {shlex.quote(cwd)}"})
-            if not moved.ok:
-                raise NotADirectoryError(f"the task's cwd {cwd!r}: {moved.data.get('error') or 'is no directory'}")
+            result = await toolbox.call("terminal", {"command": f"cd -- {shlex.quote(cwd)}"})
+            if not result.ok:
+                raise NotADirectoryError(f"the task's cwd {cwd!r}: {result.data.get('error') or 'is no directory'}")
 
-    def _failed(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         """Note what kept the rollout from its episode or its score."""
         episode = self._result.episode
         if self._stage == "done" or (episode is not None and not episode.trainable):
@@ -221,29 +221,29 @@ class _Work:
         message = str(error)
         if isinstance(error, ExecError):
             cause = error.cause
-        elif self._stage == "check" and is_of_work(error):
-            _tell(error)
+        elif self._stage == "check" and is_work_error(error):
+            _log_unexpected(error)
             cause = ErrorCause.CONFIG
             message += "; a check that cannot read what the model left returns a Verdict, it does not raise"
         elif isinstance(error, OSError):
             cause = ErrorCause.TASK if self._stage == "task" else ErrorCause.INFRA
         else:
             if not isinstance(error, CheckFailed):
-                _tell(error)
+                _log_unexpected(error)
             cause = ErrorCause.INFRA
-        told = EpisodeError(0 if episode is None else episode.turns, "infra", type(error).__name__, message)
-        self._result = replace(self._result, error=told, exception=error, cause=cause)
+        episode_error = EpisodeError(0 if episode is None else episode.turns, "infra", type(error).__name__, message)
+        self._result = replace(self._result, error=episode_error, exception=error, cause=cause)
 
 
-_TOLD: set[tuple[str, str]] = set()
-_MOST_TOLD = 1000
+_LOGGED: set[tuple[str, str]] = set()
+_MAX_LOGGED = 1000
 
 
-def _tell(error: Exception) -> None:
+def _log_unexpected(error: Exception) -> None:
     """Log an error that nobody expected, with its traceback the first time."""
-    known = (type(error).__name__, str(error))
-    first = known not in _TOLD
-    if len(_TOLD) >= _MOST_TOLD:
-        _TOLD.clear()
-    _TOLD.add(known)
-    _LOG.error("a rollout ended by %s: %s", *known, exc_info=error if first else None)
+    key = (type(error).__name__, str(error))
+    first = key not in _LOGGED
+    if len(_LOGGED) >= _MAX_LOGGED:
+        _LOGGED.clear()
+    _LOGGED.add(key)
+    _LOG.error("a rollout ended by %s: %s", *key, exc_info=error if first else None)

@@ -25,9 +25,9 @@ ScoreIn = Literal["sealed", "slot", "live"]
 _SEAL_LIMIT_BYTES = 1 << 30
 T = TypeVar("T")
 _OUTPUT_BYTES = 8192
-_OF_THE_HOST = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE})
+_HOST_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE})
 """What reading in a slot does not meet: these are of the archive on this host."""
-_KILLED = 9
+_SIGKILL = 9
 
 
 class Verdict(NamedTuple):
@@ -66,7 +66,7 @@ class CommandCheck:
         )
         if result.timed_out:
             raise CheckFailed(f"the check took longer than {self.timeout_s:g} s; it printed: {result.output[-500:]}")
-        if result.signal == _KILLED or (result.oom_killed and not result.ok):
+        if result.signal == _SIGKILL or (result.oom_killed and not result.ok):
             why = "ran out of memory" if result.oom_killed else "was killed"
             raise CheckFailed(f"the check {why}; it printed: {result.output[-500:]}")
         return Verdict(float(result.ok), result.ok, result.exit_code, result.output)
@@ -137,15 +137,15 @@ async def score(
         if scoring.score_in != "live":
             killed = await slot.kill_all()
         if sealed:
-            roots = await _in_time(_seal(slot, scoring, set_up), scoring.seal_timeout_s, "taken out")
-        await _put_over(slot, scoring, roots)
+            roots = await _within(_seal(slot, scoring, set_up), scoring.seal_timeout_s, "taken out")
+        await _put_check_files(slot, scoring, roots)
         with _extra_env(slot, check_env(slot, sealed=sealed, whole=sealed and scoring.keep is None)):
             return check_verdict(await scoring.check(slot, episode), "a check"), killed
-    except (ExecError, _InTheWay) as error:
+    except (ExecError, _UnusableWork) as error:
         if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
             raise
-        told = str(error) if isinstance(error, _InTheWay) else f"{type(error).__name__}: {error}"
-        return Verdict(0.0, solved=False, output=told), killed
+        output = str(error) if isinstance(error, _UnusableWork) else f"{type(error).__name__}: {error}"
+        return Verdict(0.0, solved=False, output=output), killed
 
 
 @contextmanager
@@ -178,21 +178,21 @@ def check_verdict(verdict: object, author: str) -> Verdict:
     return verdict._replace(reward=reward, solved=solved)
 
 
-def is_of_work(error: Exception) -> bool:
+def is_work_error(error: Exception) -> bool:
     """Return whether a check raised an error because it could not read what the model left: one about a file, or about
     a value in it.
     """
     if isinstance(error, OSError):
-        ours = isinstance(error, (ExecError, TimeoutError)) or error.errno in _OF_THE_HOST
+        ours = isinstance(error, (ExecError, TimeoutError)) or error.errno in _HOST_ERRNOS
         return error.filename is not None and not ours
     return isinstance(error, ValueError) and not isinstance(error, ExecError)
 
 
-class _InTheWay(Exception):
+class _UnusableWork(Exception):
     """Raised when what the model left keeps its work from being taken out, or the check's files from being put in."""
 
 
-async def put(slot: Slot, files: Files) -> None:
+async def put_files(slot: Slot, files: Files) -> None:
     """Put files into `slot.workdir`."""
     for path, content in files.items():
         if isinstance(content, Path):
@@ -214,12 +214,12 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
             "the work directory is /, which cannot be taken out: name the files (keep=), or say score_in='slot'"
         )
     with ExitStack() as archives:
-        taken: dict[str, _Taken | None] = {}
+        works: dict[str, _SealedWork | None] = {}
         left_bytes = scoring.seal_limit_bytes
         for path in ["."] if scoring.keep is None else scoring.keep:
             # A file without a name: it is gone with this process, however that ends.
             archive = archives.enter_context(tempfile.TemporaryFile())
-            taken[path] = await _taken(slot, path, archive, max(1, left_bytes))
+            works[path] = await _take_out(slot, path, archive, max(1, left_bytes))
             left_bytes -= archive.tell()
         await slot.reset()
         if whole:
@@ -227,24 +227,24 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
                 await slot.files.remove(entry.name, recursive=True)
         else:
             await set_up(slot)
-        for path, work in taken.items():
+        for path, work in works.items():
             if not whole:
                 await _clear(slot, path)
             if work is not None:
                 work.archive.seek(0)
                 await slot.files.restore(work.archive, work.below)
-        return [path for path, work in taken.items() if work is not None]
+        return [path for path, work in works.items() if work is not None]
     raise AssertionError("unreachable")
 
 
-class _Taken(NamedTuple):
+class _SealedWork(NamedTuple):
     """What was taken out, and the directory of the slot that it goes back below."""
 
     archive: BinaryIO
     below: str
 
 
-async def _taken(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) -> _Taken | None:
+async def _take_out(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) -> _SealedWork | None:
     """A copy of what is at that path; None where nothing of use is: nothing, a link, a FIFO, what may not be read.
 
     A link says nothing of what the model made: it may lead to the task's own files.
@@ -255,37 +255,37 @@ async def _taken(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) -> 
             return None
         copied = await slot.files.save(path, archive, limit_bytes)
     except OSError as error:
-        if isinstance(error, (ExecError, TimeoutError)) or error.errno in _OF_THE_HOST:
+        if isinstance(error, (ExecError, TimeoutError)) or error.errno in _HOST_ERRNOS:
             raise
         return None
     if facts.type == "file":
-        return _Taken(archive, path.rpartition("/")[0] or ".") if copied.files else None
-    return _Taken(archive, path)
+        return _SealedWork(archive, path.rpartition("/")[0] or ".") if copied.files else None
+    return _SealedWork(archive, path)
 
 
-async def _in_time(work: Awaitable[T], limit_s: float, what: str) -> T:
+async def _within(work: Awaitable[T], limit_s: float, action: str) -> T:
     """Do this work. Raises _InTheWay where that takes too long."""
     with anyio.move_on_after(limit_s):
         return await work
-    raise _InTheWay(f"what the model left could not be {what} within {limit_s:g} s")
+    raise _UnusableWork(f"what the model left could not be {action} within {limit_s:g} s")
 
 
-async def _put_over(slot: Slot, scoring: Scoring, roots: Sequence[str]) -> None:
+async def _put_check_files(slot: Slot, scoring: Scoring, roots: Sequence[str]) -> None:
     """Put files in over whatever is there, and remove what the model left to be read in their place."""
     files, sealed = scoring.files, scoring.score_in == "sealed"
     try:
         for path, content in files.items():
-            await _in_time(_clear(slot, path), scoring.seal_timeout_s, "removed")
-            await put(slot, {path: content})
+            await _within(_clear(slot, path), scoring.seal_timeout_s, "removed")
+            await put_files(slot, {path: content})
         decoys = remove_decoys(slot, tuple(files), roots, sealed=sealed)
-        await _in_time(decoys, scoring.seal_timeout_s, "looked through")
+        await _within(decoys, scoring.seal_timeout_s, "looked through")
     except OSError as error:
-        mine = isinstance(error, (ExecError, TimeoutError)) or any(
+        is_ours = isinstance(error, (ExecError, TimeoutError)) or any(
             isinstance(content, Path) and not content.exists() for content in files.values()
         )
-        if mine:
+        if is_ours:
             raise
-        raise _InTheWay(str(error)) from error
+        raise _UnusableWork(str(error)) from error
 
 
 async def _clear(slot: Slot, path: str) -> None:

@@ -12,8 +12,8 @@ import anyio
 import anyio.lowlevel
 
 from hermes_agent.history import History
-from hermes_agent.hooks import Hooks, ask
-from hermes_agent.messages import Answer, CallState, ToolCall
+from hermes_agent.hooks import Hooks, call_hook
+from hermes_agent.messages import CallAnswer, CallState, ToolCall
 from hermes_agent.parsers.json_text import dump
 from hermes_exec.aio.tasks import PlainTaskGroup
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
@@ -73,7 +73,7 @@ class BlockingTools(Protocol):
         ...
 
 
-class _Failed(Exception):
+class _TurnFailure(Exception):
     """The slot, a hook or this library failed; the calls under way are of no use any more."""
 
     def __init__(self, cause: ErrorCause) -> None:
@@ -102,7 +102,7 @@ class ToolTurns:
         self._parallel_calls = parse_parallel_calls(parallel_calls)
         self._max_calls, self._max_seconds = max_calls, max_seconds
 
-    async def work(self, history: History) -> ErrorCause | None:
+    async def run_turn(self, history: History) -> ErrorCause | None:
         """Make the calls that the last completion asked for and write their results into the history, and what
         background processes have to tell.
 
@@ -112,18 +112,18 @@ class ToolTurns:
         left_s = None if self._max_seconds is None else max(0.0, self._max_seconds - history.tool_seconds)
         started = anyio.current_time()
         if isinstance(self._tools, Toolbox):
-            self._tools.around_calls_of_code = partial(self._call_of_code, history)
+            self._tools.around_calls_of_code = partial(self._call_from_code, history)
         try:
             with anyio.move_on_after(left_s):
-                await self._calls(history)
+                await self._run_calls(history)
             if isinstance(self._tools, Toolbox):
                 await self._tools.check_disk()
             if left_s is not None:
                 left_s -= anyio.current_time() - started
             notices: list[str] = []
             with anyio.move_on_after(left_s):
-                notices += [await self._told(str(notice.text)) for notice in await self._tools.notices()]
-        except _Failed as failure:
+                notices += [await self._filter_notice(str(notice.text)) for notice in await self._tools.notices()]
+        except _TurnFailure as failure:
             return failure.cause
         except Exception as error:  # noqa: BLE001 - whatever a toolbox raises ends its episode only
             return history.add_failure(error)
@@ -133,45 +133,47 @@ class ToolTurns:
             history.add_notices(notices)
         return None
 
-    async def _told(self, notice: str) -> str:
-        changed = await ask("on_notice", self._hooks.on_notice, notice, kind=str)
-        return notice if changed is None else changed
+    async def _filter_notice(self, notice: str) -> str:
+        replacement = await call_hook("on_notice", self._hooks.on_notice, notice, kind=str)
+        return notice if replacement is None else replacement
 
-    async def _calls(self, history: History) -> None:
+    async def _run_calls(self, history: History) -> None:
         calls = history.pending
         calls_left = (
             None if self._max_calls is None else max(0, self._max_calls - len(history.calls) - history.calls_of_code)
         )
-        answers: list[Answer | None] = [None] * len(calls)
+        answers: list[CallAnswer | None] = [None] * len(calls)
         results: dict[int, ToolResult] = {}
-        places: dict[int, _Place] = {}
+        progress: dict[int, _CallProgress] = {}
 
-        async def one(index: int, place: _Place) -> None:
+        async def run_call(index: int, own: _CallProgress) -> None:
             try:
-                outcome = await self._made(history, calls[index], history.result_ids[index], place)
+                outcome = await self._execute(history, calls[index], history.result_ids[index], own)
             finally:
-                place.leave()
+                own.release()
             if isinstance(outcome, ToolResult):
                 results[index] = outcome
-            answers[index] = outcome if isinstance(outcome, Answer) else _answer(outcome)
+            answers[index] = outcome if isinstance(outcome, CallAnswer) else _answer(outcome)
 
         try:
             for index, call in enumerate(calls):
-                answers[index] = _not_made(call, index, calls_left)
+                answers[index] = _check_call(call, index, calls_left)
             for side_by_side in self._segments(calls, [answer is None for answer in answers]):
-                line = _Places(_AT_ONCE if isinstance(self._parallel_calls, str) else self._parallel_calls)
+                order = _CallOrder(_AT_ONCE if isinstance(self._parallel_calls, str) else self._parallel_calls)
                 async with PlainTaskGroup() as group:
                     for index in side_by_side:
-                        places[index] = await line.take()
-                        group.start_soon(one, index, places[index])
-            order = sorted(results)
-            fitted = await self._tools.fit_turn([results[index] for index in order]) if order else ()
-            for index, result in zip(order, fitted, strict=True):
+                        progress[index] = await order.acquire()
+                        group.start_soon(run_call, index, progress[index])
+            indexes_in_order = sorted(results)
+            fitted = (
+                await self._tools.fit_turn([results[index] for index in indexes_in_order]) if indexes_in_order else ()
+            )
+            for index, result in zip(indexes_in_order, fitted, strict=True):
                 answers[index] = _answer(result)
         finally:
             # Also on cancellation: the calls that ended have had their effects.
             for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
-                history.add_answer(call, answer or _unfinished(places.get(index)))
+                history.add_answer(call, answer or _answer_unfinished(progress.get(index)))
 
     def _segments(self, calls: Sequence[ToolCall], runs: Sequence[bool]) -> Iterator[list[int]]:
         """Return the calls that run, by their numbers: those of one list at the same time, list after list."""
@@ -189,23 +191,25 @@ class ToolTurns:
         reads_only = getattr(self._tools, "reads_only", None)
         return reads_only is not None and reads_only(name) is True
 
-    async def _made(self, history: History, call: ToolCall, call_id: str, place: _Place) -> ToolResult | Answer:
+    async def _execute(
+        self, history: History, call: ToolCall, call_id: str, progress: _CallProgress
+    ) -> ToolResult | CallAnswer:
         async def make() -> ToolResult:
-            place.begun_at = anyio.current_time()
-            place.result = await self._tools.call(call.name, call.arguments, call_id=call_id)
-            return place.result
+            progress.begun_at = anyio.current_time()
+            progress.result = await self._tools.call(call.name, call.arguments, call_id=call_id)
+            return progress.result
 
         try:
-            made = await self._hooked(call, make, place.begin)
+            outcome = await self._call_with_hooks(call, make, progress.begin)
         except Exception as error:
             if not isinstance(error, ExecError) or error.cause is not ErrorCause.POLICY:
-                raise _Failed(history.add_failure(error)) from error
+                raise _TurnFailure(history.add_failure(error)) from error
             history.add_error("tool", error)
             message = dump({"error": f"{type(error).__name__}: {error}"})
-            return Answer(message, ok=False, error_kind=type(error).__name__)
-        return _refused("blocked", made) if isinstance(made, str) else made
+            return CallAnswer(message, ok=False, error_kind=type(error).__name__)
+        return _error_answer("blocked", outcome) if isinstance(outcome, str) else outcome
 
-    async def _hooked(
+    async def _call_with_hooks(
         self,
         call: ToolCall,
         make: Callable[[], Awaitable[ToolResult]],
@@ -214,15 +218,15 @@ class ToolTurns:
         """Return the result of a call with the hooks around it, or why one of them blocks it. `begin` waits for the
         turn of the call.
         """
-        reason = await ask("before_call", self._hooks.before_call, call, kind=str)
+        reason = await call_hook("before_call", self._hooks.before_call, call, kind=str)
         await begin()
         if reason is not None:
             return reason
         result = await make()
-        changed = await ask("after_call", self._hooks.after_call, call, result, kind=ToolResult)
-        return result if changed is None else _changed(result, changed)
+        change = await call_hook("after_call", self._hooks.after_call, call, result, kind=ToolResult)
+        return result if change is None else _apply_change(result, change)
 
-    async def _call_of_code(
+    async def _call_from_code(
         self,
         history: History,
         name: str,
@@ -232,14 +236,14 @@ class ToolTurns:
         """A call that code of execute_code makes: the hooks and the number of calls are those of the model's own."""
         before = len(history.calls) + len(history.pending) + history.calls_of_code
         if self._max_calls is not None and before >= self._max_calls:
-            return _not_carried_out(name, "no_calls_left", _NO_CALLS_LEFT)
+            return _refusal_result(name, "no_calls_left", _NO_CALLS_LEFT)
         history.calls_of_code += 1
         call = ToolCall(f"code_{history.calls_of_code}", name, dump(arguments))
-        made = await self._hooked(call, make)
-        return _not_carried_out(name, "blocked", made) if isinstance(made, str) else made
+        outcome = await self._call_with_hooks(call, make)
+        return _refusal_result(name, "blocked", outcome) if isinstance(outcome, str) else outcome
 
 
-class _Places:
+class _CallOrder:
     """The calls that run at the same time: at most `at_once`, each begun after the call before it."""
 
     def __init__(self, at_once: int) -> None:
@@ -247,15 +251,15 @@ class _Places:
         self._last = anyio.Event()
         self._last.set()
 
-    async def take(self) -> _Place:
+    async def acquire(self) -> _CallProgress:
         """Wait for room and return the next place."""
         await self._free.acquire()
-        place = _Place(self._last, self._free)
-        self._last = place.begun
-        return place
+        progress = _CallProgress(self._last, self._free)
+        self._last = progress.begun
+        return progress
 
 
-class _Place:
+class _CallProgress:
     """The place of one call among those that run at the same time, and how far the call came."""
 
     def __init__(self, before: anyio.Event, free: anyio.Semaphore) -> None:
@@ -269,45 +273,45 @@ class _Place:
         await self._before.wait()
         self.begun.set()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Make room for another call."""
         self._free.release()
 
 
-def parse_parallel_calls(given: object) -> ParallelCalls:
+def parse_parallel_calls(value: object) -> ParallelCalls:
     """Return the value of `parallel_calls` that this is; a number may be text, as flags of a command line are.
 
     Raises:
         ConfigError: it is none.
     """
-    if given == "safe" or given == "all":
-        return given
-    number = int(given) if isinstance(given, str) and given.isdecimal() else given
+    if value == "safe" or value == "all":
+        return value
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if isinstance(number, int) and not isinstance(number, bool) and number >= 1:
         return number
-    raise ConfigError(f"parallel_calls is 'safe', 'all' or a number from 1, not {given!r}")
+    raise ConfigError(f"parallel_calls is 'safe', 'all' or a number from 1, not {value!r}")
 
 
-def _not_carried_out(name: str, kind: str, message: str) -> ToolResult:
+def _refusal_result(name: str, kind: str, message: str) -> ToolResult:
     data: dict[str, object] = {"error": message, "error_kind": kind}
     return ToolResult(name, dump(data), data, False, kind, 0.0, "")
 
 
-def _changed(result: ToolResult, changed: ToolResult) -> ToolResult:
+def _apply_change(result: ToolResult, change: ToolResult) -> ToolResult:
     """What `after_call` made of a result. What it took out must not come back when the result is spilled."""
-    if changed.content != result.content and changed.data == result.data:
-        return replace(changed, data={"content": changed.content})
-    return changed
+    if change.content != result.content and change.data == result.data:
+        return replace(change, data={"content": change.content})
+    return change
 
 
-def _not_made(call: ToolCall, index: int, calls_left: int | None) -> Answer | None:
+def _check_call(call: ToolCall, index: int, calls_left: int | None) -> CallAnswer | None:
     if call.error is not None:
-        return _refused("malformed_call", call.error)
-    return _refused("no_calls_left", _NO_CALLS_LEFT) if calls_left is not None and index >= calls_left else None
+        return _error_answer("malformed_call", call.error)
+    return _error_answer("no_calls_left", _NO_CALLS_LEFT) if calls_left is not None and index >= calls_left else None
 
 
-def _answer(result: ToolResult) -> Answer:
-    return Answer(
+def _answer(result: ToolResult) -> CallAnswer:
+    return CallAnswer(
         result.content,
         result.ok,
         result.error_kind,
@@ -317,18 +321,18 @@ def _answer(result: ToolResult) -> Answer:
     )
 
 
-def _refused(kind: str, message: str, state: CallState = "not_begun", duration_s: float = 0.0) -> Answer:
+def _error_answer(kind: str, message: str, state: CallState = "not_begun", duration_s: float = 0.0) -> CallAnswer:
     text = dump({"error": message, "error_kind": kind})
-    return Answer(text, ok=False, error_kind=kind, duration_s=duration_s, state=state)
+    return CallAnswer(text, ok=False, error_kind=kind, duration_s=duration_s, state=state)
 
 
-def _unfinished(place: _Place | None) -> Answer:
+def _answer_unfinished(progress: _CallProgress | None) -> CallAnswer:
     """Return the answer of a call that has none when its episode ends."""
-    if place is None or place.begun_at is None:
-        return _refused("not_begun", "The episode ended before this call began.")
-    if place.result is None:
+    if progress is None or progress.begun_at is None:
+        return _error_answer("not_begun", "The episode ended before this call began.")
+    if progress.result is None:
         message = "The episode ended while this call ran. It may have had effects."
-        return _refused("interrupted", message, "begun", anyio.current_time() - place.begun_at)
+        return _error_answer("interrupted", message, "begun", anyio.current_time() - progress.begun_at)
     # `after_call` did not pass the result on: it may have been about to take a secret out of it.
     message = "The call ended, and the episode ended before its result was passed on."
-    return _refused("interrupted", message, "ended", place.result.duration_s)
+    return _error_answer("interrupted", message, "ended", progress.result.duration_s)

@@ -24,7 +24,7 @@ from rich.markup import escape
 
 from examples.demo.leftovers import ProcessWatch, sandboxes_of
 from examples.demo.solutions_model import SolutionsModel
-from hermes_agent.models.named import EMBEDDED
+from hermes_agent.models.factory import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_batch.display import RunDisplay, show_results
 from hermes_batch.record import Record

@@ -8,8 +8,8 @@ import base64
 import itertools
 
 from hermes_agent import Episode, ToolCall
-from hermes_agent.parsers import Parsed, Parser
-from hermes_agent.parsers.base import Tools, made_id
+from hermes_agent.parsers import ParsedText, Parser
+from hermes_agent.parsers.base import Tools, derive_id
 from hermes_atropos import SandboxAgentEnv, SandboxEnvConfig, SandboxSpec, ToolContext
 
 TURNS, TURN_TOKENS = 2, 16
@@ -47,11 +47,11 @@ class TinyRLEnv(SandboxAgentEnv[int]):
     def parser(self) -> Parser:
         """Return a parser that turns any text into a call that appends it to the file."""
 
-        def read(text: str, _tools: Tools) -> Parsed:
+        def read(text: str, _tools: Tools) -> ParsedText:
             encoded = base64.b64encode(text.encode("utf-8", "replace")).decode()
             command = f"echo {encoded} | base64 -d >> turns.txt" if self.config.writes else "true"
             arguments = f'{{"command": "{command}"}}'
-            return Parsed(None, calls=(ToolCall(made_id(text), "terminal", arguments),))
+            return ParsedText(None, calls=(ToolCall(derive_id(text), "terminal", arguments),))
 
         return read
 

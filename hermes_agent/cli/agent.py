@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hermes_exec.tools import ToolResult
 
 app = typer.Typer(invoke_without_command=True, subcommand_metavar="")
-_SHOWN = 400
+_LINE_CHARS = 400
 _CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK}
 
 
@@ -54,8 +54,8 @@ _CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK
 def agent(
     task: Annotated[str, typer.Argument(metavar="TASK", help="What the model is asked to do.")],
     model: ModelName,
-    reached: ModelOptions,
-    loop: LoopOptions,
+    model_options: ModelOptions,
+    loop_options: LoopOptions,
     backend: Backend = None,
     image: Image = None,
     put: Annotated[
@@ -78,7 +78,7 @@ def agent(
     model's service or the slot failed, 130 interrupted.
     """
     from hermes_agent import Hooks, Rollout
-    from hermes_agent.models.named import named_model
+    from hermes_agent.models.factory import create_model
     from hermes_exec.tools import ToolOptions, select
 
     if not task.strip():
@@ -87,22 +87,25 @@ def agent(
     if len(places) < len(put or ()):
         raise ConfigError("two files of --put have the same name, and would be one in the workspace")
     if left_out := select(toolset or (), strict=strict).unavailable:
-        stderr().print(_styled(f"left out, not part of this package: {', '.join(left_out)}"))
+        stderr().print(_rich_text(f"left out, not part of this package: {', '.join(left_out)}"))
     pool = make_pool(backend, image, config, profile, option, trace=trace)
-    made = named_model(model, **reached.settings())
-    shown = _Shown()
+    chat_model = create_model(model, **model_options.settings())
+    printer = _CallPrinter()
     rollout = Rollout(
         messages=task,
         files=places,
         toolsets=toolset,
         tool_options=ToolOptions.of(parse_options(tool_option)),
-        loop={**loop.settings(), "hooks": Hooks(before_call=shown.before, after_call=shown.after)},
+        loop={
+            **loop_options.settings(),
+            "hooks": Hooks(before_call=printer.print_call, after_call=printer.print_result),
+        },
     )
-    raise typer.Exit(run_async(lambda: _run(pool, made, rollout, as_json)))
+    raise typer.Exit(run_async(lambda: _run(pool, chat_model, rollout, as_json)))
 
 
 async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout, as_json: bool) -> int:
-    from hermes_agent.parsers.unread import UNREAD_CALLS
+    from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 
     async with pool:
         result = await rollout.run(pool, model)
@@ -121,23 +124,23 @@ async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout,
     return _CODES.get(episode.finish, exits.FAILED)
 
 
-class _Shown:
+class _CallPrinter:
     """Shows each call and the beginning of its result on stderr."""
 
     def __init__(self) -> None:
         self._console = stderr()
 
-    def before(self, call: ToolCall) -> None:
-        self._console.print(_styled(_line(call.name), "bold"), _styled(_line(call.arguments)))
+    def print_call(self, call: ToolCall) -> None:
+        self._console.print(_rich_text(_line(call.name), "bold"), _rich_text(_line(call.arguments)))
 
-    def after(self, call: ToolCall, result: ToolResult) -> None:
-        self._console.print(_styled(_line(result.content), "green" if result.ok else "red"))
+    def print_result(self, call: ToolCall, result: ToolResult) -> None:
+        self._console.print(_rich_text(_line(result.content), "green" if result.ok else "red"))
 
 
 def _print(episode: Episode) -> None:
     console = stderr()
     for error in episode.errors:
-        console.print(_styled(_line(f"turn {error.turn}: {error.kind}: {error.message}"), "red"))
+        console.print(_rich_text(_line(f"turn {error.turn}: {error.kind}: {error.message}"), "red"))
     calls = len(episode.tool_calls)
     facts = f"{episode.turns} turns, {calls} calls, {episode.duration_s:.1f} s"
     console.print(f"{episode.finish} ({episode.cause}), {facts}")
@@ -145,7 +148,7 @@ def _print(episode: Episode) -> None:
         typer.echo(printable(episode.answer))
 
 
-def _styled(text: str, style: str = "") -> Text:
+def _rich_text(text: str, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(text, style)
@@ -167,5 +170,5 @@ def _facts(episode: Episode) -> dict[str, object]:
 
 def _line(text: str) -> str:
     """One line, cut, with what a terminal would act on escaped."""
-    shown = printable(text).replace("\n", " ")
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]} …"
+    line = printable(text).replace("\n", " ")
+    return line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]} …"

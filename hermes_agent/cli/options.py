@@ -73,7 +73,7 @@ class ModelOptions:
     wait_outage_s: WaitOutage = 30.0
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of `named_model`."""
+        """The arguments of `create_model`."""
         return {**vars(self), "stream": "auto" if self.stream is None else self.stream}
 
 
@@ -140,24 +140,24 @@ def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
         ]
 
     @wraps(command)
-    def flattened(**given: Any) -> None:
-        made = {name: hints[name](**{field: given.pop(field) for field in names}) for name, names in of.items()}
-        command(**given, **made)
+    def run_command(**values: Any) -> None:
+        options = {name: hints[name](**{field: values.pop(field) for field in names}) for name, names in of.items()}
+        command(**values, **options)
 
-    flattened.__signature__ = Signature(flat)  # type: ignore[attr-defined]
-    flattened.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
-    return flattened
+    run_command.__signature__ = Signature(flat)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return run_command
 
 
-def parse_sampling(given: Iterable[str] | None) -> dict[str, Any]:
+def parse_sampling(entries: Iterable[str] | None) -> dict[str, Any]:
     """The parameters of `--sampling`. Raises ConfigError for one without a name or a value."""
-    found: dict[str, Any] = {}
-    for entry in given or ():
+    parameters: dict[str, Any] = {}
+    for entry in entries or ():
         name, separator, value = entry.partition("=")
         if not separator or not name.strip():
             raise ConfigError(f"--sampling takes NAME=VALUE, such as top_p=0.9, not {entry!r}")
         try:
-            found[name.strip()] = json.loads(value)
+            parameters[name.strip()] = json.loads(value)
         except ValueError:
-            found[name.strip()] = value
-    return found
+            parameters[name.strip()] = value
+    return parameters

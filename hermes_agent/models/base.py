@@ -48,7 +48,7 @@ class SessionModel(Protocol):
         ...
 
 
-class _Stateless:
+class _StatelessSession:
     """The session of a model that has none of its own."""
 
     def __init__(self, model: Model, tools: Sequence[Mapping[str, Any]]) -> None:
@@ -63,4 +63,4 @@ class _Stateless:
 
 def open_session(model: Model | SessionModel, tools: Sequence[Mapping[str, Any]]) -> ModelSession:
     """The session of one episode: the model's own where it makes some."""
-    return model.session(tools) if isinstance(model, SessionModel) else _Stateless(model, tools)
+    return model.session(tools) if isinstance(model, SessionModel) else _StatelessSession(model, tools)

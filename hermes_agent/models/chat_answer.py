@@ -10,16 +10,16 @@ from typing import Any
 
 from hermes_agent.messages import Completion, FinishReason, TokenUsage, ToolCall
 from hermes_agent.models.endpoint import BadAnswer
-from hermes_agent.parsers import Parsed, holds_call, read_plain
+from hermes_agent.parsers import ParsedText, holds_call, read_plain
 from hermes_agent.parsers.base import whole_calls
-from hermes_agent.parsers.problems import call_in_reasoning
+from hermes_agent.parsers.problems import reasoning_problem
 
 _PROVIDER_FIELDS = ("reasoning_details", "extra_content")
 """Of OpenRouter, and of Gemini's OpenAI interface."""
-_MOST = 1 << 53
+_LARGEST_USAGE = 1 << 53
 """The largest number that a usage is taken to tell."""
 
-_TOLD_APART = "<think></think>"
+_EMPTY_THINKING = "<think></think>"
 """Stands for thinking that the endpoint gave by itself: a closing tag in the text after it closes nothing."""
 
 _AFTER_INVENTION = (
@@ -38,7 +38,9 @@ _FINISHES: Mapping[str, FinishReason] = {
 """The words of OpenAI, and of Anthropic, Gemini, Mistral, Cohere, Together, Z.ai and text-generation-inference."""
 
 
-def read_answer(answer: object, parse: Callable[[str], Parsed] | None, *, max_tokens: int | None = None) -> Completion:
+def read_answer(
+    answer: object, parse: Callable[[str], ParsedText] | None, *, max_tokens: int | None = None
+) -> Completion:
     """The first choice. Text is given to `parse`, where there is one, when there are no structured calls. `max_tokens`
     is the limit that was asked for: some servers say of an answer with calls that was cut by it that it is whole.
 
@@ -53,15 +55,15 @@ def read_answer(answer: object, parse: Callable[[str], Parsed] | None, *, max_to
     if calls and finish == "stop" and max_tokens is not None and usage.completion_tokens >= max_tokens:
         finish = "length"
     if parse is not None and content and not calls:
-        completion = parse(_after(reasoning, content)).completion(content, finish, usage)
+        completion = parse(_mark_reasoning(reasoning, content)).completion(content, finish, usage)
         completion = replace(completion, reasoning=reasoning or completion.reasoning)
     else:
-        completion = _structured(content, calls, reasoning, finish, usage)
+        completion = _build_completion(content, calls, reasoning, finish, usage)
     fields = {name: message[name] for name in _PROVIDER_FIELDS if message.get(name)}
-    return _with_reasoning_read(replace(completion, provider_fields=fields), parse)
+    return _add_reasoning_problem(replace(completion, provider_fields=fields), parse)
 
 
-def _structured(
+def _build_completion(
     content: str | None, calls: tuple[ToolCall, ...], reasoning: str | None, finish: FinishReason, usage: TokenUsage
 ) -> Completion:
     """The completion of an endpoint that took the calls out of the text itself. Text comes before calls: where it goes
@@ -69,23 +71,23 @@ def _structured(
     """
     if finish == "length":
         calls = whole_calls(calls)
-    read = read_plain(_after(reasoning, content), ()) if content else None
-    if read is None or not read.problems:
+    parsed = read_plain(_mark_reasoning(reasoning, content), ()) if content else None
+    if parsed is None or not parsed.problems:
         return Completion(content, calls, reasoning, finish, usage)
     calls = tuple(call if call.error else call._replace(error=_AFTER_INVENTION) for call in calls)
-    return Completion(read.content, calls, reasoning or read.reasoning, finish, usage, problems=read.problems)
+    return Completion(parsed.content, calls, reasoning or parsed.reasoning, finish, usage, problems=parsed.problems)
 
 
-def _after(reasoning: str | None, content: str) -> str:
-    return f"{_TOLD_APART}{content}" if reasoning else content
+def _mark_reasoning(reasoning: str | None, content: str) -> str:
+    return f"{_EMPTY_THINKING}{content}" if reasoning else content
 
 
-def _with_reasoning_read(completion: Completion, parse: Callable[[str], Parsed] | None) -> Completion:
+def _add_reasoning_problem(completion: Completion, parse: Callable[[str], ParsedText] | None) -> Completion:
     """The completion with a problem where all of the answer is thinking, and a call stands in it."""
     empty = completion.finish_reason == "stop" and not completion.tool_calls and not (completion.content or "").strip()
     if completion.problems or not empty or not completion.reasoning or not holds_call(completion.reasoning, parse):
         return completion
-    return replace(completion, problems=(call_in_reasoning(),))
+    return replace(completion, problems=(reasoning_problem(),))
 
 
 def _choice(answer: object) -> Mapping[str, Any]:
@@ -113,13 +115,15 @@ def _call(call: object, index: int) -> ToolCall:
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
     call_id = as_mapping(call).get("id")
-    made = ToolCall(
+    tool_call = ToolCall(
         call_id if isinstance(call_id, str) and call_id else f"call_{index}",
         name if isinstance(name, str) else "",
         well_formed(arguments),
         extra_content=as_mapping(call).get("extra_content") or None,
     )
-    return made if made.name else made._replace(error="This tool call has no name. Name one of the tools")
+    return (
+        tool_call if tool_call.name else tool_call._replace(error="This tool call has no name. Name one of the tools")
+    )
 
 
 def _reasoning(message: Mapping[str, Any]) -> str | None:
@@ -128,17 +132,17 @@ def _reasoning(message: Mapping[str, Any]) -> str | None:
         text = message.get(name)
         if isinstance(text, str) and text.strip():
             return well_formed(text)
-    return _joined((as_mapping(detail) for detail in as_list(message.get("reasoning_details"))), "\n")
+    return _join_texts((as_mapping(detail) for detail in as_list(message.get("reasoning_details"))), "\n")
 
 
 def text_of(content: object) -> str | None:
     """A text, or that of a list of parts."""
     if isinstance(content, str):
         return well_formed(content)
-    return _joined(part for part in map(as_mapping, as_list(content)) if part.get("type") in ("text", None))
+    return _join_texts(part for part in map(as_mapping, as_list(content)) if part.get("type") in ("text", None))
 
 
-def _joined(parts: Iterable[Mapping[str, Any]], between: str = "") -> str | None:
+def _join_texts(parts: Iterable[Mapping[str, Any]], between: str = "") -> str | None:
     texts = [part["text"] for part in parts if isinstance(part.get("text"), str) and part["text"]]
     return well_formed(between.join(texts)) or None
 
@@ -151,7 +155,7 @@ def _usage(answer: object) -> TokenUsage:
 
 def _number(value: object) -> float:
     """A number of at least 0; anything else is 0."""
-    return min(value, _MOST) if isinstance(value, int | float) and 0 < value < math.inf else 0
+    return min(value, _LARGEST_USAGE) if isinstance(value, int | float) and 0 < value < math.inf else 0
 
 
 def well_formed(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from hermes_agent.models.chat_answer import as_list, as_mapping
 from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers.base import is_whole
-from hermes_agent.parsers.json_text import Decoded, decode_whole
+from hermes_agent.parsers.json_text import JsonValue, decode_whole
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary", None: "text"}
@@ -42,17 +42,17 @@ class ChunkAssembler:
 
     def add(self, chunk: object) -> None:
         """Take a chunk. Raises BadAnswer for an error in its place."""
-        given = as_mapping(chunk)
-        choices = as_list(given.get("choices"))
+        fields = as_mapping(chunk)
+        choices = as_list(fields.get("choices"))
         choice = next((each for each in map(as_mapping, choices) if each.get("index") in (0, None)), {})
-        error = given.get("error") or choice.get("error")
-        if not error and "choices" not in given:
+        error = fields.get("error") or choice.get("error")
+        if not error and "choices" not in fields:
             # The body of an error without the word, as web frameworks write it.
-            error = given.get("detail") or given.get("message")
-        if error or given.get("object") == "error" or choice.get("finish_reason") == "error":
-            raise BadAnswer(f"it broke off: {as_mapping(error).get('message') or error or given.get('message')}")
-        if isinstance(given.get("usage"), Mapping):
-            self._usage = given["usage"]
+            error = fields.get("detail") or fields.get("message")
+        if error or fields.get("object") == "error" or choice.get("finish_reason") == "error":
+            raise BadAnswer(f"it broke off: {as_mapping(error).get('message') or error or fields.get('message')}")
+        if isinstance(fields.get("usage"), Mapping):
+            self._usage = fields["usage"]
         if choice.get("finish_reason"):
             # Some servers write an empty one in each chunk before.
             self._finish = choice["finish_reason"]
@@ -134,15 +134,15 @@ class ChunkAssembler:
         if delta.get("extra_content") is not None:
             call["extra_content"] = delta["extra_content"]
 
-    def _add_detail(self, given: object) -> None:
-        if not isinstance(given, Mapping) or not isinstance(given.get("type"), str | None):
+    def _add_detail(self, piece: object) -> None:
+        if not isinstance(piece, Mapping) or not isinstance(piece.get("type"), str | None):
             return
-        grows = _GROWING.get(given.get("type"))
-        detail = self._detail_under_way(given) if grows else None
+        grows = _GROWING.get(piece.get("type"))
+        detail = self._open_detail(piece) if grows else None
         if detail is None:
             detail = {}
             self._details.append(detail)
-        for name, value in given.items():
+        for name, value in piece.items():
             if name == grows and isinstance(value, str):
                 if not isinstance(detail.get(name), list):
                     detail[name] = []
@@ -150,10 +150,10 @@ class ChunkAssembler:
             elif value is not None or name not in detail:
                 detail[name] = value
 
-    def _detail_under_way(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _open_detail(self, piece: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the detail that a piece goes on with: that of its index, without one the last."""
-        among = self._details if given.get("index") is not None else self._details[-1:]
-        key = (given.get("type"), given.get("index"))
+        among = self._details if piece.get("index") is not None else self._details[-1:]
+        key = (piece.get("type"), piece.get("index"))
         return next((each for each in among if (each.get("type"), each.get("index")) == key), None)
 
 
@@ -166,11 +166,11 @@ def _begins_another(call: Mapping[str, Any], delta: Mapping[str, Any], name: obj
         return bool(call["name"]) and call_id != call["id"]
     if not isinstance(delta.get("index"), int | str):
         return True
-    written = "".join(piece for piece in call["arguments"] or () if isinstance(piece, str))
+    text = "".join(piece for piece in call["arguments"] or () if isinstance(piece, str))
     if name != call["name"]:
-        return bool(written)
+        return bool(text)
     begins = isinstance(arguments, str) and arguments.lstrip().startswith("{")
-    return begins and isinstance(decode_whole(written), Decoded)
+    return begins and isinstance(decode_whole(text), JsonValue)
 
 
 def _join_pieces(pieces: list[Any]) -> object:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from hermes_agent.messages import Message, ToolCall, called, content_of, image_parts
+from hermes_agent.messages import Message, ToolCall, calls_of, content_of, image_parts
 from hermes_agent.models.chat_answer import text_of
 from hermes_agent.parsers import Renderer, get_renderer
 from hermes_agent.trajectories.sharegpt import sharegpt, system_prompt, tool_call_block
@@ -29,29 +29,29 @@ def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], ren
     <tool_response> blocks. Thinking is left out, as chat templates do with that of earlier turns.
     """
     leading = leading_system(messages) if tools else 0
-    told = [text_of(message.get("content")) or "" for message in messages[:leading]]
+    system_texts = [text_of(message.get("content")) or "" for message in messages[:leading]]
     example = None if render is get_renderer("hermes") else render([_EXAMPLE])
-    described = [system_prompt(tools, example)] if tools else []
-    prompt: list[Message] = [{"role": "system", "content": "\n\n".join([*described, *told])}] if tools else []
+    tool_prompt = [system_prompt(tools, example)] if tools else []
+    prompt: list[Message] = [{"role": "system", "content": "\n\n".join([*tool_prompt, *system_texts])}] if tools else []
     for role, run in groupby(messages[leading:], lambda message: message.get("role")):
         if role == "tool":
             results = list(run)
             images = [part for message in results for part in image_parts(message)]
             prompt.append({"role": "user", "content": content_of(sharegpt(results, ())[-1]["value"], images)})
         elif role == "assistant":
-            prompt += [{"role": role, "content": _said(message, render)} for message in run]
+            prompt += [{"role": role, "content": _assistant_text(message, render)} for message in run]
         else:
             prompt += run
     return prompt
 
 
-def _said(message: Message, render: Renderer) -> str:
-    calls = called(message)
+def _assistant_text(message: Message, render: Renderer) -> str:
+    calls = calls_of(message)
     text = (text_of(message.get("content")) or "").strip()
-    return "\n".join(filter(None, (text, written(calls, render) if calls else "")))
+    return "\n".join(filter(None, (text, render_calls(calls, render) if calls else "")))
 
 
-def written(calls: Sequence[ToolCall], render: Renderer) -> str:
+def render_calls(calls: Sequence[ToolCall], render: Renderer) -> str:
     """The calls in their format; with one among them that it cannot hold, all as the model's own text in blocks."""
     try:
         return render(calls)

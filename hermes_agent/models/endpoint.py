@@ -21,7 +21,14 @@ from anyio.lowlevel import RunVar
 
 from hermes_agent.errors import ModelError
 from hermes_agent.models.events import EventDecoder
-from hermes_agent.models.failures import Failure, Kind, lost, refused, silent, unusable
+from hermes_agent.models.failures import (
+    FailureKind,
+    RequestFailure,
+    answer_failure,
+    connection_failure,
+    silence_failure,
+    status_failure,
+)
 from hermes_agent.models.gate import EndpointStatus, Gate, forget, gate_of, status_of
 from hermes_exec.errors import ConfigError, ErrorCause
 from hermes_exec.redact import mask_error, spellings
@@ -33,7 +40,7 @@ OPENAI_URL, NO_KEY = "https://api.openai.com/v1", "none"
 _LOG = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_SHOWN_BYTES = 200
+_EXCERPT_BYTES = 200
 # A shorter one is no secret but a word, such as `EMPTY`, and parts of other words are as it is.
 _SHORTEST_KEY = 8
 _DONE = "[DONE]"
@@ -112,7 +119,7 @@ class Endpoint:
             raise ConfigError("models behind an endpoint need the package openai: pip install 'hermes-exec[agent]'")
         if base_url is None and api_key == NO_KEY:
             raise ConfigError("OpenAI's own endpoint needs an api_key; for another one give its base_url")
-        self._base_url, self._login = _without_login(base_url or OPENAI_URL)
+        self._base_url, self._login = _split_login(base_url or OPENAI_URL)
         self._api_key = api_key
         self._secrets = spellings(secret for secret in (api_key, self._login) if len(secret) >= _SHORTEST_KEY)
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
@@ -142,7 +149,7 @@ class Endpoint:
         """
         gate = gate_of(self._base_url, self._api_key, name=self._base_url, user=id(self))
         with gate.holding_deadline():
-            return await self._post(gate, path, _encoded(body), read, assemble)
+            return await self._post(gate, path, _encode(body), read, assemble)
 
     async def _post(
         self,
@@ -156,16 +163,16 @@ class Endpoint:
         while True:
             try:
                 async with gate.request(self._wait_outage_s, request):
-                    with self._masking_key():
+                    with self._mask_key():
                         return await self._send(path, content, read, assemble)
-            except Failure as caught:
+            except RequestFailure as caught:
                 failure = caught
-            if failure.kind in (Kind.FINAL, Kind.REFUSED):
+            if failure.kind in (FailureKind.FINAL, FailureKind.REFUSED):
                 raise failure.error
             # While none succeeds, the fault may be the endpoint's; else it is this request's.
             own = gate.status.away_s is None or gate.successes != successes
             successes = gate.successes
-            if failure.kind is Kind.BROKEN and (self._retries == 0 or own):
+            if failure.kind is FailureKind.BROKEN and (self._retries == 0 or own):
                 tries += 1
                 if tries > self._retries:
                     raise failure.error
@@ -183,11 +190,11 @@ class Endpoint:
             await client.close()
 
     @contextmanager
-    def _masking_key(self) -> Iterator[None]:
+    def _mask_key(self) -> Iterator[None]:
         """Mask the key in failures: gateways quote the headers of a request that they refuse."""
         try:
             yield
-        except Failure as failure:
+        except RequestFailure as failure:
             mask_error(failure, self._secrets)
             mask_error(failure.error, self._secrets)
             raise
@@ -198,24 +205,24 @@ class Endpoint:
         import openai
 
         try:
-            client = self._opened()
+            client = self._get_client()
         except Exception as error:
             # A proxy or a certificate of the environment that cannot be used.
             text = f"{self._name}: the client cannot be made: {type(error).__name__}: {error}"
-            raise Failure(Kind.FINAL, text, ModelError(text, cause=ErrorCause.CONFIG)) from error
+            raise RequestFailure(FailureKind.FINAL, text, ModelError(text, cause=ErrorCause.CONFIG)) from error
         try:
             return read(await self._exchange(client, path, content, assemble))
         except TimeoutError as error:
-            raise silent(self._name, self._timeout_s, error) from error
+            raise silence_failure(self._name, self._timeout_s, error) from error
         except openai.APIConnectionError as error:
             times = {"timeout_s": self._timeout_s, "connect_timeout_s": self._connect_timeout_s}
-            raise lost(self._name, error, **times) from error
+            raise connection_failure(self._name, error, **times) from error
         except openai.APIStatusError as error:
-            raise refused(self._name, error) from error
+            raise status_failure(self._name, error) from error
         except openai.OpenAIError as error:
-            raise unusable(self._name, str(error), error) from error
+            raise answer_failure(self._name, str(error), error) from error
         except BadAnswer as error:
-            raise unusable(self._name, str(error), error) from error
+            raise answer_failure(self._name, str(error), error) from error
 
     async def _exchange(
         self, client: openai.AsyncOpenAI, path: str, content: bytes, assemble: Callable[[], Assembler] | None
@@ -239,7 +246,7 @@ class Endpoint:
                 with anyio.move_on_after(_CLOSE_S, shield=True):
                     await stream.response.aclose()
 
-    def _opened(self) -> openai.AsyncOpenAI:
+    def _get_client(self) -> openai.AsyncOpenAI:
         import openai
 
         client = self._client.get()
@@ -283,7 +290,7 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence
 
     decoder, ended, wrong = EventDecoder(), False, None
 
-    def take(events: Iterable[str]) -> bool:
+    def add_events(events: Iterable[str]) -> bool:
         for data in events:
             if data == _DONE:
                 return True
@@ -299,7 +306,7 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence
                 if ended or wrong is not None:
                     continue
                 try:
-                    ended = take(decoder.feed(piece))
+                    ended = add_events(decoder.feed(piece))
                 except BadAnswer as error:
                     wrong = error
                     rest.cancel()
@@ -312,7 +319,7 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence
     if wrong is not None:
         raise wrong
     with suppress(BadAnswer) if answer.finished else nullcontext():
-        ended = ended or take(decoder.finish())
+        ended = ended or add_events(decoder.finish())
     return answer.answer(ended=ended)
 
 
@@ -321,8 +328,8 @@ def _json(content: bytes | str) -> object:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        shown = content[:_SHOWN_BYTES]
-        begin = " ".join((shown.decode("utf-8", "replace") if isinstance(shown, bytes) else shown).split())
+        head = content[:_EXCERPT_BYTES]
+        begin = " ".join((head.decode("utf-8", "replace") if isinstance(head, bytes) else head).split())
         raise BadAnswer(f"it is no JSON: {begin or 'it is empty'}") from error
 
 
@@ -354,7 +361,7 @@ def _parameters_of_post() -> frozenset[str]:
     return frozenset(inspect.signature(openai.AsyncOpenAI.post).parameters)
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def _encode(body: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -388,12 +395,12 @@ def _check_url(url: str) -> None:
         whole = False
     if not whole:
         raise ConfigError(
-            f"base_url {re.split('[?#]', _without_login(url)[0])[0]!r} is not the URL of an endpoint, such as "
+            f"base_url {re.split('[?#]', _split_login(url)[0])[0]!r} is not the URL of an endpoint, such as "
             "http://localhost:8000/v1" + (" (it has a query: a key belongs in api_key)" if "?" in url else "")
         )
 
 
-def _without_login(url: str) -> tuple[str, str]:
+def _split_login(url: str) -> tuple[str, str]:
     """Return a URL without user and password, and these as "user:password": clients log each URL as it is."""
     begin, _, host = url.rpartition("@")
     scheme, _, login = begin.partition("://")

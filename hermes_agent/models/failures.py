@@ -53,7 +53,7 @@ _LONGEST_PAGE = 20_000
 _NOT_CONNECTED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     """What is to be done about a failed request."""
 
     THROTTLED = auto()
@@ -68,12 +68,12 @@ class Kind(Enum):
     """This request has none."""
 
 
-class Failure(Exception):
+class RequestFailure(Exception):
     """Raised by one request that gave nothing: what is to be done, why, and the error for the caller. `retry_after_s`
     is when the endpoint wants the next request, where it says so.
     """
 
-    def __init__(self, kind: Kind, reason: str, error: ModelError, retry_after_s: float | None = None) -> None:
+    def __init__(self, kind: FailureKind, reason: str, error: ModelError, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
         self.kind, self.error, self.retry_after_s = kind, error, retry_after_s
 
@@ -83,17 +83,19 @@ class Failure(Exception):
         return str(self)
 
 
-def unusable(name: str, reason: str, cause: Exception | None = None) -> Failure:
+def answer_failure(name: str, reason: str, cause: Exception | None = None) -> RequestFailure:
     """Of an answer that is none."""
-    return _failure(Kind.BROKEN, name, f"the endpoint's answer cannot be used: {reason}", cause)
+    return _failure(FailureKind.BROKEN, name, f"the endpoint's answer cannot be used: {reason}", cause)
 
 
-def silent(name: str, timeout_s: float, cause: Exception | None = None) -> Failure:
+def silence_failure(name: str, timeout_s: float, cause: Exception | None = None) -> RequestFailure:
     """Of a request whose answer did not come, or stopped, although there was a connection."""
-    return _failure(Kind.BROKEN, name, f"no piece of an answer within {timeout_s:g} s", cause)
+    return _failure(FailureKind.BROKEN, name, f"no piece of an answer within {timeout_s:g} s", cause)
 
 
-def lost(name: str, error: openai.APIConnectionError, *, timeout_s: float, connect_timeout_s: float) -> Failure:
+def connection_failure(
+    name: str, error: openai.APIConnectionError, *, timeout_s: float, connect_timeout_s: float
+) -> RequestFailure:
     """Of a request that the client gave up."""
     import openai
 
@@ -101,90 +103,98 @@ def lost(name: str, error: openai.APIConnectionError, *, timeout_s: float, conne
     no_connection = type(below).__name__ in _NOT_CONNECTED
     if isinstance(error, openai.APITimeoutError):
         if not no_connection:
-            return silent(name, timeout_s, error)
-        return _failure(Kind.AWAY, name, f"no connection within {connect_timeout_s:g} s", error)
+            return silence_failure(name, timeout_s, error)
+        return _failure(FailureKind.AWAY, name, f"no connection within {connect_timeout_s:g} s", error)
     chain = list(_chain(error))
     why = next(filter(None, map(str, chain[1:])), type(below).__name__)
     if any(isinstance(each, ssl.SSLCertVerificationError) for each in chain):
-        return _failure(Kind.FINAL, name, f"no connection: {why}", error, ErrorCause.CONFIG)
+        return _failure(FailureKind.FINAL, name, f"no connection: {why}", error, ErrorCause.CONFIG)
     if no_connection:
-        return _failure(Kind.AWAY, name, f"no connection: {why}", error)
-    return _failure(Kind.BROKEN, name, f"the connection broke: {why}", error)
+        return _failure(FailureKind.AWAY, name, f"no connection: {why}", error)
+    return _failure(FailureKind.BROKEN, name, f"the connection broke: {why}", error)
 
 
-def refused(name: str, error: openai.APIStatusError) -> Failure:
+def status_failure(name: str, error: openai.APIStatusError) -> RequestFailure:
     """Of a request that was answered with an HTTP status other than success."""
     status = error.status_code
     message = " ".join(_message(error).split())[:_LONGEST_REASON]
     reason = f"HTTP {status}: {message or error.response.reason_phrase or 'no text'}"
-    said = f"{error.code or ''} {error.message} {error.body or ''}".lower()
-    if status in _CONTEXT and any(words in said for words in _CONTEXT_WORDS):
-        return _caused(Failure(Kind.FINAL, reason, ContextExceeded(f"{name}: {reason}", status=status)), error)
+    details = f"{error.code or ''} {error.message} {error.body or ''}".lower()
+    if status in _CONTEXT and any(words in details for words in _CONTEXT_WORDS):
+        return _set_cause(
+            RequestFailure(FailureKind.FINAL, reason, ContextExceeded(f"{name}: {reason}", status=status)), error
+        )
     if {str(error.code), str(error.type)} & _FILTER_CODES or any(
-        words in said for words in _FILTER_WORDS.get(status, ())
+        words in details for words in _FILTER_WORDS.get(status, ())
     ):
-        return _caused(Failure(Kind.FINAL, reason, ContentFiltered(f"{name}: {reason}", status=status)), error)
+        return _set_cause(
+            RequestFailure(FailureKind.FINAL, reason, ContentFiltered(f"{name}: {reason}", status=status)), error
+        )
     if error.code == _BROKEN_CALL:
-        return _caused(Failure(Kind.BROKEN, reason, ModelError(f"{name}: {reason}", status=status)), error)
+        return _set_cause(
+            RequestFailure(FailureKind.BROKEN, reason, ModelError(f"{name}: {reason}", status=status)), error
+        )
     # A 403 may be about this prompt or this model alone: gateways look into what is sent.
     if status in {401, 402} or (status == 429 and "insufficient_quota" in (error.code, error.type)):
-        return _caused(Failure(Kind.REFUSED, reason, AccessRefused(f"{name}: {reason}", status=status)), error)
+        return _set_cause(
+            RequestFailure(FailureKind.REFUSED, reason, AccessRefused(f"{name}: {reason}", status=status)), error
+        )
     pause_s = retry_after_s(error.response.headers)
-    told = ModelError(
+    model_error = ModelError(
         f"{name}: {reason}",
         cause=ErrorCause.CONFIG if status in _CONFIG else ErrorCause.PROVIDER,
         status=status,
     )
-    return _caused(Failure(_kind(status, pause_s), reason, told, pause_s), error)
+    return _set_cause(RequestFailure(_kind(status, pause_s), reason, model_error, pause_s), error)
 
 
 def retry_after_s(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """Seconds that the headers of an answer ask to wait: `retry-after-ms`, or `retry-after` as seconds or as a date.
     None where there are none that make sense.
     """
-    given = headers.get("retry-after", "")
+    header = headers.get("retry-after", "")
     try:
         seconds = float(headers.get("retry-after-ms", "")) / 1000
     except ValueError:
         try:
-            seconds = float(given)
+            seconds = float(header)
         except ValueError:
             try:
-                seconds = email.utils.parsedate_to_datetime(given).timestamp() - (time.time() if now is None else now)
+                seconds = email.utils.parsedate_to_datetime(header).timestamp() - (time.time() if now is None else now)
             except (ValueError, OverflowError):
                 return None
             seconds = max(0.0, seconds)
     return seconds if 0 <= seconds < math.inf else None
 
 
-def _kind(status: int, pause_s: float | None) -> Kind:
+def _kind(status: int, pause_s: float | None) -> FailureKind:
     if status == 429 or (status in {503, 529} and pause_s is not None):
-        return Kind.THROTTLED
+        return FailureKind.THROTTLED
     if status in _AWAY:
-        return Kind.AWAY
-    return Kind.BROKEN if status >= 500 and status not in _CONFIG else Kind.FINAL
+        return FailureKind.AWAY
+    return FailureKind.BROKEN if status >= 500 and status not in _CONFIG else FailureKind.FINAL
 
 
 def _failure(
-    kind: Kind, name: str, reason: str, cause: Exception | None, error_cause: ErrorCause = ErrorCause.PROVIDER
-) -> Failure:
-    return _caused(Failure(kind, reason, ModelError(f"{name}: {reason}", cause=error_cause)), cause)
+    kind: FailureKind, name: str, reason: str, cause: Exception | None, error_cause: ErrorCause = ErrorCause.PROVIDER
+) -> RequestFailure:
+    return _set_cause(RequestFailure(kind, reason, ModelError(f"{name}: {reason}", cause=error_cause)), cause)
 
 
-def _caused(failure: Failure, cause: Exception | None) -> Failure:
+def _set_cause(failure: RequestFailure, cause: Exception | None) -> RequestFailure:
     failure.error.__cause__ = cause
     return failure
 
 
 def _message(error: openai.APIStatusError) -> str:
     """What the endpoint says, in a field of one of several names, or the whole of what it wrote."""
-    said: object = error.body
+    message: object = error.body
     for _ in _MESSAGE_FIELDS:
-        if isinstance(said, list) and len(said) == 1:
-            said = said[0]
-        elif isinstance(said, Mapping):
-            said = next((said[name] for name in _MESSAGE_FIELDS if said.get(name)), said)
-    text = said if isinstance(said, str) else "" if error.body is None else error.response.text
+        if isinstance(message, list) and len(message) == 1:
+            message = message[0]
+        elif isinstance(message, Mapping):
+            message = next((message[name] for name in _MESSAGE_FIELDS if message.get(name)), message)
+    text = message if isinstance(message, str) else "" if error.body is None else error.response.text
     if text.startswith("<"):
         text = html.unescape(_MARKUP.sub(" ", text[:_LONGEST_PAGE])).strip() or text
     return text + _message_of_provider(error.body)

@@ -14,10 +14,10 @@ from anyio.lowlevel import RunVar
 
 from hermes_agent.deadline import Deadline, current_deadline
 from hermes_agent.errors import AccessRefused, EndpointAway, EndpointFailing, ModelError
-from hermes_agent.models.failures import Failure, Kind
-from hermes_agent.models.pace import Pace, Start
+from hermes_agent.models.failures import FailureKind, RequestFailure
+from hermes_agent.models.pace import ActiveRequest, Pace
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 _REMIND_S = 600.0
 _LOG = logging.getLogger(__name__)
 
@@ -76,14 +76,14 @@ class Gate:
         start = await self._enter(wait_outage_s)
         try:
             yield
-        except Failure as failure:
-            self._learn(start, failure, request)
+        except RequestFailure as failure:
+            self._record_failure(start, failure, request)
             raise
         except BaseException:
-            self._pace.dropped(start)
+            self._pace.record_drop(start)
             raise
         else:
-            self._pace.succeeded(start)
+            self._pace.record_success(start)
         finally:
             self._warn_of_outage()
             self._update_deadlines()
@@ -109,20 +109,20 @@ class Gate:
         away_s = self._pace.away_s()
         return away_s is not None and away_s >= wait_outage_s
 
-    def outage(self, failure: Failure | None = None) -> EndpointAway:
+    def outage(self, failure: RequestFailure | None = None) -> EndpointAway:
         """Return the error for a request that has waited in vain, after this failure of its own if there was one."""
         away_s, reason = self._pace.away_s() or 0, self._pace.reason
-        kind = EndpointFailing if failure is not None and failure.kind is Kind.BROKEN else EndpointAway
+        kind = EndpointFailing if failure is not None and failure.kind is FailureKind.BROKEN else EndpointAway
         text = f"{self._name} completed no request for {away_s:.0f} s, the last time: {reason}"
         return kind(text, status=None if failure is None else failure.error.status)
 
-    async def _enter(self, wait_outage_s: float) -> Start:
+    async def _enter(self, wait_outage_s: float) -> ActiveRequest:
         if self.has_been_away(wait_outage_s):
             return self._pace.start()
         refusals = self._refusals
         self._waiting += 1
         try:
-            await self._come_first(wait_outage_s)
+            await self._wait_in_line(wait_outage_s)
             try:
                 while (wait_s := self._wait_s(refusals, wait_outage_s)) > 0:
                     self._changed = anyio.Event()
@@ -134,7 +134,7 @@ class Gate:
         finally:
             self._waiting -= 1
 
-    async def _come_first(self, wait_outage_s: float) -> None:
+    async def _wait_in_line(self, wait_outage_s: float) -> None:
         """Wait in the line. An outage that has lasted for too long is one for all in it, not for the first alone, who
         may wait for the answer of a probe.
         """
@@ -142,7 +142,7 @@ class Gate:
             if self.has_been_away(wait_outage_s):
                 raise self.outage()
             left_s = wait_outage_s - (self._pace.away_s() or 0.0)
-            with anyio.move_on_after(max(_LOOK_S, left_s)):
+            with anyio.move_on_after(max(_CHECK_S, left_s)):
                 await self._turn.acquire()
                 return
 
@@ -157,18 +157,18 @@ class Gate:
             return min(self._pace.wait_s(), wait_outage_s - away_s)
         raise self.outage()
 
-    def _learn(self, start: Start, failure: Failure, request: object) -> None:
+    def _record_failure(self, start: ActiveRequest, failure: RequestFailure, request: object) -> None:
         pace = self._pace
         match failure.kind:
-            case Kind.THROTTLED:
-                pace.throttled(start, failure.reason, failure.retry_after_s)
-            case Kind.AWAY:
-                pace.unavailable(start, failure.reason)
-            case Kind.BROKEN:
-                pace.failed(start, failure.reason, request)
-            case Kind.REFUSED | Kind.FINAL:
-                pace.succeeded(start)
-        if failure.kind is Kind.REFUSED:
+            case FailureKind.THROTTLED:
+                pace.record_throttling(start, failure.reason, failure.retry_after_s)
+            case FailureKind.AWAY:
+                pace.record_outage(start, failure.reason)
+            case FailureKind.BROKEN:
+                pace.record_failure(start, failure.reason, request)
+            case FailureKind.REFUSED | FailureKind.FINAL:
+                pace.record_success(start)
+        if failure.kind is FailureKind.REFUSED:
             self._refusals += 1
             self._refusal = failure.error
 

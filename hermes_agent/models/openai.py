@@ -15,15 +15,15 @@ from hermes_agent.models.chat_stream import ChunkAssembler
 from hermes_agent.models.chat_text import as_text, leading_system
 from hermes_agent.models.endpoint import Endpoint, EndpointStatus
 from hermes_agent.parsers import get_parser, get_renderer
-from hermes_agent.parsers.unread import unread_calls
+from hermes_agent.parsers.unread_calls import unread_calls
 from hermes_exec.errors import ConfigError, ErrorCause
 
 _LOG = logging.getLogger(__name__)
-_REFUSED = frozenset({400, 415, 422, 501})
+_REFUSAL_STATUSES = frozenset({400, 415, 422, 501})
 """Statuses with which an endpoint may refuse to stream."""
 _SLOW_TOKENS_PER_S = 4
 """So many tokens of an answer come in a second at least, also from a server that is busy."""
-_OF_TOOLS = ("tool_choice", "parallel_tool_calls")
+_TOOL_PARAMETERS = ("tool_choice", "parallel_tool_calls")
 
 
 class _AnswerMode(NamedTuple):
@@ -125,16 +125,20 @@ class OpenAIModel:
                 wanted = {**body, **modes[at].fields}
                 completion = await self._endpoint.post("/chat/completions", wanted, read, ChunkAssembler)
             except ModelError as error:
-                if modes[at] is modes[-1] or error.status not in _REFUSED or error.cause is not ErrorCause.CONFIG:
+                if (
+                    modes[at] is modes[-1]
+                    or error.status not in _REFUSAL_STATUSES
+                    or error.cause is not ErrorCause.CONFIG
+                ):
                     raise
                 # The last mode raises a refusal of something else.
                 at = at + 1 if "stream_options" in str(error) or "include_usage" in str(error) else len(modes) - 1
             else:
                 if len(modes) > 1:
-                    self._settle(modes[at], completion)
+                    self._keep_mode(modes[at], completion)
                 return completion
 
-    def _settle(self, mode: _AnswerMode, completion: Completion) -> None:
+    def _keep_mode(self, mode: _AnswerMode, completion: Completion) -> None:
         """Use this mode for all later requests, because the endpoint takes it."""
         self._modes = (mode,)
         if mode.warning:
@@ -153,23 +157,23 @@ class OpenAIModel:
     def _body(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]
     ) -> dict[str, Any]:
-        given = {name: value for name, value in sampling.items() if value is not None}
-        given |= given.pop("extra_body", {})
-        if "stream" in given:
+        parameters = {name: value for name, value in sampling.items() if value is not None}
+        parameters |= parameters.pop("extra_body", {})
+        if "stream" in parameters:
             raise ModelError(f"{self.model}: stream is a setting of OpenAIModel", cause=ErrorCause.CONFIG)
-        if given.get("n", 1) != 1:
+        if parameters.get("n", 1) != 1:
             raise ModelError(f"{self.model}: n is 1, for only one choice is used", cause=ErrorCause.CONFIG)
         if not tools or self._render is not None:
-            for name in _OF_TOOLS:
-                given.pop(name, None)
+            for name in _TOOL_PARAMETERS:
+                parameters.pop(name, None)
         else:
-            given["tools"] = list(tools)
-        return {"model": self.model, "messages": self._shown(messages, tools), **given}
+            parameters["tools"] = list(tools)
+        return {"model": self.model, "messages": self._request_messages(messages, tools), **parameters}
 
-    def _shown(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    def _request_messages(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
         at = leading_system(messages)
         whole = [*messages[:at], *self._prefill, *messages[at:]]
-        return _images_by_the_user(whole) if self._render is None else as_text(whole, tools, self._render)
+        return _move_images(whole) if self._render is None else as_text(whole, tools, self._render)
 
     def _read(
         self, answer: object, tools: Sequence[Mapping[str, Any]], limit: int | None, *, may_call: bool
@@ -183,7 +187,7 @@ class OpenAIModel:
         return completion if unread is None else replace(completion, problems=(*completion.problems, unread))
 
 
-def _images_by_the_user(messages: Sequence[Message]) -> list[Message]:
+def _move_images(messages: Sequence[Message]) -> list[Message]:
     """The messages with the images of results in a message of the user after the results of their turn: the only place
     where every endpoint that has a model that sees takes them.
     """

@@ -14,24 +14,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-FIRST_IN_FLIGHT, MOST_IN_FLIGHT = 16, 1000
+FIRST_IN_FLIGHT, MAX_IN_FLIGHT = 16, 1000
 """The client has 1,000 connections at most."""
 LONGEST_HOLD_S = 60.0
 _SHORTEST_HOLD_S = 1.0
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 0.5, 15.0
 # So many in a row are an outage. Failures are those of several requests, for one may fail always by itself.
 _FAILURES_IN_A_ROW, _REFUSALS_IN_A_ROW, _FAILING_REQUESTS = 8, 3, 4
-_KEPT = 0.85
+_REDUCED_SHARE = 0.85
 _JITTER = 0.03
 # So many successes lead back to the rate that was refused: some, those of so many seconds, and never more than those of
 # so many; fewer to a mere guess.
-_BACK, _BACK_TO_GUESS = (60, 15.0, 45.0), (10, 5.0, 8.0)
+_RECOVERY, _GUESS_RECOVERY = (60, 15.0, 45.0), (10, 5.0, 8.0)
 _WINDOW_S = 1.0
 _SLOWEST = 1 / LONGEST_HOLD_S
 
 
 @dataclass(slots=True, eq=False)
-class Start:
+class ActiveRequest:
     """One request under way. `paced`: it was sent as soon as the rate let it; `probe`: it asks whether the endpoint is
     back.
     """
@@ -43,7 +43,7 @@ class Start:
 
 
 @dataclass(slots=True)
-class _Sample:
+class _RateSample:
     """How many requests an endpoint let through: of `first` to `last`, sent within `seconds`, all but `refused`. Of
     some it comes to be known only later that they were refused.
     """
@@ -53,7 +53,7 @@ class _Sample:
     seconds: float
     refused: int
 
-    def has(self, start: Start) -> bool:
+    def has(self, start: ActiveRequest) -> bool:
         return self.first <= start.number <= self.last
 
     def rate(self) -> float:
@@ -81,13 +81,13 @@ class Pace:
         self._slow_start = True
         self._failures = 0
         self._failing: set[object] = set()
-        self._probe: Start | None = None
+        self._probe: ActiveRequest | None = None
         self._probe_at = 0.0
         self._next_at = self._held_until = self._last_at = 0.0
         self._hold_s = _SHORTEST_HOLD_S
-        self._recent: deque[Start] = deque()
+        self._recent: deque[ActiveRequest] = deque()
         self._refused_at = -math.inf
-        self._sample: _Sample | None = None
+        self._sample: _RateSample | None = None
         # Since the last refusal that told something: the first request, how many were refused, the time with requests.
         self._first, self._refused, self._busy_s = 1, 0, 0.0
         # The rate that seems to be allowed, whether that is a mere guess, and successes on the way to it.
@@ -102,17 +102,17 @@ class Pace:
             return math.inf
         return max(0.0, self._free_at() - now)
 
-    def start(self) -> Start:
+    def start(self) -> ActiveRequest:
         """A request starts now."""
         now = self._now()
         self._number += 1
         self.in_flight += 1
-        start = Start(self._number, now, paced=False, probe=self.away_since is not None)
+        start = ActiveRequest(self._number, now, paced=False, probe=self.away_since is not None)
         if start.probe and self._probe is None:
             self._probe = start
         if self.rate is None:
             self._recent.append(start)
-            while self._recent[0].at < now - _WINDOW_S - LONGEST_HOLD_S or len(self._recent) > 2 * MOST_IN_FLIGHT:
+            while self._recent[0].at < now - _WINDOW_S - LONGEST_HOLD_S or len(self._recent) > 2 * MAX_IN_FLIGHT:
                 self._recent.popleft()
         else:
             interval = 1 / self.rate
@@ -123,65 +123,65 @@ class Pace:
         self._last_at = now
         return start
 
-    def succeeded(self, start: Start) -> None:
+    def record_success(self, start: ActiveRequest) -> None:
         """The endpoint gave what was asked for, or said for good that it will not."""
-        self._ended(start)
+        self._finish(start)
         self.successes += 1
         self.away_since, self.reason, self._failures, self.failed_probes = None, "", 0, 0
         self._failing.clear()
         self._hold_s = _SHORTEST_HOLD_S
         if self.in_flight + 1 >= int(self.limit):
-            self.limit = min(MOST_IN_FLIGHT, self.limit + (1 if self._slow_start else 1 / self.limit))
+            self.limit = min(MAX_IN_FLIGHT, self.limit + (1 if self._slow_start else 1 / self.limit))
         if start.paced and start.at > self._refused_at:
             self._grown += 1
             self._speed_up()
 
-    def throttled(self, start: Start, reason: str, retry_after_s: float | None) -> None:
+    def record_throttling(self, start: ActiveRequest, reason: str, retry_after_s: float | None) -> None:
         """The endpoint refused the request because it has too many; `retry_after_s` is when it wants the next."""
-        self._ended(start)
+        self._finish(start)
         self._slow_start = False
         now = self._now()
         hold_s = self._hold_s if retry_after_s is None else min(retry_after_s, LONGEST_HOLD_S)
         until = now + hold_s * self._random.uniform(1, 1.1)
         if start.at <= self._refused_at:
-            self._refused_again(start)
+            self._add_late_refusal(start)
         else:
             self._hold_s = min(2 * self._hold_s, LONGEST_HOLD_S)
             self._refused_at = now
             self._refused += 1
             self._failures += 1
-            if self.away_since is not None or (self._given() == 0 and self._failures >= _REFUSALS_IN_A_ROW):
-                self._lost(start, reason, pause_s=hold_s)
+            if self.away_since is not None or (self._count_accepted() == 0 and self._failures >= _REFUSALS_IN_A_ROW):
+                self._mark_away(start, reason, pause_s=hold_s)
             else:
                 self._slow_down(start)
         self._held_until = max(self._held_until, until)
 
-    def unavailable(self, start: Start, reason: str) -> None:
+    def record_outage(self, start: ActiveRequest, reason: str) -> None:
         """The endpoint could not be reached, or said that it does nothing."""
-        self._ended(start)
-        self._lost(start, reason)
+        self._finish(start)
+        self._mark_away(start, reason)
 
-    def failed(self, start: Start, reason: str, request: object) -> None:
+    def record_failure(self, start: ActiveRequest, reason: str, request: object) -> None:
         """The endpoint gave something that cannot be used; `request` is the same in all tries of one request. Many of
         these in a row, of several requests, count as an outage.
         """
-        self._ended(start)
+        self._finish(start)
         self._failures += 1
         if len(self._failing) < _FAILING_REQUESTS:
             self._failing.add(request)
         many = self._failures >= _FAILURES_IN_A_ROW and len(self._failing) >= _FAILING_REQUESTS
         if many or self.away_since is not None:
-            self._lost(start, reason)
+            self._mark_away(start, reason)
 
-    def dropped(self, start: Start) -> None:
+    def record_drop(self, start: ActiveRequest) -> None:
         """The request was called off."""
-        self._ended(start)
+        self._finish(start)
 
     def away_s(self) -> float | None:
         """For how many seconds the endpoint has given nothing; None while it gives something."""
         return None if self.away_since is None else self._now() - self.away_since
 
-    def _ended(self, start: Start) -> None:
+    def _finish(self, start: ActiveRequest) -> None:
         self.in_flight -= 1
         if self._probe is start:
             self._probe = None
@@ -189,7 +189,7 @@ class Pace:
     def _free_at(self) -> float:
         return max(self._held_until, self._next_at)
 
-    def _lost(self, start: Start, reason: str, pause_s: float = 0.0) -> None:
+    def _mark_away(self, start: ActiveRequest, reason: str, pause_s: float = 0.0) -> None:
         """The endpoint is away: the first time, or still."""
         if self.away_since is None:
             self.away_since = self._now()
@@ -203,31 +203,31 @@ class Pace:
         pause_s = max(pause_s, min(_FIRST_PROBE_S * 2 ** min(self.failed_probes, 10), _LONGEST_PROBE_S))
         self._probe_at = self._now() + pause_s * self._random.uniform(1, 1.25)
 
-    def _given(self) -> int:
+    def _count_accepted(self) -> int:
         """How many requests since the last refusal were not refused, as far as is known."""
         return self._number - self._first + 1 - self._refused
 
-    def _slow_down(self, start: Start) -> None:
+    def _slow_down(self, start: ActiveRequest) -> None:
         """A request was refused that was sent at the rate that is kept now."""
-        refused_rate, self._sample = self.rate, self._sampled(start)
+        refused_rate, self._sample = self.rate, self._measure(start)
         self._recent.clear()
         self._first, self._refused, self._busy_s, self._last_at = self._number + 1, 0, 0.0, self._now()
-        self._take(self._sample, refused_rate)
+        self._lower_rate(self._sample, refused_rate)
 
-    def _sampled(self, start: Start) -> _Sample:
+    def _measure(self, start: ActiveRequest) -> _RateSample:
         if self.rate is not None:
-            return _Sample(self._first, self._number, self._busy_s, self._refused)
+            return _RateSample(self._first, self._number, self._busy_s, self._refused)
         sent = [each.number for each in self._recent if abs(each.at - start.at) <= _WINDOW_S / 2] or [start.number]
-        return _Sample(sent[0], sent[-1], _WINDOW_S, refused=1)
+        return _RateSample(sent[0], sent[-1], _WINDOW_S, refused=1)
 
-    def _refused_again(self, start: Start) -> None:
+    def _add_late_refusal(self, start: ActiveRequest) -> None:
         """A request was refused that was sent before the rate was lowered: it only tells how much was let through."""
         if self._sample is not None and self._sample.has(start):
             self._sample.refused += 1
             if self._guessed:
-                self._take(self._sample, None)
+                self._lower_rate(self._sample, None)
 
-    def _take(self, sample: _Sample, refused_rate: float | None) -> None:
+    def _lower_rate(self, sample: _RateSample, refused_rate: float | None) -> None:
         """Lower the rate. What was let through since the refusal before is less than what is allowed, so that the rate
         that was refused now is the better guess; far less is a refusal of another kind, such as of a limit by the
         minute that let a burst through.
@@ -243,15 +243,15 @@ class Pace:
         if self.rate is not None and self.rate > 2 * self._allowed:
             # What was refused was no limit: the endpoint had too much to do for a while.
             self._allowed, self._guessed = self.rate, True
-            self._grown = int(self._back())
+            self._grown = int(self._recovery_successes())
 
-    def _back(self) -> float:
+    def _recovery_successes(self) -> float:
         """How many successes lead back to the rate that seems to be allowed."""
-        requests, seconds, longest_s = _BACK_TO_GUESS if self._guessed else _BACK
+        requests, seconds, longest_s = _GUESS_RECOVERY if self._guessed else _RECOVERY
         return max(2.0, min(requests + seconds * self._allowed, longest_s * self._allowed))
 
     def _set_rate(self) -> None:
         """A part of what seems to be allowed, later as much, in the end more."""
-        past = self._grown / self._back() - 1
-        share = 1 + (1 - _KEPT if past < 0 else 1) * past**3
+        past = self._grown / self._recovery_successes() - 1
+        share = 1 + (1 - _REDUCED_SHARE if past < 0 else 1) * past**3
         self.rate = max(_SLOWEST, self._allowed * share)

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 from hermes_agent.errors import ModelError
 from hermes_agent.messages import Completion, Message, ToolCall
 from hermes_agent.parsers import get_parser
-from hermes_agent.parsers.base import made_id
+from hermes_agent.parsers.base import derive_id
 
-Step = Completion | str | Exception | Callable[[Sequence[Message]], "Completion | str | Awaitable[Completion | str]"]
+ScriptStep = (
+    Completion | str | Exception | Callable[[Sequence[Message]], "Completion | str | Awaitable[Completion | str]"]
+)
 
 
-class Request(NamedTuple):
+class ScriptedRequest(NamedTuple):
     """What a `ScriptedModel` was asked."""
 
     messages: list[Message]
@@ -32,33 +34,33 @@ class ScriptedModel:
     was asked.
     """
 
-    def __init__(self, steps: Iterable[Step], *, parser: str = "hermes") -> None:
+    def __init__(self, steps: Iterable[ScriptStep], *, parser: str = "hermes") -> None:
         self._steps = iter(steps)
         self._parse = get_parser(parser)
-        self.requests: list[Request] = []
+        self.requests: list[ScriptedRequest] = []
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
     ) -> Completion:
         """The next step; see `Model.complete`."""
-        self.requests.append(Request(deepcopy(list(messages)), list(tools), sampling))
+        self.requests.append(ScriptedRequest(deepcopy(list(messages)), list(tools), sampling))
         try:
             step = next(self._steps)
         except StopIteration:
             raise ModelError(f"the script has no step for request {len(self.requests)}") from None
         if isinstance(step, Exception):
             raise step
-        said: object = step
+        answer: object = step
         if callable(step):
-            said = step(messages)
-            if inspect.isawaitable(said):
-                said = await said
-        if isinstance(said, Completion):
-            return said
-        return self._parse(str(said), tools).completion(str(said))
+            answer = step(messages)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        if isinstance(answer, Completion):
+            return answer
+        return self._parse(str(answer), tools).completion(str(answer))
 
 
 def call(name: str, arguments: Mapping[str, object], *, call_id: str | None = None) -> ToolCall:
     """A well-formed call for a script; the id defaults to one made of the name and the arguments."""
     text = json.dumps(dict(arguments), ensure_ascii=False)
-    return ToolCall(call_id or made_id(name, text), name, text)
+    return ToolCall(call_id or derive_id(name, text), name, text)

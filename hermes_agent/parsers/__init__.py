@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
-from hermes_agent.parsers import bare, deepseek_v3, deepseek_v32, glm, hermes, kimi_k2, longcat, mistral, qwen3_coder
-from hermes_agent.parsers.base import BrokenCall, Format, Parsed, Parser, Renderer
+from hermes_agent.parsers import (
+    bare_json,
+    deepseek_v3,
+    deepseek_v32,
+    glm,
+    hermes,
+    kimi_k2,
+    longcat,
+    mistral,
+    qwen3_coder,
+)
+from hermes_agent.parsers.base import BrokenCall, Format, ParsedText, Parser, Renderer
 from hermes_agent.parsers.scan import Family, parser
 from hermes_agent.parsers.thinking import BRACKETS, THINK
 from hermes_exec.config import nearest
@@ -18,9 +28,9 @@ FORMATS: MappingProxyType[str, Format] = MappingProxyType(
         "qwen": hermes.FORMAT,
         "longcat": longcat.FORMAT,
         "mistral": mistral.FORMAT,
-        "llama3_json": bare.LLAMA,
-        "llama4_json": bare.LLAMA,
-        "json": bare.JSON,
+        "llama3_json": bare_json.LLAMA,
+        "llama4_json": bare_json.LLAMA,
+        "json": bare_json.JSON,
         "deepseek_v3": deepseek_v3.V3,
         "deepseek_v3_1": deepseek_v3.V3_1,
         "deepseek_v31": deepseek_v3.V3_1,
@@ -53,7 +63,7 @@ def get_renderer(name: str) -> Renderer:
     return _format(name).render
 
 
-def holds_call(reasoning: str, parse: Callable[[str], Parsed] | None) -> bool:
+def holds_call(reasoning: str, parse: Callable[[str], ParsedText] | None) -> bool:
     """Whether what looks like a call stands in thinking, in the format of `parse` (None: in any with tags)."""
     unclosed = f"<think>{reasoning}"
     read = [parse(unclosed)] if parse else [FORMATS[name].parse(unclosed, ()) for name in _WITH_TAGS]
@@ -71,7 +81,7 @@ __all__ = [
     "FORMATS",
     "BrokenCall",
     "Format",
-    "Parsed",
+    "ParsedText",
     "Parser",
     "Renderer",
     "get_parser",

@@ -17,7 +17,7 @@ from hermes_agent.messages import (
     ToolCall,
     TurnTokens,
 )
-from hermes_agent.parsers.json_text import Decoded, decode_whole
+from hermes_agent.parsers.json_text import JsonValue, decode_whole
 
 Tools = Sequence[Mapping[str, Any]]
 """Function schemas in OpenAI form; a parser takes the types of arguments from them."""
@@ -39,7 +39,7 @@ class BrokenCall(NamedTuple):
     id: str = ""
 
 
-class Parsed(NamedTuple):
+class ParsedText(NamedTuple):
     """A model's text taken apart.
 
     `content` is the text around the calls, before and after them (None when there is none), `reasoning` what the model
@@ -93,12 +93,12 @@ def whole_calls(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
 
 def is_whole(arguments: str) -> bool:
     """Whether arguments are surely whole: an object that is not empty, perhaps encoded twice."""
-    found = decode_whole(arguments)
-    value = found.value if isinstance(found, Decoded) else None
+    decoded = decode_whole(arguments)
+    value = decoded.value if isinstance(decoded, JsonValue) else None
     return is_whole(value) if isinstance(value, str) else isinstance(value, dict) and bool(value)
 
 
-Parser = Callable[[str, Tools], Parsed]
+Parser = Callable[[str, Tools], ParsedText]
 """A pure function of a text and the tools; it raises nothing and takes time in proportion to the text."""
 
 Renderer = Callable[[Sequence[ToolCall]], str]
@@ -112,18 +112,18 @@ class Format(NamedTuple):
     render: Renderer
 
 
-def good_id(value: object) -> str:
-    """An id that a model wrote, if it has the form of those of `made_id`; else none."""
+def valid_id(value: object) -> str:
+    """An id that a model wrote, if it has the form of those of `derive_id`; else none."""
     return value if isinstance(value, str) and _GOOD_ID.fullmatch(value) else ""
 
 
-def made_id(*seeds: object) -> str:
+def derive_id(*seeds: object) -> str:
     """An id for a call that has none: nine letters and digits, the only form that every chat template takes. The same
     seeds give the same id.
     """
     number = int.from_bytes(hashlib.blake2b(repr(seeds).encode("utf-8", "backslashreplace"), digest_size=8).digest())
-    made = ""
+    call_id = ""
     for _ in range(_ID_LENGTH):
         number, digit = divmod(number, len(_ID_ALPHABET))
-        made += _ID_ALPHABET[digit]
-    return made
+        call_id += _ID_ALPHABET[digit]
+    return call_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Found(NamedTuple):
+class ParsedCall(NamedTuple):
     """One call, or with `error` what was meant as one; `arguments` then holds what the model wrote."""
 
     name: str
@@ -20,17 +20,17 @@ class Block(NamedTuple):
     """
 
     end: int
-    found: tuple[Found, ...] = ()
+    calls: tuple[ParsedCall, ...] = ()
     cut: bool = False
     begun: bool = False
 
 
-def broken(text: str, why: str, form: str) -> Found:
+def broken_call(text: str, why: str, form: str) -> ParsedCall:
     """What was meant as a call and is none."""
-    return Found("", text.strip(), "", f"This tool call was not understood: {why}. Write {form}")
+    return ParsedCall("", text.strip(), "", f"This tool call was not understood: {why}. Write {form}")
 
 
-def cut_off(text: str, form: str) -> Found:
+def cut_call(text: str, form: str) -> ParsedCall:
     """A call that the token limit cut."""
     error = f"This tool call was cut off before its end. Write a shorter one: {form}"
-    return Found("", text.strip(), "", error)
+    return ParsedCall("", text.strip(), "", error)

@@ -7,28 +7,28 @@ from collections.abc import Callable, Sequence
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format
-from hermes_agent.parsers.headed import Head, HeadAt, Headed
+from hermes_agent.parsers.headed_calls import Head, HeadAt, HeadedFormat
 from hermes_agent.parsers.rendering import PLAIN, arguments_of, json_of, tool_of
 from hermes_agent.parsers.scan import Family, parser
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.source import SourceText
 
 _CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL, _CALL_END, _SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 _NAME = re.compile(rf"\s*+({PLAIN.pattern})\s*+")
 
 
-def _after_type(source: Source, _start: int, _separator: int, end: int) -> Head | None:
-    found = _NAME.match(source.text, end)
-    return Head(found[1], found.end()) if found else None
+def _after_type(source: SourceText, _start: int, _separator: int, end: int) -> Head | None:
+    match = _NAME.match(source.text, end)
+    return Head(match[1], match.end()) if match else None
 
 
-def _before_separator(source: Source, start: int, separator: int, end: int) -> Head | None:
+def _before_separator(source: SourceText, start: int, separator: int, end: int) -> Head | None:
     name = source.text[start:separator].strip()
     return Head(name, end) if PLAIN.fullmatch(name) else None
 
 
 def _format(head: HeadAt, form: str, write: Callable[[ToolCall], str]) -> Format:
-    read = Headed(_CALL, _SEPARATOR, _CALL_END, (_CALLS, _CALLS_END), head, form).reader()
+    read = HeadedFormat(_CALL, _SEPARATOR, _CALL_END, (_CALLS, _CALLS_END), head, form).reader()
 
     def render(calls: Sequence[ToolCall]) -> str:
         return f"{_CALLS}{''.join(write(call) for call in calls)}{_CALLS_END}" if calls else ""

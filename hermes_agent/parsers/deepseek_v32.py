@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hermes_agent.messages import ToolCall
+from hermes_agent.parsers.argument_types import Toolset, value_of
 from hermes_agent.parsers.base import Format
 from hermes_agent.parsers.blocks import Block
-from hermes_agent.parsers.json_text import Decoded, decode_whole, skip_space
+from hermes_agent.parsers.json_text import JsonValue, decode_whole, skip_space
 from hermes_agent.parsers.nesting import CallTags
-from hermes_agent.parsers.rendering import PLAIN, arguments_of, escaped, plain, tool_of
+from hermes_agent.parsers.rendering import PLAIN, arguments_of, escape_json, plain_name, tool_of
 from hermes_agent.parsers.scan import Family, parser
-from hermes_agent.parsers.source import Source
-from hermes_agent.parsers.typed import Toolset, value_of
-from hermes_agent.parsers.values import Piece, Values, Written
+from hermes_agent.parsers.source import SourceText
+from hermes_agent.parsers.values import CallBuilder, RenderedPiece, Values
 
 _CALLS, _CALLS_END = "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"
 # V4 has the same calls in a section of another name.
@@ -40,23 +40,23 @@ _VALUES = Values(
 )
 
 
-def _read(source: Source, start: int) -> Block:
+def _read(source: SourceText, start: int) -> Block:
     text = source.text
     head = _NAME.match(text, start)
     if head is None:
-        return _TAGS.broken(source, start, "it names no tool")
-    call = Written(head[1])
+        return _TAGS.broken_call(source, start, "it names no tool")
+    call = CallBuilder(head[1])
     position = skip_space(text, head.end())
     if _TAG.match(text, position):
         values, position = _VALUES.read(source, position, lambda _: False)
         if not values:
-            return _VALUES.not_closed(source, _TAGS, start)
+            return _VALUES.broken_call(source, _TAGS, start)
         for tag, value in values:
             call.add(tag[1], _value(value, tag, call.name, source.tools))
     if text.startswith(_INVOKE_END, position):
-        call.values = _unwrapped(call, source.tools)
-        return Block(position + len(_INVOKE_END), (call.found(text[start:position], _FORM),))
-    return _TAGS.broken(source, start, f"{_PARAMETER} or {_INVOKE_END} must stand where other text does")
+        call.values = _unwrap_arguments(call, source.tools)
+        return Block(position + len(_INVOKE_END), (call.build(text[start:position], _FORM),))
+    return _TAGS.broken_call(source, start, f"{_PARAMETER} or {_INVOKE_END} must stand where other text does")
 
 
 def _value(text: str, attributes: re.Match[str], name: str, tools: Toolset) -> object:
@@ -65,35 +65,35 @@ def _value(text: str, attributes: re.Match[str], name: str, tools: Toolset) -> o
     return value_of(text, tools.types(name, attributes[1]), untyped_is_text=False)
 
 
-def _unwrapped(call: Written, tools: Toolset) -> dict[str, object]:
+def _unwrap_arguments(call: CallBuilder, tools: Toolset) -> dict[str, object]:
     """All arguments as one object, under a name that is none of the tool's, is a habit of these models."""
-    known = tools.properties(call.name)
-    if len(call.values) != 1 or not (wrapper := {"arguments", "input"} & (call.values.keys() - known.keys())):
+    properties = tools.properties(call.name)
+    if len(call.values) != 1 or not (wrapper := {"arguments", "input"} & (call.values.keys() - properties.keys())):
         return call.values
     inner = call.values[wrapper.pop()]
     if isinstance(inner, str):
-        found = decode_whole(inner)
-        inner = found.value if isinstance(found, Decoded) else None
-    return inner if known and isinstance(inner, dict) and inner.keys() <= known.keys() else call.values
+        decoded = decode_whole(inner)
+        inner = decoded.value if isinstance(decoded, JsonValue) else None
+    return inner if properties and isinstance(inner, dict) and inner.keys() <= properties.keys() else call.values
 
 
 def render(calls: Sequence[ToolCall]) -> str:
     """Calls in one section, as DeepSeek's own encoding writes them."""
-    written = _VALUES.join(piece for call in calls for piece in _written(call))
-    return f"{_CALLS}\n{written}{_CALLS_END}" if calls else ""
+    text = _VALUES.join(piece for call in calls for piece in _render_call(call))
+    return f"{_CALLS}\n{text}{_CALLS_END}" if calls else ""
 
 
-def _written(call: ToolCall) -> Iterator[Piece]:
-    yield Piece(f'{_INVOKE} name="{tool_of(call)}">\n')
+def _render_call(call: ToolCall) -> Iterator[RenderedPiece]:
+    yield RenderedPiece(f'{_INVOKE} name="{tool_of(call)}">\n')
     arguments = arguments_of(call)
     if not arguments:
-        yield Piece("\n")
+        yield RenderedPiece("\n")
     for key, value in arguments.items():
         is_text = "true" if isinstance(value, str) else "false"
-        yield Piece(f'{_PARAMETER} name="{plain(key, "parameter")}" string="{is_text}">')
-        yield Piece(value if isinstance(value, str) else escaped(value), value_of=key)
-        yield Piece(f"{_PARAMETER_END}\n")
-    yield Piece(f"{_INVOKE_END}\n")
+        yield RenderedPiece(f'{_PARAMETER} name="{plain_name(key, "parameter")}" string="{is_text}">')
+        yield RenderedPiece(value if isinstance(value, str) else escape_json(value), value_of=key)
+        yield RenderedPiece(f"{_PARAMETER_END}\n")
+    yield RenderedPiece(f"{_INVOKE_END}\n")
 
 
 FORMAT = Format(

@@ -11,17 +11,17 @@ from hermes_agent.parsers.json_call import Bodies, call_of
 from hermes_agent.parsers.nesting import CallTags
 from hermes_agent.parsers.rendering import object_with
 from hermes_agent.parsers.scan import Family, parser
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.source import SourceText
 from hermes_agent.parsers.thinking import THINK
 
 
-def tagged(name: str, others: tuple[str, ...] = ()) -> Format:
+def tag_format(name: str, others: tuple[str, ...] = ()) -> Format:
     """The format with this name for its tags; `others` are tags that begin what others than the model write."""
     opening, closing = f"<{name}>", f"</{name}>"
     form = f'{opening}{{"name": "<tool>", "arguments": {{…}}}}{closing}'
     bodies = Bodies(CallTags(opening, closing, form, strings=True), (opening, *THINK))
 
-    def read(source: Source, start: int) -> Block:
+    def read(source: SourceText, start: int) -> Block:
         body = bodies.read(source, start, start)
         return body.block(call_of(body.value, body.text, form))
 
@@ -31,4 +31,4 @@ def tagged(name: str, others: tuple[str, ...] = ()) -> Format:
     return Format(parser(Family(form, {opening: read}, others=others)), render)
 
 
-FORMAT = tagged("tool_call")
+FORMAT = tag_format("tool_call")

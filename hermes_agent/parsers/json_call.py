@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from hermes_agent.parsers.base import good_id
-from hermes_agent.parsers.blocks import Block, Found, broken, cut_off
-from hermes_agent.parsers.json_text import Decoded, Undecodable, can_be_sent, decode, decode_whole, dump, skip_space
+from hermes_agent.parsers.base import valid_id
+from hermes_agent.parsers.blocks import Block, ParsedCall, broken_call, cut_call
+from hermes_agent.parsers.json_scan import StopTags, bracket_end
+from hermes_agent.parsers.json_text import JsonProblem, JsonValue, can_be_sent, decode, decode_whole, dump, skip_space
 from hermes_agent.parsers.nesting import CallTags
-from hermes_agent.parsers.outside import Stops, balanced_end
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.source import SourceText
 
 _FENCE_END = "```"
 _FENCE = re.compile(r"```(?:json)?\s*+")
@@ -27,9 +27,9 @@ class Body(NamedTuple):
     value: object = None
     broken: Block | None = None
 
-    def block(self, found: Found) -> Block:
+    def block(self, call: ParsedCall) -> Block:
         """Return the block with this one call, which the value stands for."""
-        return self.broken or Block(self.end, (found,))
+        return self.broken or Block(self.end, (call,))
 
 
 class Bodies:
@@ -38,26 +38,26 @@ class Bodies:
     def __init__(self, tags: CallTags, others: tuple[str, ...]) -> None:
         self._tags, self._others = tags, others
 
-    def read(self, source: Source, start: int, begin: int) -> Body:
+    def read(self, source: SourceText, start: int, begin: int) -> Body:
         """Return the value that begins at `begin`, in a JSON code fence or not, of the call whose opening tag ends at
         `start`.
         """
         text = source.text
         begin, fenced = _after_fence(text, begin)
-        found = decode(text, begin)
-        if not isinstance(found, Decoded):
-            cut = True if found.at_end else None
-            return Body(begin, "", broken=self._tags.broken(source, start, found.why, cut=cut))
-        after = skip_space(text, found.end)
+        decoded = decode(text, begin)
+        if not isinstance(decoded, JsonValue):
+            cut = True if decoded.at_end else None
+            return Body(begin, "", broken=self._tags.broken_call(source, start, decoded.why, cut=cut))
+        after = skip_space(text, decoded.end)
         if fenced:
             after = _after_fence_end(text, after)
-        end = self._closed(text, after)
+        end = self._find_end(text, after)
         if end < 0:
             why = f"there is text after its JSON object (at character {after - begin})"
-            return Body(begin, "", broken=self._tags.broken(source, start, why, cut=False))
-        return Body(end, text[begin : found.end], found.value)
+            return Body(begin, "", broken=self._tags.broken_call(source, start, why, cut=False))
+        return Body(end, text[begin : decoded.end], decoded.value)
 
-    def _closed(self, text: str, after: int) -> int:
+    def _find_end(self, text: str, after: int) -> int:
         """Where a value is over that ends here; -1 when there is other text."""
         if text.startswith(self._others, after):
             return after
@@ -68,38 +68,38 @@ class Bodies:
         return len(text) if close.startswith(text[after : after + len(close)]) else -1
 
 
-def read_bare(text: str, start: int, begin: int, stops: Stops, form: str) -> Body:
+def read_bare(text: str, start: int, begin: int, stops: StopTags, form: str) -> Body:
     """Return the object that begins at `begin`, of a call that begins at `start` and has no closing tag: it ends with
     the object. An object that was encoded twice is a text.
     """
     first, fenced = _after_fence(text, begin)
-    found = decode(text, first)
-    if not isinstance(found, Decoded):
-        if not (found.at_end or text.startswith("{", first) or stops.at(text, first)):
-            return Body(first, "", broken=Block(len(text), (broken(text[start:], found.why, form),)))
-        return Body(first, "", broken=broken_bare(text, start, found.why, stops, form, cut=found.at_end))
-    after = _after_fence_end(text, skip_space(text, found.end)) if fenced else found.end
-    if not isinstance(found.value, dict) and not _goes_on(text, after, stops):
+    decoded = decode(text, first)
+    if not isinstance(decoded, JsonValue):
+        if not (decoded.at_end or text.startswith("{", first) or stops.at(text, first)):
+            return Body(first, "", broken=Block(len(text), (broken_call(text[start:], decoded.why, form),)))
+        return Body(first, "", broken=broken_bare(text, start, decoded.why, stops, form, cut=decoded.at_end))
+    after = _after_fence_end(text, skip_space(text, decoded.end)) if fenced else decoded.end
+    if not isinstance(decoded.value, dict) and not _goes_on(text, after, stops):
         why = "its arguments are no JSON object"
-        return Body(first, "", broken=Block(len(text), (broken(text[start:], why, form),)))
-    return Body(after, text[first : found.end], found.value)
+        return Body(first, "", broken=Block(len(text), (broken_call(text[start:], why, form),)))
+    return Body(after, text[first : decoded.end], decoded.value)
 
 
-def broken_bare(text: str, start: int, why: str, stops: Stops, form: str, *, cut: bool = False) -> Block:
+def broken_bare(text: str, start: int, why: str, stops: StopTags, form: str, *, cut: bool = False) -> Block:
     """Return a broken call without a closing tag. It ends where its brackets are closed, if the text goes on there as
     it does after a call; else all the rest is a part of it. `cut` says that the text ended within it for sure.
     """
     stop = stops.nearest(text, start)
     limit = len(text) if stop < 0 else stop
     brace = text.find("{", start, limit)
-    closed = limit if brace < 0 else balanced_end(text, brace, len(text))
+    closed = limit if brace < 0 else bracket_end(text, brace, len(text))
     if (closed < 0 and stop < 0) or (cut and closed in (-1, len(text))):
-        return Block(len(text), (cut_off(text[start:], form),), cut=True)
+        return Block(len(text), (cut_call(text[start:], form),), cut=True)
     end = closed if closed >= 0 and (closed == limit or _goes_on(text, closed, stops)) else len(text)
-    return Block(end, (broken(text[start:end], why, form),))
+    return Block(end, (broken_call(text[start:end], why, form),))
 
 
-def _goes_on(text: str, position: int, stops: Stops) -> bool:
+def _goes_on(text: str, position: int, stops: StopTags) -> bool:
     return _GOES_ON.match(text, position) is not None or stops.at(text, skip_space(text, position))
 
 
@@ -119,38 +119,38 @@ def is_empty(text: str, start: int, close: str) -> bool:
     return text.startswith(close, skip_space(text, start))
 
 
-def call_of(value: object, text: str, form: str) -> Found:
+def call_of(value: object, text: str, form: str) -> ParsedCall:
     """The call that an object with `name` and `arguments` (or `parameters`) stands for."""
     if isinstance(value, list):
-        return broken(text, "it is a list; each call has a block of its own", form)
+        return broken_call(text, "it is a list; each call has a block of its own", form)
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or not name.strip():
-        return Found("", text, "", f"This tool call has no name. Write {form}")
+        return ParsedCall("", text, "", f"This tool call has no name. Write {form}")
     keys = _ARGUMENTS & value.keys()
     if len(keys) > 1:
-        return broken(text, 'it has both "arguments" and "parameters"', form)
+        return broken_call(text, 'it has both "arguments" and "parameters"', form)
     other = next((key for key in value if key not in _OUTER), None)
     if other is not None:
         why = f"{other!r} stands beside the name" if keys else f'"arguments" is missing; {other!r} belongs into it'
-        return broken(text, why, form)
+        return broken_call(text, why, form)
     arguments = value[next(iter(keys))] if keys else None
-    return call_with(name.strip(), arguments, text, form)._replace(id=good_id(value.get("id")))
+    return call_with(name.strip(), arguments, text, form)._replace(id=valid_id(value.get("id")))
 
 
-def call_with(name: str, given: object, text: str, form: str) -> Found:
+def call_with(name: str, arguments: object, text: str, form: str) -> ParsedCall:
     """A call of this name. Arguments that were encoded twice stay the text that they are."""
     try:
-        return _call_with(name, given, text, form)
+        return _call_with(name, arguments, text, form)
     except RecursionError:
-        return broken(text, "its JSON is nested too deeply", form)
+        return broken_call(text, "its JSON is nested too deeply", form)
 
 
-def _call_with(name: str, given: object, text: str, form: str) -> Found:
-    if given is None or (isinstance(given, str) and not given.strip()):
-        return Found(name, "{}")
-    if isinstance(given, dict):
-        return Found(name, dump(given))
-    inner = decode_whole(given) if isinstance(given, str) else None
-    if not isinstance(inner, Decoded) or not isinstance(inner.value, dict):
-        why = f": {inner.why}" if isinstance(inner, Undecodable) else ""
-        return broken(text, f"its arguments are no JSON object{why}", form)
-    return Found(name, given if isinstance(given, str) and can_be_sent(given) else dump(inner.value))
+def _call_with(name: str, arguments: object, text: str, form: str) -> ParsedCall:
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return ParsedCall(name, "{}")
+    if isinstance(arguments, dict):
+        return ParsedCall(name, dump(arguments))
+    inner = decode_whole(arguments) if isinstance(arguments, str) else None
+    if not isinstance(inner, JsonValue) or not isinstance(inner.value, dict):
+        why = f": {inner.why}" if isinstance(inner, JsonProblem) else ""
+        return broken_call(text, f"its arguments are no JSON object{why}", form)
+    return ParsedCall(name, arguments if isinstance(arguments, str) and can_be_sent(arguments) else dump(inner.value))

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from hermes_agent.parsers.blocks import Block, Found, broken, cut_off
+from hermes_agent.parsers.blocks import Block, ParsedCall, broken_call, cut_call
 from hermes_agent.parsers.json_call import broken_bare, call_of
-from hermes_agent.parsers.json_text import Decoded, decode, skip_space
-from hermes_agent.parsers.outside import Stops, element_end
+from hermes_agent.parsers.json_scan import StopTags, element_end
+from hermes_agent.parsers.json_text import JsonValue, decode, skip_space
 
 
-class _List:
+class _ListReader:
     """One list."""
 
-    def __init__(self, text: str, start: int, stops: Stops, form: str) -> None:
+    def __init__(self, text: str, start: int, stops: StopTags, form: str) -> None:
         self._text, self._start, self._stops, self._form = text, start, stops, form
 
     def read(self) -> Block:
         text = self._text
-        found: list[Found] = []
+        calls: list[ParsedCall] = []
         end = self._start + 1
         position = skip_space(text, end)
         while position < len(text) and text[position] != "]":
             element = self._element(position)
-            found += element.found
+            calls += element.calls
             end, position = element.end, skip_space(text, element.end)
             if element.cut or text[position : position + 1] not in (",", "]", "{"):
-                return Block(end, tuple(found), element.cut)
+                return Block(end, tuple(calls), element.cut)
             if text[position] == ",":
                 end = position + 1
                 position = skip_space(text, end)
         if position == len(text):
-            return Block(position, (*found, cut_off(text[end if found else self._start :], self._form)), cut=True)
-        return Block(position + 1, tuple(found))
+            return Block(position, (*calls, cut_call(text[end if calls else self._start :], self._form)), cut=True)
+        return Block(position + 1, tuple(calls))
 
     def _element(self, start: int) -> Block:
-        found = decode(self._text, start)
-        if not isinstance(found, Decoded):
-            return self._broken(start, found.why, at_end=found.at_end)
-        after = skip_space(self._text, found.end)
+        decoded = decode(self._text, start)
+        if not isinstance(decoded, JsonValue):
+            return self._broken(start, decoded.why, at_end=decoded.at_end)
+        after = skip_space(self._text, decoded.end)
         if self._text[after : after + 1] in ("", ",", "]", "{") or self._stops.at(self._text, after):
-            return Block(found.end, (call_of(found.value, self._text[start : found.end], self._form),))
+            return Block(decoded.end, (call_of(decoded.value, self._text[start : decoded.end], self._form),))
         return self._broken(start, f"there is text after its JSON object (at character {after - start})")
 
     def _broken(self, start: int, why: str, *, at_end: bool = False) -> Block:
@@ -46,19 +46,19 @@ class _List:
         text = self._text
         end = element_end(text, start, len(text))
         if end < 0 and (at_end or self._stops.nearest(text, start) < 0):
-            return Block(len(text), (cut_off(text[start:], self._form),), cut=True)
+            return Block(len(text), (cut_call(text[start:], self._form),), cut=True)
         end = len(text) if end < 0 else end
-        return Block(end, (broken(text[start:end], why, self._form),) if text[start:end].strip() else ())
+        return Block(end, (broken_call(text[start:end], why, self._form),) if text[start:end].strip() else ())
 
 
-def read_list(text: str, start: int, stops: Stops, form: str) -> Block:
+def read_list(text: str, start: int, stops: StopTags, form: str) -> Block:
     """The list whose bracket opens here. It ends at its closing bracket, before a stop, or where the text does."""
-    return _List(text, start, stops, form).read()
+    return _ListReader(text, start, stops, form).read()
 
 
-def read_object(text: str, start: int, stops: Stops, form: str) -> Block:
+def read_object(text: str, start: int, stops: StopTags, form: str) -> Block:
     """The object whose bracket opens here."""
-    found = decode(text, start)
-    if isinstance(found, Decoded):
-        return Block(found.end, (call_of(found.value, text[start : found.end], form),))
-    return broken_bare(text, start, found.why, stops, form, cut=found.at_end)
+    decoded = decode(text, start)
+    if isinstance(decoded, JsonValue):
+        return Block(decoded.end, (call_of(decoded.value, text[start : decoded.end], form),))
+    return broken_bare(text, start, decoded.why, stops, form, cut=decoded.at_end)

@@ -14,14 +14,14 @@ _WORDS = ("true", "false", "null", "-")
 _SPACE = re.compile(r"\s*+")
 
 
-class Decoded(NamedTuple):
+class JsonValue(NamedTuple):
     """A value, and where the text goes on after it."""
 
     value: object
     end: int
 
 
-class Undecodable(NamedTuple):
+class JsonProblem(NamedTuple):
     """No JSON value: what is wrong, and whether the text ended before the value did."""
 
     why: str
@@ -30,11 +30,11 @@ class Undecodable(NamedTuple):
 
 def skip_space(text: str, position: int) -> int:
     """The position of the next character that is no white space, or the end of the text."""
-    found = _SPACE.match(text, position)
-    return found.end() if found else position
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
 
 
-def decode(text: str, position: int) -> Decoded | Undecodable:
+def decode(text: str, position: int) -> JsonValue | JsonProblem:
     """The JSON value that begins at this very position. Positions in `why` count from there.
 
     It is decoded from windows that double in size: an error of the decoder counts the lines of all that it was given,
@@ -42,41 +42,41 @@ def decode(text: str, position: int) -> Decoded | Undecodable:
     """
     size = _FIRST_WINDOW
     while True:
-        found = _decode_window(text[position : position + size], whole=position + size >= len(text))
-        if found is not None:
-            return found._replace(end=position + found.end) if isinstance(found, Decoded) else found
+        decoded = _decode_window(text[position : position + size], whole=position + size >= len(text))
+        if decoded is not None:
+            return decoded._replace(end=position + decoded.end) if isinstance(decoded, JsonValue) else decoded
         size *= 2
 
 
-def _decode_window(window: str, *, whole: bool) -> Decoded | Undecodable | None:
+def _decode_window(window: str, *, whole: bool) -> JsonValue | JsonProblem | None:
     """The value at the beginning of a window; None when what comes after the window matters."""
     try:
         value, end = read_json(window)
     except RecursionError:
-        return Undecodable("its JSON is nested too deeply")
+        return JsonProblem("its JSON is nested too deeply")
     except json.JSONDecodeError as error:
         in_string = error.msg.startswith("Unterminated string")
         if not whole and (in_string or error.pos >= len(window) - _LONGEST_TOKEN):
             return None
-        at_end = in_string or _is_begun(error.msg, window[error.pos :])
-        return Undecodable(f"it is not valid JSON ({error.msg} at character {error.pos})", at_end)
+        at_end = in_string or _may_continue(error.msg, window[error.pos :])
+        return JsonProblem(f"it is not valid JSON ({error.msg} at character {error.pos})", at_end)
     except ValueError as error:
-        return Undecodable(f"it is not valid JSON ({error})")
-    return Decoded(value, end) if whole or end < len(window) else None
+        return JsonProblem(f"it is not valid JSON ({error})")
+    return JsonValue(value, end) if whole or end < len(window) else None
 
 
-def _is_begun(message: str, rest: str) -> bool:
+def _may_continue(message: str, rest: str) -> bool:
     """Whether the text may have ended within a word or an escape of JSON, or before the next one."""
     in_escape = message.startswith("Invalid \\") and len(rest) < len("\\u0000")
     return in_escape or any(word.startswith(rest) for word in _WORDS)
 
 
-def decode_whole(text: str) -> Decoded | Undecodable:
+def decode_whole(text: str) -> JsonValue | JsonProblem:
     """The JSON value that is the whole text but for white space around it."""
-    found = decode(text, skip_space(text, 0))
-    if isinstance(found, Decoded) and skip_space(text, found.end) < len(text):
-        return Undecodable(f"there is text after its JSON value (at character {found.end})")
-    return found
+    decoded = decode(text, skip_space(text, 0))
+    if isinstance(decoded, JsonValue) and skip_space(text, decoded.end) < len(text):
+        return JsonProblem(f"there is text after its JSON value (at character {decoded.end})")
+    return decoded
 
 
 def can_be_sent(text: str) -> bool:

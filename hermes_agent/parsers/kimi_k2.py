@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format
-from hermes_agent.parsers.headed import Head, Headed
+from hermes_agent.parsers.headed_calls import Head, HeadedFormat
 from hermes_agent.parsers.rendering import PLAIN, arguments_of, json_of, tool_of
 from hermes_agent.parsers.scan import Family, parser
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.source import SourceText
 
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 # The models write it in the singular, too.
@@ -20,30 +20,30 @@ _FORM = f"{_SECTION}{_CALL}functions.<tool>:0{_ARGUMENTS}{{…}}{_CALL_END}{_SEC
 _ID = re.compile(rf"(?:functions\.)?+({PLAIN.pattern}):[0-9]+")
 
 
-def _head(source: Source, start: int, separator: int, end: int) -> Head | None:
+def _head(source: SourceText, start: int, separator: int, end: int) -> Head | None:
     """The id, or without a number the name alone where there is such a tool."""
     identity = source.text[start:separator].strip()
-    if found := _ID.fullmatch(identity):
-        return Head(found[1], end, identity)
+    if match := _ID.fullmatch(identity):
+        return Head(match[1], end, identity)
     name = identity.removeprefix("functions.")
     return Head(name, end) if PLAIN.fullmatch(name) and source.tools.may_call(name) else None
 
 
 def _id(call: ToolCall, place: int) -> str:
-    found = _ID.fullmatch(call.id)
-    return call.id if found and found[1] == call.name else f"functions.{tool_of(call)}:{place}"
+    match = _ID.fullmatch(call.id)
+    return call.id if match and match[1] == call.name else f"functions.{tool_of(call)}:{place}"
 
 
 def render(calls: Sequence[ToolCall]) -> str:
     """Calls in one section. An id that is none of this format is replaced by the one that the model would write."""
-    written = "".join(
+    text = "".join(
         f"{_CALL}{_id(call, place)}{_ARGUMENTS}{json_of(arguments_of(call))}{_CALL_END}"
         for place, call in enumerate(calls)
     )
-    return f"{_SECTION}{written}{_SECTION_END}" if calls else ""
+    return f"{_SECTION}{text}{_SECTION_END}" if calls else ""
 
 
-_READ = Headed(_CALL, _ARGUMENTS, _CALL_END, (*_SECTIONS, *_SECTIONS.values()), _head, _FORM).reader()
+_READ = HeadedFormat(_CALL, _ARGUMENTS, _CALL_END, (*_SECTIONS, *_SECTIONS.values()), _head, _FORM).reader()
 FORMAT = Format(
     parser(
         Family(_FORM, {_CALL: _READ}, _SECTIONS, (*_SECTIONS.values(), _CALL_END), only_calls=(*_SECTIONS, _CALL)),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hermes_agent.parsers.hermes import tagged
+from hermes_agent.parsers.hermes import tag_format
 
-FORMAT = tagged("longcat_tool_call", ("<longcat_tool_response>",))
+FORMAT = tag_format("longcat_tool_call", ("<longcat_tool_response>",))

@@ -13,29 +13,29 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
-from hermes_agent.parsers.blocks import Block, broken, cut_off
-from hermes_agent.parsers.outside import STRING
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.blocks import Block, broken_call, cut_call
+from hermes_agent.parsers.json_scan import STRING
+from hermes_agent.parsers.source import SourceText
 
 
-class Step(NamedTuple):
+class TagStep(NamedTuple):
     """A tag at which nesting changes: where it ends, and 1 for an opening tag, -1 for a closing one, else 0."""
 
     end: int
     change: int
 
 
-def pair(steps: Iterable[Step]) -> Mapping[int, int]:
+def pair(steps: Iterable[TagStep]) -> Mapping[int, int]:
     """Map the end of each opening tag to the end of the closing tag that pairs with it. Opening tags without one are
     left out, and so are those after which more is closed than opened.
     """
-    known = list(steps)
-    depths = list(accumulate(step.change for step in known))
+    ordered = list(steps)
+    depths = list(accumulate(step.change for step in ordered))
     paired: dict[int, int] = {}
     # The end of the next tag after which the depth is this one, and the lowest depth of all that follows.
     next_at: dict[int, int] = {}
     lowest: float = inf
-    for step, depth in zip(reversed(known), reversed(depths), strict=True):
+    for step, depth in zip(reversed(ordered), reversed(depths), strict=True):
         if step.change > 0 and lowest == depth - 1:
             paired[step.end] = next_at[depth - 1]
         next_at[depth], lowest = step.end, min(lowest, depth)
@@ -45,10 +45,10 @@ def pair(steps: Iterable[Step]) -> Mapping[int, int]:
 class _Depths:
     """How deep the tags of a text are nested after each of them."""
 
-    def __init__(self, steps: Iterable[Step]) -> None:
-        known = list(steps)
-        self._ends = [step.end for step in known]
-        self._depths = [0, *accumulate(step.change for step in known)]
+    def __init__(self, steps: Iterable[TagStep]) -> None:
+        ordered = list(steps)
+        self._ends = [step.end for step in ordered]
+        self._depths = [0, *accumulate(step.change for step in ordered)]
         self._lowest = list(accumulate(reversed(self._depths), min))[::-1]
 
     def pair_up(self, position: int) -> bool:
@@ -69,7 +69,7 @@ class CallTags:
         self._tags = re.compile(tags)
         self._steps = re.compile(rf'{tags}|\\[\\"]?|{STRING}', re.DOTALL) if strings else self._tags
 
-    def end(self, source: Source, start: int) -> int:
+    def end(self, source: SourceText, start: int) -> int:
         """Return where the call ends whose opening tag ends at `start`; -1 where it cannot be told."""
         depth = 1
         for step in self._steps.finditer(source.text, start):
@@ -79,16 +79,16 @@ class CallTags:
         return -1
 
     def _closings(self, text: str) -> _Depths:
-        return _Depths(Step(tag.end(), _change(tag)) for tag in self._tags.finditer(text))
+        return _Depths(TagStep(tag.end(), _change(tag)) for tag in self._tags.finditer(text))
 
-    def broken(self, source: Source, start: int, why: str, *, cut: bool | None = None) -> Block:
+    def broken_call(self, source: SourceText, start: int, why: str, *, cut: bool | None = None) -> Block:
         """Return the broken call whose opening tag ends at `start`. Without a closing tag of its own it reaches to the
         end of the text: what looks like a call in there may be a part of it.
         """
         end = self.end(source, start)
-        return self.unclosed(source, start, why, cut=cut) if end < 0 else self._until(source, start, end, why)
+        return self.broken_rest(source, start, why, cut=cut) if end < 0 else self._until(source, start, end, why)
 
-    def unclosed(self, source: Source, start: int, why: str, *, cut: bool | None = None) -> Block:
+    def broken_rest(self, source: SourceText, start: int, why: str, *, cut: bool | None = None) -> Block:
         """Return the broken call that begins at `start` and reaches to the end of the text. `cut` says whether the text
         ended within it (default: where no closing tag follows); a text that ends with a closing tag was not cut.
         """
@@ -96,12 +96,12 @@ class CallTags:
         if cut is None:
             cut = text.find(self.closing, start) < 0
         if cut and not text.rstrip().endswith(self.closing):
-            return Block(len(text), (cut_off(text[start:], self._form),), cut=True)
+            return Block(len(text), (cut_call(text[start:], self._form),), cut=True)
         return self._until(source, start, len(text), why)
 
-    def _until(self, source: Source, start: int, end: int, why: str) -> Block:
+    def _until(self, source: SourceText, start: int, end: int, why: str) -> Block:
         inside = source.text[start:end].rstrip().removesuffix(self.closing)
-        return Block(end, (broken(inside, why, self._form),))
+        return Block(end, (broken_call(inside, why, self._form),))
 
 
 def _change(tag: re.Match[str]) -> int:

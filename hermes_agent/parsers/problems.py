@@ -22,23 +22,23 @@ OTHERS = (
 )
 """Tags with which chat templates begin what tools, users and the system write."""
 
-_SHOWN = 200
+_EXCERPT_CHARS = 200
 
 
-def invented_answer(tag: str, left_out: str, *, unread: bool) -> AnswerProblem:
+def invention_problem(tag: str, rest: str, *, unread: bool) -> AnswerProblem:
     """The answer went on with `tag`; `left_out` is all from there on. With `unread` there is a call in it and none
     before it, which the model is told.
     """
-    shown = left_out if len(left_out) <= _SHOWN else f"{left_out[:_SHOWN]}…"
+    excerpt = rest if len(rest) <= _EXCERPT_CHARS else f"{rest[:_EXCERPT_CHARS]}…"
     notice = (
         f"Your answer was cut at {tag}: results are not yours to write, and nothing after it was carried out. Make the "
         "call first, and wait for its result."
     )
-    message = f"The answer was cut at {tag}, which others than the model write: {shown!r}"
+    message = f"The answer was cut at {tag}, which others than the model write: {excerpt!r}"
     return AnswerProblem(INVENTED_ANSWER, message, notice if unread else None)
 
 
-def unclosed_thinking(close: str) -> AnswerProblem:
+def thinking_problem(close: str) -> AnswerProblem:
     """Thinking that was not closed has what looks like a call in it."""
     return AnswerProblem(
         "unclosed_thinking",
@@ -49,7 +49,7 @@ def unclosed_thinking(close: str) -> AnswerProblem:
     )
 
 
-def call_in_reasoning() -> AnswerProblem:
+def reasoning_problem() -> AnswerProblem:
     """The endpoint gave all of the answer, with what looks like a call in it, as thinking."""
     return AnswerProblem(
         "call_in_reasoning",
@@ -59,7 +59,7 @@ def call_in_reasoning() -> AnswerProblem:
     )
 
 
-def fenced_call(form: str) -> AnswerProblem:
+def fence_problem(form: str) -> AnswerProblem:
     """The answer ends with a code fence that has a call in it."""
     return AnswerProblem(
         FENCED_CALL,

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from copy import copy
 
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.source import SourceText
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^`]*)")
 _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
@@ -19,7 +19,7 @@ _LONGEST_CODE = 2000
 """How far inline code may reach, so that no text is gone through for each of its tags."""
 
 
-class Quoting:
+class QuotingState:
     """Goes along with the content of an answer, part by part."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Quoting:
         """Whether inline code has begun in this line and is closed in it after one of these positions of the text."""
         return self._ticks % 2 == 1 and any(_closes_in_line(text, position) for position in after)
 
-    def goes_on(self, source: Source, position: int) -> bool:
+    def goes_on(self, source: SourceText, position: int) -> bool:
         """Whether the code that the content has come to is closed again after this position, by an odd number of fences
         in the rest of the text, or of ticks in the rest of the line. An even number is code of its own: what thinking
         left open before is no code.
@@ -73,7 +73,7 @@ class Quoting:
             return False
         return (bisect_left(marks, end) - bisect_left(marks, position)) % 2 == 1
 
-    def first_outside(self, tags: re.Pattern[str], source: Source, start: int) -> re.Match[str] | None:
+    def first_outside(self, tags: re.Pattern[str], source: SourceText, start: int) -> re.Match[str] | None:
         """The first of these tags from `start` on that no code quotes, where the content goes on there."""
         quoting = copy(self)
         for tag in tags.finditer(source.text, start):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hermes_agent.messages import ToolCall
-from hermes_agent.parsers.json_text import Decoded, decode_whole, dump
+from hermes_agent.parsers.json_text import JsonValue, decode_whole, dump
 
 PLAIN = re.compile(r"[^\s<>{}\[\]\"'`=|｜▁]+")
 """A name that none of the formats with tags takes for something else."""
@@ -19,11 +19,11 @@ def _check_whole(call: ToolCall) -> None:
 def arguments_of(call: ToolCall) -> dict[str, object]:
     """The arguments. ValueError for a broken call, and when they are no JSON object."""
     _check_whole(call)
-    found = decode_whole(call.arguments)
-    if not isinstance(found, Decoded) or not isinstance(found.value, dict):
-        why = "" if isinstance(found, Decoded) else f": {found.why}"
+    decoded = decode_whole(call.arguments)
+    if not isinstance(decoded, JsonValue) or not isinstance(decoded.value, dict):
+        why = "" if isinstance(decoded, JsonValue) else f": {decoded.why}"
         raise ValueError(f"the arguments of {call.name!r} are no JSON object{why}")
-    return found.value
+    return decoded.value
 
 
 def json_of(value: object) -> str:
@@ -45,16 +45,16 @@ def object_with(call: ToolCall, key: str) -> str:
 def tool_of(call: ToolCall) -> str:
     """The name of the tool, plain. ValueError for a broken call too."""
     _check_whole(call)
-    return plain(call.name)
+    return plain_name(call.name)
 
 
-def plain(name: str, what: str = "name") -> str:
+def plain_name(name: str, role: str = "name") -> str:
     """The name itself. ValueError when a format with tags cannot carry it."""
     if not PLAIN.fullmatch(name):
-        raise ValueError(f"the format cannot carry the {what} {name!r}: it has white space or a character of the tags")
+        raise ValueError(f"the format cannot carry the {role} {name!r}: it has white space or a character of the tags")
     return name
 
 
-def escaped(value: object) -> str:
+def escape_json(value: object) -> str:
     """A value as JSON in which no tag can be read."""
     return json_of(value).replace("<", "\\u003c")

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hermes_agent.messages import AnswerProblem, ToolCall
-from hermes_agent.parsers.base import BrokenCall, Parsed, Parser, Tools, made_id
-from hermes_agent.parsers.blocks import Block, Found, cut_off
+from hermes_agent.parsers.argument_types import Toolset
+from hermes_agent.parsers.base import BrokenCall, ParsedText, Parser, Tools, derive_id
+from hermes_agent.parsers.blocks import Block, ParsedCall, cut_call
 from hermes_agent.parsers.json_text import skip_space
 from hermes_agent.parsers.nesting import CallTags
-from hermes_agent.parsers.problems import OTHERS, RESULTS, fenced_call, invented_answer, unclosed_thinking
-from hermes_agent.parsers.quoting import Quoting, ends_in_fence, without_fences
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.problems import OTHERS, RESULTS, fence_problem, invention_problem, thinking_problem
+from hermes_agent.parsers.quoting import QuotingState, ends_in_fence, without_fences
+from hermes_agent.parsers.source import SourceText
 from hermes_agent.parsers.thinking import THINK, Thinking
-from hermes_agent.parsers.typed import Toolset
 
 _SHORTEST_BEGUN_TAG = 5
 # Servers that keep special tokens, which some formats of calls need, hand the end of the turn through.
@@ -29,10 +29,10 @@ _IN_SENTENCE = re.compile(r"""[\w,;:)"'`][ \t]+["'(]?\Z""")
 _LONGEST_SPACE = 20
 
 
-Read = Callable[[Source, int], Block]
+ReadBlock = Callable[[SourceText, int], Block]
 """Reads the block that begins before this position, right after the mark."""
 
-Start = Callable[[Source, int], Block | None]
+ReadLeadingBlock = Callable[[SourceText, int], Block | None]
 """Reads a block that begins at this position with no mark at all; None when none does."""
 
 
@@ -50,11 +50,11 @@ class Family:
     """
 
     form: str
-    openings: Mapping[str, Read]
+    openings: Mapping[str, ReadBlock]
     sections: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
-    start: Start | None = None
-    begins_line: Callable[[Source, int], bool] | None = None
+    start: ReadLeadingBlock | None = None
+    begins_line: Callable[[SourceText, int], bool] | None = None
     thinking: tuple[Thinking, ...] = (THINK,)
     only_calls: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -101,21 +101,21 @@ def parser(family: Family) -> Parser:
     """The parser of a family."""
     marks = family.marks()
 
-    def parse(text: str, tools: Tools) -> Parsed:
-        return _Scan(family, marks, Source(text, Toolset(tools or ()))).parsed()
+    def parse(text: str, tools: Tools) -> ParsedText:
+        return _Scanner(family, marks, SourceText(text, Toolset(tools or ()))).run()
 
     return parse
 
 
-class _Scan:
-    def __init__(self, family: Family, marks: re.Pattern[str], source: Source) -> None:
+class _Scanner:
+    def __init__(self, family: Family, marks: re.Pattern[str], source: SourceText) -> None:
         self._family, self._marks, self._source, self._text = family, marks, source, source.text
         self._closing = {kind.open: kind.close for kind in family.thinking}
         self._others = {*OTHERS, *family.others}
-        self._quoting = Quoting()
+        self._quoting = QuotingState()
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._found: list[Found] = []
+        self._calls: list[ParsedCall] = []
         self._problems: list[AnswerProblem] = []
         self._position = 0
         self._cut = self._opened = False
@@ -126,34 +126,34 @@ class _Scan:
         # Nothing was written yet but white space and thinking.
         self._fresh = self._blank = True
 
-    def parsed(self) -> Parsed:
+    def run(self) -> ParsedText:
         """All of the text."""
         while self._position < len(self._text):
-            if self._fresh and self._began():
+            if self._fresh and self._read_leading_block():
                 continue
             mark = self._marks.search(self._text, self._position)
             if mark is None:
                 break
             self._write(self._text[self._position : mark.start()])
             self._position = mark.end()
-            self._meet(mark.group(), mark.start())
+            self._handle_tag(mark.group(), mark.start())
         self._end()
         content = "".join(self._content)
         if self._reads_fence and not without_fences(content).strip():
             content = ""
         content_or_none = _ENDS.sub("", content).strip() or None
         reasoning = "\n".join(part.strip() for part in self._reasoning).strip() or None
-        parsed = Parsed(content_or_none, reasoning, cut=self._cut, problems=tuple(self._problems))
-        return _with_ids(self._text, self._found, parsed)
+        parsed = ParsedText(content_or_none, reasoning, cut=self._cut, problems=tuple(self._problems))
+        return _with_ids(self._text, self._calls, parsed)
 
-    def _began(self) -> bool:
+    def _read_leading_block(self) -> bool:
         self._fresh = False
         if self._family.start is None:
             return False
         start = skip_space(self._text, self._position)
         block = self._family.start(self._source, start)
         if block is not None:
-            self._take(start, block)
+            self._add_block(start, block)
         return block is not None
 
     def _write(self, part: str) -> None:
@@ -161,18 +161,18 @@ class _Scan:
         self._quoting.write(part)
         self._blank = self._blank and (not part or part.isspace())
 
-    def _meet(self, tag: str, start: int) -> None:
+    def _handle_tag(self, tag: str, start: int) -> None:
         read = self._family.openings.get(tag)
         if tag in self._closing or tag in self._closing.values():
-            self._meet_thinking(tag, start)
+            self._handle_thinking(tag, start)
         elif self._is_quoted(tag) or self._is_mentioned(tag, start):
             self._write(tag)
         elif tag in self._others:
-            self._meet_others(tag, start)
+            self._handle_foreign_tag(tag, start)
         elif read is not None:
-            self._take(start, read(self._source, self._position))
+            self._add_block(start, read(self._source, self._position))
         elif tag in self._family.sections:
-            self._section(start)
+            self._read_section(start)
 
     def _is_quoted(self, tag: str) -> bool:
         """Whether the tag stands in code of the content. A code fence that is the whole answer, and in which there are
@@ -196,7 +196,7 @@ class _Scan:
             return False
         return _IN_SENTENCE.search(self._text, max(0, start - _LONGEST_SPACE), start) is not None
 
-    def _meet_thinking(self, tag: str, start: int) -> None:
+    def _handle_thinking(self, tag: str, start: int) -> None:
         if (self._opened and self._quoting.in_fence) or self._quoting.goes_on(self._source, self._position):
             self._write(tag)
         elif tag in self._closing:
@@ -208,7 +208,7 @@ class _Scan:
         start = self._position
         closing = None
         if start < self._unclosed_from:
-            closing = Quoting().first_outside(self._family.closes[close], self._source, start)
+            closing = QuotingState().first_outside(self._family.closes[close], self._source, start)
         if closing is not None:
             end, self._position = closing.span()
         else:
@@ -216,7 +216,7 @@ class _Scan:
             call = self._family.only_call.search(self._text, start)
             end = self._position = len(self._text) if call is None else call.start()
             if call is None and self._holds_call(start):
-                self._problems.append(unclosed_thinking(close))
+                self._problems.append(thinking_problem(close))
         self._reasoning.append(self._text[start:end])
         self._after_thinking()
 
@@ -231,92 +231,92 @@ class _Scan:
         """A closing tag without an opening one says that the chat template had opened the thinking."""
         if self._opened:
             return
-        self._content, self._found, self._reasoning = [], [], [self._text[:start]]
-        self._quoting, self._quoted_in, self._reads_fence = Quoting(), 0, False
+        self._content, self._calls, self._reasoning = [], [], [self._text[:start]]
+        self._quoting, self._quoted_in, self._reads_fence = QuotingState(), 0, False
         self._cut, self._blank = False, True
         self._after_thinking()
 
     def _after_thinking(self) -> None:
         self._opened = True
-        self._fresh = self._blank and not self._found
+        self._fresh = self._blank and not self._calls
 
-    def _closes_template(self, start: int) -> int:
+    def _find_template_close(self, start: int) -> int:
         """Where thinking is closed that the chat template had opened, after this position; -1 where it is not."""
         if self._opened:
             return -1
-        found = self._quoting.first_outside(self._family.thinks, self._source, start)
-        return found.start() if found and found.group() not in self._closing else -1
+        match = self._quoting.first_outside(self._family.thinks, self._source, start)
+        return match.start() if match and match.group() not in self._closing else -1
 
-    def _meet_others(self, tag: str, start: int) -> None:
+    def _handle_foreign_tag(self, tag: str, start: int) -> None:
         """What others than the model write, and all after it, is left out: the model made it up."""
         if _ENDS.match(self._text, start):
             self._position = len(self._text)
-        elif (closing := self._closes_template(start)) >= 0:
+        elif (closing := self._find_template_close(start)) >= 0:
             self._position = closing
         else:
-            unread = not self._found and self._holds_call(start)
-            self._problems.append(invented_answer(tag, self._text[start:], unread=unread))
+            unread = not self._calls and self._holds_call(start)
+            self._problems.append(invention_problem(tag, self._text[start:], unread=unread))
             self._position = len(self._text)
 
-    def _take(self, start: int, block: Block) -> None:
+    def _add_block(self, start: int, block: Block) -> None:
         if self._quoting.in_code(self._text, block.end) and not self._family.fences:
             block = Block(block.end)
-        unclosed = block.end == len(self._text) and bool(block.found) and block.found[-1].error is not None
+        unclosed = block.end == len(self._text) and bool(block.calls) and block.calls[-1].error is not None
         # A value of a call that was begun may name the tags of thinking, and quote a call after them.
-        if unclosed and not block.begun and (closing := self._closes_template(start)) >= 0:
+        if unclosed and not block.begun and (closing := self._find_template_close(start)) >= 0:
             # The tag was only named, in thinking that the chat template had opened.
             self._position = closing
             return
-        if not block.found:
+        if not block.calls:
             self._write(self._text[start : block.end])
-        self._found += block.found
+        self._calls += block.calls
         self._position, self._cut = block.end, block.cut
 
-    def _section(self, start: int) -> None:
+    def _read_section(self, start: int) -> None:
         """A list of calls must have at least one, or what stands in it is lost between content and calls."""
         first = skip_space(self._text, self._position)
         mark = self._marks.search(self._text, first)
         if mark is not None and mark.start() == first:
             return
         if mark is None:
-            self._take(start, Block(len(self._text), (cut_off(self._text[start:], self._family.form),), cut=True))
+            self._add_block(start, Block(len(self._text), (cut_call(self._text[start:], self._family.form),), cut=True))
             return
-        read = self._family.section_tags[self._text[start : self._position]].broken
-        self._take(start, read(self._source, self._position, "no call begins here", cut=False))
+        read = self._family.section_tags[self._text[start : self._position]].broken_call
+        self._add_block(start, read(self._source, self._position, "no call begins here", cut=False))
 
     def _end(self) -> None:
         """A tag that the token limit cut is no content."""
         tail = self._text[self._position :]
         tags = (*self._family.openings, *self._family.sections)
-        begun = max((_begun(tail, tag) for tag in tags), key=len, default="")
+        begun = max((_partial_tag(tail, tag) for tag in tags), key=len, default="")
         if begun and not self._quoting.in_fence:
-            self._found.append(cut_off(begun, self._family.form))
+            self._calls.append(cut_call(begun, self._family.form))
             tail, self._cut = tail[: -len(begun)], True
         self._write(tail)
-        if self._quoted_in and not self._found and self._quoted_in == self._quoting.fences:
+        if self._quoted_in and not self._calls and self._quoted_in == self._quoting.fences:
             self._quoting.write("\n")
             if self._quoting.ends_with_fence:
-                self._problems.append(fenced_call(self._family.form))
+                self._problems.append(fence_problem(self._family.form))
 
 
-def _begun(tail: str, tag: str) -> str:
+def _partial_tag(tail: str, tag: str) -> str:
     for length in range(len(tag) - 1, _SHORTEST_BEGUN_TAG - 1, -1):
         if tail.endswith(tag[:length]):
             return tag[:length]
     return ""
 
 
-def _with_ids(text: str, found: list[Found], parsed: Parsed) -> Parsed:
+def _with_ids(text: str, parsed_calls: list[ParsedCall], parsed: ParsedText) -> ParsedText:
     """Ids that the format has are kept, but each only once, so that answers can be told apart."""
-    if not found:
+    if not parsed_calls:
         return parsed
     # Once for all calls: a text of a thousand calls would be hashed a thousand times.
     digest = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
     calls: list[ToolCall] = []
     errors: list[BrokenCall] = []
     taken: set[str] = set()
-    for place, call in enumerate(found):
-        identity = call.id if call.id and call.id not in taken else made_id(digest, place)
+    for place, call in enumerate(parsed_calls):
+        identity = call.id if call.id and call.id not in taken else derive_id(digest, place)
         taken.add(identity)
         if call.error is None:
             calls.append(ToolCall(identity, call.name, call.arguments))

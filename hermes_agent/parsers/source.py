@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from hermes_agent.parsers.typed import Toolset
+from hermes_agent.parsers.argument_types import Toolset
 
 T = TypeVar("T")
 
 
-class Source:
+class SourceText:
     """One text under a parser."""
 
     def __init__(self, text: str, tools: Toolset) -> None:

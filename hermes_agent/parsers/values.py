@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hermes_agent.parsers.blocks import Block, Found, broken
+from hermes_agent.parsers.blocks import Block, ParsedCall, broken_call
 from hermes_agent.parsers.json_call import call_with
 from hermes_agent.parsers.json_text import skip_space
-from hermes_agent.parsers.nesting import CallTags, Step, pair
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.nesting import CallTags, TagStep, pair
+from hermes_agent.parsers.source import SourceText
 
 
 @dataclass
-class Written:
+class CallBuilder:
     """A call as far as it was read. `why` is the first thing that was wrong with it."""
 
     name: str
@@ -30,17 +30,17 @@ class Written:
     def add(self, parameter: str, value: object) -> None:
         """Add an argument. One that is there already makes a broken call: it is not clear which value is meant."""
         if parameter in self.values:
-            self.wrong(f"it has the parameter {parameter!r} twice")
+            self.add_problem(f"it has the parameter {parameter!r} twice")
         self.values[parameter] = value
 
-    def wrong(self, why: str) -> None:
+    def add_problem(self, why: str) -> None:
         """Take note of it; the rest is still read, for the call to end where it does."""
         self.why = self.why or why
 
-    def found(self, text: str, form: str) -> Found:
+    def build(self, text: str, form: str) -> ParsedCall:
         """The call, or what is wrong with it."""
         if self.why is not None:
-            return broken(text, self.why, form)
+            return broken_call(text, self.why, form)
         return call_with(self.name, self.values, text, form)
 
 
@@ -54,7 +54,7 @@ class Ending(NamedTuple):
     unclosed: str | None = None
 
 
-class Piece(NamedTuple):
+class RenderedPiece(NamedTuple):
     """A part of a rendered call; `value_of` names the parameter whose value ends with it."""
 
     text: str
@@ -84,7 +84,7 @@ class Values:
         self._steps = re.compile(f"{names}|(?P<unclosed>{unclosed})" if unclosed else names)
         self._parameter, self._close = parameter, close
 
-    def read(self, source: Source, start: int, may_begin: Callable[[str], bool]) -> tuple[list[Value], int]:
+    def read(self, source: SourceText, start: int, may_begin: Callable[[str], bool]) -> tuple[list[Value], int]:
         """Return the values of the call whose first parameter begins at `start`, and where the text goes on after
         them; no values when it cannot be told where they end. `may_begin` says of a name whether such a parameter may
         begin before the last value was closed.
@@ -103,14 +103,14 @@ class Values:
             tag = self._parameter.match(text, position)
         return values, position
 
-    def not_closed(self, source: Source, tags: CallTags, begin: int) -> Block:
+    def broken_call(self, source: SourceText, tags: CallTags, begin: int) -> Block:
         """Return the broken call whose opening tag ends at `begin` when its values have no ends: what comes after it
         may be a part of a value.
         """
         why = f"a value ends with {self._close} where the call goes on or ends after it"
-        return tags.unclosed(source, begin, why, cut=True)._replace(begun=True)
+        return tags.broken_rest(source, begin, why, cut=True)._replace(begun=True)
 
-    def join(self, pieces: Iterable[Piece]) -> str:
+    def join(self, pieces: Iterable[RenderedPiece]) -> str:
         """Return the text of these pieces. Raises ValueError when a value would be read as something else."""
         parts = list(pieces)
         text = "".join(part.text for part in parts)
@@ -130,7 +130,7 @@ class Values:
 
     def _calls(self, text: str) -> Mapping[int, Sequence[Ending]]:
         """The endings of each call, by where its first parameter begins, in one go through the text."""
-        steps: list[Step] = []
+        steps: list[TagStep] = []
         opened: list[list[Ending]] = [[]]
         calls: dict[int, list[Ending]] = {}
         for step in self._steps.finditer(text):
@@ -140,7 +140,7 @@ class Values:
                 calls[step.end()] = opened[-1]
             else:
                 opened[-1].append(_ending(step))
-            steps.append(Step(step.end(), 1 if kind == "begin" else -1 if kind == "end" else 0))
+            steps.append(TagStep(step.end(), 1 if kind == "begin" else -1 if kind == "end" else 0))
             if kind == "end" and len(opened) > 1:
                 opened.pop()
         whole = pair(steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_agent.tokens.answers import Sampled
+from hermes_agent.tokens.answers import Sample
 from hermes_agent.tokens.control import Tokenizer
 from hermes_agent.tokens.samplers import (
     CompletionsSampler,
@@ -20,7 +20,7 @@ __all__ = [
     "ChatTemplate",
     "CompletionsSampler",
     "SGLangSampler",
-    "Sampled",
+    "Sample",
     "Sampler",
     "TinkerSampler",
     "TokenModel",

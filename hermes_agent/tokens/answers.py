@@ -12,7 +12,7 @@ _MAX_ID = 2**31
 _LOWEST, _HIGHEST = -1e9, 1e-2
 
 
-class Sampled(NamedTuple):
+class Sample(NamedTuple):
     """What a server sampled: at least one id, the natural logarithm of the probability of each (None: the server gave
     none), and why it stopped. `ids` have the token that ended the turn, where the server gives it.
     """
@@ -22,9 +22,9 @@ class Sampled(NamedTuple):
     finish: Literal["stop", "length"]
 
 
-def sampled(ids: object, logprobs: object, finish: object, max_tokens: int) -> Sampled:
+def validate_sample(ids: object, logprobs: object, finish: object, max_tokens: int) -> Sample:
     """Whatever a server gave, as what it has to be. Raises BadAnswer."""
-    numbers, values = listed(ids, "the ids"), listed(logprobs, "the log-probabilities")
+    numbers, values = get_list(ids, "the ids"), get_list(logprobs, "the log-probabilities")
     if not all(type(number) is int and 0 <= number < _MAX_ID for number in numbers):
         raise BadAnswer("an id is no whole number of at least 0")
     if not 1 <= len(numbers) <= max_tokens:
@@ -35,31 +35,31 @@ def sampled(ids: object, logprobs: object, finish: object, max_tokens: int) -> S
         raise BadAnswer("a log-probability is no finite number up to 0")
     if finish != "stop" and finish != "length":
         raise BadAnswer(f"the server ended its answer with {finish!r}, not with stop or length")
-    return Sampled(tuple(numbers), tuple(map(float, values)), finish)
+    return Sample(tuple(numbers), tuple(map(float, values)), finish)
 
 
-def field(value: object, name: str, *default: object) -> object:
+def get_field(value: object, name: str, *default: object) -> object:
     """The field of an object of the answer; `default` where it may be left out."""
     if not isinstance(value, dict) or (name not in value and not default):
         raise BadAnswer(f"the answer has no field {name}")
     return value.get(name, *default)
 
 
-def listed(value: object, name: str) -> list[Any]:
+def get_list(value: object, name: str) -> list[Any]:
     """A list of the answer; `name` is for the error."""
     if not isinstance(value, list):
         raise BadAnswer(f"{name} of the answer are no list")
     return value
 
 
-def only(value: object, name: str) -> object:
+def get_single(value: object, name: str) -> object:
     """The one entry of a list."""
     if not isinstance(value, list) or len(value) != 1:
         raise BadAnswer(f"{name} is no list of one entry")
     return value[0]
 
 
-def chosen(value: object) -> tuple[int, object]:
+def read_token(value: object) -> tuple[int, object]:
     """The one token of an object, and its log-probability."""
     if not isinstance(value, dict) or len(value) != 1:
         raise BadAnswer("the log-probabilities of a token are not of that one alone")
@@ -69,7 +69,7 @@ def chosen(value: object) -> tuple[int, object]:
     return int(number), logprob
 
 
-def check_prompt(given: object, sent: Sequence[int]) -> None:
+def check_prompt(continued: object, sent: Sequence[int]) -> None:
     """Raise BadAnswer when the server tells that it continued other ids than those that it was sent."""
-    if given is not None and given != list(sent):
+    if continued is not None and continued != list(sent):
         raise BadAnswer("the server continued another prompt than the one that it was sent")

@@ -63,29 +63,29 @@ class ControlTokens:
         """
         if self._pattern is None or message.get("role") not in {"tool", "user"}:
             return message
-        return {name: value if name == "role" else self._guarded(nonce, value) for name, value in message.items()}
+        return {name: value if name == "role" else self._guard_value(nonce, value) for name, value in message.items()}
 
     def encode(self, text: str, nonce: str) -> list[int]:
         """The ids of a rendered text. Control strings are control tokens, except for those that stand behind a mark."""
         # Half of a surrogate pair is no text, and tokenizers raise for it; a model can write one as an escape in JSON.
         first, *marked = text.encode("utf-8", "replace").decode("utf-8").split(nonce)
-        ids = self._encoded(first)
+        ids = self._encode_text(first)
         for piece in marked:
             _, number, after = piece.split("x", 2)
             ids += self._text_ids(self._strings[int(number)])
-            ids += self._encoded(after)
+            ids += self._encode_text(after)
         return ids
 
-    def _guarded(self, nonce: str, value: object) -> object:
+    def _guard_value(self, nonce: str, value: object) -> object:
         if isinstance(value, str) and self._pattern is not None:
-            return self._pattern.sub(lambda found: f"{nonce}x{self._number[found.group()]}x", value)
+            return self._pattern.sub(lambda match: f"{nonce}x{self._number[match.group()]}x", value)
         if isinstance(value, list):
-            return [self._guarded(nonce, item) for item in value]
+            return [self._guard_value(nonce, item) for item in value]
         if isinstance(value, dict):
-            return {name: self._guarded(nonce, item) for name, item in value.items()}
+            return {name: self._guard_value(nonce, item) for name, item in value.items()}
         return value
 
-    def _encoded(self, text: str) -> list[int]:
+    def _encode_text(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False)) if text else []
 
     def _text_ids(self, control: str) -> list[int]:
@@ -99,11 +99,11 @@ class ControlTokens:
         """
         splits: Iterable[tuple[str, ...]] = [(control[:at], control[at:]) for at in range(1, len(control))]
         for parts in [*splits, tuple(control)]:
-            ids = [number for part in parts for number in self._encoded(part)]
+            ids = [number for part in parts for number in self._encode_text(part)]
             if not self.ids.intersection(ids):
                 return ids
         # Each character is an added token of its own: there is no other way to write it.
-        return [number for part in control for number in self._encoded(part)]
+        return [number for part in control for number in self._encode_text(part)]
 
 
 def new_nonce() -> str:

@@ -40,7 +40,10 @@ class Form(NamedTuple):
 _KINDS: tuple[tuple[Literal["all", "one"], int], ...] = (("all", 2), ("one", 1))
 _ARGUMENTS: tuple[Literal["object", "text"], ...] = ("object", "text")
 # In the order of preference, each with the number of calls to try it with.
-_FORMS = [*((Form(calls, given), count) for (calls, count), given in product(_KINDS, _ARGUMENTS)), (Form("none"), 0)]
+_FORMS = [
+    *((Form(calls, arguments), count) for (calls, count), arguments in product(_KINDS, _ARGUMENTS)),
+    (Form("none"), 0),
+]
 
 
 class Endings(NamedTuple):
@@ -53,7 +56,7 @@ class Endings(NamedTuple):
     bounds: frozenset[int]
     closing: frozenset[int]
 
-    def given(self, stops: frozenset[int]) -> Endings:
+    def with_stops(self, stops: frozenset[int]) -> Endings:
         """These, where the caller says at which ids the model ends its turn."""
         return Endings(stops, self.bounds | stops, self.closing | (stops - self.bounds))
 
@@ -70,7 +73,7 @@ def check_tools(render: Render) -> None:
         )
 
 
-def found_form(render: Render) -> Form:
+def probe_form(render: Render) -> Form:
     """How the template takes calls and their results. Raises ConfigError when it takes no results."""
     refusals: list[str] = []
 
@@ -78,7 +81,7 @@ def found_form(render: Render) -> Form:
         mark = new_nonce()
         new = [*(result(call, f"result of {call[0]}") for call in _CALLS[: max(1, count)]), *more]
         try:
-            tail = after_mark(mark, render([QUESTION, stand_in(form, mark, _CALLS[:count]), *new], None))
+            tail = after_mark(mark, render([QUESTION, stand_in_turn(form, mark, _CALLS[:count]), *new], None))
         except ConfigError as error:
             refusals.append(str(error))
             return False
@@ -91,16 +94,17 @@ def found_form(render: Render) -> Form:
     raise ConfigError(f"the chat template refuses or drops tool results{why}: {OVERRIDE}")
 
 
-def stand_in(form: Form, mark: str, calls: Sequence[tuple[str, str]]) -> Message:
+def stand_in_turn(form: Form, mark: str, calls: Sequence[tuple[str, str]]) -> Message:
     """An assistant turn that makes these calls (id, name), with the mark in each of them: some templates leave out the
     text beside calls, and others print it after the results. Without calls the mark is the text.
     """
-    made = calls[: {"all": len(calls), "one": 1, "none": 0}[form.calls]]
-    message: Message = {"role": "assistant", "content": "" if made else mark}
-    if made:
-        given = {"mark": mark} if form.arguments == "object" else json.dumps({"mark": mark})
+    own_calls = calls[: {"all": len(calls), "one": 1, "none": 0}[form.calls]]
+    message: Message = {"role": "assistant", "content": "" if own_calls else mark}
+    if own_calls:
+        arguments = {"mark": mark} if form.arguments == "object" else json.dumps({"mark": mark})
         message["tool_calls"] = [
-            {"id": number, "type": "function", "function": {"name": name, "arguments": given}} for number, name in made
+            {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, name in own_calls
         ]
     return message
 
@@ -112,13 +116,13 @@ def result(call: tuple[str, str], content: str) -> Message:
 
 def after_mark(mark: str, text: str) -> str:
     """What follows on the last mark in a text. Raises ConfigError when there is none."""
-    _, found, tail = text.rpartition(mark)
-    if not found:
+    _, separator, tail = text.rpartition(mark)
+    if not separator:
         raise ConfigError(f"the chat template drops assistant messages: {OVERRIDE}")
     return tail
 
 
-def found_endings(
+def probe_endings(
     render: Render, form: Form, control_ids: Callable[[str], list[int]], eos: int | None
 ) -> Endings | None:
     """Which ids end turns: the tokenizer's own, and what the template prints. None when it prints a text in which is no
@@ -133,11 +137,11 @@ def found_endings(
             return None
         # The model stops at the token of the next role.
         following = [(tail.alone, text) for tail in (answer, call) for text in (tail.followed, tail.asked)]
-        found = ends.union(*(control_ids(_after_common(alone, text))[:1] for alone, text in following))
-        return Endings(frozenset(found), frozenset(found), frozenset(ends))
-    known = _first(control_ids(answer.between), prefer=ends) or own[:1]
-    stop = known if ends.intersection(known) else own[:1]
-    closing = ends.union(known, stop)
+        bounds = ends.union(*(control_ids(_after_common(alone, text))[:1] for alone, text in following))
+        return Endings(frozenset(bounds), frozenset(bounds), frozenset(ends))
+    ends_of_answer = _first(control_ids(answer.between), prefer=ends) or own[:1]
+    stop = ends_of_answer if ends.intersection(ends_of_answer) else own[:1]
+    closing = ends.union(ends_of_answer, stop)
     # Tags of calls may be control tokens, too: where no known end follows on a call, its last token is one.
     after_call = (
         _first([number for number in control_ids(call.between) if number in closing], prefer=ends)
@@ -171,13 +175,13 @@ class _Tail(NamedTuple):
 
 def _tail(render: Render, form: Form, calls: Sequence[tuple[str, str]], *following: Message) -> _Tail:
     mark = new_nonce()
-    turn = stand_in(form, mark, calls)
+    turn = stand_in_turn(form, mark, calls)
 
-    def printed(*more: Message, generation: bool = False) -> str:
+    def render_tail(*more: Message, generation: bool = False) -> str:
         return after_mark(mark, render([QUESTION, turn, *more], None, generation=generation))
 
-    followed = printed(*following)
-    return _Tail(printed(), followed, followed.partition(following[0]["content"])[0], printed(generation=True))
+    followed = render_tail(*following)
+    return _Tail(render_tail(), followed, followed.partition(following[0]["content"])[0], render_tail(generation=True))
 
 
 def _after_common(shorter: str, longer: str) -> str:

@@ -8,7 +8,15 @@ from typing import Any, ClassVar, Literal, Protocol, TypedDict, Unpack
 
 from hermes_agent.errors import ModelError
 from hermes_agent.models.endpoint import BadAnswer, Endpoint
-from hermes_agent.tokens.answers import Sampled, check_prompt, chosen, field, listed, only, sampled
+from hermes_agent.tokens.answers import (
+    Sample,
+    check_prompt,
+    get_field,
+    get_list,
+    get_single,
+    read_token,
+    validate_sample,
+)
 from hermes_exec.errors import ErrorCause
 
 LogprobsMode = Literal["raw", "temperature", "processed"]
@@ -48,7 +56,7 @@ def exact_at(logprobs: LogprobsMode, sampling: Mapping[str, object]) -> bool:
     return not scaled and all(sampling.get(name) in (None, *off) for name, off in _CHANGING.items())
 
 
-class Settings(TypedDict, total=False):
+class SamplerSettings(TypedDict, total=False):
     """Keyword arguments of every `HTTPSampler`."""
 
     api_key: str
@@ -61,7 +69,7 @@ class Settings(TypedDict, total=False):
 class Sampler(Protocol):
     """Anything that continues token ids. One object serves many sessions at the same time."""
 
-    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
         """Sample up to `max_tokens` ids that continue `ids`; `sampling` are parameters by their names in vLLM
         (`temperature`, `top_p`, `top_k`, `min_p`, `seed`, `stop`, `stop_token_ids`, …). Raises ModelError, and
         ContextExceeded when `ids` are too many.
@@ -101,19 +109,19 @@ class HTTPSampler(ABC):
         self._url = root + self._path
         self.logprobs: LogprobsMode = logprobs or self._logprobs
 
-    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
         """See `Sampler.sample`. Raises ModelError (`cause` is `config`) also for a parameter that the server does not
         have: it would be left out in silence, or fail there.
         """
-        given = {name: value for name, value in sampling.items() if value is not None}
-        unknown = sorted(given.keys() - self._parameters)
+        parameters = {name: value for name, value in sampling.items() if value is not None}
+        unknown = sorted(parameters.keys() - self._parameters)
         if unknown and not self._takes_more:
-            known = ", ".join(sorted(self._parameters))
+            names = ", ".join(sorted(self._parameters))
             raise ModelError(
-                f"{type(self).__name__} has no sampling parameter {', '.join(unknown)} (there are: {known})",
+                f"{type(self).__name__} has no sampling parameter {', '.join(unknown)} (there are: {names})",
                 cause=ErrorCause.CONFIG,
             )
-        body = self._body(list(ids), max_tokens, given)
+        body = self._body(list(ids), max_tokens, parameters)
         return await self._endpoint.post(self._url, body, lambda answer: self._read(answer, ids, max_tokens))
 
     def exact_at(self, sampling: Mapping[str, object]) -> bool:
@@ -130,7 +138,7 @@ class HTTPSampler(ABC):
     def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled: ...
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sample: ...
 
 
 class VLLMSampler(HTTPSampler):
@@ -148,15 +156,17 @@ class VLLMSampler(HTTPSampler):
         # 0 further tokens: the log-probability of the sampled one is given all the same.
         return {"prompt": {"prompt_token_ids": ids}, **sampling, "max_tokens": max_tokens, "logprobs": 0, "n": 1}
 
-    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled:
-        check_prompt(field(answer, "prompt_token_ids", None), prompt)
-        steps = listed(only(field(answer, "logprobs"), "logprobs"), "logprobs")
-        tokens = [chosen(only(step, "the log-probabilities of a token")) for step in steps]
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sample:
+        check_prompt(get_field(answer, "prompt_token_ids", None), prompt)
+        steps = get_list(get_single(get_field(answer, "logprobs"), "logprobs"), "logprobs")
+        tokens = [read_token(get_single(step, "the log-probabilities of a token")) for step in steps]
         ids, logprobs = [number for number, _ in tokens], [logprob for _, logprob in tokens]
-        given = field(answer, "token_ids", None)
-        if given is not None and only(given, "token_ids") != ids:
+        token_ids = get_field(answer, "token_ids", None)
+        if token_ids is not None and get_single(token_ids, "token_ids") != ids:
             raise BadAnswer("token_ids and logprobs are of different tokens")
-        return sampled(ids, logprobs, only(field(answer, "finish_reasons"), "finish_reasons"), max_tokens)
+        return validate_sample(
+            ids, logprobs, get_single(get_field(answer, "finish_reasons"), "finish_reasons"), max_tokens
+        )
 
 
 class VLLMTokensSampler(HTTPSampler):
@@ -169,7 +179,7 @@ class VLLMTokensSampler(HTTPSampler):
     _path = "/inference/v1/generate"
     _parameters = _VLLM
 
-    def __init__(self, base_url: str, *, model: str | None = None, **settings: Unpack[Settings]) -> None:
+    def __init__(self, base_url: str, *, model: str | None = None, **settings: Unpack[SamplerSettings]) -> None:
         super().__init__(base_url, **settings)
         self._model = {} if model is None else {"model": model}
 
@@ -180,11 +190,11 @@ class VLLMTokensSampler(HTTPSampler):
             "sampling_params": {**sampling, "max_tokens": max_tokens, "logprobs": 0, "n": 1},
         }
 
-    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled:
-        choice = only(field(answer, "choices"), "choices")
-        content = listed(field(field(choice, "logprobs"), "content"), "content")
-        logprobs = [field(token, "logprob") for token in content]
-        return sampled(field(choice, "token_ids"), logprobs, field(choice, "finish_reason"), max_tokens)
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sample:
+        choice = get_single(get_field(answer, "choices"), "choices")
+        content = get_list(get_field(get_field(choice, "logprobs"), "content"), "content")
+        logprobs = [get_field(token, "logprob") for token in content]
+        return validate_sample(get_field(choice, "token_ids"), logprobs, get_field(choice, "finish_reason"), max_tokens)
 
 
 class CompletionsSampler(HTTPSampler):
@@ -199,7 +209,7 @@ class CompletionsSampler(HTTPSampler):
     _parameters = _VLLM
     _takes_more = True
 
-    def __init__(self, base_url: str, *, model: str | None = None, **settings: Unpack[Settings]) -> None:
+    def __init__(self, base_url: str, *, model: str | None = None, **settings: Unpack[SamplerSettings]) -> None:
         super().__init__(base_url, **settings)
         self._model = {} if model is None else {"model": model}
 
@@ -207,14 +217,14 @@ class CompletionsSampler(HTTPSampler):
         wanted = {"max_tokens": max_tokens, "logprobs": 1, "return_token_ids": True}
         return {**self._model, "prompt": ids, **sampling, **wanted}
 
-    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled:
-        choice = only(field(answer, "choices"), "choices")
-        check_prompt(field(choice, "prompt_token_ids", None), prompt)
-        ids = field(choice, "token_ids", None)
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sample:
+        choice = get_single(get_field(answer, "choices"), "choices")
+        check_prompt(get_field(choice, "prompt_token_ids", None), prompt)
+        ids = get_field(choice, "token_ids", None)
         if ids is None:
             raise BadAnswer("the server gave no token_ids: it does not know return_token_ids (vLLM does since 0.10.2)")
-        logprobs = field(field(choice, "logprobs"), "token_logprobs")
-        return sampled(ids, logprobs, field(choice, "finish_reason"), max_tokens)
+        logprobs = get_field(get_field(choice, "logprobs"), "token_logprobs")
+        return validate_sample(ids, logprobs, get_field(choice, "finish_reason"), max_tokens)
 
 
 class SGLangSampler(HTTPSampler):
@@ -238,16 +248,16 @@ class SGLangSampler(HTTPSampler):
             "return_text_in_logprobs": False,
         }
 
-    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled:
-        info = field(only(answer, "the answer") if isinstance(answer, list) else answer, "meta_info")
-        steps = [listed(step, "a token") for step in listed(field(info, "output_token_logprobs"), "the tokens")]
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sample:
+        info = get_field(get_single(answer, "the answer") if isinstance(answer, list) else answer, "meta_info")
+        steps = [get_list(step, "a token") for step in get_list(get_field(info, "output_token_logprobs"), "the tokens")]
         if any(len(step) < 2 for step in steps):
             raise BadAnswer("output_token_logprobs is no list of [logprob, id, text]")
-        if field(info, "completion_tokens", len(steps)) != len(steps):
+        if get_field(info, "completion_tokens", len(steps)) != len(steps):
             raise BadAnswer("the server gave log-probabilities for some of its tokens only")
-        reason = field(info, "finish_reason")
-        finish = field(reason, "type") if isinstance(reason, dict) else reason
-        return sampled([step[1] for step in steps], [step[0] for step in steps], finish, max_tokens)
+        reason = get_field(info, "finish_reason")
+        finish = get_field(reason, "type") if isinstance(reason, dict) else reason
+        return validate_sample([step[1] for step in steps], [step[0] for step in steps], finish, max_tokens)
 
 
 def with_one_stop(sampling: Mapping[str, Any]) -> dict[str, Any]:

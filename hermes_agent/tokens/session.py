@@ -8,17 +8,17 @@ from operator import eq
 from typing import Any, NamedTuple
 
 from hermes_agent.errors import ContextExceeded, ModelError
-from hermes_agent.messages import Completion, Message, TokenUsage, TurnTokens, called
+from hermes_agent.messages import Completion, Message, TokenUsage, TurnTokens, calls_of
 from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import Parser, get_parser
-from hermes_agent.parsers.unread import unread_calls
-from hermes_agent.tokens.answers import Sampled, sampled
+from hermes_agent.parsers.unread_calls import unread_calls
+from hermes_agent.tokens.answers import Sample, validate_sample
 from hermes_agent.tokens.samplers import Sampler
 from hermes_agent.tokens.template import ChatTemplate
 from hermes_exec.errors import ConfigError, ErrorCause
 
 
-class _State(NamedTuple):
+class _SessionState(NamedTuple):
     """What has been said: all ids of prompts and samples, the messages that they stand for, and the completion that the
     last ids became; `restarted`: its turn kept nothing of what was before.
     """
@@ -29,10 +29,10 @@ class _State(NamedTuple):
     restarted: bool = False
 
 
-class _Step(NamedTuple):
+class _PromptAddition(NamedTuple):
     """What a request adds to a state; `restarts`: nothing of the state is kept."""
 
-    state: _State
+    state: _SessionState
     added: tuple[int, ...]
     restarts: bool = False
 
@@ -62,7 +62,7 @@ class TokenSession:
     ) -> None:
         self._sampler, self._template, self._tools, self._parser = sampler, template, tools, parser
         self._context_tokens, self._sampling = context_tokens, dict(sampling or {})
-        self._state = self._before = _State()
+        self._state = self._before = _SessionState()
 
     async def complete(self, messages: Sequence[Message], **sampling: object) -> Completion:
         """One completion, with its ids in `tokens` and its text in `raw`; see `ModelSession.complete`.
@@ -78,18 +78,18 @@ class TokenSession:
         prompt = (*step.state.ids, *step.added)
         max_tokens = self._room(len(prompt), wanted.pop("max_tokens", None))
         wanted["stop_token_ids"] = sorted({*self._template.end_ids, *(wanted.get("stop_token_ids") or ())})
-        given = await self._sampler.sample(prompt, max_tokens=max_tokens, **wanted)
-        answer = self._checked(given, max_tokens)
+        sample = await self._sampler.sample(prompt, max_tokens=max_tokens, **wanted)
+        answer = self._validate(sample, max_tokens)
         completion = self._completion(step, answer, len(prompt), max_tokens)
         new = deepcopy(list(messages[len(step.state.seen) :]))
         self._before = step.state
-        self._state = _State((*prompt, *answer.ids), (*step.state.seen, *new), completion, step.restarts)
+        self._state = _SessionState((*prompt, *answer.ids), (*step.state.seen, *new), completion, step.restarts)
         return completion
 
     async def aclose(self) -> None:
         """Nothing: the sampler goes on."""
 
-    def _step(self, messages: Sequence[Message]) -> _Step:
+    def _step(self, messages: Sequence[Message]) -> _PromptAddition:
         # The state before is for another answer to the same messages. Other messages hold the last answer, perhaps
         # changed: its ids are part of the sequence, and the state before has none of them.
         again = _same(self._state.seen, messages)
@@ -98,13 +98,15 @@ class TokenSession:
                 # The ids of an answer that was cut have what is no longer in its message.
                 if state.own is None or state.own.cut_at_invention:
                     continue
-                new = _continued(state, state.own, messages)
+                new = _new_messages(state, state.own, messages)
                 if new is not None:
-                    return _Step(state, tuple(self._template.suffix(new, self._tools, after=state.ids[-1])))
+                    return _PromptAddition(state, tuple(self._template.suffix(new, self._tools, after=state.ids[-1])))
             whole = tuple(self._template.prompt(messages, self._tools))
         except ConfigError as error:
             raise ModelError(str(error), cause=ErrorCause.CONFIG) from error
-        return _Step(_State(), whole, restarts=self._state.restarted if again else self._state.own is not None)
+        return _PromptAddition(
+            _SessionState(), whole, restarts=self._state.restarted if again else self._state.own is not None
+        )
 
     def _room(self, prompt_tokens: int, wanted: object) -> int:
         """How many ids may be sampled."""
@@ -122,16 +124,16 @@ class TokenSession:
             raise ContextExceeded(f"the prompt has {prompt_tokens} tokens; the context is {self._context_tokens}")
         return left if wanted is None else min(wanted, left)
 
-    def _checked(self, given: Sampled, max_tokens: int) -> Sampled:
-        ids, logprobs, finish = given
+    def _validate(self, sample: Sample, max_tokens: int) -> Sample:
+        ids, logprobs, finish = sample
         try:
-            known = [0.0] * len(ids) if logprobs is None else list(logprobs)
-            checked = sampled(list(ids), known, finish, max_tokens)
+            values = [0.0] * len(ids) if logprobs is None else list(logprobs)
+            validated = validate_sample(list(ids), values, finish, max_tokens)
         except (BadAnswer, TypeError) as error:
             raise ModelError(f"{type(self._sampler).__name__}: {error}") from error
-        return checked._replace(logprobs=None) if logprobs is None else checked
+        return validated._replace(logprobs=None) if logprobs is None else validated
 
-    def _completion(self, step: _Step, answer: Sampled, prompt_tokens: int, max_tokens: int) -> Completion:
+    def _completion(self, step: _PromptAddition, answer: Sample, prompt_tokens: int, max_tokens: int) -> Completion:
         try:
             text = self._template.text(answer.ids)
         except ValueError as error:
@@ -193,16 +195,16 @@ class TokenModel:
             await close()
 
 
-def _continued(state: _State, own: Completion, messages: Sequence[Message]) -> Sequence[Message] | None:
+def _new_messages(state: _SessionState, own: Completion, messages: Sequence[Message]) -> Sequence[Message] | None:
     """The messages after those of a state and the turn that it sampled; None when they do not go on from there."""
     size = len(state.seen)
     if len(messages) <= size or not _same(state.seen, messages[:size]):
         return None
     turn = messages[size]
-    calls = [(call.name, call.arguments) for call in called(turn)]
-    kept = (turn.get("role"), turn.get("content") or "", calls)
-    said = ("assistant", own.content or "", [(call.name, call.arguments) for call in own.tool_calls])
-    return messages[size + 1 :] if kept == said else None
+    calls = [(call.name, call.arguments) for call in calls_of(turn)]
+    message_turn = (turn.get("role"), turn.get("content") or "", calls)
+    sampled_turn = ("assistant", own.content or "", [(call.name, call.arguments) for call in own.tool_calls])
+    return messages[size + 1 :] if message_turn == sampled_turn else None
 
 
 def _same(seen: Sequence[Message], messages: Sequence[Message]) -> bool:

@@ -17,10 +17,10 @@ from hermes_agent.tokens.probe import (
     Form,
     after_mark,
     check_tools,
-    found_endings,
-    found_form,
+    probe_endings,
+    probe_form,
     result,
-    stand_in,
+    stand_in_turn,
 )
 from hermes_exec.errors import ConfigError
 
@@ -60,8 +60,8 @@ class ChatTemplate:
         self._render([QUESTION], None)
         if tools_in_prompt:
             check_tools(self._render)
-        self._form = found_form(self._render)
-        self._endings = self._found_endings(end)
+        self._form = probe_form(self._render)
+        self._endings = self._find_endings(end)
         self._check_suffixes()
 
     @property
@@ -74,7 +74,7 @@ class ChatTemplate:
         refuses it.
         """
         nonce = new_nonce()
-        return self._control.encode(self._render(self._prepared(messages, nonce), tools, generation=True), nonce)
+        return self._control.encode(self._render(self._prepare(messages, nonce), tools, generation=True), nonce)
 
     def suffix(
         self, new: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, after: int | None = None
@@ -87,8 +87,8 @@ class ChatTemplate:
         template refuses the messages.
         """
         nonce, mark = new_nonce(), new_nonce()
-        prepared = self._prepared(new, nonce)
-        turn = stand_in(self._form, mark, _answered(prepared))
+        prepared = self._prepare(new, nonce)
+        turn = stand_in_turn(self._form, mark, _result_calls(prepared))
         text = self._render([QUESTION, turn, *prepared], tools, generation=True)
         ids = self._control.encode(after_mark(mark, text), nonce)
         ends = self._endings
@@ -128,7 +128,7 @@ class ChatTemplate:
         try:
             text = self._tokenizer.apply_chat_template(
                 list(messages),
-                tools=[_bare(tool) for tool in tools] if tools and self._tools_in_prompt else None,
+                tools=[_plain_schema(tool) for tool in tools] if tools and self._tools_in_prompt else None,
                 chat_template=self._chat_template,
                 tokenize=False,
                 add_generation_prompt=generation,
@@ -140,27 +140,27 @@ class ChatTemplate:
             raise ConfigError(f"the tokenizer's apply_chat_template gave {type(text).__name__}, not a text")
         return text
 
-    def _prepared(self, messages: Sequence[Message], nonce: str) -> list[Message]:
+    def _prepare(self, messages: Sequence[Message], nonce: str) -> list[Message]:
         if any(image_parts(message) for message in messages if message.get("role") == "tool"):
             raise ConfigError("the tokens of images are not kept: leave ToolOptions.native_images off")
-        merged = _merged(messages) if self._form.merges else messages
+        merged = _merge_user_messages(messages) if self._form.merges else messages
         if self._form.arguments == "object":
             merged = [_with_objects(message) for message in merged]
         return [self._control.guard(nonce, message) for message in merged]
 
-    def _found_endings(self, end: Iterable[str | int] | None) -> Endings:
+    def _find_endings(self, end: Iterable[str | int] | None) -> Endings:
         eos = self._tokenizer.eos_token_id
-        found = found_endings(self._render, self._form, self._control_ids, eos)
+        endings = probe_endings(self._render, self._form, self._control_ids, eos)
         if end is not None:
-            given = frozenset(self._one_id(each) for each in end)
-            stops = given if eos is None else given | {eos}
-            return found.given(stops) if found else Endings(stops, stops, stops)
-        if found is None:
+            ids = frozenset(self._one_id(each) for each in end)
+            stops = ids if eos is None else ids | {eos}
+            return endings.with_stops(stops) if endings else Endings(stops, stops, stops)
+        if endings is None:
             raise ConfigError(
                 f"the chat template ends turns with a text in which is no control token: {OVERRIDE}, or name the "
                 "tokens that end a turn as end="
             )
-        return found
+        return endings
 
     def _check_suffixes(self) -> None:
         """Raise ConfigError unless what follows on a turn can be told, for a message of the user and for a result."""
@@ -188,12 +188,12 @@ class ChatTemplate:
         return [number for number in self._ids(text) if number in self._control.ids]
 
 
-def _bare(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A schema as chat completion interfaces have it; other keys beside these are for this library."""
     return {name: tool[name] for name in ("type", "function") if name in tool}
 
 
-def _answered(new: Sequence[Message]) -> list[tuple[str, str]]:
+def _result_calls(new: Sequence[Message]) -> list[tuple[str, str]]:
     """The calls (id, name) that the results at the beginning of these messages answer."""
     results = takewhile(lambda message: message.get("role") == "tool", new)
     return [(str(message.get("tool_call_id", "")), str(message.get("name") or "tool")) for message in results]
@@ -221,7 +221,7 @@ def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": function}
 
 
-def _merged(messages: Sequence[Message]) -> list[Message]:
+def _merge_user_messages(messages: Sequence[Message]) -> list[Message]:
     """The messages with each user message that follows on a tool result in that result, after a blank line."""
     merged: list[Message] = []
     for message in messages:

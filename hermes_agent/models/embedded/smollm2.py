@@ -84,17 +84,17 @@ def render(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], exam
                 _message("assistant", _DONE),
             ]
     for message in messages:
-        parts += _rendered(message)
+        parts += _render_message(message)
     return "".join([*parts, f"{_START}assistant\n"])
 
 
-def _rendered(message: Mapping[str, Any]) -> list[str]:
+def _render_message(message: Mapping[str, Any]) -> list[str]:
     role, content = message.get("role"), message_text(message)
     if role == "assistant":
         text = gpt_value({**message, "reasoning_content": None}).removeprefix("<think>\n</think>").strip()
         return [_message("assistant", text)]
     if role == "tool":
-        return [_message("user", _result(_shortened(content)))]
+        return [_message("user", _result(_shorten(content)))]
     return [_message("user" if role == "user" else "system", content)]
 
 
@@ -111,7 +111,7 @@ def _result(text: str) -> str:
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= _RESULT_CHARACTERS:
         return text
     head = _RESULT_CHARACTERS * 2 // 5

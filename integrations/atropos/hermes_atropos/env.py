@@ -145,7 +145,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         raise ConfigError(f"{self.name} has no evaluation")
 
     def parser(self) -> str | Parser:
-        """Return the format in which the model writes tool calls: its name, or a function (text, tools) → `Parsed`."""
+        """Return the format of the model's tool calls: its name, or a function (text, tools) → `ParsedText`."""
         return self.config.tool_call_parser
 
     # Commands of atroposlib.

@@ -17,11 +17,11 @@ from atroposlib.envs.server_handling.server_manager import APIServerConfig, Serv
 from hermes_agent import AccessRefused, Completion, ContextExceeded, Message, ModelError, ModelSession, get_renderer
 from hermes_agent.deadline import Deadline, current_deadline
 from hermes_agent.models.chat_answer import read_answer
-from hermes_agent.models.chat_text import written
+from hermes_agent.models.chat_text import render_calls
 from hermes_agent.models.endpoint import BadAnswer
-from hermes_agent.parsers import Parsed, Parser, get_parser
+from hermes_agent.parsers import ParsedText, Parser, get_parser
 from hermes_agent.parsers.base import Tools
-from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession
+from hermes_agent.tokens import ChatTemplate, Sample, TokenModel, TokenSession
 from hermes_agent.tokens.samplers import LogprobsMode, exact_at, with_one_stop
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_exec import ConfigError, ErrorCause
@@ -152,7 +152,7 @@ class ServerSampler:
     def __init__(self, servers: Servers, kind: ServerKind) -> None:
         self._servers, self._kind = servers, kind
 
-    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
         """See `Sampler.sample`."""
         wanted = {name: value for name, value in sampling.items() if value is not None}
         if self._kind == "tinker":
@@ -172,7 +172,7 @@ class ServerSampler:
                 "writes one, and the text has another",
                 cause=ErrorCause.CONFIG,
             )
-        return Sampled(tuple(answer), tuple(logprobs), finish)
+        return Sample(tuple(answer), tuple(logprobs), finish)
 
 
 class ChatModel:
@@ -216,7 +216,7 @@ class _ChatSession:
     async def aclose(self) -> None:
         """Do nothing: the servers stay open for other sessions."""
 
-    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: Any) -> Sampled:
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: Any) -> Sample:
         """Return the ids of the chat server's answer."""
         sampling.pop("stop_token_ids", None)
         limit = min(self._wanted["max_tokens"] or max_tokens, max_tokens)
@@ -239,18 +239,18 @@ class _ChatSession:
         if len(encoded) > max_tokens:
             raise ContextExceeded(f"the answer has {len(encoded)} tokens, but only {max_tokens} fit")
         self._answer = answer
-        return Sampled(tuple(encoded), None, "length" if answer.finish_reason == "length" else "stop")
+        return Sample(tuple(encoded), None, "length" if answer.finish_reason == "length" else "stop")
 
     def _answer_text(self, answer: Completion) -> str:
         """Return the answer as the text that a token model would have written."""
         thought = f"<think>\n{answer.reasoning}\n</think>\n\n" if answer.reasoning else ""
-        calls = written(answer.tool_calls, self._render) if answer.tool_calls else ""
+        calls = render_calls(answer.tool_calls, self._render) if answer.tool_calls else ""
         return thought + "\n".join(filter(None, (answer.content or "", calls)))
 
-    def _parse_answer(self, _text: str, _tools: Tools) -> Parsed:
+    def _parse_answer(self, _text: str, _tools: Tools) -> ParsedText:
         """Return the server's own parsed answer instead of parsing its encoded text."""
         answer = self._answer
-        return Parsed(answer.content, answer.reasoning, answer.tool_calls, problems=answer.problems)
+        return ParsedText(answer.content, answer.reasoning, answer.tool_calls, problems=answer.problems)
 
 
 def make_model(

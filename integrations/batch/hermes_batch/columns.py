@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_agent.parsers.json_text import dump
-from hermes_agent.trajectories.rereading import read_sharegpt
-from hermes_agent.trajectories.sharegpt import Turn
+from hermes_agent.trajectories.sharegpt import ShareGPTTurn
+from hermes_agent.trajectories.sharegpt_reader import read_sharegpt
 
 _EMPTY: Mapping[str, Any] = {
     "messages": [],
@@ -45,7 +45,9 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
     if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved")):
         return row
     turns = [turn for turn in row["conversations"] if isinstance(turn, dict)]
-    conversation = [Turn({"from": str(turn.get("from", "")), "value": str(turn.get("value", ""))}) for turn in turns]
+    conversation = [
+        ShareGPTTurn({"from": str(turn.get("from", "")), "value": str(turn.get("value", ""))}) for turn in turns
+    ]
     old: dict[str, Any] = {"attempts": 1}
     if "messages" not in row:
         old |= {

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, SecretStr, field_validator
 
 from hermes_agent import CommandCheck, Model, Rollout, Scoring, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
-from hermes_agent.models.named import EMBEDDED, named_model
+from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import Files, ScoreIn
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_batch.dataset import Extra, Task
@@ -125,7 +125,7 @@ class BatchConfig(ConfigModel):
             model: Model | SessionModel = self.model
             return model
         key = self.api_key.get_secret_value()
-        return named_model(
+        return create_model(
             self.model,
             base_url=self.base_url,
             api_key=key,

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, TypedDict, cast
 from hermes_agent import CallRecord, CheckFailed, EpisodeError, RolloutResult, TokenUsage
 from hermes_agent.messages import CallState, Message
 from hermes_agent.parsers.json_text import dump
-from hermes_agent.trajectories.rereading import export_problem
-from hermes_agent.trajectories.sharegpt import Turn, sharegpt, tool_stats
+from hermes_agent.trajectories.sharegpt import ShareGPTTurn, sharegpt, tool_stats
+from hermes_agent.trajectories.sharegpt_reader import export_problem
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.dataset import Task
 from hermes_batch.images import extract_images
@@ -73,7 +73,7 @@ class Record(TypedDict):
     """
 
     prompt_index: int
-    conversations: list[Turn]
+    conversations: list[ShareGPTTurn]
     metadata: Metadata
     completed: bool
     partial: bool

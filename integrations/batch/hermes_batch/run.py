@@ -25,7 +25,7 @@ from hermes_agent import (
     Turn,
 )
 from hermes_agent.models.endpoint import EndpointStatus
-from hermes_agent.parsers.unread import UNREAD_CALLS
+from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
 from hermes_batch.failures import find_outage, find_refusal, is_infrastructure_failure

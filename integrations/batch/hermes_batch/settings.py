@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hermes_agent.models.named import EMBEDDED
+from hermes_agent.models.factory import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_exec import ConfigError, ExecError, PoolConfig, config_type
 from hermes_exec.config import secret_fields

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from hermes_agent import AgentLoop, Completion, Episode, OpenAIModel, ScriptedModel, ToolCall, get_parser
-from hermes_agent.models.scripted import Step, call
+from hermes_agent.models.scripted import ScriptStep, call
 from hermes_exec import SandboxPool
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools import Toolbox
@@ -18,7 +18,7 @@ from tests.unit.agent.endpoint import Answer, endpoint, ok
 pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
-async def episode(*steps: Step, **bounds: Any) -> Episode:
+async def episode(*steps: ScriptStep, **bounds: Any) -> Episode:
     async with SandboxPool("local") as pool, pool.slot() as slot:
         with anyio.fail_after(60):
             return await AgentLoop(ScriptedModel(steps), Toolbox(slot), **bounds).run("go")

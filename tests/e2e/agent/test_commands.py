@@ -139,7 +139,7 @@ def test_forgotten_parser_is_told_and_ends_with_usage(tmp_path: Path) -> None:
         url = ("--model", "m", "--base-url", server.base_url)
         agent = run("agent", "x", *url, "--json")
         batch = run("batch", "run", str(prompts(tmp_path, "a", "b")), "--out", str(tmp_path / "out"), *url)
-    warning = "WARNING hermes_agent.parsers.unread: m writes calls as text, in the format 'hermes'"
+    warning = "WARNING hermes_agent.parsers.unread_calls: m writes calls as text, in the format 'hermes'"
     assert warning in agent.stderr
     assert json.loads(agent.stdout)["trainable"] is False
     assert (agent.returncode, "name their format with --parser" in agent.stderr) == (2, True)

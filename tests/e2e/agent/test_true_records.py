@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from hermes_agent import Completion, Message, OpenAIModel
-from hermes_agent.scoring import put
+from hermes_agent.scoring import put_files
 from hermes_batch import BatchConfig, read_records, run_batch
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.tools import Toolbox
@@ -143,7 +143,7 @@ def _claims_wrong(record: Mapping[str, Any]) -> str | None:
 async def _differs(slot: Slot, record: Mapping[str, Any]) -> str | None:
     """What differs when the calls of a record are made again in a fresh slot, one after another."""
     scenario = SCENARIOS[int(record["prompt_index"]) % len(SCENARIOS)]
-    await put(slot, FILES)
+    await put_files(slot, FILES)
     toolbox = Toolbox(slot, _TOOLS)
     for name, arguments, recorded in _calls(record):
         if not name or recorded.get("error_kind") == "malformed_call":

@@ -11,7 +11,7 @@ import pytest
 
 from hermes_agent import CommandCheck, Completion, Rollout, RolloutResult, Scoring, ScriptedModel
 from hermes_agent.messages import Message
-from hermes_agent.models.scripted import Step, call
+from hermes_agent.models.scripted import ScriptStep, call
 from hermes_exec import AcquireTimeout, ErrorCause, HostDiskFull, SandboxPool, Slot
 from hermes_exec.tools import Toolbox
 from tests.support.directories import let_others_pass
@@ -156,7 +156,7 @@ async def rolled(pool: SandboxPool, during: str, after: Callable[[], None] = lam
         after()
         return Completion("done", (), None)
 
-    steps: list[Step] = [Completion(None, (call("terminal", {"command": during}),), None), last]
+    steps: list[ScriptStep] = [Completion(None, (call("terminal", {"command": during}),), None), last]
     check = CommandCheck("test $(wc -c < work) = 1000000")
     rollout = Rollout(messages="Write work.", scoring=Scoring(check=check))
     return await rollout.run(pool, ScriptedModel(steps))
@@ -182,7 +182,7 @@ async def test_rollout_on_a_disk_that_others_fill_is_not_scored(disk: Path) -> N
 
 async def test_files_of_the_task_are_not_the_doing_of_the_model(disk: Path) -> None:
     async with pool_at(disk) as pool:
-        steps: list[Step] = [
+        steps: list[ScriptStep] = [
             Completion(None, (call("terminal", {"command": WORK}),), None),
             Completion("done", (), None),
         ]

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from hermes_agent import AgentLoop, Completion, ContextExceeded, Episode, Message, ScriptedModel, TokenUsage
-from hermes_agent.loop import LAST_WORDS
+from hermes_agent.loop import FINAL_ANSWER_NOTICE
 from hermes_agent.messages import FinishReason, TurnTokens
 from hermes_agent.models.scripted import call
 from hermes_exec.errors import ConfigError, ErrorCause
@@ -187,7 +187,7 @@ async def test_max_turns_ends_with_a_final_answer() -> None:
     assert (episode.cause, episode.trainable) == (ErrorCause.BUDGET, True)
     assert model.requests[2].sampling["tool_choice"] == "none"
     assert model.requests[2].tools == model.requests[0].tools
-    assert json.loads(model.requests[2].messages[-1]["content"]) == {"output": "2", "notices": [LAST_WORDS]}
+    assert json.loads(model.requests[2].messages[-1]["content"]) == {"output": "2", "notices": [FINAL_ANSWER_NOTICE]}
     assert [message["role"] for message in episode.messages[-2:]] == ["tool", "assistant"]
 
 

@@ -13,7 +13,7 @@ from hermes_agent import (
     Completion,
     ScriptedModel,
 )
-from hermes_agent.loop import LAST_WORDS
+from hermes_agent.loop import FINAL_ANSWER_NOTICE
 from hermes_agent.messages import FinishReason
 from hermes_exec.errors import ChannelLost
 from hermes_exec.tools import Notice, ToolResult
@@ -52,7 +52,11 @@ async def test_notices_of_one_turn_stand_together() -> None:
     problem = AnswerProblem("cut", "Text was cut.", "Your text was cut.")
     model = ScriptedModel([Completion("", ask(1).tool_calls, problems=(problem,)), "ok"])
     episode = await AgentLoop(model, Noticing(echo), max_turns=1, final_answer=True).run("x")
-    assert json.loads(results(episode)[0])["notices"] == ["proc_1 ended with 0", "Your text was cut.", LAST_WORDS]
+    assert json.loads(results(episode)[0])["notices"] == [
+        "proc_1 ended with 0",
+        "Your text was cut.",
+        FINAL_ANSWER_NOTICE,
+    ]
 
 
 @pytest.mark.parametrize(("finish", "end"), [("length", "max_tokens"), ("content_filter", "content_filter")])
@@ -72,7 +76,7 @@ async def test_problem_in_every_turn_ends_with_the_turns() -> None:
     model = ScriptedModel([Completion("hm", problems=(SPOILED,))] * 3 + ["so"])
     episode = await AgentLoop(model, FunctionTools(echo), max_turns=3, final_answer=True).run("x")
     assert (episode.finish, episode.turns, episode.trainable, episode.answer) == ("max_turns", 3, False, "so")
-    assert LAST_WORDS in episode.messages[-2]["content"]
+    assert FINAL_ANSWER_NOTICE in episode.messages[-2]["content"]
 
 
 async def test_notices_of_background_processes_are_told_before_the_next_turn() -> None:
@@ -94,7 +98,7 @@ async def test_a_notice_beside_a_result_that_is_no_json_follows_its_text() -> No
 
     model = ScriptedModel([ask(1), "ok"])
     await AgentLoop(model, FunctionTools(tool), max_turns=1, final_answer=True).run("x")
-    assert model.requests[1].messages[-1]["content"].endswith(f"</persisted-output>\n\n{LAST_WORDS}")
+    assert model.requests[1].messages[-1]["content"].endswith(f"</persisted-output>\n\n{FINAL_ANSWER_NOTICE}")
 
 
 async def test_notices_that_cannot_be_had_end_the_episode_unscored() -> None:

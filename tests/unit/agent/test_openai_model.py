@@ -241,7 +241,7 @@ async def test_calls_that_no_parser_reads_are_a_problem(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hermes_agent.parsers.unread._WARNED", set())
+    monkeypatch.setattr("hermes_agent.parsers.unread_calls._WARNED", set())
     with endpoint(ok({"content": text}), ok({"content": text})) as server:
         async with model(server.base_url, parser=parser) as made:
             done = await made.complete(ASK, TOOLS)

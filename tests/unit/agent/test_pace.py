@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import pytest
 
-from hermes_agent.models.pace import FIRST_IN_FLIGHT, MOST_IN_FLIGHT, Pace, Start
+from hermes_agent.models.pace import FIRST_IN_FLIGHT, MAX_IN_FLIGHT, ActiveRequest, Pace
 
 
 class Server(Protocol):
@@ -73,7 +73,7 @@ class Play:
     workers: int = 32
     total: int = 900
     now: float = 0.0
-    events: list[tuple[float, int, str, Start]] = field(default_factory=list)
+    events: list[tuple[float, int, str, ActiveRequest]] = field(default_factory=list)
 
     def run(self) -> Played:
         pace = Pace(lambda: self.now, Random(self.seed))
@@ -97,14 +97,14 @@ class Play:
             idle += 1
             if what == "good":
                 answered.append(self.now)
-                pace.succeeded(start)
+                pace.record_success(start)
             else:
                 refused, unsent = refused + 1, unsent + 1
-                pace.throttled(start, "429", self.retry_after_s)
+                pace.record_throttling(start, "429", self.retry_after_s)
         late = [at for at in answered if at > 60]
         return Played(refused, len(late) / (answered[-1] - 60) if len(late) > 100 else len(answered) / answered[-1])
 
-    def _plan(self, after_s: float, number: int, what: str, start: Start) -> None:
+    def _plan(self, after_s: float, number: int, what: str, start: ActiveRequest) -> None:
         heapq.heappush(self.events, (self.now + after_s * self.jitter.uniform(0.8, 1.2), number, what, start))
 
 
@@ -185,7 +185,7 @@ def test_as_many_as_succeed_are_in_flight(pace: Pace) -> None:
     assert len(starts) == FIRST_IN_FLIGHT
     assert pace.wait_s() == math.inf
     for start in starts:
-        pace.succeeded(start)
+        pace.record_success(start)
         while pace.wait_s() == 0:
             pace.start()
     assert pace.in_flight == pace.limit == 2 * FIRST_IN_FLIGHT
@@ -193,19 +193,19 @@ def test_as_many_as_succeed_are_in_flight(pace: Pace) -> None:
 
 def test_few_requests_raise_no_limit_and_many_raise_it_to_the_highest(pace: Pace) -> None:
     for _ in range(1000):
-        pace.succeeded(pace.start())
+        pace.record_success(pace.start())
     assert pace.limit == FIRST_IN_FLIGHT
     starts = []
     for _ in range(3000):
         while pace.wait_s() == 0:
             starts.append(pace.start())
-        pace.succeeded(starts.pop())
-    assert pace.limit == MOST_IN_FLIGHT
+        pace.record_success(starts.pop())
+    assert pace.limit == MAX_IN_FLIGHT
 
 
 def test_retry_after_holds_all_back(pace: Pace, clock: Clock) -> None:
     _, second = pace.start(), pace.start()
-    pace.throttled(second, "429", 7)
+    pace.record_throttling(second, "429", 7)
     assert 7 <= pace.wait_s() <= 8
     clock.now += 8
     assert pace.wait_s() == 0
@@ -213,7 +213,7 @@ def test_retry_after_holds_all_back(pace: Pace, clock: Clock) -> None:
 
 def test_retry_after_is_obeyed_for_a_minute_at_most(pace: Pace) -> None:
     _, second = pace.start(), pace.start()
-    pace.throttled(second, "429", 86_400)
+    pace.record_throttling(second, "429", 86_400)
     assert 60 <= pace.wait_s() <= 66
 
 
@@ -221,11 +221,11 @@ def test_without_retry_after_pauses_grow_until_a_success(pace: Pace, clock: Cloc
     first = pace.start()
     waits = []
     for _ in range(3):
-        pace.throttled(pace.start(), "429", None)
+        pace.record_throttling(pace.start(), "429", None)
         waits.append(round(pace.wait_s()))
         clock.now += pace.wait_s()
-    pace.succeeded(first)
-    pace.throttled(pace.start(), "429", None)
+    pace.record_success(first)
+    pace.record_throttling(pace.start(), "429", None)
     assert [*waits, round(pace.wait_s())] == [1, 2, 4, 1]
 
 
@@ -233,26 +233,26 @@ def test_refusals_of_one_time_are_one_refusal(pace: Pace, clock: Clock) -> None:
     starts = [pace.start() for _ in range(16)]
     clock.now += 0.1
     for start in starts[4:]:
-        pace.throttled(start, "429", 1)
+        pace.record_throttling(start, "429", 1)
     assert pace.rate is not None
     assert 3 < pace.rate < 4, "four came through within a second"
     clock.now += 2
     later = [pace.start() for _ in range(3)]
     before = pace.rate
     clock.now += 0.1
-    pace.throttled(later[2], "429", 1)
+    pace.record_throttling(later[2], "429", 1)
     lowered = pace.rate
     assert lowered < before
-    pace.throttled(later[1], "429", 1)
+    pace.record_throttling(later[1], "429", 1)
     assert pace.rate == lowered
 
 
 def test_requests_are_evenly_spaced_once_one_was_refused(pace: Pace, clock: Clock) -> None:
     starts = [pace.start() for _ in range(5)]
-    pace.throttled(starts[-1], "429", 0)
+    pace.record_throttling(starts[-1], "429", 0)
     clock.now += 1
     for start in starts[:-1]:
-        pace.succeeded(start)
+        pace.record_success(start)
     gaps = []
     for _ in range(4):
         pace.start()
@@ -264,12 +264,12 @@ def test_requests_are_evenly_spaced_once_one_was_refused(pace: Pace, clock: Cloc
 
 def test_a_rate_that_is_not_used_up_does_not_grow(pace: Pace, clock: Clock) -> None:
     first, second = pace.start(), pace.start()
-    pace.throttled(second, "429", 0)
-    pace.succeeded(first)
+    pace.record_throttling(second, "429", 0)
+    pace.record_success(first)
     before = pace.rate
     for _ in range(1000):
         clock.now += 60
-        pace.succeeded(pace.start())
+        pace.record_success(pace.start())
     assert pace.rate == before
 
 
@@ -277,28 +277,28 @@ def test_an_endpoint_that_is_away_is_asked_by_one_at_a_time(pace: Pace, clock: C
     starts = [pace.start() for _ in range(5)]
     pauses = []
     for start in starts:
-        pace.unavailable(start, "down")
+        pace.record_outage(start, "down")
     for _ in range(7):
         pauses.append(pace.wait_s())
         clock.now += pauses[-1]
         probe = pace.start()
         assert pace.wait_s() == math.inf, "nobody else asks"
         clock.now += 1
-        pace.unavailable(probe, "down")
+        pace.record_outage(probe, "down")
     assert all(0 < pause <= 20 for pause in pauses)
     assert pauses == sorted(pauses)
     assert pauses[-1] >= 15
     assert pace.reason == "down"
     assert pace.away_s() == sum(pauses) + 7
     clock.now += pace.wait_s()
-    pace.succeeded(pace.start())
+    pace.record_success(pace.start())
     assert (pace.away_s(), pace.reason, pace.wait_s()) == (None, "", 0)
 
 
 def test_the_place_of_the_one_that_asks_is_free_when_it_is_called_off(pace: Pace, clock: Clock) -> None:
-    pace.unavailable(pace.start(), "down")
+    pace.record_outage(pace.start(), "down")
     clock.now += 20
-    pace.dropped(pace.start())
+    pace.record_drop(pace.start())
     assert (pace.wait_s(), pace.in_flight) == (0, 0)
 
 
@@ -307,49 +307,49 @@ def test_one_that_comes_back_is_not_met_by_all_at_once(pace: Pace) -> None:
     for _ in range(500):
         while pace.wait_s() == 0:
             starts.append(pace.start())
-        pace.succeeded(starts.pop())
+        pace.record_success(starts.pop())
     assert pace.limit > 100
     for start in starts:
-        pace.unavailable(start, "down")
+        pace.record_outage(start, "down")
     assert pace.limit == FIRST_IN_FLIGHT
 
 
 def test_a_request_that_hangs_keeps_no_other_from_asking(pace: Pace, clock: Clock) -> None:
     starts = [pace.start() for _ in range(FIRST_IN_FLIGHT)]
-    pace.unavailable(starts[0], "down")
+    pace.record_outage(starts[0], "down")
     clock.now += 20
     pace.start()
     for _ in range(3):
-        pace.unavailable(pace.start(), "down")
+        pace.record_outage(pace.start(), "down")
     assert pace.in_flight == FIRST_IN_FLIGHT
 
 
 def test_many_failures_in_a_row_are_an_outage(pace: Pace) -> None:
     for number in range(7):
-        pace.failed(pace.start(), "500", number)
-    pace.succeeded(pace.start())
+        pace.record_failure(pace.start(), "500", number)
+    pace.record_success(pace.start())
     for number in range(7):
-        pace.failed(pace.start(), "500", number)
+        pace.record_failure(pace.start(), "500", number)
     assert pace.away_s() is None
-    pace.failed(pace.start(), "500", 7)
+    pace.record_failure(pace.start(), "500", 7)
     assert pace.away_s() == 0
 
 
 def test_failures_of_few_requests_are_no_outage(pace: Pace) -> None:
     for number in range(30):
-        pace.failed(pace.start(), "500", number % 3)
+        pace.record_failure(pace.start(), "500", number % 3)
     assert pace.away_s() is None
-    pace.failed(pace.start(), "500", 3)
+    pace.record_failure(pace.start(), "500", 3)
     assert pace.away_s() == 0
 
 
 def test_one_that_lets_nothing_through_is_away(pace: Pace, clock: Clock) -> None:
     for refusals in range(1, 6):
-        pace.throttled(pace.start(), "429", 2)
+        pace.record_throttling(pace.start(), "429", 2)
         assert (pace.away_since is None) == (refusals < 3)
         assert pace.wait_s() >= 2
         clock.now += pace.wait_s()
     probe = pace.start()
     assert pace.wait_s() == math.inf
-    pace.succeeded(probe)
+    pace.record_success(probe)
     assert pace.away_since is None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from hermes_agent.messages import Message, ToolCall, called, image_parts, message_text
+from hermes_agent.messages import Message, ToolCall, calls_of, image_parts, message_text
 from hermes_batch.columns import decode_list
 from hermes_batch.report.html import Markup, element, escape, join
 
@@ -52,7 +52,7 @@ def _model_turn(message: Message) -> Markup:
     reasoning, content = str(message.get("reasoning_content") or ""), message_text(message)
     thought = _fold("Thinking", reasoning) if reasoning.strip() else Markup("")
     text = element("p", _cut(content), cls="said") if content.strip() else Markup("")
-    return element("div", element("h4", "Model"), thought, text, *map(_call, called(message)), cls="turn model")
+    return element("div", element("h4", "Model"), thought, text, *map(_call, calls_of(message)), cls="turn model")
 
 
 def _task_turn(title: str, message: Message, images: Mapping[str, Sequence[Markup]]) -> Markup:

@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from hermes_agent.messages import ToolCall
-from hermes_agent.parsers import FORMATS, Parsed
+from hermes_agent.parsers import FORMATS, ParsedText
 
 ANY = {"type": "object", "additionalProperties": True}
 TOOLS: list[dict[str, Any]] = [
@@ -94,11 +94,11 @@ def call(name: str, tool: str, **arguments: object) -> str:
     return f"\n```json\n{text}\n```\n" if name == "json" else text
 
 
-def parse(name: str, text: str) -> Parsed:
+def parse(name: str, text: str) -> ParsedText:
     """What the parser of that name makes of a text, with the tools of these tests."""
     return FORMATS[name].parse(text, TOOLS)
 
 
-def made(parsed: Parsed) -> list[tuple[str, dict[str, Any]]]:
+def made(parsed: ParsedText) -> list[tuple[str, dict[str, Any]]]:
     """Names and arguments of the well-formed calls."""
     return [(made.name, json.loads(made.arguments)) for made in parsed.calls]

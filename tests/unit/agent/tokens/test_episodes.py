@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hermes_agent.episode import Episode
-from hermes_agent.loop import LAST_WORDS, AgentLoop
+from hermes_agent.loop import FINAL_ANSWER_NOTICE, AgentLoop
 from hermes_agent.messages import Message
 from hermes_agent.tokens import ChatTemplate, TokenModel, sequence
 from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
@@ -98,7 +98,7 @@ async def test_closing_words_are_one_sequence_with_the_rest(name: str) -> None:
     done = await episode(family, SHAPES["completions"], told, family.chat_template(tokenizer), **settings)
     assert (done.finish, len(told.log)) == ("max_turns", 3)
     assert_equals_log(done, told.log)
-    assert json.dumps(LAST_WORDS) in text(tokenizer, told.log[-1].prompt).replace("\\", "")
+    assert json.dumps(FINAL_ANSWER_NOTICE) in text(tokenizer, told.log[-1].prompt).replace("\\", "")
 
 
 @pytest.mark.parametrize(

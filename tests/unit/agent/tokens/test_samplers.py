@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes_agent.errors import ModelError
-from hermes_agent.tokens import Sampled, SGLangSampler, VLLMSampler, VLLMTokensSampler
+from hermes_agent.tokens import Sample, SGLangSampler, VLLMSampler, VLLMTokensSampler
 from hermes_agent.tokens.samplers import HTTPSampler
 from hermes_exec.errors import ErrorCause
 from tests.unit.agent.tokens.server import SHAPES, Answer, Logged, serving
@@ -42,7 +42,7 @@ async def asked(shape: str, **sampling: Any) -> dict[str, Any]:
         sampler = SHAPES[shape].sampler(f"{url}/v1/")
         sampled = await sampler.sample(PROMPT, max_tokens=8, **sampling)
         await sampler.aclose()
-    assert sampled == Sampled((4, 5), (-0.5, -0.25), "stop")
+    assert sampled == Sample((4, 5), (-0.5, -0.25), "stop")
     return bodies[0]
 
 

@@ -12,8 +12,8 @@ from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.messages import Completion, Message, ToolCall, TurnTokens, assistant_message
 from hermes_agent.models.base import SessionModel, open_session
 from hermes_agent.parsers import get_parser
-from hermes_agent.parsers.base import Parsed, Tools
-from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession, sequence, sequences
+from hermes_agent.parsers.base import ParsedText, Tools
+from hermes_agent.tokens import ChatTemplate, Sample, TokenModel, TokenSession, sequence, sequences
 from hermes_exec.errors import ConfigError, ErrorCause
 from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
 from tests.unit.agent.tokens.families import FAMILIES
@@ -34,14 +34,14 @@ class Told:
         self.log: list[Logged] = []
         self.sampling: list[dict[str, object]] = []
 
-    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
         self.sampling.append({"max_tokens": max_tokens, **sampling})
         said = [*TOKENIZER.encode(self.says.pop(0), add_special_tokens=False), *([END] if self.end else [])][
             :max_tokens
         ]
         logprobs = [-0.001 * (len(self.log) + 1)] * len(said)
         self.log.append(Logged(list(ids), said, logprobs))
-        return Sampled(tuple(said), tuple(logprobs), "stop")
+        return Sample(tuple(said), tuple(logprobs), "stop")
 
 
 def session(sampler: Told, **settings: Any) -> TokenSession:
@@ -73,7 +73,7 @@ async def test_turns_of_the_user_go_on() -> None:
 async def test_the_text_for_the_parser_has_control_tokens_but_not_the_end() -> None:
     heard: list[str] = []
 
-    def parse(said: str, tools: Tools) -> Parsed:
+    def parse(said: str, tools: Tools) -> ParsedText:
         heard.append(said)
         return get_parser(FAMILY.parser)(said, tools)
 
@@ -128,7 +128,7 @@ async def test_asking_again_after_an_error_adds_nothing_twice() -> None:
     class Failing(Told):
         failures = 0
 
-        async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+        async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
             Failing.failures += 1
             if Failing.failures in {1, 3}:
                 raise ModelError("away")
@@ -318,8 +318,8 @@ async def test_a_conversation_that_the_template_refuses_is_an_error_of_the_reque
 
 async def test_ids_of_another_tokenizer_are_an_error() -> None:
     class Other(Told):
-        async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
-            return Sampled((10**6,), (-1.0,), "stop")
+        async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
+            return Sample((10**6,), (-1.0,), "stop")
 
     with pytest.raises(ModelError, match="of another tokenizer"):
         await session(Other()).complete(BEGIN)
@@ -328,16 +328,16 @@ async def test_ids_of_another_tokenizer_are_an_error() -> None:
 @pytest.mark.parametrize(
     ("sampled", "said"),
     [
-        (Sampled((), (), "stop"), "sampled 0 ids"),
-        (Sampled((1, 2), (-1.0,), "stop"), "1 log-probabilities for 2 ids"),
-        (Sampled((1, -2), None, "stop"), "no whole number"),
-        (Sampled((1,), (float("nan"),), "stop"), "no finite number"),
-        (Sampled((1,) * 10_000, None, "length"), "sampled 10000 ids"),
+        (Sample((), (), "stop"), "sampled 0 ids"),
+        (Sample((1, 2), (-1.0,), "stop"), "1 log-probabilities for 2 ids"),
+        (Sample((1, -2), None, "stop"), "no whole number"),
+        (Sample((1,), (float("nan"),), "stop"), "no finite number"),
+        (Sample((1,) * 10_000, None, "length"), "sampled 10000 ids"),
     ],
 )
-async def test_what_a_sampler_gives_is_checked(sampled: Sampled, said: str) -> None:
+async def test_what_a_sampler_gives_is_checked(sampled: Sample, said: str) -> None:
     class Wrong(Told):
-        async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+        async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
             return sampled
 
     with pytest.raises(ModelError, match=f"Wrong: .*{said}"):
@@ -346,7 +346,7 @@ async def test_what_a_sampler_gives_is_checked(sampled: Sampled, said: str) -> N
 
 async def test_logprobs_may_be_missing() -> None:
     class Silent(Told):
-        async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+        async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
             return (await super().sample(ids, max_tokens=max_tokens, **sampling))._replace(logprobs=None)
 
     assert tokens(await session(Silent("one")).complete(BEGIN)).logprobs is None

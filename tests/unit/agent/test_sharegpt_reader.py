@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hermes_agent import AgentLoop, Completion, Message, ScriptedModel
 from hermes_agent.parsers import get_parser
-from hermes_agent.trajectories.rereading import export_problem, read_sharegpt
-from hermes_agent.trajectories.sharegpt import Turn, sharegpt
+from hermes_agent.trajectories.sharegpt import ShareGPTTurn, sharegpt
+from hermes_agent.trajectories.sharegpt_reader import export_problem, read_sharegpt
 from tests.unit.agent.toolboxes import FunctionTools
 
 TOOLS = [{"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}}]
@@ -49,7 +49,7 @@ def read_naively(value: str) -> tuple[str, str, list[str]]:
     return reasoning, content.removesuffix("\n") if bodies else content, bodies
 
 
-def check_exact(messages: list[Message], turns: list[Turn]) -> None:
+def check_exact(messages: list[Message], turns: list[ShareGPTTurn]) -> None:
     """The turns are these messages for a naive reader, for the parser, and for our own reader."""
     said = [message for message in messages if message["role"] == "assistant"]
     values = [turn["value"] for turn in turns if turn["from"] == "gpt"]
@@ -76,7 +76,7 @@ def check_exact(messages: list[Message], turns: list[Turn]) -> None:
     assert [comparable(message) for message in read_sharegpt(turns)] == [comparable(message) for message in messages]
 
 
-def responses(turn: Turn) -> list[str]:
+def responses(turn: ShareGPTTurn) -> list[str]:
     return (
         re.findall(r"<tool_response>(.*?)</tool_response>", turn["value"], re.DOTALL) if turn["from"] == "tool" else []
     )

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hermes_agent.parsers.blocks import Block, cut_off
+from hermes_agent.parsers.blocks import Block, cut_call
 from hermes_agent.parsers.json_call import Bodies, call_with, is_empty
 from hermes_agent.parsers.nesting import CallTags
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.source import SourceText
 from hermes_agent.parsers.thinking import THINK
 
 
@@ -22,12 +22,12 @@ class Head(NamedTuple):
     id: str = ""
 
 
-HeadAt = Callable[[Source, int, int, int], Head | None]
+HeadAt = Callable[[SourceText, int, int, int], Head | None]
 """Reads the head: the source, where it begins, where the separator begins and where it ends."""
 
 
 @dataclass(frozen=True)
-class Headed:
+class HeadedFormat:
     """The tags of one such format; `others` are tags that end a call which is not closed."""
 
     opening: str
@@ -37,29 +37,29 @@ class Headed:
     head: HeadAt
     form: str
 
-    def reader(self) -> Callable[[Source, int], Block]:
+    def reader(self) -> Callable[[SourceText, int], Block]:
         """Reads one call."""
         others = (self.opening, *self.others, *THINK)
         tags = CallTags(self.opening, self.closing, self.form, strings=True)
         bodies = Bodies(tags, others)
         tag = re.compile("|".join(re.escape(tag) for tag in (self.separator, self.closing, *others)))
 
-        def read(source: Source, start: int) -> Block:
+        def read(source: SourceText, start: int) -> Block:
             text = source.text
             mark = tag.search(text, start)
             if mark is None:
-                return Block(len(text), (cut_off(text[start:], self.form),), cut=True)
+                return Block(len(text), (cut_call(text[start:], self.form),), cut=True)
             if mark.group() != self.separator:
-                return tags.broken(source, start, f"it has no {self.separator}")
+                return tags.broken_call(source, start, f"it has no {self.separator}")
             head = self.head(source, start, mark.start(), mark.end())
             if head is None:
-                return tags.broken(source, start, "it names no tool")
+                return tags.broken_call(source, start, "it names no tool")
             if is_empty(text, head.arguments, self.closing):
                 end = text.index(self.closing, head.arguments) + len(self.closing)
                 return Block(end, (call_with(head.name, {}, "", self.form)._replace(id=head.id),))
             body = bodies.read(source, start, head.arguments)
             whole = text[start : body.end].removesuffix(self.closing)
-            found = call_with(head.name, body.value, whole, self.form)
-            return body.block(found if found.error else found._replace(id=head.id))
+            call = call_with(head.name, body.value, whole, self.form)
+            return body.block(call if call.error else call._replace(id=head.id))
 
         return read

@@ -15,7 +15,7 @@ EMBEDDED = "embedded"
 """The name of the model that runs in this process: `EmbeddedModel`."""
 
 
-def named_model(
+def create_model(
     name: str,
     *,
     base_url: str | None = None,

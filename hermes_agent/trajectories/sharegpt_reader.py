@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from json.decoder import JSONDecoder
 from typing import Any, NamedTuple
 
-from hermes_agent.messages import Message, ToolCall, called, message_text
+from hermes_agent.messages import Message, ToolCall, calls_of, message_text
 from hermes_agent.parsers import get_parser
 from hermes_agent.parsers.json_text import can_be_sent
-from hermes_agent.trajectories.sharegpt import Turn, gpt_value, system_prompt
+from hermes_agent.trajectories.sharegpt import ShareGPTTurn, gpt_value, system_prompt
 
 _SIGNATURES = frozenset({"reasoning_details", "extra_content"})
 """Fields of messages with which a provider recognises its own answers: they are no text of the conversation."""
@@ -23,7 +23,7 @@ _DECODER = JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def read_sharegpt(turns: Sequence[Turn]) -> list[Message]:
+def read_sharegpt(turns: Sequence[ShareGPTTurn]) -> list[Message]:
     """Return the messages that ShareGPT turns of `sharegpt` stand for.
 
     A `<think>` block ends at the first closing tag and a call begins at every `<tool_call>`, whoever wrote it. The ids
@@ -49,7 +49,7 @@ def read_sharegpt(turns: Sequence[Turn]) -> list[Message]:
     return messages
 
 
-def export_problem(messages: Sequence[Message], turns: Sequence[Turn]) -> str:
+def export_problem(messages: Sequence[Message], turns: Sequence[ShareGPTTurn]) -> str:
     """Return why these turns, read back, are not these messages; empty when they are.
 
     Compared are roles, texts, thinking, calls with their ids and the text of their arguments, and results. Markup that
@@ -57,15 +57,15 @@ def export_problem(messages: Sequence[Message], turns: Sequence[Turn]) -> str:
     So is what the parser of the Hermes format reads otherwise, such as the end of a turn in a text.
     """
     for number, message in enumerate(messages, 1):
-        if why := _not_held(message):
+        if why := _unrenderable(message):
             return f"message {number} ({message.get('role')}) {why}"
     read = [_Facts.of(message) for message in read_sharegpt(turns)]
     if len(read) != len(messages):
         return f"{len(messages)} messages re-read as {len(read)}"
-    for number, (message, found) in enumerate(zip(messages, read, strict=True), 1):
+    for number, (message, reread) in enumerate(zip(messages, read, strict=True), 1):
         facts = _Facts.of(message)
-        for name, was, now in zip(_Facts._fields, facts, found, strict=True):
-            if was != now:
+        for name, before, after in zip(_Facts._fields, facts, reread, strict=True):
+            if before != after:
                 return f"message {number} ({message.get('role')}) would re-read with {name.replace('_', ' ')}"
         if facts.another_role == "assistant" and not _parses(message):
             return f"message {number} (assistant) would be parsed otherwise by a parser of the Hermes format"
@@ -74,7 +74,7 @@ def export_problem(messages: Sequence[Message], turns: Sequence[Turn]) -> str:
 
 def _parses(message: Message) -> bool:
     """Whether the parser of the Hermes format finds the texts and calls of an assistant message in its rendering."""
-    parsed, calls = get_parser("hermes")(gpt_value(message), ()), called(message)
+    parsed, calls = get_parser("hermes")(gpt_value(message), ()), calls_of(message)
     texts = (parsed.content or "", parsed.reasoning or "")
     return (
         [text.strip() for text in texts] == [text.strip() for text in (message_text(message), _thinking(message))]
@@ -87,7 +87,7 @@ def _thinking(message: Mapping[str, Any]) -> str:
     return str(message.get("reasoning_content") or "")
 
 
-def _not_held(message: Message) -> str:
+def _unrenderable(message: Message) -> str:
     """What of a message no turn can hold."""
     content = message.get("content")
     if isinstance(content, list):
@@ -96,16 +96,16 @@ def _not_held(message: Message) -> str:
             return f"has a part of the type {other}, and turns are text"
         if len(kinds) > 1:
             return "is in several parts, and a turn is one text"
-    known = _RENDERED | _SIGNATURES
-    if other := next((name for name in message if name not in known and message[name] is not None), None):
+    renderable = _RENDERED | _SIGNATURES
+    if other := next((name for name in message if name not in renderable and message[name] is not None), None):
         return f"has the field {other}, which turns do not have"
     if not all(
-        map(can_be_sent, (message_text(message), _thinking(message), *(call.arguments for call in called(message))))
+        map(can_be_sent, (message_text(message), _thinking(message), *(call.arguments for call in calls_of(message))))
     ):
         return "has half of a surrogate pair, which no file holds"
     if message.get("role") != "assistant":
         return ""
-    broken = [call.arguments for call in called(message) if not call.name]
+    broken = [call.arguments for call in calls_of(message) if not call.name]
     for part, text in (
         ("text", message_text(message)),
         ("thinking", _thinking(message)),
@@ -129,7 +129,7 @@ class _Facts(NamedTuple):
     def of(cls, message: Mapping[str, Any]) -> _Facts:
         """Return those of a message; a field that is missing, None or empty is the same."""
         names = (str(message.get("tool_call_id") or ""), str(message.get("name") or ""))
-        return cls(str(message.get("role")), message_text(message), _thinking(message), called(message), names)
+        return cls(str(message.get("role")), message_text(message), _thinking(message), calls_of(message), names)
 
 
 def _read_gpt(value: str) -> Message:
@@ -171,15 +171,17 @@ def _read_call(body: str) -> tuple[str, str]:
 
 def _read_response(body: str) -> Message:
     members = {name: _text(raw) for name, raw in _members(_ESCAPED.sub("<", body))}
-    known = {name: members.get(name, "") for name in ("tool_call_id", "name")}
-    return {"role": "tool", **known, "content": members.get("content", body)}
+    ids = {name: members.get(name, "") for name in ("tool_call_id", "name")}
+    return {"role": "tool", **ids, "content": members.get("content", body)}
 
 
 def _with_ids(message: Message, ids: Sequence[str]) -> Message:
     """The message with these ids for its calls, as far as they go."""
     calls = message.get("tool_calls") or []
-    given = [*ids, *[""] * len(calls)]
-    return {**message, "tool_calls": [{**call, "id": given[at]} for at, call in enumerate(calls)]} if calls else message
+    all_ids = [*ids, *[""] * len(calls)]
+    return (
+        {**message, "tool_calls": [{**call, "id": all_ids[at]} for at, call in enumerate(calls)]} if calls else message
+    )
 
 
 def _text(raw: str) -> str:

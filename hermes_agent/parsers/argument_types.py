@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hermes_agent.parsers.base import Tools
-from hermes_agent.parsers.json_text import Decoded, decode_whole
+from hermes_agent.parsers.json_text import JsonValue, decode_whole
 
 _DEEPEST = 8
-_KINDS: tuple[tuple[type, str], ...] = (
+_TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (int, "integer"),
     (float, "number"),
@@ -17,7 +17,7 @@ _KINDS: tuple[tuple[type, str], ...] = (
     (list, "array"),
     (dict, "object"),
 )
-_OTHER_NAMES = {
+_TYPE_ALIASES = {
     "str": "string",
     "text": "string",
     "int": "integer",
@@ -60,30 +60,30 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _types(schema: object, depth: int) -> Iterator[str]:
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return
-    given = schema.get("type")
-    for name in given if isinstance(given, (list, tuple)) else (given,):
+    declared = schema.get("type")
+    for name in declared if isinstance(declared, (list, tuple)) else (declared,):
         if isinstance(name, str):
-            yield _OTHER_NAMES.get(name.lower(), name.lower())
+            yield _TYPE_ALIASES.get(name.lower(), name.lower())
     if schema.get("nullable") is True:
         yield "null"
-    if given is None:
-        yield from _kinds(schema)
+    if declared is None:
+        yield from _value_types(schema)
     for word in ("anyOf", "oneOf", "allOf"):
         choices = schema.get(word)
         for choice in choices if isinstance(choices, (list, tuple)) else ():
             yield from _types(choice, depth + 1)
 
 
-def _kinds(schema: Mapping[str, Any]) -> Iterator[str]:
+def _value_types(schema: Mapping[str, Any]) -> Iterator[str]:
     allowed = schema.get("enum")
     values = list(allowed) if isinstance(allowed, (list, tuple)) else []
     for value in [*values, schema["const"]] if "const" in schema else values:
-        yield kind_of(value)
+        yield json_type(value)
 
 
-def kind_of(value: object) -> str:
+def json_type(value: object) -> str:
     """JSON Schema's name for the type of a value."""
-    return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
+    return next((name for kind, name in _TYPE_NAMES if isinstance(value, kind)), "null")
 
 
 def value_of(text: str, types: frozenset[str], *, untyped_is_text: bool) -> object:
@@ -94,26 +94,26 @@ def value_of(text: str, types: frozenset[str], *, untyped_is_text: bool) -> obje
     the text itself when it is none.
     """
     if not types:
-        return text if untyped_is_text else _decoded(text, text)
+        return text if untyped_is_text else _decode_or(text, text)
     bare = text.strip()
     if "null" in types and bare in ("null", "None"):
         return None
     if "string" in types:
-        value = _decoded(bare, text) if types & {"object", "array"} and bare[:1] in ("{", "[") else text
-        return value if kind_of(value) in types else text
+        value = _decode_or(bare, text) if types & {"object", "array"} and bare[:1] in ("{", "[") else text
+        return value if json_type(value) in types else text
     if "boolean" in types and bare.lower() in ("true", "false"):
         return bare.lower() == "true"
-    value = _decoded(bare, text)
+    value = _decode_or(bare, text)
     if isinstance(value, str) and value is not text:
-        return _decoded_twice(value, text, types)
+        return _decode_again(value, text, types)
     return value
 
 
-def _decoded(text: str, otherwise: object) -> object:
-    found = decode_whole(text)
-    return found.value if isinstance(found, Decoded) else otherwise
+def _decode_or(text: str, otherwise: object) -> object:
+    decoded = decode_whole(text)
+    return decoded.value if isinstance(decoded, JsonValue) else otherwise
 
 
-def _decoded_twice(value: str, text: str, types: frozenset[str]) -> object:
-    again = _decoded(value, None)
-    return again if again is not None and kind_of(again) in types else text
+def _decode_again(value: str, text: str, types: frozenset[str]) -> object:
+    again = _decode_or(value, None)
+    return again if again is not None and json_type(again) in types else text

@@ -6,27 +6,27 @@ import re
 from collections.abc import Sequence
 
 from hermes_agent.messages import ToolCall
+from hermes_agent.parsers.argument_types import Toolset
 from hermes_agent.parsers.base import Format
-from hermes_agent.parsers.blocks import Block, Found
+from hermes_agent.parsers.blocks import Block, ParsedCall
 from hermes_agent.parsers.json_call import broken_bare
 from hermes_agent.parsers.json_list import read_list, read_object
-from hermes_agent.parsers.json_text import Decoded, decode, skip_space
-from hermes_agent.parsers.outside import Stops
+from hermes_agent.parsers.json_scan import StopTags
+from hermes_agent.parsers.json_text import JsonValue, decode, skip_space
 from hermes_agent.parsers.rendering import object_with
 from hermes_agent.parsers.scan import Family, parser
-from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.source import SourceText
 from hermes_agent.parsers.thinking import THINK
-from hermes_agent.parsers.typed import Toolset
 
 _TAG = "<|python_tag|>"
 _LLAMA_FORM = f'{_TAG}{{"name": "<tool>", "parameters": {{…}}}}'
-_LLAMA_STOPS = Stops((_TAG, *THINK))
+_LLAMA_STOPS = StopTags((_TAG, *THINK))
 _ENDS_OF_TURN = ("<|eom_id|>", "<|eot_id|>")
 
 _FENCE = "```"
 _FENCE_HEAD = re.compile(r"(?:json|tool_call)?[ \t]*+(?:\r?\n)?\s*+")
 _JSON_FORM = '{"name": "<tool>", "arguments": {…}}'
-_JSON_STOPS = Stops((_FENCE, *THINK))
+_JSON_STOPS = StopTags((_FENCE, *THINK))
 
 _BEGUN = re.compile(
     r'\{\s*+(?:"type"\s*+:\s*+"function"\s*+,\s*+)?'
@@ -45,36 +45,36 @@ def _is_call(value: object, tools: Toolset) -> bool:
 
 def _begins_call(text: str, start: int, tools: Toolset) -> bool:
     """The same for an object that cannot be decoded, by its first keys."""
-    found = _BEGUN.match(text, start)
-    return found is not None and (found[1] is None or tools.may_call(found[1]))
+    match = _BEGUN.match(text, start)
+    return match is not None and (match[1] is None or tools.may_call(match[1]))
 
 
-def _object(text: str, start: int, stops: Stops, form: str, tools: Toolset) -> Block | None:
+def _object(text: str, start: int, stops: StopTags, form: str, tools: Toolset) -> Block | None:
     if not text.startswith("{", start):
         return None
-    found = decode(text, start)
-    meant = _is_call(found.value, tools) if isinstance(found, Decoded) else _begins_call(text, start, tools)
-    return read_object(text, start, stops, form) if meant else None
+    decoded = decode(text, start)
+    is_call = _is_call(decoded.value, tools) if isinstance(decoded, JsonValue) else _begins_call(text, start, tools)
+    return read_object(text, start, stops, form) if is_call else None
 
 
-def _sequence(text: str, start: int, stops: Stops, form: str, tools: Toolset) -> Block | None:
+def _sequence(text: str, start: int, stops: StopTags, form: str, tools: Toolset) -> Block | None:
     """Calls one after the other, with a semicolon or white space between them."""
-    found: list[Found] = []
+    calls: list[ParsedCall] = []
     block, position = _object(text, start, stops, form, tools), start
     cut = False
     while block is not None:
-        found += block.found
+        calls += block.calls
         position, cut = block.end, block.cut
         between = _BETWEEN.match(text, position)
         block = _object(text, between.end() if between else position, stops, form, tools)
-    return Block(position, tuple(found), cut) if found else None
+    return Block(position, tuple(calls), cut) if calls else None
 
 
-def _llama_start(source: Source, start: int) -> Block | None:
+def _llama_start(source: SourceText, start: int) -> Block | None:
     return _sequence(source.text, start, _LLAMA_STOPS, _LLAMA_FORM, source.tools)
 
 
-def _llama_tagged(source: Source, start: int) -> Block:
+def _llama_tagged(source: SourceText, start: int) -> Block:
     """After the tag a call must come, of a tool that there is or not."""
     text = source.text
     begin = skip_space(text, start)
@@ -82,11 +82,11 @@ def _llama_tagged(source: Source, start: int) -> Block:
         block = read_object(text, begin, _LLAMA_STOPS, _LLAMA_FORM)
         between = _BETWEEN.match(text, block.end)
         more = _sequence(text, between.end(), _LLAMA_STOPS, _LLAMA_FORM, Toolset(())) if between else None
-        return Block(more.end, block.found + more.found, more.cut) if more else block
+        return Block(more.end, block.calls + more.calls, more.cut) if more else block
     return broken_bare(text, start, "no JSON object begins here", _LLAMA_STOPS, _LLAMA_FORM, cut=begin == len(text))
 
 
-def _begins_line(source: Source, start: int) -> bool:
+def _begins_line(source: SourceText, start: int) -> bool:
     """Whether a line from `start` on begins with a call, whatever stands before it."""
     return any(_begins_call(source.text, line.end(), source.tools) for line in _LINE.finditer(source.text, start))
 
@@ -99,13 +99,13 @@ def _list(text: str, start: int, tools: Toolset) -> Block | None:
     return read_list(text, start, _JSON_STOPS, _JSON_FORM)
 
 
-def _json_start(source: Source, start: int) -> Block | None:
+def _json_start(source: SourceText, start: int) -> Block | None:
     if source.text.startswith("[", start):
         return _list(source.text, start, source.tools)
     return _sequence(source.text, start, _JSON_STOPS, _JSON_FORM, source.tools)
 
 
-def _json_fenced(source: Source, start: int) -> Block:
+def _json_fenced(source: SourceText, start: int) -> Block:
     """A code fence with nothing but calls in it; any other is text, up to where it is closed."""
     text = source.text
     head = _FENCE_HEAD.match(text, start)
@@ -123,8 +123,8 @@ def _render_llama(calls: Sequence[ToolCall]) -> str:
 
 
 def _render_json(calls: Sequence[ToolCall]) -> str:
-    written = [object_with(call, "arguments") for call in calls]
-    return f"[{', '.join(written)}]" if len(written) > 1 else "".join(written)
+    objects = [object_with(call, "arguments") for call in calls]
+    return f"[{', '.join(objects)}]" if len(objects) > 1 else "".join(objects)
 
 
 LLAMA = Format(

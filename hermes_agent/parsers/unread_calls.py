@@ -38,11 +38,11 @@ def _format_of_calls(text: str, tools: Tools) -> str | None:
     bare = text.lstrip().startswith(("{", "["))
     if not tools or not (bare or any(tag in text for tag in _TAGS)):
         return None
-    known = {str(tool["function"]["name"]) for tool in tools}
+    names = {str(tool["function"]["name"]) for tool in tools}
     for name, form in FORMATS.items():
         # Prose may quote JSON in a fence, which is a form of calls in this format alone.
         if name == "json" and not bare:
             continue
-        if any(call.name in known for call in form.parse(text, tools).calls):
+        if any(call.name in names for call in form.parse(text, tools).calls):
             return name
     return None

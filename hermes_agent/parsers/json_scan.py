@@ -13,7 +13,7 @@ STRING = r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
 _TOKEN = re.compile(rf'\\[\\"]?|{STRING}|[\[{{]|[\]}}]|,', re.DOTALL)
 
 
-class Stops:
+class StopTags:
     """Tags that end a block."""
 
     def __init__(self, tags: Sequence[str]) -> None:
@@ -27,13 +27,13 @@ class Stops:
 
     def outside(self, text: str, start: int) -> int:
         """The first of the tags outside of strings; the end of the text when there is none."""
-        found = self._before.match(text, start)
-        return found.end() if found else start
+        match = self._before.match(text, start)
+        return match.end() if match else start
 
     def nearest(self, text: str, start: int) -> int:
         """The first of the tags, wherever it stands; -1 when there is none."""
-        found = self._any.search(text, start)
-        return found.start() if found else -1
+        match = self._any.search(text, start)
+        return match.start() if match else -1
 
     def at(self, text: str, position: int) -> bool:
         """Whether one of the tags stands here."""
@@ -55,7 +55,7 @@ def element_end(text: str, start: int, end: int) -> int:
     return -1
 
 
-def balanced_end(text: str, start: int, end: int) -> int:
+def bracket_end(text: str, start: int, end: int) -> int:
     """Where the bracket that opens at `start` is closed again, at most `end`; -1 when it is not."""
     depth = 0
     for token in _TOKEN.finditer(text, start, end):
