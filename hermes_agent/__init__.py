@@ -1,4 +1,4 @@
-"""A thin agent: a model's tool calls, run in a slot, until it answers."""
+"""A thin agent: runs a model's tool calls in a slot until the model answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the history the model sees: all of it, or what a compaction policy leaves."""
+"""Selects the part of the history that the model sees: all of it, or a compacted part."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from hermes_agent.messages import Message, image_parts, message_text
 from hermes_exec.errors import ConfigError
 
 Context = Callable[[Sequence[Message]], Sequence[Message]]
-"""Which messages are sent, given all of them. It returns the same list to send everything, or a new one; it never
-changes a message. An episode in which it left something out has no exact sequence of tokens (`Episode.compacted`).
+"""A function that selects, of all messages, the messages to send. It returns the same list to send everything, or a new
+list; it never changes a message. An episode in which it left something out has no exact sequence of tokens
+(`Episode.compacted`).
 """
 
 _KEPT_HEAD, _KEPT_TAIL = 100, 50
 IMAGE_CHARS = 4000
-"""What an image counts as: models take about a thousand tokens for a screenshot."""
+"""The size of an image in characters: models spend about a thousand tokens on a screenshot."""
 
 
 def characters(message: Message) -> int:
-    """The size of a message in characters, calls and thinking included; an image counts as `IMAGE_CHARS`."""
+    """Return the size of a message in characters, calls and thinking included. An image counts as `IMAGE_CHARS`."""
     calls = sum(len(str(call["function"])) for call in message.get("tool_calls") or ())
     text = len(message_text(message)) + len(str(message.get("reasoning_content") or ""))
     return text + IMAGE_CHARS * len(image_parts(message)) + calls
@@ -29,10 +30,14 @@ def characters(message: Message) -> int:
 class ShortenOldResults:
     """A `Context` that keeps a conversation within `max_chars` characters (a token is about four).
 
-    Between the first `first` messages (default 2) and the last `last` (default 6) the oldest tool results are shortened
-    to their first 100 and last 50 characters, without their images, until it fits; when that is not enough, the oldest
-    turns there are left out, each with its results; and when that is not enough either, the oldest results outside are
-    shortened too. What the user and the model said there is always sent, however long it is.
+    Until the conversation fits, it does the following in order:
+
+    1. Shorten the oldest tool results between the first `first` messages (default 2) and the last `last` (default 6) to
+    their first 100 and last 50 characters, without their images.
+    2. Leave out the oldest turns in that range, each with its results.
+    3. Shorten the oldest results outside the range.
+
+    Messages of the user and of the model outside the range are always sent, however long they are.
     """
 
     max_chars: int
@@ -45,7 +50,7 @@ class ShortenOldResults:
                 raise ConfigError(f"{name} is at least {least}, not {value}")
 
     def __call__(self, history: Sequence[Message]) -> Sequence[Message]:
-        """The messages to send."""
+        """Return the messages to send."""
         over = sum(map(characters, history)) - self.max_chars
         begin, end = _past_results(history, self.first), _turn_start(history, len(history) - self.last)
         if over <= 0:
@@ -65,7 +70,7 @@ class ShortenOldResults:
 
 
 def _shorten_results(messages: list[Message], over: int) -> int:
-    """Shorten the oldest results until that many characters are saved. How many are still too many."""
+    """Shorten the oldest results until `over` characters are saved. Return how many are still over."""
     for index, message in enumerate(messages):
         if over > 0 and message.get("role") == "tool":
             messages[index] = _shorten_result(message)
@@ -74,14 +79,14 @@ def _shorten_results(messages: list[Message], over: int) -> int:
 
 
 def _turn_start(messages: Sequence[Message], index: int) -> int:
-    """The begin of the turn that the message is in: no result is without its call."""
+    """Return the start of the turn that contains the message, so that no result is without its call."""
     while index > 0 and messages[index].get("role") == "tool":
         index -= 1
     return index
 
 
 def _past_results(messages: Sequence[Message], index: int) -> int:
-    """The index of the next message that is no tool result."""
+    """Return the index of the next message that is not a tool result."""
     while index < len(messages) and messages[index].get("role") == "tool":
         index += 1
     return index

@@ -11,8 +11,8 @@ import anyio
 
 
 class Deadline:
-    """The deadline of a cancel scope. `hold` stops the clock and `resume` starts it again; doing either twice counts
-    once.
+    """The deadline of a cancel scope. `hold` stops the clock and `resume` starts it again; repeated calls have no
+    effect.
     """
 
     def __init__(self, scope: anyio.CancelScope) -> None:
@@ -26,7 +26,7 @@ class Deadline:
             self._scope.deadline = math.inf
 
     def resume(self) -> None:
-        """Let the clock go on with the time that was left."""
+        """Let the clock go on with the remaining time."""
         if self._left_s is not None:
             self._scope.deadline = anyio.current_time() + self._left_s
             self._left_s = None
@@ -36,13 +36,13 @@ _CURRENT: ContextVar[Deadline | None] = ContextVar("deadline of the episode", de
 
 
 def current_deadline() -> Deadline | None:
-    """Return the deadline of the episode that this code works for; None outside of episodes."""
+    """Return the deadline of the episode that this code runs in. None outside of episodes."""
     return _CURRENT.get()
 
 
 @contextmanager
 def episode_deadline(scope: anyio.CancelScope) -> Iterator[None]:
-    """Make the deadline of `scope` that of the episode."""
+    """Make the deadline of `scope` the deadline of the episode."""
     token = _CURRENT.set(Deadline(scope))
     try:
         yield

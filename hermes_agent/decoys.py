@@ -1,4 +1,4 @@
-"""Removes what a model left to be read in the place of a check's own files, and says what a check runs without."""
+"""Removes files of a model that would be read instead of a check's own, and builds the environment of a check."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ _GIT_KEYS = {
     "submodule": "url active",
     "extensions": "objectformat refstorage",
 }
-"""The settings of a repository that neither name a program nor another place."""
+"""The settings of a repository that neither run a program nor lead to another location."""
 _SECTION = re.compile(r'\s*\[(\w+)(?: "[^"\\]+")?\]\s*')
 _SETTING = re.compile(r"\s*(\w+)\s*=([^\\]|\\[\\\"ntb])*")
-"""A setting that ends with its line: no lone backslash is in it."""
+"""A setting that ends with its line: it has no lone backslash."""
 
 
 def check_env(slot: Slot, *, sealed: bool, whole: bool) -> dict[str, str]:
-    """Return the variables of a check: Python reads no bytecode that the model left, and git runs no program of its.
+    """Return the environment variables of a check: Python reads no bytecode of the model, and git runs no program of
+    it.
 
-    In a sealed slot git runs no hooks either. Where the home directory lies in a work directory that was taken out as
-    a `whole`, what the model configured there for the user does not count.
+    In a sealed slot git runs no hooks either. If the home directory lies in a work directory that was copied as a
+    `whole`, the model's user settings for git and Python are ignored.
     """
     git = {"core.fsmonitor": "false", **({"core.hooksPath": "/dev/null"} if sealed else {})}
     env = {"PYTHONPYCACHEPREFIX": f"{slot.tmp}/pycache-{secrets.token_hex(8)}", "GIT_CONFIG_COUNT": str(len(git))}
@@ -42,11 +43,11 @@ def check_env(slot: Slot, *, sealed: bool, whole: bool) -> dict[str, str]:
 
 
 async def remove_decoys(slot: Slot, placed: Sequence[str], roots: Iterable[str], *, sealed: bool) -> None:
-    """Remove what would be read in the place of the files that were `placed` for a check.
+    """Remove everything that would be read instead of the files that were `placed` for a check.
 
     These are bytecode and modules that Python prefers to them, and links below `roots` that lead to them or to a
-    directory above them. Of `sealed` work links that lead to nothing, to a device or into `/proc` are removed too,
-    because a check may make what they lead to, and so are settings of git repositories that make git run a program.
+    directory above them. In `sealed` work, links that lead nowhere, to a device or into `/proc` are removed too,
+    because a check may create their targets, and so are settings of git repositories that make git run a program.
     """
     whole = await _whole(slot, placed)
     await _remove_modules(slot, [path for path in whole if path.endswith(".py")])
@@ -65,7 +66,9 @@ async def remove_decoys(slot: Slot, placed: Sequence[str], roots: Iterable[str],
 
 
 def _leads_elsewhere(link: FileStat, *, sealed: bool) -> bool:
-    """Whether a link leads to nothing, or to what only a process of the check knows, such as its standard input."""
+    """Return whether a link leads nowhere, or to something that only a process of the check has, such as its standard
+    input.
+    """
     target = str(link.target)
     of_process = target.startswith(("/proc/", "/dev/")) and target != "/dev/null"
     if not sealed:
@@ -74,7 +77,7 @@ def _leads_elsewhere(link: FileStat, *, sealed: bool) -> bool:
 
 
 async def _whole(slot: Slot, placed: Sequence[str]) -> dict[str, FileStat]:
-    """The files that were placed, and of directories what is in them."""
+    """Return the placed files, and the files in placed directories."""
     whole = {}
     for path in placed:
         facts = await slot.files.stat(path, follow=False)
@@ -85,7 +88,7 @@ async def _whole(slot: Slot, placed: Sequence[str]) -> dict[str, FileStat]:
 
 
 async def _ids(slot: Slot, placed: Sequence[str], whole: dict[str, FileStat]) -> set[str]:
-    """What a link must not lead to: these files, and every directory that one of them is in."""
+    """Return the ids that no link may lead to: the placed files, and every directory above one."""
     above = {str(parent) for path in placed for parent in (PurePosixPath(slot.workdir) / path).parents}
     ids = {facts.id for facts in whole.values()}
     for directory in above:
@@ -96,21 +99,21 @@ async def _ids(slot: Slot, placed: Sequence[str], whole: dict[str, FileStat]) ->
 
 
 async def _remove_modules(slot: Slot, scripts: Sequence[str]) -> None:
-    """Remove modules that Python finds before these files, or before the directories that they are in."""
+    """Remove modules that Python finds before these files, or before their directories."""
     for directory in {_parent(path) for path in scripts}:
         stems = {PurePosixPath(path).stem for path in scripts if _parent(path) == directory}
         names = await _remove_matches(slot, directory, scripts, rf"({_any_of(stems)})\.(.*\.)?(so|pyc|pyd)")
         for package in stems & names:
             await _remove_matches(slot, _join(directory, package), scripts, r"__init__\..*")
     for package in {str(p) for path in scripts for p in PurePosixPath(path).parents if str(p) != "."}:
-        # A directory without an `__init__` comes last.
+        # Python prefers modules to a directory without an `__init__`.
         if not any(entry.name.startswith("__init__.") for entry in await slot.files.list(package)):
             name = PurePosixPath(package).name
             await _remove_matches(slot, _parent(package), scripts, rf"{re.escape(name)}\.(py|(.*\.)?(so|pyc|pyd))")
 
 
 async def _remove_matches(slot: Slot, directory: str, own: Sequence[str], pattern: str) -> set[str]:
-    """Remove the files of a directory whose name matches, but for a check's own; return the names in it."""
+    """Remove the files of a directory whose name matches, except the check's own. Return the names in it."""
     facts = await _unless_missing(slot, directory)
     entries = await slot.files.list(directory) if facts is not None and facts.is_dir else []
     for entry in entries:
@@ -120,7 +123,7 @@ async def _remove_matches(slot: Slot, directory: str, own: Sequence[str], patter
 
 
 async def _remove_link(slot: Slot, path: str) -> None:
-    """Remove a link, also from a directory that may not be written to."""
+    """Remove a link, even from a read-only directory."""
     try:
         await slot.files.remove(path)
     except PermissionError:
@@ -132,7 +135,7 @@ async def _remove_link(slot: Slot, path: str) -> None:
 
 
 async def _remove_git_programs(slot: Slot, root: str) -> None:
-    """Leave of the configuration of each repository what makes git run nothing and read nothing else."""
+    """Reduce the configuration of each repository to settings that make git run nothing and read nothing else."""
     for config in await slot.files.list(root, recursive=True, name="config", follow=True, force=True):
         if not config.is_file or not await _is_repository(slot, _parent(config.path)):
             continue
@@ -160,7 +163,7 @@ def plain_git_config(text: str) -> str:
         if (section and keys) or (setting and setting[1].lower() in keys):
             lines.append(line)
         elif not setting and "[" in line:
-            keys = ()  # a section that was left out, or one with a setting in its line
+            keys = ()  # a section that is left out, or that has a setting in its line
     return "\n".join([*lines, ""])
 
 

@@ -1,4 +1,4 @@
-"""What an episode was: its messages, how it ended, and whether it may be trained on."""
+"""The record of an episode: its messages, its end, and whether it may be trained on."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ Finish = Literal[
     "infra",
     "cancelled",
 ]
-"""How an episode ended.
+"""The end of an episode.
 
 `answered`: the model wrote an answer without calls. `max_turns`: the turns or the tool calls were used up.
-`max_tokens`: an answer was cut. `context`: the conversation no longer fits. `empty`: the model said nothing.
-`content_filter`: the provider withheld what it said. `budget`: tokens, cost or tool time of the episode were used up.
-`deadline`: its time was over. `model_error`: no completion could be had. `infra`: the slot, a hook or this library
-failed. `cancelled`: called off.
+`max_tokens`: an answer was cut. `context`: the conversation no longer fits. `empty`: the model wrote nothing.
+`content_filter`: the provider withheld the answer. `budget`: tokens, cost or tool time of the episode were used up.
+`deadline`: its time was over. `model_error`: a completion failed. `infra`: the slot, a hook or this library failed.
+`cancelled`: the caller cancelled it.
 """
 
 TRAINABLE: frozenset[Finish] = frozenset({"answered", "max_turns", "max_tokens", "context", "budget"})
-"""The ends of which a score says something about the model. A deadline is not among them, for waiting for a model
-service counts in it; nor is a context that was full before the first turn.
+"""The ends after which a score measures the model. A deadline is not among them, because it includes waiting for a
+model service. Nor is a context that was full before the first turn.
 """
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One tool call and its result. `state` is how far it came: `not_begun` (malformed, blocked, over a budget, or the
-    episode ended before), `begun` (the episode ended while it ran: it may have had effects), or `ended`. `duration_s`
-    is the time that it ran. `runs_on` says where the tool works; `images` are the PNG images of its result, whether the
-    model was shown them or not.
+    """One tool call and its result.
+
+    `state` is the progress of the call: `not_begun` (malformed, blocked, over a budget, or the episode ended before),
+    `begun` (the episode ended while it ran: it may have had effects), or `ended`. `duration_s` is its run time.
+    `runs_on` is where the tool works. `images` are the PNG images of its result, whether or not the model saw them.
     """
 
     turn: int
@@ -61,7 +62,7 @@ class CallRecord:
 
     @property
     def schema_valid(self) -> bool:
-        """Whether the model wrote a call of a tool that it has, with arguments that fit the tool's schema."""
+        """Whether the model called a tool that it has, with arguments that fit the tool's schema."""
         return self.error_kind not in _INVALID
 
 
@@ -80,7 +81,7 @@ _INVALID = frozenset(
 
 @dataclass(frozen=True)
 class EpisodeError:
-    """Something that went wrong: `where` is model, call, tool or infra; `kind` is the stable name of the error."""
+    """A failure in an episode: `where` is model, call, tool or infra; `kind` is the stable name of the error."""
 
     turn: int
     where: Literal["model", "call", "tool", "infra"]
@@ -92,23 +93,20 @@ _WITHOUT_ERROR = frozenset({"deadline", "cancelled", "content_filter"})
 
 
 def ending_error(finish: str, errors: Iterable[EpisodeError]) -> EpisodeError | None:
-    """Return the error that ended an episode or keeps it from being scored; None where that is no error, as at a
-    deadline.
+    """Return the error that ended an episode or prevents a score. None if there is no such error, as at a deadline.
 
-    Of several failures of a sandbox this is the first: the calls that it called off only follow from it.
+    Of several failures of a sandbox this is the first: the calls that it cancelled fail because of it.
     """
     every_error = tuple(errors)
     infra = next((error for error in every_error if error.where == "infra"), None)
     if infra is not None or finish in _WITHOUT_ERROR:
         return infra
-    # After earlier ones, which are problems of an answer, the model went on.
+    # Earlier errors are problems of an answer after which the model went on.
     return next((error for error in reversed(every_error) if error.where == "model"), None)
 
 
 class CallCounts(NamedTuple):
-    """Calls of an episode: all that the model wrote, those that fit a schema, and those that were begun, by whether the
-    tool did what was asked.
-    """
+    """Counts of an episode's calls: written by the model, valid by schema, and run with or without success."""
 
     attempted: int
     schema_valid: int
@@ -120,11 +118,11 @@ class CallCounts(NamedTuple):
 class Episode:
     """One finished run of an `AgentLoop`.
 
-    `messages` starts with the messages given and only grows. `turns` counts completions, `reasoning` has one entry a
-    turn (None where the model gave none). `cause` says who caused the end (`policy`: the model);
-    `trainable` is False where a score would say nothing about the model. `tokens` has one entry a turn for models that
-    tell the ids (`hermes_agent.tokens.sequence` joins them), else it is None. `compacted` says that the model did not
-    see all of the messages each time: the tokens are then not one sequence.
+    `messages` starts with the given messages and only grows. `turns` counts completions. `reasoning` has one entry per
+    turn (None if the model returned none). `cause` is the cause of the end (`policy`: the model). `trainable` is False
+    if a score would not measure the model. `tokens` has one entry per turn for models that return token ids
+    (`hermes_agent.tokens.sequence` joins them), else it is None. `compacted` means that the model did not see all
+    messages each time, so the tokens are not one sequence.
     """
 
     messages: list[Message]
@@ -143,18 +141,18 @@ class Episode:
 
     @property
     def answer(self) -> str | None:
-        """The text of the last message if it is the model's and calls no tool; else None."""
+        """The text of the last message if the model wrote it and it calls no tool, else None."""
         last = self.messages[-1] if self.messages else {}
         return message_text(last) if last.get("role") == "assistant" and not last.get("tool_calls") else None
 
     @property
     def failure(self) -> EpisodeError | None:
-        """The error that ended the episode or keeps it from being scored; None where there is none."""
+        """The error that ended the episode or prevents a score. None if there is none."""
         return None if self.trainable else ending_error(self.finish, self.errors)
 
     @property
     def counts(self) -> CallCounts:
-        """How many calls the model wrote, and what became of them."""
+        """The number of calls that the model wrote, by outcome."""
         calls = self.tool_calls
         executed = [call for call in calls if call.state != "not_begun"]
         return CallCounts(
@@ -171,6 +169,6 @@ class Episode:
     @property
     def export_problem(self) -> str:
         """Why the turns of `to_sharegpt` do not re-read as `messages`, such as text that quotes `<tool_call>`, or an
-        image; empty when they do.
+        image. Empty if they do.
         """
         return export_problem(self.messages, self.to_sharegpt())

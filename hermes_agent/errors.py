@@ -1,4 +1,4 @@
-"""Errors of models: a completion that could not be had."""
+"""Errors that models raise when a completion fails."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from hermes_exec.errors import ErrorCause
 
 
 class ModelError(Exception):
-    """Raised by a model when it could not give a completion, after the retries that it may make.
+    """Raised by a model that could not return a completion, after its own retries.
 
     `cause` is `provider` (the service failed, refused or did not answer in time) or `config` (the request can never
-    succeed as it is: a wrong key, an unknown model, a refused parameter). `status` is the HTTP status, where there is
-    one.
+    succeed as it is: a wrong key, an unknown model, a refused parameter). `status` is the HTTP status, if there is one.
     """
 
     def __init__(self, message: str, *, cause: ErrorCause = ErrorCause.PROVIDER, status: int | None = None) -> None:
@@ -27,22 +26,24 @@ class ContextExceeded(ModelError):
 
 
 class ContentFiltered(ModelError):
-    """Raised by a model when its provider refuses what the conversation is about."""
+    """Raised by a model when its provider refuses the content of the conversation."""
 
 
 class EndpointAway(ModelError):
-    """Raised by a model when its endpoint has completed no request of anybody for as long as a request waits for it."""
+    """Raised by a model when its endpoint has completed no request, from any caller, for as long as a request may wait
+    for it.
+    """
 
 
 class EndpointFailing(EndpointAway):
-    """Raised by a model in the place of EndpointAway when the endpoint was there and failed this very request, as with
-    HTTP 500: the request may be why.
+    """Raised instead of EndpointAway when the endpoint was reachable and failed this very request, as with HTTP 500:
+    the request may be the cause.
     """
 
 
 class AccessRefused(ModelError):
-    """Raised by a model when its endpoint refuses the key, or the key has no quota left: no other request with that
-    key has a chance either.
+    """Raised by a model when its endpoint refuses the key, or the key has no quota left. Any other request with this
+    key would fail too.
     """
 
     def __init__(self, message: str, *, status: int | None = None) -> None:

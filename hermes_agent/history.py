@@ -1,6 +1,4 @@
-"""The growing record of one episode: messages are only ever added, so that a longer history starts with the shorter
-one.
-"""
+"""The growing record of one episode. Messages are only ever added, so a longer history starts with the shorter one."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class History:
-    """Messages, calls, reasoning, usage and errors of one episode, and how they become an Episode."""
+    """The messages, calls, reasoning, usage and errors of one episode."""
 
     def __init__(self, begin: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         self.messages: list[Message] = deepcopy(list(begin))
@@ -60,8 +58,10 @@ class History:
         self._started = time.monotonic()
 
     def add_completion(self, completion: Completion) -> None:
-        """Begin a turn with what the model said. Its calls become `pending`, each with an id: the model's own as it
-        wrote it where its tokens are kept or its provider refers to it, else one that no other call of the episode has.
+        """Begin a turn with the model's answer. Its calls become `pending`, each with an id.
+
+        A call keeps the id that the model wrote if the turn's tokens are recorded or the provider refers to the id.
+        Otherwise its id is unique in the episode.
         """
         self.turns += 1
         self.result_ids = [self._unique_id(call.id, index) for index, call in enumerate(completion.tool_calls)]
@@ -80,7 +80,7 @@ class History:
         self._add(completion, ())
 
     def add_answer(self, call: ToolCall, answer: CallAnswer) -> None:
-        """Add the result of a pending call; to be called in the order of the calls."""
+        """Add the result of a pending call. Callers add results in the order of the calls."""
         self.messages.append(tool_message(call, answer.content, answer.images if answer.shows_images else ()))
         self.calls.append(
             CallRecord(
@@ -102,17 +102,20 @@ class History:
             self._errors.append(EpisodeError(self.turns, "call", answer.error_kind or "", call.error or answer.content))
 
     def notices_for(self, completion: Completion) -> list[str]:
-        """Return what the model is told about its last answer. A call in a fence is mentioned once an episode: a model
-        that ends another answer with one means it as text.
+        """Return the notices for the model about its last answer.
+
+        A call in a code fence is mentioned once per episode: a model that ends another answer with a fenced call means
+        it as text.
         """
         fences = sum(error.kind == FENCED_CALL for error in self._errors)
         problems = (each for each in completion.problems if each.kind != FENCED_CALL or fences == 1)
         return [problem.notice for problem in problems if problem.notice is not None]
 
     def add_notices(self, texts: Sequence[str]) -> None:
-        """Add texts for the model to the last result of the turn, which it has not seen yet: chat templates of strict
-        alternation have no place for a message between results and answer. After an answer without calls they are a
-        message of the user.
+        """Add texts for the model to the last result of the turn, which the model has not seen yet.
+
+        Chat templates that alternate strictly allow no message between results and answer. After an answer without
+        calls the texts become a message of the user.
         """
         last = self.messages[-1]
         if last.get("role") == "assistant":
@@ -132,7 +135,7 @@ class History:
         self.messages[-1] = {**last, "content": content_of(text, image_parts(last))}
 
     def turn(self, completion: Completion) -> Turn:
-        """The turn under way, once its calls have ended."""
+        """Return the current turn, once its calls have ended."""
         return Turn(self.turns, completion, tuple(call for call in self.calls if call.turn == self.turns))
 
     def add_error(self, where: Literal["model", "tool", "infra"], error: Exception) -> None:
@@ -140,9 +143,9 @@ class History:
         self._errors.append(EpisodeError(self.turns, where, type(error).__name__, str(error)))
 
     def add_failure(self, error: Exception) -> ErrorCause:
-        """Record what failed besides the model and its tools, and say whose fault that is.
+        """Record a failure outside the model and its tools, and return its cause.
 
-        A hook whose own use of the slot failed did not fail itself.
+        If a hook failed because its own use of the slot failed, the slot's error is recorded.
         """
         if isinstance(error, HookError) and isinstance(error.__cause__, ExecError):
             error = error.__cause__
@@ -158,9 +161,9 @@ class History:
         self.add_error(where, error)
 
     def episode(self, finish: Finish, cause: ErrorCause) -> Episode:
-        """The finished episode."""
+        """Return the finished episode."""
         tokens = tuple(self._tokens) if self._tokens and len(self._tokens) == len(self._reasoning) else None
-        # Saying nothing may be a service's doing. Of a model that tells what it sampled it is known to be its own.
+        # A service may cause an empty answer. With the sampled ids it is certain that the model wrote nothing.
         sampled = finish == "empty" and tokens is not None and tokens[-1].logprobs is not None
         return Episode(
             messages=self.messages,
@@ -191,7 +194,7 @@ class History:
             self._tokens.append(completion.tokens)
 
     def _unique_id(self, call_id: str, index: int) -> str:
-        """The id that was wanted if no call of the episode has it, else a new one."""
+        """Return `call_id` if no other call of the episode has it, else a new id."""
         name = call_id if call_id and call_id not in self._ids else derive_id(call_id, self.turns, index)
         self._ids.add(name)
         return name

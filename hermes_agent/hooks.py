@@ -1,4 +1,4 @@
-"""What a caller may do at three places of an episode: before a call, after a call, and at the end of a turn."""
+"""Functions of the caller that run before a call, after a call, for a notice, and at the end of a turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Turn(NamedTuple):
-    """A turn that has ended: its number (from 1), what the model said, and its calls with their results."""
+    """A finished turn: its number (from 1), the model's completion, and its calls with their results."""
 
     number: int
     completion: Completion
@@ -31,15 +31,17 @@ OnTurn = Callable[[Turn], Awaitable[None] | None]
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions, sync or async, that an `AgentLoop` calls. One that raises ends its episode (`finish="infra"`). The
-    record of a call whose `after_call` raised or did not end withholds the result (`error_kind="interrupted"`), because
-    the hook may have been about to take a secret out of it; `state` is `ended`.
+    """Functions, sync or async, that an `AgentLoop` calls.
 
-    `before_call(call)` may block the call: a text that it returns is the reason, which the model is told in place of a
-    result. `after_call(call, result)` may return another `ToolResult` in the place of the result. Both run where their
-    call runs: side by side for calls that run side by side (`AgentLoop(parallel_calls=…)`), else one after another, so
-    that `before_call` runs when all earlier calls have ended. `on_notice(text)` may return another text for what a
-    background process has to tell, its output included. `on_turn(turn)` sees each turn when its calls have ended.
+    `before_call(call)` may block the call by returning a reason, which goes to the model in place of a result.
+    `after_call(call, result)` may return another `ToolResult` in place of the result. Both run where their call runs:
+    side by side for calls that run side by side (`AgentLoop(parallel_calls=…)`), else one after another, so that
+    `before_call` runs when all earlier calls have ended. `on_notice(text)` may return another text for a notice of a
+    background process, its output included. `on_turn(turn)` sees each turn when its calls have ended.
+
+    A hook that raises ends its episode (`finish="infra"`). If `after_call` raised or did not end, the record of its
+    call withholds the result (`error_kind="interrupted"`, `state="ended"`), because the hook may have been about to
+    remove a secret.
     """
 
     before_call: BeforeCall | None = None
@@ -49,14 +51,16 @@ class Hooks:
 
 
 class HookError(Exception):
-    """Raised when a hook raised (`__cause__` is what it raised), or gave what is of no use."""
+    """Raised when a hook raised (its error is `__cause__`), or returned a value of a wrong type."""
 
 
 async def call_hook(
     name: str, hook: Callable[..., Awaitable[T | None] | T | None] | None, *arguments: object, kind: type[T]
 ) -> T | None:
-    """What a hook says to this, which is of this kind or None; None where there is no hook. Raises HookError when it
-    raises, or says something else.
+    """Call a hook and return its result, an instance of `kind` or None. Without a hook return None.
+
+    Raises:
+        HookError: If the hook raises, or returns another type.
     """
     if hook is None:
         return None
@@ -69,4 +73,4 @@ async def call_hook(
         raise HookError(f"the hook {name} raised {type(error).__name__}: {error}") from error
     if result is None or isinstance(result, kind):
         return result
-    raise HookError(f"the hook {name} gave {type(result).__name__}, not {kind.__name__} or None")
+    raise HookError(f"the hook {name} returned {type(result).__name__}, not {kind.__name__} or None")

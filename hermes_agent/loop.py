@@ -23,7 +23,7 @@ from hermes_exec.errors import ConfigError, ErrorCause
 
 _LOG = logging.getLogger(__name__)
 FINAL_ANSWER_NOTICE = "You cannot call any more tools. Give your final answer now, from what you know."
-"""What the model is told when its turns or its tool calls are used up, before its closing answer."""
+"""The notice to the model before its closing answer, when its turns or its tool calls are used up."""
 
 _CLOSE_S = 5.0
 _RESERVED = frozenset({"messages", "tools"})
@@ -40,24 +40,27 @@ _OUT_OF_BUDGET = _End("budget", ErrorCause.BUDGET)
 
 
 class AgentLoop(Generic[ToolsT_co]):
-    """Lets a model work with a toolbox until it answers without asking for a tool.
+    """Lets a model work with a toolbox until it answers without calling a tool.
 
     `temperature` (default 1.0), `max_tokens` (of one completion; default None: the model's own) and `sampling` (further
-    parameters) go to the model. `parallel_calls` says which calls of a turn run at the same time: with "safe" (the
-    default) neighbouring calls that only read run side by side and every other call runs alone, in order; with "all"
-    all run at once; both at most 16 at a time. A number means all at once, at most so many; 1 is one after another.
-    Results are in the order of the calls, and calls are begun in that order, so that commands of one shell keep it.
+    parameters) go to the model. `parallel_calls` selects the calls of a turn that run at the same time. With "safe"
+    (default) neighbouring calls that only read run side by side, and every other call runs alone, in order. With "all"
+    all run at once. Both run at most 16 at a time. A number means all at once, at most this many; 1 is one after
+    another. Results are in the order of the calls. Calls begin in that order too, so that commands of one shell keep
+    it.
 
-    Bounds of an episode, each None for no bound: `max_turns` completions (default 30, never None), `max_tool_calls`
-    calls (those over it are answered with an error), `deadline_s` seconds in all (outages of the model's endpoint do
-    not count), `max_tokens_total` tokens of prompts and completions, `max_cost` of what the provider charges,
-    `max_tool_seconds` seconds spent in calls. With `final_answer=True` the model is asked once more when turns or calls
-    are used up, for its closing answer, which is not a turn; a closing answer with calls in it counts as none.
+    The bounds of an episode (None: no bound) are `max_turns` completions (default 30, never None), `max_tool_calls`
+    calls (calls beyond it are answered with an error), `deadline_s` seconds in all (outages of the model's endpoint do
+    not count), `max_tokens_total` tokens of prompts and completions, `max_cost` charged by the provider, and
+    `max_tool_seconds` seconds in calls. With `final_answer=True` the model is prompted once more for a closing answer
+    when turns or calls are used up. That answer is not a turn, and is dropped if it has calls.
 
-    `hooks` see and change calls (`Hooks`), `context` chooses what of the history the model sees (default: all of it).
+    `hooks` see and change calls (`Hooks`). `context` selects the messages that the model sees (default: all).
 
-    One loop runs one episode at a time. With a toolbox of the blocking kind `run` blocks and returns the Episode
-    itself. Raises ConfigError for an object that is not a model or a toolbox, and for impossible bounds.
+    One loop runs one episode at a time. With a blocking toolbox `run` blocks and returns the Episode itself.
+
+    Raises:
+        ConfigError: If `model` is not a model, `toolbox` is not a toolbox, or a bound is impossible.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class AgentLoop(Generic[ToolsT_co]):
             if part is not None and not callable(part):
                 raise ConfigError(f"{name} is a function, not {part!r}")
         if reserved := _RESERVED.intersection(sampling or ()):
-            raise ConfigError(f"sampling has {', '.join(sorted(reserved))}, which the loop itself gives")
+            raise ConfigError(f"sampling has {', '.join(sorted(reserved))}, which the loop sets itself")
         _check_least(1, max_turns=max_turns, max_tokens=max_tokens)
         _check_least(0, max_tool_calls=max_tool_calls, temperature=temperature)
         _check_above_zero(
@@ -117,8 +120,8 @@ class AgentLoop(Generic[ToolsT_co]):
     def run(self: AgentLoop[Any], messages: Sequence[Message] | str) -> Episode | Awaitable[Episode]:
         """Run one episode from these messages (a text: one user message) and return it, whatever ended it.
 
-        Errors of the model, of the slot, of hooks and of this library end up in the Episode; only the caller's own
-        cancellation passes through, and SlotClosed where the pool of a blocking toolbox has been left before.
+        Errors of the model, of the slot, of hooks and of this library are recorded in the Episode. Only the caller's
+        own cancellation propagates, and SlotClosed if the pool of a blocking toolbox was closed before.
         """
         begin: list[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         if isinstance(self.toolbox, BlockingTools):
@@ -126,9 +129,7 @@ class AgentLoop(Generic[ToolsT_co]):
         return self._run_episode(begin)
 
     def cancel(self) -> None:
-        """End the episode under way with `finish="cancelled"`; to be called from the event loop that it runs in.
-        Without one: nothing.
-        """
+        """End the running episode, if any, with `finish="cancelled"`. Call it from the episode's event loop."""
         if self._scope is not None:
             self._scope.cancel()
 
@@ -149,7 +150,7 @@ class AgentLoop(Generic[ToolsT_co]):
         return history.episode(end.finish, end.cause)
 
     async def _run_session(self, history: History, schemas: Sequence[Mapping[str, Any]]) -> _End:
-        # A tool of the host says so in its schema; interfaces of models do not know the word.
+        # Interfaces of models do not accept the key `runs_on` of host tools.
         tools = [{name: tool[name] for name in tool if name != "runs_on"} for tool in schemas]
         try:
             session = open_session(self.model, tools)
@@ -193,7 +194,7 @@ class AgentLoop(Generic[ToolsT_co]):
             return _end_with_error(history, error)
 
     async def _select_messages(self, history: History) -> Sequence[Message]:
-        """What the model is shown."""
+        """Return the messages that the model sees."""
         selection = await call_hook("context", self._context, history.messages, kind=Sequence)  # type: ignore[type-abstract]
         if selection is None or selection == history.messages:
             return history.messages
@@ -209,14 +210,14 @@ class AgentLoop(Generic[ToolsT_co]):
         return None
 
     async def _ask_for_closing_answer(self, session: ModelSession, history: History) -> None:
-        """Ask for the closing answer. The episode ends as `max_turns` whether the answer comes or not."""
+        """Prompt the model for its closing answer. The episode ends as `max_turns` whether or not the answer comes."""
         history.add_notices([FINAL_ANSWER_NOTICE])
         completion = await self._complete(session, history, {**self._sampling, "tool_choice": "none"})
         if isinstance(completion, _End):
             return
         if completion.tool_calls:
             history.usage += completion.usage
-            history.add_error("model", ModelError("the closing answer asked for tools; it is left out"))
+            history.add_error("model", ModelError("the closing answer called tools and was dropped"))
         else:
             history.add_closing(completion)
 
@@ -238,18 +239,18 @@ async def _close_session(session: ModelSession) -> None:
 
 
 def _end_with_answer(completion: Completion) -> _End:
-    """How an episode ends with a completion that asks for no tool."""
+    """Return the end of an episode whose last completion calls no tool."""
     if completion.finish_reason == "content_filter":
         return _End("content_filter", ErrorCause.PROVIDER)
     if completion.finish_reason == "length":
         return _End("max_tokens", ErrorCause.BUDGET)
-    # A model that began with what others write has said something, although nothing of it is kept.
+    # A model that began in another role did write something, although nothing of it is kept.
     has_text = bool((completion.content or "").strip()) or completion.cut_at_invention
     return _End("answered" if has_text else "empty", ErrorCause.POLICY)
 
 
 def _end_with_error(history: History, error: Exception) -> _End:
-    """How an episode ends when no completion could be had."""
+    """Record the error of a completion, and return the end of the episode."""
     if isinstance(error, HookError):
         return _End("infra", history.add_failure(error))
     if not isinstance(error, ModelError):

@@ -1,4 +1,4 @@
-"""What a model asks for and gives back: tool calls, completions, token counts."""
+"""Data types between a model and the loop: tool calls, completions, token counts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FinishReason = Literal["stop", "length", "content_filter"]
 class ToolCall(NamedTuple):
     """One call that a model wrote.
 
-    `arguments` is the text as the model wrote it, which need not be valid JSON. `error` is None for a call that can be
-    handed to a toolbox; else it says, for the model, why what it wrote is no call, and `arguments` then holds what it
-    wrote. `extra_content` is what the provider attached to the call and wants back, such as a signature.
+    `arguments` is the text as the model wrote it, which need not be valid JSON. `error` is None for a call that a
+    toolbox can run. Otherwise it explains to the model why its text is not a call, and `arguments` holds that text.
+    `extra_content` is data that the provider attached to the call and needs back, such as a signature.
     """
 
     id: str
@@ -34,8 +34,9 @@ class ToolCall(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Tokens of one completion or, added up, of an episode; `requests` counts the completions, `cost` is what the
-    provider charged for them, in its currency (0 where it does not say).
+    """Tokens of one completion or, added up, of an episode.
+
+    `requests` counts the completions. `cost` is the provider's charge for them, in its currency (0 if it reports none).
     """
 
     prompt_tokens: int = 0
@@ -56,10 +57,10 @@ class TokenUsage:
 class TurnTokens:
     """The token ids of one turn, exactly as the model saw and sampled them.
 
-    `added` are the ids of the prompt that came after the ids of the turn before (in the first turn: the whole prompt),
-    `ids` the sampled ones, `logprobs` the natural logarithms of their probabilities at sampling, one for each id; None
-    where the server gave none. With `restarts` the sequence begins anew at this turn: `added` is then a whole prompt,
-    because the messages before it were changed or the prompt was rendered elsewhere.
+    `added` are the ids of the prompt after the ids of the previous turn (in the first turn: the whole prompt). `ids`
+    are the sampled ids, and `logprobs` the natural logarithms of their probabilities at sampling, one for each id (None
+    if the server returned none). With `restarts` the sequence begins anew at this turn: `added` is then a whole prompt,
+    because earlier messages were changed or the prompt was rendered elsewhere.
     """
 
     added: tuple[int, ...]
@@ -71,16 +72,16 @@ class TurnTokens:
 FENCED_CALL = "fenced_call"
 """The kind of the problem that an answer ends with a call in a code fence."""
 INVENTED_ANSWER = "invented_answer"
-"""The kind of the problem that an answer was cut where the model went on with what others than it write."""
+"""The kind of the problem that an answer was cut where the model went on in another role, such as a tool's."""
 
 
 @dataclass(frozen=True)
 class AnswerProblem:
-    """Something wrong with an answer that is not one of its calls; an episode records it among its errors.
+    """A fault of an answer outside its calls. An episode records it among its errors.
 
-    `kind` is its stable name, `message` says what was wrong. `notice` is for the model, which reads it as a message of
-    the user and goes on (None: the model is not asked again because of it). With `trainable=False` nothing that the
-    episode ends with is a score of the model.
+    `kind` is its stable name, `message` describes the fault. `notice` is sent to the model as a message of the user,
+    and the episode goes on (None: the fault does not prompt the model again). With `trainable=False` the end of the
+    episode is no measure of the model.
     """
 
     kind: str
@@ -93,11 +94,11 @@ class AnswerProblem:
 class Completion:
     """One answer of a model.
 
-    `content` is the visible text (None or "" when there is none), `tool_calls` what it asked for in its order, broken
-    calls included (`ToolCall.error`), `reasoning` the model's thinking when it is told apart. `finish_reason` is
-    "length" when `max_tokens` cut the answer, else "stop". `problems` are what was wrong with the answer besides its
-    calls. `provider_fields` are further fields of the message that its provider wants back as they are
-    (`reasoning_details`, `extra_content`): it signs them.
+    `content` is the visible text (None or "" if there is none). `tool_calls` are the calls in the model's order, broken
+    calls included (`ToolCall.error`). `reasoning` is the model's thinking, if the model separates it. `finish_reason`
+    is "length" if `max_tokens` cut the answer, else "stop". `problems` are faults of the answer outside its calls.
+    `provider_fields` are further fields of the message that its provider signs and needs back unchanged
+    (`reasoning_details`, `extra_content`).
     """
 
     content: str | None
@@ -112,14 +113,18 @@ class Completion:
 
     @property
     def cut_at_invention(self) -> bool:
-        """Whether text was left out because the model went on with what others than it write."""
+        """Whether text was left out because the model went on in another role, such as a tool's."""
         return any(problem.kind == INVENTED_ANSWER for problem in self.problems)
 
 
 def validate_completion(completion: object) -> Completion:
-    """What the `complete` of a model gave. Raises TypeError when it is no Completion, or one with a wrong field."""
+    """Return the result of a model's `complete` if it is a valid Completion.
+
+    Raises:
+        TypeError: If it is not a Completion, or a field has a wrong type.
+    """
     if not isinstance(completion, Completion):
-        raise TypeError(f"complete of the model gave {type(completion).__name__}, not a Completion")
+        raise TypeError(f"the model's complete returned {type(completion).__name__}, not a Completion")
     for name, kinds in (
         ("content", (str, NoneType)),
         ("tool_calls", (tuple, list)),
@@ -133,19 +138,19 @@ def validate_completion(completion: object) -> Completion:
     calls: Sequence[object] = completion.tool_calls
     for call in calls:
         if not isinstance(call, ToolCall) or not all(isinstance(part, str) for part in call[:3]):
-            raise TypeError(f"a call of the model's Completion is no ToolCall of texts, but {call!r:.100}")
+            raise TypeError(f"a call of the model's Completion is not a ToolCall of texts but {call!r:.100}")
     for problem in completion.problems:
         if not isinstance(problem, AnswerProblem):
-            raise TypeError(f"a problem of the model's Completion is no AnswerProblem, but {problem!r:.100}")
+            raise TypeError(f"a problem of the model's Completion is not an AnswerProblem but {problem!r:.100}")
     usage = completion.usage
     counts: tuple[object, ...] = (usage.prompt_tokens, usage.completion_tokens, usage.cost)
     if not all(isinstance(count, int | float) and math.isfinite(count) for count in counts):
-        raise TypeError(f"the usage of the model's Completion is not of finite numbers: {usage!r:.100}")
+        raise TypeError(f"the usage of the model's Completion has a value that is not a finite number: {usage!r:.100}")
     return completion
 
 
 def assistant_message(completion: Completion) -> Message:
-    """Return the message that keeps a completion in the history; nothing of it is left out."""
+    """Return the message that keeps a completion in the history, with all its parts."""
     message: Message = {"role": "assistant", "content": completion.content or ""}
     if completion.reasoning:
         message["reasoning_content"] = completion.reasoning
@@ -161,13 +166,15 @@ def _call_part(call: ToolCall) -> Message:
 
 
 def tool_message(call: ToolCall, content: str, images: Sequence[bytes] = ()) -> Message:
-    """The message that answers a call. With PNG images its content is a list of parts: the text, then each image."""
+    """Return the message that answers a call. With PNG images its content is a list of parts: the text, then each
+    image.
+    """
     parts = content_of(content, list(map(_image_part, images)))
     return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": parts}
 
 
 def content_of(text: str, images: Sequence[Message]) -> str | list[Message]:
-    """The content of a message: the text, or with images (parts) a list of parts."""
+    """Return the content of a message: the text, or a list of parts if there are image parts."""
     return [{"type": "text", "text": text}, *images] if images else text
 
 
@@ -176,7 +183,7 @@ def _image_part(png: bytes) -> Message:
 
 
 def message_text(message: Mapping[str, Any], between: str = "") -> str:
-    """The text of a message, whose content is a text or a list of parts (`between` them); images are left out."""
+    """Return the text of a message. Text parts are joined by `between`, images are left out."""
     content = message.get("content")
     if isinstance(content, list):
         return between.join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
@@ -184,14 +191,14 @@ def message_text(message: Mapping[str, Any], between: str = "") -> str:
 
 
 def image_parts(message: Mapping[str, Any]) -> list[Message]:
-    """The parts of a message that are images."""
+    """Return the parts of a message that are images."""
     content = message.get("content")
     parts: list[Message] = content if isinstance(content, list) else []
     return [part for part in parts if part.get("type") == "image_url"]
 
 
 def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
-    """The calls of an assistant message, in order."""
+    """Return the calls of an assistant message, in order."""
     return [
         ToolCall(str(call["id"]), str(call["function"]["name"]), str(call["function"]["arguments"]))
         for call in message.get("tool_calls") or ()
@@ -199,16 +206,17 @@ def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
 
 
 CallState = Literal["not_begun", "begun", "ended"]
-"""How far a call came.
+"""The progress of a call.
 
-`not_begun`: the toolbox was not asked: the call was malformed, refused, or the episode ended before. `begun`: the
-toolbox was asked, and the episode ended before the call did: it may have had effects. `ended`: it has its result.
+`not_begun`: the toolbox was never called, because the call was malformed or refused, or the episode ended before.
+`begun`: the episode ended while the call ran, which may have had effects. `ended`: the call has its result.
 """
 
 
 class CallAnswer(NamedTuple):
-    """What a call is answered with. `state` is how far the call came; `images` are PNG images, which the model is shown
-    if `shows_images`.
+    """The answer to a call.
+
+    `state` is the progress of the call. `images` are PNG images, which go to the model if `shows_images` is set.
     """
 
     content: str

@@ -1,4 +1,4 @@
-"""Numbers of scores: those of numpy, torch and similar packages become Python's, and all of them are finite."""
+"""Converts scores of numpy, torch and similar packages to Python numbers, all of them finite."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import reprlib
 def to_float(value: object) -> float:
     """Return a number as a finite float.
 
-    Python's numbers, and without importing their packages scalars, arrays and tensors of one element of numpy, torch
-    and the like.
+    It accepts Python numbers, and scalars, arrays and tensors of one element of numpy, torch and similar packages,
+    without importing those packages.
 
     Raises:
-        ValueError: NaN, an infinity, a number that no float holds, or something else than one real number, such as a
-            text. The message begins with the value.
+        ValueError: If the value is NaN, an infinity, too large for a float, or not one real number, such as a text. The
+            message begins with the value.
     """
     try:
         number = value.item() if callable(getattr(value, "item", None)) else value  # type: ignore[attr-defined]
@@ -31,10 +31,10 @@ def to_float(value: object) -> float:
 
 
 def to_bool(value: object) -> bool:
-    """Return a yes or no of Python, numpy or torch as a bool.
+    """Return a truth value of Python, numpy or torch as a bool.
 
     Raises:
-        ValueError: anything that is neither a bool nor a number. The message begins with the value.
+        ValueError: If the value is neither a bool nor a number. The message begins with the value.
     """
     return to_float(value) != 0
 

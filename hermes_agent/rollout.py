@@ -1,4 +1,4 @@
-"""One rollout: a slot, the task's files, an episode, its score, and whose doing the end was."""
+"""One rollout: a slot, the task's files, an episode, its score, and the cause of the end."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Prepare = Callable[[Slot], Awaitable[None]]
 
 @dataclass(frozen=True)
 class RolloutResult:
-    """What became of a rollout.
+    """The outcome of a rollout.
 
-    `episode` is None where it never began. `verdict` is the score, None where there was none to be had or the end says
-    nothing about the model. `error` is what kept the rollout from an episode or a score, besides what the episode
-    itself tells; `exception` is the same as it was raised. `cause` says whose doing the end was. `isolation` and
-    `sandbox` tell where it ran (empty: nowhere), `unavailable` which tools of its toolsets this package does not have,
-    `killed` what the model's last processes were.
+    `episode` is None if it never began. `verdict` is the score. It is None if scoring failed, or if the end is no
+    measure of the model. `error` is the failure that prevented an episode or a score, besides the errors of the episode
+    itself; `exception` is the same failure as it was raised. `cause` is the cause of the end. `isolation` and `sandbox`
+    describe the slot (empty: no slot). `unavailable` lists tools of its toolsets that this package does not have.
+    `killed` lists the model's last processes.
     """
 
     episode: Episode | None
@@ -51,42 +51,42 @@ class RolloutResult:
 
     @property
     def trainable(self) -> bool:
-        """Whether a score of this says something about the model."""
+        """Whether the score is a measure of the model."""
         return self.episode is not None and self.episode.trainable and self.error is None
 
     @property
     def finish(self) -> str:
-        """How it ended: the episode's `finish`, or `infra` where something else kept it from its score."""
+        """The episode's `finish`, or `infra` if something else prevented a score."""
         return "infra" if self.episode is None or self.error is not None else self.episode.finish
 
     @property
     def failure(self) -> EpisodeError | None:
-        """The error that keeps this from being scored: `error`, or the one that ended the episode. None where no error
-        does.
-        """
+        """The error that prevents a score: `error`, or the error that ended the episode. None if there is none."""
         return self.error if self.error is not None or self.episode is None else self.episode.failure
 
     @property
     def solved(self) -> bool | None:
-        """Whether the task was solved; None where nothing was scored."""
+        """Whether the task was solved. None if nothing was scored."""
         return None if self.verdict is None or not self.trainable else self.verdict.solved
 
     @property
     def reward(self) -> float | None:
-        """The reward; None where nothing was scored, which is never to be trained on."""
+        """The reward. None if nothing was scored: never train on it."""
         return None if self.verdict is None or not self.trainable else self.verdict.reward
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What is to be done in a rollout; the same for batch runs, the command line and RL.
+    """The description of a rollout, shared by batch runs, the command line and RL.
 
     `messages` (a text: one user message) begin the episode. `files` (path below `slot.workdir` to a text, bytes, or the
     `pathlib.Path` of a file or directory on this host) are put into the slot, then `prepare(slot)` is awaited, then the
-    terminal moves to `cwd`. `toolsets`, `tools` and `tool_options` are those of `Toolbox`, `scoring` says how the
-    episode is scored (None: not), `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image`, `profile` and
-    `workdir` choose the slot, as in `SandboxPool.slot`.
-    Raises ConfigError for a `loop` with a name that AgentLoop does not have.
+    terminal moves to `cwd`. `toolsets`, `tools` and `tool_options` are passed to `Toolbox`. `scoring` scores the
+    episode (None: no score). `loop` holds arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image`, `profile` and
+    `workdir` select the slot, as in `SandboxPool.slot`.
+
+    Raises:
+        ConfigError: If `loop` has a name that AgentLoop does not accept.
     """
 
     messages: Sequence[Message] | str
@@ -115,8 +115,9 @@ class Rollout:
     def run(
         self, pool: SandboxPool | blocking.SandboxPool, model: Model | SessionModel
     ) -> RolloutResult | Awaitable[RolloutResult]:
-        """Do it in a slot of the pool; with a pool of the blocking kind this blocks. What goes wrong is in the result;
-        only cancellation leaves as an exception.
+        """Run the rollout in a slot of the pool. With a blocking pool this call blocks.
+
+        Failures are recorded in the result; only cancellation propagates.
         """
         if isinstance(pool, blocking.SandboxPool):
             return pool.run_async(partial(self._in_pool, pool.wrapped, model))
@@ -129,7 +130,7 @@ class Rollout:
     def run_in(
         self, slot: Slot | blocking.Slot, model: Model | SessionModel
     ) -> RolloutResult | Awaitable[RolloutResult]:
-        """The same in a slot that is held already; it is not reset afterwards."""
+        """Run the rollout in a slot that the caller holds. The slot is not reset afterwards."""
         if isinstance(slot, blocking.Slot):
             return slot.run_async(partial(self._in_slot, slot.wrapped, model))
         return self._in_slot(slot, model)
@@ -149,7 +150,7 @@ class Rollout:
 
 
 class _RolloutRun:
-    """A rollout under way."""
+    """A rollout in progress."""
 
     def __init__(self, rollout: Rollout, model: Model | SessionModel) -> None:
         self._rollout, self._model = rollout, model
@@ -157,7 +158,7 @@ class _RolloutRun:
         self._result = RolloutResult(None)
 
     async def collect(self, work: Callable[[], Awaitable[None]]) -> RolloutResult:
-        """The result when that is done, however it ends."""
+        """Return the result after the work has ended, however it ends."""
         started = time.monotonic()
         try:
             with raise_stray_cancellation("code of the rollout"):
@@ -167,7 +168,7 @@ class _RolloutRun:
         return replace(self._result, seconds=time.monotonic() - started)
 
     async def run_in(self, slot: Slot) -> None:
-        """Set up, let the model work, score."""
+        """Set up the slot, let the model work, and score."""
         self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
         self._stage = "task"
         try:
@@ -209,13 +210,13 @@ class _RolloutRun:
         if cwd is not None:
             result = await toolbox.call("terminal", {"command": f"cd -- {shlex.quote(cwd)}"})
             if not result.ok:
-                raise NotADirectoryError(f"the task's cwd {cwd!r}: {result.data.get('error') or 'is no directory'}")
+                raise NotADirectoryError(f"the task's cwd {cwd!r}: {result.data.get('error') or 'is not a directory'}")
 
     def _record_failure(self, error: Exception) -> None:
-        """Note what kept the rollout from its episode or its score."""
+        """Record the failure that prevented the episode or its score."""
         episode = self._result.episode
         if self._stage == "done" or (episode is not None and not episode.trainable):
-            # The score is decided: what fails now is the return of the slot.
+            # The score is final: only the release of the slot failed.
             _LOG.warning("after a rollout: %s: %s", type(error).__name__, error)
             return
         message = str(error)
@@ -224,7 +225,7 @@ class _RolloutRun:
         elif self._stage == "check" and is_work_error(error):
             _log_unexpected(error)
             cause = ErrorCause.CONFIG
-            message += "; a check that cannot read what the model left returns a Verdict, it does not raise"
+            message += "; a check that cannot read the model's files must return a Verdict, not raise"
         elif isinstance(error, OSError):
             cause = ErrorCause.TASK if self._stage == "task" else ErrorCause.INFRA
         else:
@@ -240,7 +241,7 @@ _MAX_LOGGED = 1000
 
 
 def _log_unexpected(error: Exception) -> None:
-    """Log an error that nobody expected, with its traceback the first time."""
+    """Log an unexpected error, with its traceback the first time."""
     key = (type(error).__name__, str(error))
     first = key not in _LOGGED
     if len(_LOGGED) >= _MAX_LOGGED:

@@ -1,4 +1,4 @@
-"""Scores an episode: the model's processes are ended, its work is sealed, the check is put in and run."""
+"""Scores an episode: ends the model's processes, seals its work, puts the check's files in and runs the check."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from hermes_exec import KillReceipt, Slot
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 
 Files = Mapping[str, str | bytes | Path]
-"""Path below `slot.workdir` to what shall be there: a text, bytes, or a file or directory of this host."""
+"""Path below `slot.workdir` to its content: a text, bytes, or the path of a file or directory on this host."""
 
 ScoreIn = Literal["sealed", "slot", "live"]
 _SEAL_LIMIT_BYTES = 1 << 30
 T = TypeVar("T")
 _OUTPUT_BYTES = 8192
 _HOST_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE})
-"""What reading in a slot does not meet: these are of the archive on this host."""
+"""Errors that only this host raises, when it writes the archive: reading in a slot raises none of them."""
 _SIGKILL = 9
 
 
 class Verdict(NamedTuple):
-    """The score of an episode: `reward`, usually 0 to 1, whether that is `solved`, and what a command check printed
-    (beginning and end) and ended with; `exit_code` is None where none ran.
+    """The score of an episode.
+
+    `reward` is usually 0 to 1, and `solved` is the truth value of success. A command check adds its `exit_code` (None
+    if no command ran) and the beginning and end of its `output`.
     """
 
     reward: float
@@ -46,21 +48,21 @@ Scorer = Callable[[Slot, Episode], Awaitable[Verdict]]
 
 
 class CheckFailed(Exception):
-    """Raised when a check came to no verdict: it took too long, or it was killed. That is no failure of the model."""
+    """Raised when a check reached no verdict because it took too long or was killed. The model is not to blame."""
 
 
 @dataclass(frozen=True)
 class CommandCheck:
-    """A `Scorer` that runs a command in `slot.workdir`: exit code 0 is solved, with reward 1, any other is 0.
+    """A `Scorer` that runs a command in `slot.workdir`: exit code 0 is solved with reward 1, any other is reward 0.
 
-    A check that takes longer than `timeout_s` (default 60), that runs out of memory or is killed raises CheckFailed.
+    A check raises CheckFailed if it takes longer than `timeout_s` (default 60), runs out of memory or is killed.
     """
 
     command: str | Sequence[str]
     timeout_s: float = 60.0
 
     async def __call__(self, slot: Slot, episode: Episode) -> Verdict:
-        """Run it."""
+        """Run the command and return the verdict."""
         result = await slot.run(
             self.command, timeout_s=self.timeout_s, merge_stderr=True, output_limit_bytes=_OUTPUT_BYTES
         )
@@ -74,25 +76,28 @@ class CommandCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How an episode is scored.
+    """The way to score an episode.
 
-    First every process of the slot is ended. With `score_in="sealed"` (default) what the model made is then taken out,
-    the slot is reset, and it is put back: nothing else that the model left, such as programs in its home, in /tmp or in
-    the image's directories, is there when `check` runs. What is taken out is the whole of `slot.workdir`, or only
-    `keep` (paths in it): then the task's own files and set-up are made anew first, and everything else is as it was at
-    the start. More than `seal_limit_bytes` in all (default 1 GiB), or what takes longer than `seal_timeout_s` (default
-    300 s; a million files, directories nested without end), is not taken out: reward 0. With `score_in="slot"` the
-    check runs in the slot as the model left it, for tasks whose state is files of the machine. With `score_in="live"`
-    no process is ended: services that the model started answer the check, and a process of the model may act on
-    whatever the check does.
+    First, every process of the slot is ended. The next step depends on `score_in`:
 
-    Then `files` are put in, over whatever is at their paths. Links in the work directory that lead to them or to a
-    directory above them, bytecode beside them, and modules that Python prefers to them are removed; so are, of sealed
-    work, links that lead to nothing and settings of git repositories that make git run a program; what takes longer
-    than `seal_timeout_s` to be removed is reward 0, too. Then `check` is
-    awaited, with `slot.extra_env` set so that neither bytecode of the model is imported nor its git hooks run: a
-    `CommandCheck`, or any function of slot and episode that gives a `Verdict`, also where it cannot read what the model
-    left: an OSError about a file or a ValueError that it raises is a mistake of its author.
+    - `"sealed"` (default): the model's work is copied out, the slot is reset, and the work is put back. When `check`
+      runs, nothing else of the model is left, such as programs in its home, in /tmp or in the image's directories. The
+      work is all of `slot.workdir`, or only `keep` (paths in it): then the task's own files and set-up are made anew
+      first, and everything else is as it was at the start. Work of more than `seal_limit_bytes` in all (default 1 GiB),
+      or work that takes longer than `seal_timeout_s` to copy (default 300 s; a million files, directories nested
+      without end), has reward 0.
+    - `"slot"`: the check runs in the slot as the model left it, for tasks whose state is files of the machine.
+    - `"live"`: no process is ended. Services that the model started answer the check, and a process of the model may
+      interfere with the check.
+
+    Then `files` are put in and replace whatever is at their paths. Links in the work directory that lead to them or to
+    a directory above them, bytecode beside them, and modules that Python prefers to them are removed. In sealed work,
+    links that lead nowhere and settings of git repositories that make git run a program are removed too. If the removal
+    takes longer than `seal_timeout_s`, the reward is 0.
+
+    Then `check` is awaited, with `slot.extra_env` set so that Python imports no bytecode of the model and git runs none
+    of its hooks. `check` is a `CommandCheck`, or any function of slot and episode that returns a `Verdict`, even if it
+    cannot read the model's files: an OSError about a file or a ValueError from it is a mistake of its author.
     """
 
     check: Scorer
@@ -108,18 +113,16 @@ class Scoring:
         if isinstance(self.keep, str):
             raise ConfigError("keep is a list of paths, not one path")
         if self.keep is not None and self.score_in != "sealed":
-            raise ConfigError(
-                f"keep says what is taken out of the slot, and with score_in={self.score_in!r} nothing is"
-            )
+            raise ConfigError(f"keep needs score_in='sealed': with score_in={self.score_in!r} no work is copied out")
         for path in (*(self.keep or ()), *self.files):
             check_inside(path)
 
 
 def check_inside(path: str) -> None:
-    """Raise ConfigError unless it is a relative path that leads below the directory it starts in."""
+    """Raise ConfigError unless `path` is a relative path that leads below the directory it starts in."""
     parts = path.split("/")
     if path.startswith("/") or {"", ".", ".."}.intersection(parts) or "\0" in path:
-        raise ConfigError(f"{path!r} is no path inside of the workspace")
+        raise ConfigError(f"{path!r} is not a path inside the workspace")
 
 
 async def score(
@@ -127,8 +130,12 @@ async def score(
 ) -> tuple[Verdict, KillReceipt | None]:
     """Score an episode in its slot. `set_up` brings the task's own files.
 
-    A sandbox that its own tenant ended, or work that is too large to be taken out, has reward 0. Raises CheckFailed,
-    and the ExecError or OSError that kept the check from its verdict.
+    A sandbox that its own tenant ended, or work that is too large to copy out, has reward 0.
+
+    Raises:
+        CheckFailed: If the check reached no verdict.
+        ExecError: If the slot failed.
+        OSError: If this host failed, or a file of the check is missing.
     """
     killed: KillReceipt | None = None
     sealed = scoring.score_in == "sealed"
@@ -137,7 +144,7 @@ async def score(
         if scoring.score_in != "live":
             killed = await slot.kill_all()
         if sealed:
-            roots = await _within(_seal(slot, scoring, set_up), scoring.seal_timeout_s, "taken out")
+            roots = await _within(_seal(slot, scoring, set_up), scoring.seal_timeout_s, "copied out")
         await _put_check_files(slot, scoring, roots)
         with _extra_env(slot, check_env(slot, sealed=sealed, whole=sealed and scoring.keep is None)):
             return check_verdict(await scoring.check(slot, episode), "a check"), killed
@@ -150,7 +157,7 @@ async def score(
 
 @contextmanager
 def _extra_env(slot: Slot, env: Mapping[str, str]) -> Iterator[None]:
-    """Add variables to those that a slot has for all that it starts, which `prepare` may have set."""
+    """Add variables to `slot.extra_env`, which every command of the slot gets and `prepare` may have set."""
     before = slot.extra_env
     slot.extra_env = {**before, **env}
     try:
@@ -163,8 +170,8 @@ def check_verdict(verdict: object, author: str) -> Verdict:
     """Return a verdict with plain values: its reward and `solved` may be scalars of numpy or torch.
 
     Raises:
-        ConfigError: it is no verdict, its reward is not a finite number, or `solved` is neither true nor false; the
-            message begins with `author`.
+        ConfigError: If it is not a verdict, its reward is not a finite number, or `solved` is neither true nor false.
+            The message begins with `author`.
     """
     if not isinstance(verdict, Verdict):
         raise ConfigError(f"{author} returns a Verdict, not {show_value(verdict)}")
@@ -179,8 +186,8 @@ def check_verdict(verdict: object, author: str) -> Verdict:
 
 
 def is_work_error(error: Exception) -> bool:
-    """Return whether a check raised an error because it could not read what the model left: one about a file, or about
-    a value in it.
+    """Return whether a check raised an error because it could not read the model's files: an error about a file, or
+    about a value in it.
     """
     if isinstance(error, OSError):
         ours = isinstance(error, (ExecError, TimeoutError)) or error.errno in _HOST_ERRNOS
@@ -189,7 +196,7 @@ def is_work_error(error: Exception) -> bool:
 
 
 class _UnusableWork(Exception):
-    """Raised when what the model left keeps its work from being taken out, or the check's files from being put in."""
+    """Raised when the model's work cannot be copied out, or the check's files cannot be put in."""
 
 
 async def put_files(slot: Slot, files: Files) -> None:
@@ -204,20 +211,20 @@ async def put_files(slot: Slot, files: Files) -> None:
 
 
 async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]) -> list[str]:
-    """Take the work out, reset the slot, put the work back; return the paths that were put back.
+    """Copy the work out, reset the slot, and put the work back. Return the paths that were put back.
 
-    A second slot would not do: a full pool has none.
+    A second slot is no alternative, because a full pool has none.
     """
     whole = scoring.keep is None
     if whole and slot.workdir == "/":
         raise ConfigError(
-            "the work directory is /, which cannot be taken out: name the files (keep=), or say score_in='slot'"
+            "the work directory is /, which cannot be copied out: name the files (keep=), or set score_in='slot'"
         )
     with ExitStack() as archives:
         works: dict[str, _SealedWork | None] = {}
         left_bytes = scoring.seal_limit_bytes
         for path in ["."] if scoring.keep is None else scoring.keep:
-            # A file without a name: it is gone with this process, however that ends.
+            # An unnamed file is deleted however this process ends.
             archive = archives.enter_context(tempfile.TemporaryFile())
             works[path] = await _take_out(slot, path, archive, max(1, left_bytes))
             left_bytes -= archive.tell()
@@ -238,16 +245,17 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
 
 
 class _SealedWork(NamedTuple):
-    """What was taken out, and the directory of the slot that it goes back below."""
+    """An archive of the model's work, and the directory of the slot to restore it in."""
 
     archive: BinaryIO
     below: str
 
 
 async def _take_out(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) -> _SealedWork | None:
-    """A copy of what is at that path; None where nothing of use is: nothing, a link, a FIFO, what may not be read.
+    """Copy the work at a path into an archive. Return None if there is nothing to copy: no file, a link, a FIFO, or no
+    permission.
 
-    A link says nothing of what the model made: it may lead to the task's own files.
+    Links are skipped because they may lead to the task's own files.
     """
     try:
         facts = await slot.files.stat(path, follow=path == ".")
@@ -264,21 +272,21 @@ async def _take_out(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) 
 
 
 async def _within(work: Awaitable[T], limit_s: float, action: str) -> T:
-    """Do this work. Raises _InTheWay where that takes too long."""
+    """Await the work. Raise _UnusableWork if it takes longer than `limit_s`."""
     with anyio.move_on_after(limit_s):
         return await work
-    raise _UnusableWork(f"what the model left could not be {action} within {limit_s:g} s")
+    raise _UnusableWork(f"the model's files could not be {action} within {limit_s:g} s")
 
 
 async def _put_check_files(slot: Slot, scoring: Scoring, roots: Sequence[str]) -> None:
-    """Put files in over whatever is there, and remove what the model left to be read in their place."""
+    """Replace whatever is at the paths of the check's files, and remove decoys of the model."""
     files, sealed = scoring.files, scoring.score_in == "sealed"
     try:
         for path, content in files.items():
             await _within(_clear(slot, path), scoring.seal_timeout_s, "removed")
             await put_files(slot, {path: content})
         decoys = remove_decoys(slot, tuple(files), roots, sealed=sealed)
-        await _within(decoys, scoring.seal_timeout_s, "looked through")
+        await _within(decoys, scoring.seal_timeout_s, "searched")
     except OSError as error:
         is_ours = isinstance(error, (ExecError, TimeoutError)) or any(
             isinstance(content, Path) and not content.exists() for content in files.values()
@@ -289,7 +297,7 @@ async def _put_check_files(slot: Slot, scoring: Scoring, roots: Sequence[str]) -
 
 
 async def _clear(slot: Slot, path: str) -> None:
-    """Take away what is at a path, and what stands in its way: a link or a file where a directory must be."""
+    """Remove a path, and any link or file on the way to it where a directory must be."""
     *parents, _ = path.split("/")
     for depth in range(1, len(parents) + 1):
         parent = "/".join(parents[:depth])

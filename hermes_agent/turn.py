@@ -1,4 +1,4 @@
-"""The tool calls of one turn: in order, reads side by side, with every failure recorded."""
+"""The tool calls of one turn: run in order, reads side by side, with every failure recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ParallelCalls = Literal["safe", "all"] | int
 """Which calls of one turn run at the same time.
 
 `safe`: neighbouring calls that only read run side by side; every other call runs alone, in the order of the calls.
-`all`: all at once. Both run at most 16 calls at a time. A number: all at once, at most so many; 1 is one after another.
+`all`: all at once. Both run at most 16 calls at a time. A number: all at once, at most this many; 1 is one after
+another.
 """
 
 _AT_ONCE = 16
@@ -32,49 +33,48 @@ _NO_CALLS_LEFT = "The number of tool calls is used up; this one was not made. Gi
 
 
 class Tools(Protocol):
-    """What the loop needs of a toolbox; `hermes_exec.tools.Toolbox` has it."""
+    """The part of a toolbox that the loop needs. `hermes_exec.tools.Toolbox` implements it."""
 
     @property
     def schemas(self) -> Sequence[Mapping[str, Any]]:
-        """The function schemas for the model; one of a tool of the host has `runs_on`."""
+        """The function schemas for the model. The schema of a host tool has the key `runs_on`."""
         ...
 
     async def call(self, name: str, arguments: str, call_id: str | None = None) -> ToolResult:
-        """Carry out one call. What the model did wrong is a result; an ExecError ends the episode."""
+        """Run one call and return its result. Mistakes of the model are results; an ExecError ends the episode."""
         ...
 
     async def fit_turn(self, results: Sequence[ToolResult]) -> Sequence[ToolResult]:
-        """All results of a turn, kept within the budget of a turn."""
+        """Return all results of a turn, shortened to the budget of a turn."""
         ...
 
     async def notices(self) -> Sequence[Notice]:
-        """What the model is to be told before its next turn."""
+        """Return the notices for the model before its next turn."""
         ...
 
     def forget_reads(self) -> None:
-        """Earlier results are no longer in the model's context."""
+        """Forget earlier results, because they are no longer in the model's context."""
         ...
 
-    # Optional: `reads_only(name: str) -> bool`, whether the tool of this name changes nothing. Without it no tool only
-    # reads.
+    # Optional: `reads_only(name: str) -> bool`, whether the tool changes nothing. Without it no tool only reads.
 
 
 @runtime_checkable
 class BlockingTools(Protocol):
-    """A toolbox of the blocking kind: it knows the async one, and works in an event loop of its own."""
+    """A blocking toolbox. It wraps the async toolbox and works in an event loop of its own."""
 
     @property
     def wrapped(self) -> Tools:
-        """The toolbox that does the work."""
+        """The async toolbox."""
         ...
 
     def run_async(self, work: Callable[[], Awaitable[R]]) -> R:
-        """Do async work in its event loop, and wait for it."""
+        """Run async work in the toolbox's event loop, and wait for the result."""
         ...
 
 
 class _TurnFailure(Exception):
-    """The slot, a hook or this library failed; the calls under way are of no use any more."""
+    """Raised when the slot, a hook or this library failed. The other calls of the turn are cancelled."""
 
     def __init__(self, cause: ErrorCause) -> None:
         super().__init__(cause)
@@ -82,11 +82,17 @@ class _TurnFailure(Exception):
 
 
 class ToolTurns:
-    """Makes the calls of an episode, turn by turn: at the same time as `parallel_calls` says, `max_calls` in all, for
-    `max_seconds` in all (None: no bound).
+    """Runs the calls of an episode, turn by turn.
+
+    Args:
+        tools: The toolbox.
+        hooks: The hooks around each call.
+        parallel_calls: Which calls of a turn run at the same time.
+        max_calls: The most calls of the episode (None: no bound).
+        max_seconds: The most seconds in calls of the episode (None: no bound).
 
     Raises:
-        ConfigError: `parallel_calls` is none of its values.
+        ConfigError: If `parallel_calls` has none of its values.
     """
 
     def __init__(
@@ -103,11 +109,11 @@ class ToolTurns:
         self._max_calls, self._max_seconds = max_calls, max_seconds
 
     async def run_turn(self, history: History) -> ErrorCause | None:
-        """Make the calls that the last completion asked for and write their results into the history, and what
-        background processes have to tell.
+        """Run the pending calls, and add their results and the notices of background processes to the history.
 
-        Returns None, or whose fault it is when the slot, a hook or this library failed: then the calls under way are
-        ended.
+        Returns:
+            None, or the cause if the slot, a hook or this library failed. The other calls of the turn are then
+                cancelled.
         """
         left_s = None if self._max_seconds is None else max(0.0, self._max_seconds - history.tool_seconds)
         started = anyio.current_time()
@@ -171,12 +177,12 @@ class ToolTurns:
             for index, result in zip(indexes_in_order, fitted, strict=True):
                 answers[index] = _answer(result)
         finally:
-            # Also on cancellation: the calls that ended have had their effects.
+            # Also on cancellation, because the finished calls have had their effects.
             for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
                 history.add_answer(call, answer or _answer_unfinished(progress.get(index)))
 
     def _segments(self, calls: Sequence[ToolCall], runs: Sequence[bool]) -> Iterator[list[int]]:
-        """Return the calls that run, by their numbers: those of one list at the same time, list after list."""
+        """Yield lists of indexes of calls: the calls of a list run at the same time, list after list."""
         indexes = [index for index, does_run in enumerate(runs) if does_run]
         if self._parallel_calls != "safe":
             yield indexes
@@ -215,8 +221,9 @@ class ToolTurns:
         make: Callable[[], Awaitable[ToolResult]],
         begin: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> ToolResult | str:
-        """Return the result of a call with the hooks around it, or why one of them blocks it. `begin` waits for the
-        turn of the call.
+        """Return the result of a call with the hooks around it, or the reason why `before_call` blocks it.
+
+        `begin` waits for the turn of the call.
         """
         reason = await call_hook("before_call", self._hooks.before_call, call, kind=str)
         await begin()
@@ -233,7 +240,7 @@ class ToolTurns:
         arguments: Mapping[str, object],
         make: Callable[[], Awaitable[ToolResult]],
     ) -> ToolResult:
-        """A call that code of execute_code makes: the hooks and the number of calls are those of the model's own."""
+        """Run a call from the code of `execute_code`, with the same hooks and the same bound as a call of the model."""
         before = len(history.calls) + len(history.pending) + history.calls_of_code
         if self._max_calls is not None and before >= self._max_calls:
             return _refusal_result(name, "no_calls_left", _NO_CALLS_LEFT)
@@ -244,7 +251,7 @@ class ToolTurns:
 
 
 class _CallOrder:
-    """The calls that run at the same time: at most `at_once`, each begun after the call before it."""
+    """Starts calls that run at the same time: at most `at_once`, each after the previous call has begun."""
 
     def __init__(self, at_once: int) -> None:
         self._free = anyio.Semaphore(at_once)
@@ -252,7 +259,7 @@ class _CallOrder:
         self._last.set()
 
     async def acquire(self) -> _CallProgress:
-        """Wait for room and return the next place."""
+        """Wait until a call may run, and return its progress."""
         await self._free.acquire()
         progress = _CallProgress(self._last, self._free)
         self._last = progress.begun
@@ -260,7 +267,7 @@ class _CallOrder:
 
 
 class _CallProgress:
-    """The place of one call among those that run at the same time, and how far the call came."""
+    """The progress of one call among those that run at the same time."""
 
     def __init__(self, before: anyio.Event, free: anyio.Semaphore) -> None:
         self._before, self._free = before, free
@@ -269,20 +276,20 @@ class _CallProgress:
         self.result: ToolResult | None = None
 
     async def begin(self) -> None:
-        """Wait until the call before has begun, or was blocked in its turn."""
+        """Wait until the previous call has begun, or was blocked in its turn."""
         await self._before.wait()
         self.begun.set()
 
     def release(self) -> None:
-        """Make room for another call."""
+        """Let another call run."""
         self._free.release()
 
 
 def parse_parallel_calls(value: object) -> ParallelCalls:
-    """Return the value of `parallel_calls` that this is; a number may be text, as flags of a command line are.
+    """Return a value of `parallel_calls`. A number may be text, as on the command line.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: If the value is invalid.
     """
     if value == "safe" or value == "all":
         return value
@@ -298,7 +305,7 @@ def _refusal_result(name: str, kind: str, message: str) -> ToolResult:
 
 
 def _apply_change(result: ToolResult, change: ToolResult) -> ToolResult:
-    """What `after_call` made of a result. What it took out must not come back when the result is spilled."""
+    """Return the result of `after_call`. Its removals hold also for the data that is spilled."""
     if change.content != result.content and change.data == result.data:
         return replace(change, data={"content": change.content})
     return change
@@ -327,12 +334,12 @@ def _error_answer(kind: str, message: str, state: CallState = "not_begun", durat
 
 
 def _answer_unfinished(progress: _CallProgress | None) -> CallAnswer:
-    """Return the answer of a call that has none when its episode ends."""
+    """Return the answer to a call that had no result when its episode ended."""
     if progress is None or progress.begun_at is None:
         return _error_answer("not_begun", "The episode ended before this call began.")
     if progress.result is None:
         message = "The episode ended while this call ran. It may have had effects."
         return _error_answer("interrupted", message, "begun", anyio.current_time() - progress.begun_at)
-    # `after_call` did not pass the result on: it may have been about to take a secret out of it.
+    # `after_call` did not pass the result on: it may have been about to remove a secret.
     message = "The call ended, and the episode ended before its result was passed on."
     return _error_answer("interrupted", message, "ended", progress.result.duration_s)

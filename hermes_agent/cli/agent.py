@@ -52,7 +52,7 @@ _CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK
 )
 @flatten_options
 def agent(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What the model is asked to do.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Task for the model.")],
     model: ModelName,
     model_options: ModelOptions,
     loop_options: LoopOptions,
@@ -74,8 +74,8 @@ def agent(
     """Let a model work on one task in an isolated slot, show its tool calls on stderr and print its answer.
 
     Exit codes: 0 for an answer, 1 when the model ran into a limit (turns, tokens, context), 2 usage or configuration,
-    also where the endpoint refuses key or model, or calls are in a format that --parser has to name, 3 when the
-    model's service or the slot failed, 130 interrupted.
+    also where the endpoint refuses key or model, or calls are in a format that --parser has to name, 3 when the model's
+    service or the slot failed, 130 interrupted.
     """
     from hermes_agent import Hooks, Rollout
     from hermes_agent.models.factory import create_model
@@ -85,7 +85,7 @@ def agent(
         raise ConfigError("the task is empty")
     places = {path.resolve().name: path for path in put or ()}
     if len(places) < len(put or ()):
-        raise ConfigError("two files of --put have the same name, and would be one in the workspace")
+        raise ConfigError("two files of --put have the same name, which would collide in the workspace")
     if left_out := select(toolset or (), strict=strict).unavailable:
         stderr().print(_rich_text(f"left out, not part of this package: {', '.join(left_out)}"))
     pool = make_pool(backend, image, config, profile, option, trace=trace)
@@ -125,7 +125,7 @@ async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout,
 
 
 class _CallPrinter:
-    """Shows each call and the beginning of its result on stderr."""
+    """Prints each call and the beginning of its result on stderr."""
 
     def __init__(self) -> None:
         self._console = stderr()
@@ -169,6 +169,6 @@ def _facts(episode: Episode) -> dict[str, object]:
 
 
 def _line(text: str) -> str:
-    """One line, cut, with what a terminal would act on escaped."""
+    """Return a text as one line, shortened, with the characters escaped that a terminal would act on."""
     line = printable(text).replace("\n", " ")
     return line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]} …"

@@ -1,4 +1,4 @@
-"""The options of commands that let a model work: which model, and how far an episode may go."""
+"""The options of commands that let a model work: the model, and the bounds of an episode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ApiKey = Annotated[
 Parser = Annotated[str | None, typer.Option("--parser", help="Format of tool calls in plain text, such as hermes.")]
 WaitOutage = Annotated[
     float,
-    typer.Option("--wait-outage", metavar="SECONDS", min=0, help="How long an endpoint that is away is waited for."),
+    typer.Option("--wait-outage", metavar="SECONDS", min=0, help="How long to wait for an endpoint that is away."),
 ]
 Toolsets = Annotated[
     list[str] | None, typer.Option("--toolset", "-t", help="May be repeated (default: terminal, file).")
@@ -46,40 +46,40 @@ Strict = Annotated[bool, typer.Option("--strict", help="Refuse toolsets that hav
 
 @dataclass(frozen=True, repr=False)
 class ModelOptions:
-    """How a model is reached, beside its name."""
+    """The options of a model, beside its name."""
 
     base_url: BaseUrl = None
     api_key: ApiKey = "none"
     parser: Parser = None
     text_tools: Annotated[
-        bool, typer.Option("--text-tools", help="Describe tools in the prompt, for endpoints that know none.")
+        bool, typer.Option("--text-tools", help="Describe tools in the prompt, for endpoints without tools.")
     ] = False
     request_timeout_s: Annotated[
         float,
-        typer.Option(
-            "--request-timeout", metavar="SECONDS", help="So long without a byte of an answer, and it is lost."
-        ),
+        typer.Option("--request-timeout", metavar="SECONDS", help="Longest time without a byte of an answer."),
     ] = 600.0
     stream: Annotated[
         bool | None,
-        typer.Option("--stream/--no-stream", help="Stream answers, or wait for all of each (default: of short ones)."),
+        typer.Option(
+            "--stream/--no-stream", help="Stream answers, or wait for whole answers (default: only short ones whole)."
+        ),
     ] = None
     max_retries: Annotated[
         int,
         typer.Option(
-            "--max-retries", min=0, help="How often a completion that was lost is asked for again (paid twice)."
+            "--max-retries", min=0, help="How often to request a lost completion again (it may be paid for twice)."
         ),
     ] = 4
     wait_outage_s: WaitOutage = 30.0
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of `create_model`."""
+        """Return the arguments of `create_model`."""
         return {**vars(self), "stream": "auto" if self.stream is None else self.stream}
 
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """How a model is asked, and how far an episode may go."""
+    """The sampling of a model, and the bounds of an episode."""
 
     max_turns: Annotated[int, typer.Option("--max-turns", min=1, help="Completions of an episode.")] = 30
     temperature: Annotated[float, typer.Option("--temperature", min=0, max=100, help="0 is greedy.")] = 1.0
@@ -112,11 +112,15 @@ class LoopOptions:
         int | None, typer.Option("--max-tokens-total", min=1, help="Tokens of an episode, prompts and completions.")
     ] = None
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", help="What an episode may cost, as the provider says.")
+        float | None, typer.Option("--max-cost", help="Highest cost of an episode, as the provider reports it.")
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of `AgentLoop`. Raises ConfigError."""
+        """Return the arguments of `AgentLoop`.
+
+        Raises:
+            ConfigError: If a value is invalid.
+        """
         from hermes_agent.turn import parse_parallel_calls
 
         sampling, parallel_calls = parse_sampling(self.sampling), parse_parallel_calls(self.parallel_calls)
@@ -124,7 +128,7 @@ class LoopOptions:
 
 
 def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of its parameters that are dataclasses, as typer takes it."""
+    """Return the command for typer, with one option for each field of its parameters that are dataclasses."""
     hints = get_type_hints(command, include_extras=True)
     flat: list[Parameter] = []
     of: dict[str, list[str]] = {}
@@ -150,7 +154,11 @@ def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_sampling(entries: Iterable[str] | None) -> dict[str, Any]:
-    """The parameters of `--sampling`. Raises ConfigError for one without a name or a value."""
+    """Return the parameters of `--sampling`.
+
+    Raises:
+        ConfigError: If an entry has no name or no value.
+    """
     parameters: dict[str, Any] = {}
     for entry in entries or ():
         name, separator, value = entry.partition("=")

@@ -1,4 +1,4 @@
-"""Models: anything with `complete`; these come with the package."""
+"""Models: any object with `complete`, and the ones in this package."""
 
 from __future__ import annotations
 

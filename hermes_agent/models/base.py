@@ -1,4 +1,4 @@
-"""What makes something a model: one method, or a session for each episode."""
+"""The protocols of a model: one method, or a session for each episode."""
 
 from __future__ import annotations
 
@@ -10,46 +10,51 @@ from hermes_agent.messages import Completion, Message
 
 @runtime_checkable
 class Model(Protocol):
-    """Anything that completes a conversation. One object serves many episodes at the same time."""
+    """Any object that completes a conversation. One object serves many episodes at the same time."""
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
     ) -> Completion:
-        """Answer the conversation; `tools` are function schemas in OpenAI form.
+        """Answer the conversation. `tools` are function schemas in OpenAI form. The messages are never changed.
 
         `sampling` are the parameters of chat completion interfaces (`temperature`, `max_tokens`, `top_p`, `seed`,
-        `stop`, …); None means the model's own default. `tool_choice="none"` asks for an answer without calls while the
-        tools stay in the prompt. Raises ModelError, and ContextExceeded when the conversation is too long. The
-        messages are never changed.
+        `stop`, …); None means the model's own default. `tool_choice="none"` requests an answer without calls while the
+        tools stay in the prompt.
+
+        Raises:
+            ModelError: If there is no completion.
+            ContextExceeded: If the conversation is too long.
         """
         ...
 
 
 class ModelSession(Protocol):
-    """A model in one episode: it may remember what it was asked before, such as token ids."""
+    """A model in one episode. It may keep state of earlier calls, such as token ids."""
 
     async def complete(self, messages: Sequence[Message], **sampling: object) -> Completion:
-        """As `Model.complete`; `messages` are all of the conversation, not only the new ones, and start with those of
-        the call before. Asking again after an error is safe: a session changes only when it returns a completion.
+        """Answer the conversation, as `Model.complete` does.
+
+        `messages` are the whole conversation, not only the new messages, and start with the messages of the previous
+        call. A retry after an error is safe: a session changes only when it returns a completion.
         """
         ...
 
     async def aclose(self) -> None:
-        """Free what the session holds; the model itself goes on."""
+        """Free the resources of the session. The model itself stays usable."""
         ...
 
 
 @runtime_checkable
 class SessionModel(Protocol):
-    """A model that makes a session for each episode, such as one that keeps exact token ids."""
+    """A model that makes a session for each episode, for example to keep exact token ids."""
 
     def session(self, tools: Sequence[Mapping[str, Any]]) -> ModelSession:
-        """A new session, for one episode with these tools."""
+        """Return a new session, for one episode with these tools."""
         ...
 
 
 class _StatelessSession:
-    """The session of a model that has none of its own."""
+    """The session of a model without sessions."""
 
     def __init__(self, model: Model, tools: Sequence[Mapping[str, Any]]) -> None:
         self._model, self._tools = model, tools
@@ -62,5 +67,5 @@ class _StatelessSession:
 
 
 def open_session(model: Model | SessionModel, tools: Sequence[Mapping[str, Any]]) -> ModelSession:
-    """The session of one episode: the model's own where it makes some."""
+    """Return the session of one episode: the model's own if it makes sessions."""
     return model.session(tools) if isinstance(model, SessionModel) else _StatelessSession(model, tools)

@@ -1,4 +1,4 @@
-"""A chat completion as an endpoint writes it, read as a Completion whatever is in it."""
+"""Reads a chat completion of any endpoint as a Completion."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hermes_agent.parsers.base import whole_calls
 from hermes_agent.parsers.problems import reasoning_problem
 
 _PROVIDER_FIELDS = ("reasoning_details", "extra_content")
-"""Of OpenRouter, and of Gemini's OpenAI interface."""
+"""Fields of OpenRouter and of Gemini's OpenAI interface."""
 _LARGEST_USAGE = 1 << 53
-"""The largest number that a usage is taken to tell."""
+"""The largest number that is accepted as a usage."""
 
 _EMPTY_THINKING = "<think></think>"
-"""Stands for thinking that the endpoint gave by itself: a closing tag in the text after it closes nothing."""
+"""Stands for thinking that the endpoint returned separately: a closing tag in the text after it closes nothing."""
 
 _AFTER_INVENTION = (
     "This tool call was not carried out: in the text before it you wrote a result yourself. Make the call without it "
@@ -35,17 +35,20 @@ _FINISHES: Mapping[str, FinishReason] = {
     **dict.fromkeys(("content_filter", "safety", "sensitive", "recitation", "blocklist"), "content_filter"),
     **dict.fromkeys(("prohibited_content", "refusal"), "content_filter"),
 }
-"""The words of OpenAI, and of Anthropic, Gemini, Mistral, Cohere, Together, Z.ai and text-generation-inference."""
+"""The words of OpenAI, Anthropic, Gemini, Mistral, Cohere, Together, Z.ai and text-generation-inference."""
 
 
 def read_answer(
     answer: object, parse: Callable[[str], ParsedText] | None, *, max_tokens: int | None = None
 ) -> Completion:
-    """The first choice. Text is given to `parse`, where there is one, when there are no structured calls. `max_tokens`
-    is the limit that was asked for: some servers say of an answer with calls that was cut by it that it is whole.
+    """Return the first choice of an answer as a completion.
 
-    Raises BadAnswer when there is no choice with a message, and when the answer ended for another reason than its end,
-    the limit of tokens or a filter, such as an engine that was stopped: what there is of it is not what the model says.
+    If there are no structured calls, `parse` reads the text. `max_tokens` is the limit of the request: some servers
+    report an answer with calls as complete although the limit cut it.
+
+    Raises:
+        BadAnswer: If there is no choice with a message, or the answer ended for another reason than its end, the limit
+            of tokens or a filter. A stopped engine is such a reason: its partial text is not the model's answer.
     """
     choice = _choice(answer)
     message = choice["message"]
@@ -66,8 +69,9 @@ def read_answer(
 def _build_completion(
     content: str | None, calls: tuple[ToolCall, ...], reasoning: str | None, finish: FinishReason, usage: TokenUsage
 ) -> Completion:
-    """The completion of an endpoint that took the calls out of the text itself. Text comes before calls: where it goes
-    on with what others than the model write, the calls follow on that.
+    """Return the completion of an endpoint that extracted the calls itself.
+
+    Text comes before calls: if it goes on in another role, the calls follow on that.
     """
     if finish == "length":
         calls = whole_calls(calls)
@@ -83,7 +87,7 @@ def _mark_reasoning(reasoning: str | None, content: str) -> str:
 
 
 def _add_reasoning_problem(completion: Completion, parse: Callable[[str], ParsedText] | None) -> Completion:
-    """The completion with a problem where all of the answer is thinking, and a call stands in it."""
+    """Return the completion, with a problem if all of the answer is thinking that contains a call."""
     empty = completion.finish_reason == "stop" and not completion.tool_calls and not (completion.content or "").strip()
     if completion.problems or not empty or not completion.reasoning or not holds_call(completion.reasoning, parse):
         return completion
@@ -93,7 +97,7 @@ def _add_reasoning_problem(completion: Completion, parse: Callable[[str], Parsed
 def _choice(answer: object) -> Mapping[str, Any]:
     choices = as_list(as_mapping(answer).get("choices"))
     choice = as_mapping(choices[0] if choices else None)
-    # Routers tell an error of the provider behind them with status 200.
+    # Routers report an error of the provider behind them with status 200.
     error = choice.get("error") or as_mapping(answer).get("error")
     if error or choice.get("finish_reason") == "error":
         raise BadAnswer(f"it is an error: {as_mapping(error).get('message') or error}")
@@ -127,7 +131,7 @@ def _call(call: object, index: int) -> ToolCall:
 
 
 def _reasoning(message: Mapping[str, Any]) -> str | None:
-    """The first of `reasoning_content`, `reasoning` and the texts of `reasoning_details`: endpoints differ."""
+    """Return the first of `reasoning_content`, `reasoning` and the texts of `reasoning_details`: endpoints differ."""
     for name in ("reasoning_content", "reasoning"):
         text = message.get(name)
         if isinstance(text, str) and text.strip():
@@ -136,7 +140,7 @@ def _reasoning(message: Mapping[str, Any]) -> str | None:
 
 
 def text_of(content: object) -> str | None:
-    """A text, or that of a list of parts."""
+    """Return a text, or the text of a list of parts."""
     if isinstance(content, str):
         return well_formed(content)
     return _join_texts(part for part in map(as_mapping, as_list(content)) if part.get("type") in ("text", None))
@@ -154,12 +158,14 @@ def _usage(answer: object) -> TokenUsage:
 
 
 def _number(value: object) -> float:
-    """A number of at least 0; anything else is 0."""
+    """Return a number of at least 0; anything else is 0."""
     return min(value, _LARGEST_USAGE) if isinstance(value, int | float) and 0 < value < math.inf else 0
 
 
 def well_formed(text: str) -> str:
-    """The text with a replacement character for each half of a surrogate pair: no file and no request can hold it."""
+    """Return the text with a replacement character for each half of a surrogate pair, which no file or request can
+    hold.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

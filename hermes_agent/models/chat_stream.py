@@ -1,4 +1,4 @@
-"""A streamed chat completion, put together from its chunks as the whole answer that it would have been."""
+"""Assembles a streamed chat completion from its chunks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hermes_agent.parsers.json_text import JsonValue, decode_whole
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary", None: "text"}
-"""The text that comes in pieces, for each type of reasoning detail that has one; others come whole."""
+"""The text that comes in pieces, for each type of reasoning detail that has one. Others come whole."""
 
 
 class ChunkAssembler:
-    """Takes the chunks of one stream. `answer` is then the answer for `read_answer`.
+    """Collects the chunks of one stream. `answer` then returns the answer for `read_answer`.
 
-    Chunks are as OpenAI, vLLM, SGLang, OpenRouter and Gemini write them: `delta.tool_calls` by `index` (and by `id`,
+    It accepts the chunks of OpenAI, vLLM, SGLang, OpenRouter and Gemini: `delta.tool_calls` by `index` (and by `id`,
     because Gemini writes several calls with index 0), texts and `reasoning_details` in pieces, `extra_content` whole,
     `usage` in any chunk.
     """
@@ -27,7 +27,7 @@ class ChunkAssembler:
         self._texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
         self._calls: list[dict[str, Any]] = []
         self._at: dict[object, dict[str, Any]] = {}
-        """The call that a delta with this index goes on with."""
+        """The call that a delta with this index continues."""
         self._details: list[dict[str, Any]] = []
         self._extra: object = None
         self._whole: Mapping[str, Any] | None = None
@@ -37,24 +37,24 @@ class ChunkAssembler:
 
     @property
     def finished(self) -> bool:
-        """Whether the reason of the end has come; usage may follow."""
+        """Whether the finish reason has come. Usage may follow."""
         return self._finish is not None
 
     def add(self, chunk: object) -> None:
-        """Take a chunk. Raises BadAnswer for an error in its place."""
+        """Add a chunk. Raise BadAnswer if it is an error."""
         fields = as_mapping(chunk)
         choices = as_list(fields.get("choices"))
         choice = next((each for each in map(as_mapping, choices) if each.get("index") in (0, None)), {})
         error = fields.get("error") or choice.get("error")
         if not error and "choices" not in fields:
-            # The body of an error without the word, as web frameworks write it.
+            # The body of an error of web frameworks has no key `error`.
             error = fields.get("detail") or fields.get("message")
         if error or fields.get("object") == "error" or choice.get("finish_reason") == "error":
             raise BadAnswer(f"it broke off: {as_mapping(error).get('message') or error or fields.get('message')}")
         if isinstance(fields.get("usage"), Mapping):
             self._usage = fields["usage"]
         if choice.get("finish_reason"):
-            # Some servers write an empty one in each chunk before.
+            # Some servers write an empty one in each earlier chunk.
             self._finish = choice["finish_reason"]
         if isinstance(choice.get("delta"), Mapping):
             self._begun = True
@@ -63,7 +63,9 @@ class ChunkAssembler:
             self._whole = choice["message"]
 
     def is_progress(self, chunk: object) -> bool:
-        """Whether a chunk brings a piece of the answer: some servers keep the connection alive with empty ones."""
+        """Return whether a chunk brings a piece of the answer: some servers keep the connection alive with empty
+        chunks.
+        """
         for choice in map(as_mapping, as_list(as_mapping(chunk).get("choices"))):
             message = as_mapping(choice.get("delta") or choice.get("message"))
             if choice.get("finish_reason") or any(value for name, value in message.items() if name != "role"):
@@ -71,21 +73,22 @@ class ChunkAssembler:
         return False
 
     def answer(self, *, ended: bool) -> dict[str, Any]:
-        """Return the whole answer; `ended` says whether the stream was closed with `[DONE]`.
+        """Return the whole answer. `ended` means that the stream was closed with `[DONE]`.
 
-        Raises BadAnswer when the stream broke off before the answer was whole.
+        Raises:
+            BadAnswer: If the stream broke off before the answer was complete.
         """
         if not self.finished and not (ended and (self._begun or self._whole is not None)):
             raise BadAnswer(
-                "the stream broke off before the answer was whole" if self._begun else "the stream is empty"
+                "the stream broke off before the answer was complete" if self._begun else "the stream is empty"
             )
         if not self.finished and self._usage is None and self._may_be_cut():
-            raise BadAnswer("the stream ended without a reason, in a call that is not surely whole")
+            raise BadAnswer("the stream ended without a reason, in a call that may be incomplete")
         message = dict(self._whole or {}) if not self._begun else self._message()
         return {"choices": [{"message": message, "finish_reason": self._finish}], "usage": self._usage}
 
     def _may_be_cut(self) -> bool:
-        """Whether the stream ends with a call whose arguments are no object, or an empty one."""
+        """Return whether the stream ends with a call whose arguments are not an object, or an empty one."""
         calls = [_whole_call(call)["function"]["arguments"] for call in self._calls[-1:]]
         return any(isinstance(arguments, str | None) and not is_whole(arguments or "") for arguments in calls)
 
@@ -126,7 +129,7 @@ class ChunkAssembler:
             self._at[index] = call
         call["id"] = call["id"] or delta.get("id") or None
         if isinstance(name, str) and name != call["name"]:
-            # Whole in the first piece; some write it in each, and few in pieces.
+            # Most servers write the whole name in the first piece, some in each piece, and few in parts.
             call["name"] += name
         if arguments is not None:
             call["arguments"] = call["arguments"] or []
@@ -151,14 +154,15 @@ class ChunkAssembler:
                 detail[name] = value
 
     def _open_detail(self, piece: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the detail that a piece goes on with: that of its index, without one the last."""
+        """Return the detail that a piece continues: the one with its index, or without an index the last detail."""
         among = self._details if piece.get("index") is not None else self._details[-1:]
         key = (piece.get("type"), piece.get("index"))
         return next((each for each in among if (each.get("type"), each.get("index")) == key), None)
 
 
 def _begins_another(call: Mapping[str, Any], delta: Mapping[str, Any], name: object, arguments: object) -> bool:
-    """Whether a delta with a name begins another call than this one, which has its index or, without one, is the last.
+    """Return whether a delta with a name begins another call than `call`, which has its index or, without one, is the
+    last.
 
     Ids decide. Without them some servers number every call 0, and others write the name in each piece, or in pieces.
     """

@@ -1,4 +1,4 @@
-"""A conversation with tools as plain text, for endpoints that know no tools: the Hermes prompt, calls and results."""
+"""A conversation with tools as plain text, for endpoints without tools: the Hermes prompt, calls and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hermes_agent.trajectories.sharegpt import sharegpt, system_prompt, tool_cal
 
 
 def leading_system(messages: Sequence[Message]) -> int:
-    """How many system messages a conversation begins with."""
+    """Return how many system messages a conversation begins with."""
     roles = [message.get("role") for message in messages]
     return next((at for at, role in enumerate(roles) if role != "system"), len(roles))
 
@@ -22,11 +22,11 @@ _EXAMPLE = ToolCall("", "function_name", '{"argument_name": "value"}')
 
 
 def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], render: Renderer) -> list[Message]:
-    """The messages without a field for tools.
+    """Return the messages without fields for tools.
 
-    The tools, and the form of a call, stand in one system message, before what the leading system messages say; calls
-    are written into the text of their message by `render`, and the results of a turn become one user message of
-    <tool_response> blocks. Thinking is left out, as chat templates do with that of earlier turns.
+    One system message holds the tools and the form of a call, followed by the texts of the leading system messages.
+    `render` writes calls into the text of their message, and the results of a turn become one user message of
+    `<tool_response>` blocks. Thinking is left out, as chat templates do in earlier turns.
     """
     leading = leading_system(messages) if tools else 0
     system_texts = [text_of(message.get("content")) or "" for message in messages[:leading]]
@@ -52,7 +52,9 @@ def _assistant_text(message: Message, render: Renderer) -> str:
 
 
 def render_calls(calls: Sequence[ToolCall], render: Renderer) -> str:
-    """The calls in their format; with one among them that it cannot hold, all as the model's own text in blocks."""
+    """Return the calls in their format. If the format cannot hold one of them, return all as blocks with the model's
+    own text.
+    """
     try:
         return render(calls)
     except ValueError:

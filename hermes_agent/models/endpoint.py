@@ -1,4 +1,4 @@
-"""Requests to a server of models: sent in turn with all others to it, and sent again where that may help."""
+"""Requests to a model server: queued with all others to it, and sent again if that may help."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LOG = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _EXCERPT_BYTES = 200
-# A shorter one is no secret but a word, such as `EMPTY`, and parts of other words are as it is.
+# A shorter key is a word such as `EMPTY`, not a secret, and may be a part of other words.
 _SHORTEST_KEY = 8
 _DONE = "[DONE]"
 _REST_S, _USAGE_S, _CLOSE_S = 0.25, 5.0, 1.0
@@ -51,54 +51,58 @@ __all__ = ["Assembler", "BadAnswer", "Endpoint", "EndpointStatus"]
 
 
 class Assembler(Protocol):
-    """Puts an answer together from the events of a stream."""
+    """Assembles an answer from the events of a stream."""
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is whole, as far as is known; something about it may follow."""
+        """Whether the answer seems complete. Facts about it may follow."""
         ...
 
     def add(self, event: object) -> None:
-        """Take the next event. Raises BadAnswer."""
+        """Add the next event. Raise BadAnswer if it is an error."""
         ...
 
     def is_progress(self, event: object) -> bool:
-        """Whether an event brings a piece of the answer, and does not only keep the connection alive."""
+        """Return whether an event brings a piece of the answer, and does not only keep the connection alive."""
         ...
 
     def answer(self, *, ended: bool) -> object:
-        """Return the whole answer; `ended` says whether the stream was closed with `[DONE]`. Raises BadAnswer."""
+        """Return the whole answer. `ended` means that the stream was closed with `[DONE]`. Raise BadAnswer if it is
+        incomplete.
+        """
         ...
 
 
 class BadAnswer(Exception):
-    """Raised by the reader of an answer that is not what was asked for; the request is sent again."""
+    """Raised by the reader of an unusable answer. The request is sent again."""
 
 
 class Endpoint:
     """Sends requests to the server at `base_url` (None: OpenAI's), with the client of the package `openai`.
 
-    All objects with the same `base_url` and `api_key` share, in one event loop, how many requests are in flight (16 at
-    first, up to 1,000), their rate, and what is known of an outage:
+    All objects with the same `base_url` and `api_key` share, in one event loop, the number of requests in flight (16 at
+    first, up to 1,000), their rate, and the state of an outage:
 
-    - One that comes too soon (HTTP 429; 503 and 529 with `Retry-After`) holds all back for as long as the server says
-      (at most 60 s; 1 s and more where it says nothing). From then on requests are sent evenly spaced, at a rate that
-      adapts to what the server lets through.
-    - While it is away (no connection; HTTP 408, 502, 503, 521 to 523, 529; 8 failures in a row, of 4 requests), all
-      wait, and one request after another asks whether it is back, with pauses of up to 15 s. Who has waited through
-      `wait_outage_s` seconds (default 1800 s) of an outage gets EndpointAway. The `deadline_s` of an episode stands
-      still meanwhile.
-    - A refused key or an empty quota is an AccessRefused for all that wait.
+    - A request that comes too soon (HTTP 429; 503 and 529 with `Retry-After`) holds back all requests for as long as
+      the server asks (at most 60 s; 1 s and more if it does not ask). From then on requests are sent evenly spaced, at
+      a rate that adapts to the server.
+    - While the server is away (no connection; HTTP 408, 502, 503, 521 to 523, 529; 8 failures in a row, of 4 requests),
+      all requests wait, and one after another probes whether it is back, with pauses of up to 15 s. A request that has
+      waited through `wait_outage_s` seconds (default 1800 s) of an outage fails with EndpointAway. The `deadline_s` of
+      an episode stands still meanwhile.
+    - A refused key or an empty quota is an AccessRefused for all waiting requests.
 
     An `api_key` of 8 characters and more is masked in errors, whatever the endpoint quotes.
 
-    A request is sent again up to `retries` times (default 4) when a completion may have been begun and was lost: other
-    statuses of 500 and more, a broken connection, no piece of an answer for `timeout_s` (default 600 s, whatever keeps
-    the connection alive meanwhile; an answer that is not streamed comes at once, after all of its time), an answer that
-    cannot be used. Such a completion may be paid for twice; 0 never does that. Tries of an outage do not count, but
-    those do between which another request succeeded. `connect_timeout_s` (default 10 s) bounds the making of a
-    connection, and `name` stands in errors for the URL. Raises ConfigError for an invalid URL or bound, and when
-    `openai` is not installed.
+    A request is sent again up to `retries` times (default 4) if a completion may have been begun and was lost: other
+    statuses of 500 and more, a broken connection, no piece of an answer for `timeout_s` (default 600 s, even if the
+    connection is kept alive; an answer that is not streamed comes at once, after all of its time), an unusable answer.
+    Such a completion may be paid for twice, which 0 prevents. Tries during an outage do not count, unless another
+    request succeeded between them. `connect_timeout_s` (default 10 s) bounds the connection attempt, and `name`
+    replaces the URL in errors.
+
+    Raises:
+        ConfigError: If the URL or a bound is invalid, or `openai` is not installed.
     """
 
     def __init__(
@@ -125,12 +129,12 @@ class Endpoint:
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
         self._retries, self._wait_outage_s = retries, wait_outage_s
         self._name = name or self._base_url
-        # Connections belong to the event loop that made them.
+        # Connections belong to the event loop that opened them.
         self._client: RunVar[openai.AsyncOpenAI | None] = RunVar(f"client {id(self)}", None)
 
     @property
     def status(self) -> EndpointStatus:
-        """How the endpoint does, for all who use it in this event loop."""
+        """The state of the endpoint, for all its users in this event loop."""
         return status_of(self._base_url, self._api_key)
 
     async def post(
@@ -140,12 +144,17 @@ class Endpoint:
         read: Callable[[Any], T],
         assemble: Callable[[], Assembler] | None = None,
     ) -> T:
-        """Send `body` as JSON to `path` (a URL, or relative to `base_url`) and return what `read` makes of the answer's
-        JSON; `read` raises BadAnswer for one that cannot be used. An answer that is a stream of events is put together
-        by the Assembler that `assemble` makes.
+        """Send `body` as JSON to `path` (a URL, or relative to `base_url`) and return the result of `read` for the
+        answer's JSON.
 
-        Raises ModelError when there is no answer, EndpointAway after an outage, AccessRefused, and ContextExceeded when
-        the server says that the prompt is too long.
+        `read` raises BadAnswer for an unusable answer. If the answer is a stream of events, the Assembler from
+        `assemble` joins them.
+
+        Raises:
+            ModelError: If there is no answer.
+            EndpointAway: After an outage.
+            AccessRefused: If the key is refused or its quota is empty.
+            ContextExceeded: If the server reports that the prompt is too long.
         """
         gate = gate_of(self._base_url, self._api_key, name=self._base_url, user=id(self))
         with gate.holding_deadline():
@@ -169,14 +178,14 @@ class Endpoint:
                 failure = caught
             if failure.kind in (FailureKind.FINAL, FailureKind.REFUSED):
                 raise failure.error
-            # While none succeeds, the fault may be the endpoint's; else it is this request's.
+            # While no request succeeds, the fault may be the endpoint's. Otherwise it is this request's.
             own = gate.status.away_s is None or gate.successes != successes
             successes = gate.successes
             if failure.kind is FailureKind.BROKEN and (self._retries == 0 or own):
                 tries += 1
                 if tries > self._retries:
                     raise failure.error
-                _LOG.info("%s; sent again", failure.error)
+                _LOG.info("%s; sending it again", failure.error)
                 await anyio.sleep(_pause_s(tries))
             elif gate.has_been_away(self._wait_outage_s):
                 raise gate.outage(failure) from failure.error
@@ -207,7 +216,7 @@ class Endpoint:
         try:
             client = self._get_client()
         except Exception as error:
-            # A proxy or a certificate of the environment that cannot be used.
+            # The environment names an unusable proxy or certificate.
             text = f"{self._name}: the client cannot be made: {type(error).__name__}: {error}"
             raise RequestFailure(FailureKind.FINAL, text, ModelError(text, cause=ErrorCause.CONFIG)) from error
         try:
@@ -227,11 +236,11 @@ class Endpoint:
     async def _exchange(
         self, client: openai.AsyncOpenAI, path: str, content: bytes, assemble: Callable[[], Assembler] | None
     ) -> object:
-        """Send a request and return its answer, for which it waits as long as pieces of it come."""
+        """Send a request and return its answer. It waits as long as pieces of the answer arrive."""
         with anyio.fail_after(self._timeout_s) as silence:
 
             def end_silence() -> None:
-                # A timer for each of thousands of pieces would cost more than reading them.
+                # Not the obvious code: see docs/why-not-obvious.md ("One timer for a stream")
                 if silence.deadline < (latest := anyio.current_time() + self._timeout_s) - self._timeout_s / 20:
                     silence.deadline = latest
 
@@ -257,7 +266,7 @@ class Endpoint:
                 encoded = b64encode(self._login.encode()).decode("ascii")
                 settings["default_headers"] = {"Authorization": f"Basic {encoded}"}
             if urlsplit(self._base_url).hostname in _LOOPBACK:
-                # The proxies of the environment are not for this machine itself.
+                # The proxies of the environment do not serve loopback addresses.
                 settings["http_client"] = openai.DefaultAsyncHttpxClient(trust_env=False, timeout=timeout)
             client = openai.AsyncOpenAI(api_key=self._api_key, **settings)
             self._client.set(client)
@@ -273,7 +282,7 @@ async def _pieces(stream: openai.AsyncStream[bytes]) -> AsyncGenerator[bytes]:
 
 
 async def _join(pieces: AsyncIterator[bytes], end_silence: Callable[[], None]) -> bytes:
-    """Return the whole of an answer. Some servers write blank lines for as long as they have not begun it."""
+    """Return the whole answer. Some servers write blank lines until they begin it."""
     content = []
     async for piece in pieces:
         if not piece.isspace():
@@ -283,8 +292,10 @@ async def _join(pieces: AsyncIterator[bytes], end_silence: Callable[[], None]) -
 
 
 async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence: Callable[[], None]) -> object:
-    """Return the answer of a stream. What follows its end is read for a moment: a connection that was read to its end
-    can be used again, but some servers leave a stream open.
+    """Return the answer of a stream.
+
+    It reads on for a moment after the end: a connection that was read to its end can be reused, but some servers leave
+    a stream open.
     """
     import openai
 
@@ -299,7 +310,7 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence
                 end_silence()
         return False
 
-    # Reading is given up by cancelling it: the client's generators end in order then, and not when they are collected.
+    # Reading ends by cancellation, so that the client's generators end in order and not at garbage collection.
     with anyio.CancelScope() as rest:
         try:
             async for piece in pieces:
@@ -313,7 +324,7 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence
                 if ended or answer.finished:
                     rest.deadline = min(rest.deadline, anyio.current_time() + (_REST_S if ended else _USAGE_S))
         except openai.APIConnectionError:
-            # Some servers and proxies break the connection in the place of ending it in order.
+            # Some servers and proxies break the connection instead of closing it in order.
             if not (ended or answer.finished):
                 raise
     if wrong is not None:
@@ -324,17 +335,17 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence
 
 
 def _json(content: bytes | str) -> object:
-    """Raise BadAnswer for what is no JSON."""
+    """Return the decoded JSON. Raise BadAnswer if it is invalid."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         head = content[:_EXCERPT_BYTES]
         begin = " ".join((head.decode("utf-8", "replace") if isinstance(head, bytes) else head).split())
-        raise BadAnswer(f"it is no JSON: {begin or 'it is empty'}") from error
+        raise BadAnswer(f"it is not JSON: {begin or 'it is empty'}") from error
 
 
 def _connection_error(error: Exception, stream: openai.AsyncStream[bytes]) -> openai.APIConnectionError:
-    """Return the client's own error for one of the HTTP library below it, of which it has had several."""
+    """Return the client's own error for an error of its HTTP library, which has changed over time."""
     import openai
 
     kind = openai.APITimeoutError if type(error).__name__.endswith("Timeout") else openai.APIConnectionError
@@ -342,12 +353,11 @@ def _connection_error(error: Exception, stream: openai.AsyncStream[bytes]) -> op
 
 
 async def _post(client: openai.AsyncOpenAI, path: str, content: bytes) -> openai.AsyncStream[bytes]:
-    """Bytes go out as they are: given messages, the client transforms each of them anew, which takes ten times as long
-    as all the rest of a request. They come in as they are, too: the client makes an object of each chunk of a stream.
-    """
+    """Send a request as bytes, and return the stream of the answer's bytes."""
     import openai
 
     kind = openai.AsyncStream[bytes]
+    # Not the obvious code: see docs/why-not-obvious.md ("Requests and answers as bytes")
     if "content" in _parameters_of_post():
         return await client.post(path, cast_to=bytes, content=content, stream=True, stream_cls=kind)
     return await client.post(path, cast_to=bytes, body=content, stream=True, stream_cls=kind)
@@ -355,7 +365,7 @@ async def _post(client: openai.AsyncOpenAI, path: str, content: bytes) -> openai
 
 @cache
 def _parameters_of_post() -> frozenset[str]:
-    """Older clients have no `content`, and take bytes as `body`."""
+    """Return the parameters of the client's `post`. Older clients have no `content`, and take bytes as `body`."""
     import openai
 
     return frozenset(inspect.signature(openai.AsyncOpenAI.post).parameters)
@@ -366,7 +376,7 @@ def _encode(body: Mapping[str, Any]) -> bytes:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelError(f"the request cannot be written as JSON: {error}", cause=ErrorCause.CONFIG) from error
-    # What is no character cannot be sent: half of a surrogate pair, which a model can write as an escape.
+    # Half of a surrogate pair cannot be sent; a model can write one as an escape.
     return text.encode("utf-8", "replace")
 
 

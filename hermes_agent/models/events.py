@@ -1,4 +1,4 @@
-"""Server-sent events: the data of each, out of the bytes of a stream as they arrive."""
+"""Server-sent events: the data of each event, from the bytes of a stream as they arrive."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class EventDecoder:
-    """Takes a stream apart, in pieces of any size. Source of the format:
+    """Decodes a stream, in pieces of any size. Source of the format:
     https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
-    An event without data, and comments, are left out. Unlike a browser it also gives an event at the end of the stream
-    that no blank line follows: some servers write none.
+    Events without data and comments are left out. Unlike a browser it also yields an event at the end of the stream
+    without a blank line after it, because some servers write none.
     """
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._pieces: list[str] = []
-        """Of the line that has not ended."""
+        """The pieces of the line that has not ended."""
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> Iterator[str]:
         """Yield the data of each event that ends in this piece."""
         text = self._decode(piece)
         if self._pieces and self._pieces[-1].endswith("\r"):
-            # It may have been the first half of a line end.
+            # This may have been the first half of a line end.
             text = "\r" + text
             self._pieces[-1] = self._pieces[-1][:-1]
         begin = 0
@@ -41,7 +41,7 @@ class EventDecoder:
             self._pieces.append(text[begin:])
 
     def finish(self) -> Iterator[str]:
-        """Yield what the last event of a stream has that ends now."""
+        """Yield the data of an event that the end of the stream completes."""
         text = "".join(self._pieces) + self._decode(b"", final=True)
         yield from self._line(text.removesuffix("\r"))
         yield from self._line("")

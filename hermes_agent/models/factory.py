@@ -1,4 +1,4 @@
-"""The model that a name and some options stand for, on the command line and in the settings of a batch run."""
+"""Creates the model for a name and options of the command line or a batch run."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def create_model(
     max_retries: int = 4,
     wait_outage_s: float = 1800.0,
 ) -> EmbeddedModel | OpenAIModel:
-    """`EmbeddedModel` for "embedded", which has no endpoint and writes its calls as `hermes`; else `OpenAIModel`, whose
-    options these are.
+    """Return an `EmbeddedModel` for the name "embedded", else an `OpenAIModel` with these options.
+
+    The embedded model has no endpoint and writes its calls as `hermes`.
 
     Raises:
-        ConfigError: what the model needs is not installed, or an option is invalid.
+        ConfigError: If a package of the model is not installed, or an option is invalid.
     """
     if name != EMBEDDED:
         return OpenAIModel(

@@ -1,4 +1,4 @@
-"""What a failed request to an endpoint means: whether it may be sent again, and what the caller is told."""
+"""Classifies failed requests to an endpoint: whether to send them again, and the error for the caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hermes_exec.errors import ErrorCause
 if TYPE_CHECKING:
     import openai
 
-# Those of 520 to 523 are Cloudflare's: its own server could not be reached.
+# 520 to 523 are Cloudflare's: its own server could not be reached.
 _AWAY = frozenset({408, 502, 503, 521, 522, 523, 529})
 _CONFIG = frozenset({400, 401, 402, 403, 404, 405, 410, 413, 414, 415, 422, 501})
 _CONTEXT = frozenset({400, 413, 422, 500})
@@ -42,9 +42,9 @@ _CONTEXT_WORDS = (
 )
 # Azure, Moonshot; OpenAI; DashScope.
 _FILTER_CODES = frozenset({"content_filter", "content_policy_violation", "data_inspection_failed"})
-# Of one prompt: OpenAI and DeepSeek; OpenRouter, with the status of a refused key.
+# About one prompt: OpenAI and DeepSeek; OpenRouter, with the status of a refused key.
 _FILTER_WORDS = {400: ("flagged as potentially violating", "content exists risk"), 403: ("moderation", "flagged")}
-# Of Groq, about a call that the model wrote.
+# Groq, about a call that the model wrote.
 _BROKEN_CALL = "tool_use_failed"
 _LONGEST_REASON = 2000
 _MESSAGE_FIELDS = ("message", "error", "detail", "errors")
@@ -54,23 +54,24 @@ _NOT_CONNECTED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 
 
 class FailureKind(Enum):
-    """What is to be done about a failed request."""
+    """The reaction to a failed request."""
 
     THROTTLED = auto()
-    """It came too soon: again, later."""
+    """It came too soon: send it again, later."""
     AWAY = auto()
-    """Nothing was begun: again, once the endpoint is back."""
+    """Nothing was begun: send it again once the endpoint is back."""
     BROKEN = auto()
-    """A completion may have been begun, and was lost: again, some times."""
+    """A completion may have been begun, and was lost: send it again, a few times."""
     REFUSED = auto()
-    """No request with this key has a chance."""
+    """No request with this key can succeed."""
     FINAL = auto()
-    """This request has none."""
+    """This request cannot succeed."""
 
 
 class RequestFailure(Exception):
-    """Raised by one request that gave nothing: what is to be done, why, and the error for the caller. `retry_after_s`
-    is when the endpoint wants the next request, where it says so.
+    """Raised by one request without an answer: the reaction, the reason, and the error for the caller.
+
+    `retry_after_s` is the pause that the endpoint requests, if any.
     """
 
     def __init__(self, kind: FailureKind, reason: str, error: ModelError, retry_after_s: float | None = None) -> None:
@@ -79,24 +80,24 @@ class RequestFailure(Exception):
 
     @property
     def reason(self) -> str:
-        """Why nothing came."""
+        """The reason of the failure."""
         return str(self)
 
 
 def answer_failure(name: str, reason: str, cause: Exception | None = None) -> RequestFailure:
-    """Of an answer that is none."""
+    """Return the failure of a request with an unusable answer."""
     return _failure(FailureKind.BROKEN, name, f"the endpoint's answer cannot be used: {reason}", cause)
 
 
 def silence_failure(name: str, timeout_s: float, cause: Exception | None = None) -> RequestFailure:
-    """Of a request whose answer did not come, or stopped, although there was a connection."""
+    """Return the failure of a request whose answer did not come, or stopped, although there was a connection."""
     return _failure(FailureKind.BROKEN, name, f"no piece of an answer within {timeout_s:g} s", cause)
 
 
 def connection_failure(
     name: str, error: openai.APIConnectionError, *, timeout_s: float, connect_timeout_s: float
 ) -> RequestFailure:
-    """Of a request that the client gave up."""
+    """Return the failure of a request that the client gave up."""
     import openai
 
     below = error.__cause__
@@ -115,7 +116,7 @@ def connection_failure(
 
 
 def status_failure(name: str, error: openai.APIStatusError) -> RequestFailure:
-    """Of a request that was answered with an HTTP status other than success."""
+    """Return the failure of a request that was answered with an HTTP status other than success."""
     status = error.status_code
     message = " ".join(_message(error).split())[:_LONGEST_REASON]
     reason = f"HTTP {status}: {message or error.response.reason_phrase or 'no text'}"
@@ -134,7 +135,7 @@ def status_failure(name: str, error: openai.APIStatusError) -> RequestFailure:
         return _set_cause(
             RequestFailure(FailureKind.BROKEN, reason, ModelError(f"{name}: {reason}", status=status)), error
         )
-    # A 403 may be about this prompt or this model alone: gateways look into what is sent.
+    # A 403 may be about this prompt or this model alone, because gateways inspect requests.
     if status in {401, 402} or (status == 429 and "insufficient_quota" in (error.code, error.type)):
         return _set_cause(
             RequestFailure(FailureKind.REFUSED, reason, AccessRefused(f"{name}: {reason}", status=status)), error
@@ -149,8 +150,9 @@ def status_failure(name: str, error: openai.APIStatusError) -> RequestFailure:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds that the headers of an answer ask to wait: `retry-after-ms`, or `retry-after` as seconds or as a date.
-    None where there are none that make sense.
+    """Return the seconds that the headers of an answer ask to wait.
+
+    They are in `retry-after-ms`, or in `retry-after` as seconds or as a date. None if neither is valid.
     """
     header = headers.get("retry-after", "")
     try:
@@ -187,7 +189,7 @@ def _set_cause(failure: RequestFailure, cause: Exception | None) -> RequestFailu
 
 
 def _message(error: openai.APIStatusError) -> str:
-    """What the endpoint says, in a field of one of several names, or the whole of what it wrote."""
+    """Return the endpoint's message, from a field of one of several names, or else the whole body."""
     message: object = error.body
     for _ in _MESSAGE_FIELDS:
         if isinstance(message, list) and len(message) == 1:
@@ -201,7 +203,7 @@ def _message(error: openai.APIStatusError) -> str:
 
 
 def _message_of_provider(body: object) -> str:
-    """What a provider behind a gateway says: OpenRouter's own message is that there was an error."""
+    """Return the message of a provider behind a gateway. OpenRouter's own message only reports an error."""
     metadata = body.get("metadata") if isinstance(body, Mapping) else None
     raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
     return f" ({raw})" if raw else ""

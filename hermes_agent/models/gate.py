@@ -1,4 +1,4 @@
-"""Where requests to one endpoint wait for their turn: one gate for all of an event loop that use it with one key."""
+"""The gate at which requests to one endpoint wait for their turn. Users of a key in an event loop share one gate."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class EndpointStatus(NamedTuple):
-    """How an endpoint does, for all who use it in this event loop.
+    """The state of an endpoint, for all its users in this event loop.
 
-    `in_flight` requests are under way and `waiting` ones wait for their turn; `rate` is how many a second are sent
-    (None: the endpoint has refused none for coming too soon). `away_s` is for how many seconds the endpoint has
-    completed no request (None: it completes some), and `reason` why.
+    `in_flight` requests are being served and `waiting` requests wait for their turn. `rate` is the limit of requests
+    per second (None: the endpoint has refused no request because it came too soon). `away_s` is how many seconds the
+    endpoint has completed no request (None: it completes requests), and `reason` is the last failure.
     """
 
     in_flight: int = 0
@@ -38,7 +38,7 @@ class EndpointStatus(NamedTuple):
 
 
 class Gate:
-    """Lets requests start in the order in which they came, when the pace says so. `name` is for the log."""
+    """Lets requests start in the order of their arrival, when the pace allows it. `name` is for the log."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -55,7 +55,7 @@ class Gate:
 
     @property
     def status(self) -> EndpointStatus:
-        """How the endpoint does now."""
+        """The current state of the endpoint."""
         pace = self._pace
         return EndpointStatus(pace.in_flight, self._waiting, pace.rate, pace.away_s(), pace.reason)
 
@@ -66,12 +66,14 @@ class Gate:
 
     @asynccontextmanager
     async def request(self, wait_outage_s: float, request: object) -> AsyncGenerator[None]:
-        """Wait until a request may be sent; the block sends it, and how it ends says how the endpoint does. `request`
-        is the same in all its tries.
+        """Wait until a request may be sent, and learn the state of the endpoint from the outcome of the block.
 
-        While it waits, it raises ModelError once the endpoint has been away for `wait_outage_s` seconds, and
-        AccessRefused when the key of another request was refused. A request that comes when the endpoint has been away
-        for so long already is sent at once.
+        The block sends the request. `request` is the same object in all its tries. A request that arrives when the
+        endpoint has been away for `wait_outage_s` seconds already is sent at once.
+
+        Raises:
+            ModelError: If the endpoint has been away for `wait_outage_s` seconds while this request waited.
+            AccessRefused: If the key of another request was refused while this request waited.
         """
         start = await self._enter(wait_outage_s)
         try:
@@ -91,7 +93,7 @@ class Gate:
 
     @contextmanager
     def holding_deadline(self) -> Iterator[None]:
-        """Hold the deadline of the episode that asks, whenever the endpoint is away within the block."""
+        """Hold the deadline of the current episode whenever the endpoint is away within the block."""
         deadline = current_deadline()
         if deadline is None:
             yield
@@ -105,12 +107,14 @@ class Gate:
             deadline.resume()
 
     def has_been_away(self, wait_outage_s: float) -> bool:
-        """Whether the endpoint has completed no request for so long."""
+        """Return whether the endpoint has completed no request for `wait_outage_s` seconds."""
         away_s = self._pace.away_s()
         return away_s is not None and away_s >= wait_outage_s
 
     def outage(self, failure: RequestFailure | None = None) -> EndpointAway:
-        """Return the error for a request that has waited in vain, after this failure of its own if there was one."""
+        """Return the error for a request that waited in vain. `failure` is the last failure of the request itself, if
+        any.
+        """
         away_s, reason = self._pace.away_s() or 0, self._pace.reason
         kind = EndpointFailing if failure is not None and failure.kind is FailureKind.BROKEN else EndpointAway
         text = f"{self._name} completed no request for {away_s:.0f} s, the last time: {reason}"
@@ -135,8 +139,8 @@ class Gate:
             self._waiting -= 1
 
     async def _wait_in_line(self, wait_outage_s: float) -> None:
-        """Wait in the line. An outage that has lasted for too long is one for all in it, not for the first alone, who
-        may wait for the answer of a probe.
+        """Wait in the line. A long outage ends the wait of all in the line, not only of the first, which may wait for a
+        probe.
         """
         while True:
             if self.has_been_away(wait_outage_s):
@@ -147,7 +151,7 @@ class Gate:
                 return
 
     def _wait_s(self, refusals: int, wait_outage_s: float) -> float:
-        """How long the first in the line has to wait before it looks again."""
+        """Return how long the first in the line has to wait before it checks again."""
         if self._refusal is not None and self._refusals != refusals:
             raise AccessRefused(str(self._refusal), status=self._refusal.status)
         away_s = self._pace.away_s()
@@ -181,7 +185,7 @@ class Gate:
                 deadline.resume()
 
     def _warn_of_outage(self) -> None:
-        """Log an outage when the endpoint was asked again in vain, every ten minutes after that, and its end."""
+        """Log an outage after the first failed probe, then every ten minutes, and its end."""
         away_s = self._pace.away_s()
         if away_s is None:
             if self._warned_at is not None:
@@ -197,7 +201,7 @@ _GATES: RunVar[dict[tuple[str | None, str], Gate]] = RunVar("gates of endpoints"
 
 
 def gate_of(base_url: str | None, api_key: str, *, name: str, user: int) -> Gate:
-    """The gate of all who use this URL with this key, in this event loop."""
+    """Return the gate of all users of this URL with this key, in this event loop."""
     gates = _gates()
     if (gate := gates.get((base_url, api_key))) is None:
         gate = gates[base_url, api_key] = Gate(name)
@@ -206,13 +210,13 @@ def gate_of(base_url: str | None, api_key: str, *, name: str, user: int) -> Gate
 
 
 def status_of(base_url: str | None, api_key: str) -> EndpointStatus:
-    """How the endpoint does, for all who use it in this event loop."""
+    """Return the state of the endpoint, for all its users in this event loop."""
     gate = _gates().get((base_url, api_key))
     return EndpointStatus() if gate is None else gate.status
 
 
 def forget(base_url: str | None, api_key: str, *, user: int) -> None:
-    """One of its users is done with a gate; the last one takes along what it has learned."""
+    """Remove a user from its gate. The gate and its state are dropped with the last user."""
     gate = _gates().get((base_url, api_key))
     if gate is not None:
         gate.users.discard(user)

@@ -1,4 +1,4 @@
-"""A model behind any endpoint that speaks OpenAI's chat completions."""
+"""A model behind any endpoint with OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LOG = logging.getLogger(__name__)
 _REFUSAL_STATUSES = frozenset({400, 415, 422, 501})
 """Statuses with which an endpoint may refuse to stream."""
 _SLOW_TOKENS_PER_S = 4
-"""So many tokens of an answer come in a second at least, also from a server that is busy."""
+"""The fewest tokens of an answer that arrive per second, even from a busy server."""
 _TOOL_PARAMETERS = ("tool_choice", "parallel_tool_calls")
 
 
 class _AnswerMode(NamedTuple):
-    """The fields that ask for an answer in one form; `warning` is for users whose endpoint takes no other form."""
+    """The fields that request an answer in one form. `warning` is for users whose endpoint supports no other form."""
 
     fields: Mapping[str, Any]
     warning: str
@@ -44,23 +44,26 @@ _STREAMED = (
 class OpenAIModel:
     """Completions from `base_url` (None: OpenAI's own), with the official `openai` package (extra `agent`).
 
-    `api_key` is sent as bearer token; endpoints without one take any text. All models with the same `base_url` and
-    `api_key` share one back-off and one number of requests in flight: see `Endpoint` for rate limits, outages (waited
-    out for up to `wait_outage_s` seconds, default 1800 s) and lost completions, which are asked for again up to
-    `max_retries` times (default 4; they may be paid for twice, which 0 never does). `timeout_s` bounds silence
-    (default 600 s without a byte of an answer), `connect_timeout_s` the making of a connection (default 10 s). Answers
-    are streamed, so that a long one is no silence. With `stream=False`, or from an endpoint that streams none, an
-    answer comes as a whole, and has `timeout_s` for all of it. So it is with "auto" (default) where `max_tokens` is at
-    most four times `timeout_s`: a short answer is soon whole, and a stream costs ten times as much of this process.
+    `api_key` is sent as bearer token; endpoints without one accept any text. All models with the same `base_url` and
+    `api_key` share one back-off and one number of requests in flight: see `Endpoint` for rate limits and outages, which
+    are waited out for up to `wait_outage_s` seconds (default 1800 s). Lost completions are requested again up to
+    `max_retries` times (default 4). They may be paid for twice, which 0 prevents. `timeout_s` bounds silence (default
+    600 s without a byte of an answer), `connect_timeout_s` the connection attempt (default 10 s).
 
-    `parser` names the format of calls in plain text (`hermes`, …), for endpoints that hand through what the model
-    wrote; None (default) takes only structured calls. With `text_tools=True` the endpoint need not know tools at all:
-    they are described in the Hermes system prompt, and calls and results are plain text (`parser` is then `hermes`
-    where none is given). `prefill` are messages that go after the leading system messages of every request and into no
-    history. `sampling` gives defaults for every request; parameters go out under their names, whatever they are
-    (`reasoning_effort`, `provider`, `top_k`, …), and those of `extra_body` beside them.
+    Answers are streamed, so that a long answer is not silent. With `stream=False`, or from an endpoint that does not
+    stream, an answer comes as a whole and has `timeout_s` for all of it. "auto" (default) does the same if `max_tokens`
+    is at most four times `timeout_s`: a short answer is soon complete, and a stream costs ten times as much of this
+    process.
 
-    Raises ConfigError for an invalid `base_url`, bound or parser, and when `openai` is not installed.
+    `parser` names the format of calls in plain text (`hermes`, …), for endpoints that pass the model's text through;
+    None (default) accepts only structured calls. With `text_tools=True` the endpoint needs no support for tools: they
+    are described in the Hermes system prompt, and calls and results are plain text (`parser` is then `hermes` by
+    default). `prefill` are messages that go after the leading system messages of every request and into no history.
+    `sampling` sets defaults for every request. Parameters are sent under their names, whatever they are
+    (`reasoning_effort`, `provider`, `top_k`, …), and the entries of `extra_body` beside them.
+
+    Raises:
+        ConfigError: If `base_url`, a bound or the parser is invalid, or `openai` is not installed.
     """
 
     def __init__(
@@ -97,19 +100,20 @@ class OpenAIModel:
         self._prefill = [dict(message) for message in prefill]
         self._sampling = dict(sampling or {})
         self._modes: Sequence[_AnswerMode] = _STREAMED if stream else (_WHOLE,)
+        # Not the obvious code: see docs/why-not-obvious.md ("Short answers are not streamed")
         self._short_tokens = _SLOW_TOKENS_PER_S * timeout_s if stream == "auto" else 0.0
 
     @property
     def status(self) -> EndpointStatus:
-        """How the endpoint does, for all who use it in this event loop."""
+        """The state of the endpoint, for all its users in this event loop."""
         return self._endpoint.status
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
     ) -> Completion:
-        """One completion; see `Model.complete`. AccessRefused for a refused key or an empty quota."""
+        """Return one completion; see `Model.complete`. Raise AccessRefused for a refused key or an empty quota."""
         body = self._body(messages, tools, {**self._sampling, **sampling})
-        # Told to call nothing, a server hands through as text what its parser would have read.
+        # With tool_choice="none" a server passes calls through as text that its parser would have read.
         may_call = sampling.get("tool_choice") != "none"
 
         limit = body.get("max_tokens") or body.get("max_completion_tokens")
@@ -131,7 +135,7 @@ class OpenAIModel:
                     or error.cause is not ErrorCause.CONFIG
                 ):
                     raise
-                # The last mode raises a refusal of something else.
+                # In the last mode a refusal has another reason, and is raised.
                 at = at + 1 if "stream_options" in str(error) or "include_usage" in str(error) else len(modes) - 1
             else:
                 if len(modes) > 1:
@@ -139,14 +143,14 @@ class OpenAIModel:
                 return completion
 
     def _keep_mode(self, mode: _AnswerMode, completion: Completion) -> None:
-        """Use this mode for all later requests, because the endpoint takes it."""
+        """Use this mode for all later requests, because the endpoint supports it."""
         self._modes = (mode,)
         if mode.warning:
             _LOG.warning("%s %s", self.model, mode.warning)
         if mode.fields and not completion.usage.completion_tokens:
             _LOG.warning(
-                "%s streams its answers without counting their tokens, so that no bound of tokens or cost holds; "
-                "stream=False asks for whole answers",
+                "%s streams its answers without counting their tokens, so bounds of tokens and cost do not hold; "
+                "set stream=False for whole answers",
                 self.model,
             )
 
@@ -162,7 +166,7 @@ class OpenAIModel:
         if "stream" in parameters:
             raise ModelError(f"{self.model}: stream is a setting of OpenAIModel", cause=ErrorCause.CONFIG)
         if parameters.get("n", 1) != 1:
-            raise ModelError(f"{self.model}: n is 1, for only one choice is used", cause=ErrorCause.CONFIG)
+            raise ModelError(f"{self.model}: n must be 1: only one choice is used", cause=ErrorCause.CONFIG)
         if not tools or self._render is not None:
             for name in _TOOL_PARAMETERS:
                 parameters.pop(name, None)
@@ -188,8 +192,9 @@ class OpenAIModel:
 
 
 def _move_images(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the images of results in a message of the user after the results of their turn: the only place
-    where every endpoint that has a model that sees takes them.
+    """Return the messages with the images of results moved into a user message after the results of their turn.
+
+    This is the only place where every endpoint with a vision model accepts them.
     """
     sent: list[Message] = []
     for role, run in groupby(messages, lambda message: message.get("role")):

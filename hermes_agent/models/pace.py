@@ -1,9 +1,9 @@
-"""When the next request to an endpoint may start: a policy without waiting and without a clock of its own.
+"""A policy that decides when the next request to an endpoint may start. It neither waits nor has a clock of its own.
 
-The number of requests in flight grows with success. A rate is kept once the endpoint has refused one for coming too
-soon: it falls to a part of the one that was refused, comes back to it slowly and then looks for more, as TCP CUBIC does
-with its window (RFC 9438), counted in requests instead of seconds. An endpoint that gives nothing is asked by one
-request at a time.
+The number of requests in flight grows with success. Once the endpoint has refused a request because it came too soon, a
+rate limits the requests: it falls below the refused rate, comes back to it slowly and then probes for more, as TCP
+CUBIC does with its window (RFC 9438), counted in requests instead of seconds. An endpoint that completes nothing gets
+one request at a time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FIRST_IN_FLIGHT, MAX_IN_FLIGHT = 16, 1000
 LONGEST_HOLD_S = 60.0
 _SHORTEST_HOLD_S = 1.0
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 0.5, 15.0
-# So many in a row are an outage. Failures are those of several requests, for one may fail always by itself.
+# This many in a row are an outage. Failures must come from several requests, because one may always fail by itself.
 _FAILURES_IN_A_ROW, _REFUSALS_IN_A_ROW, _FAILING_REQUESTS = 8, 3, 4
 _REDUCED_SHARE = 0.85
 _JITTER = 0.03
-# So many successes lead back to the rate that was refused: some, those of so many seconds, and never more than those of
-# so many; fewer to a mere guess.
+# Successes that lead back to the refused rate: a number, plus this many seconds of requests, at most the last number of
+# seconds of requests. Fewer lead back to a mere guess.
 _RECOVERY, _GUESS_RECOVERY = (60, 15.0, 45.0), (10, 5.0, 8.0)
 _WINDOW_S = 1.0
 _SLOWEST = 1 / LONGEST_HOLD_S
@@ -32,8 +32,8 @@ _SLOWEST = 1 / LONGEST_HOLD_S
 
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
-    """One request under way. `paced`: it was sent as soon as the rate let it; `probe`: it asks whether the endpoint is
-    back.
+    """One request in flight. `paced`: it was sent as soon as the rate allowed it. `probe`: it tests whether the
+    endpoint is back.
     """
 
     number: int
@@ -44,8 +44,10 @@ class ActiveRequest:
 
 @dataclass(slots=True)
 class _RateSample:
-    """How many requests an endpoint let through: of `first` to `last`, sent within `seconds`, all but `refused`. Of
-    some it comes to be known only later that they were refused.
+    """The number of requests that an endpoint accepted: all of `first` to `last`, sent within `seconds`, except
+    `refused`.
+
+    Some refusals arrive only later, and are then added to `refused`.
     """
 
     first: int
@@ -61,18 +63,20 @@ class _RateSample:
 
 
 class Pace:
-    """Says when a request may start, and is told how each of them ended, each once.
+    """Decides when a request may start. Callers report the end of each request once.
 
-    `now` gives the seconds of any clock that does not go back; `random` is where jitter comes from.
+    Args:
+        now: Returns the seconds of any clock that does not go back.
+        random: The source of jitter.
     """
 
     def __init__(self, now: Callable[[], float], random: Random) -> None:
         self.in_flight = 0
         self.limit = float(FIRST_IN_FLIGHT)
         self.rate: float | None = None
-        """Requests a second; None: as many as there are."""
+        """Requests a second; None: no limit."""
         self.away_since: float | None = None
-        """When the endpoint began to give nothing; None while it gives something."""
+        """The time at which the endpoint went away; None while it completes requests."""
         self.reason = ""
         self.failed_probes = 0
         self.successes = 0
@@ -88,13 +92,13 @@ class Pace:
         self._recent: deque[ActiveRequest] = deque()
         self._refused_at = -math.inf
         self._sample: _RateSample | None = None
-        # Since the last refusal that told something: the first request, how many were refused, the time with requests.
+        # Since the last refusal that was measured: the first request, the refused requests, the seconds with requests.
         self._first, self._refused, self._busy_s = 1, 0, 0.0
-        # The rate that seems to be allowed, whether that is a mere guess, and successes on the way to it.
+        # The rate that seems to be allowed, whether it is a mere guess, and the successes on the way to it.
         self._allowed, self._guessed, self._grown = 0.0, True, 0
 
     def wait_s(self) -> float:
-        """Seconds until a request may start, as it is now: 0 for at once, infinity for not before one has ended."""
+        """Return the seconds until a request may start: 0 for now, infinity if another request has to end first."""
         now = self._now()
         if self.away_since is not None:
             return math.inf if self._probe else max(0.0, self._probe_at - now)
@@ -103,7 +107,7 @@ class Pace:
         return max(0.0, self._free_at() - now)
 
     def start(self) -> ActiveRequest:
-        """A request starts now."""
+        """Record that a request starts now, and return it."""
         now = self._now()
         self._number += 1
         self.in_flight += 1
@@ -116,7 +120,7 @@ class Pace:
                 self._recent.popleft()
         else:
             interval = 1 / self.rate
-            # While there is little to send, the rate is not what bounds it: nothing is learned about it.
+            # With little to send, the rate is not the bound, so the outcome reveals nothing about it.
             start.paced = now - self._free_at() < interval
             self._busy_s += now - self._last_at if start.paced else interval
             self._next_at = now + interval * self._random.uniform(1 - _JITTER, 1 + _JITTER)
@@ -124,7 +128,7 @@ class Pace:
         return start
 
     def record_success(self, start: ActiveRequest) -> None:
-        """The endpoint gave what was asked for, or said for good that it will not."""
+        """Record that the endpoint completed the request, or refused it for good."""
         self._finish(start)
         self.successes += 1
         self.away_since, self.reason, self._failures, self.failed_probes = None, "", 0, 0
@@ -137,7 +141,9 @@ class Pace:
             self._speed_up()
 
     def record_throttling(self, start: ActiveRequest, reason: str, retry_after_s: float | None) -> None:
-        """The endpoint refused the request because it has too many; `retry_after_s` is when it wants the next."""
+        """Record that the endpoint refused the request because it has too many. `retry_after_s` is the pause that it
+        requests.
+        """
         self._finish(start)
         self._slow_start = False
         now = self._now()
@@ -157,13 +163,15 @@ class Pace:
         self._held_until = max(self._held_until, until)
 
     def record_outage(self, start: ActiveRequest, reason: str) -> None:
-        """The endpoint could not be reached, or said that it does nothing."""
+        """Record that the endpoint was unreachable, or reported that it serves nothing."""
         self._finish(start)
         self._mark_away(start, reason)
 
     def record_failure(self, start: ActiveRequest, reason: str, request: object) -> None:
-        """The endpoint gave something that cannot be used; `request` is the same in all tries of one request. Many of
-        these in a row, of several requests, count as an outage.
+        """Record that the endpoint returned an unusable answer.
+
+        `request` is the same in all tries of one request. Many failures in a row, of several requests, count as an
+        outage.
         """
         self._finish(start)
         self._failures += 1
@@ -174,11 +182,11 @@ class Pace:
             self._mark_away(start, reason)
 
     def record_drop(self, start: ActiveRequest) -> None:
-        """The request was called off."""
+        """Record that the request was cancelled."""
         self._finish(start)
 
     def away_s(self) -> float | None:
-        """For how many seconds the endpoint has given nothing; None while it gives something."""
+        """Return how many seconds the endpoint has completed nothing. None while it completes requests."""
         return None if self.away_since is None else self._now() - self.away_since
 
     def _finish(self, start: ActiveRequest) -> None:
@@ -190,10 +198,10 @@ class Pace:
         return max(self._held_until, self._next_at)
 
     def _mark_away(self, start: ActiveRequest, reason: str, pause_s: float = 0.0) -> None:
-        """The endpoint is away: the first time, or still."""
+        """Record that the endpoint is away, or still away, and schedule the next probe."""
         if self.away_since is None:
             self.away_since = self._now()
-            # One that comes back is not met by all at once.
+            # When it comes back, not all requests start at once.
             self.limit, self._slow_start = min(self.limit, FIRST_IN_FLIGHT), True
         elif start.probe:
             self.failed_probes += 1
@@ -204,11 +212,11 @@ class Pace:
         self._probe_at = self._now() + pause_s * self._random.uniform(1, 1.25)
 
     def _count_accepted(self) -> int:
-        """How many requests since the last refusal were not refused, as far as is known."""
+        """Return how many requests since the last refusal were not refused so far."""
         return self._number - self._first + 1 - self._refused
 
     def _slow_down(self, start: ActiveRequest) -> None:
-        """A request was refused that was sent at the rate that is kept now."""
+        """Lower the rate, because a request that was sent at the current rate was refused."""
         refused_rate, self._sample = self.rate, self._measure(start)
         self._recent.clear()
         self._first, self._refused, self._busy_s, self._last_at = self._number + 1, 0, 0.0, self._now()
@@ -221,16 +229,18 @@ class Pace:
         return _RateSample(sent[0], sent[-1], _WINDOW_S, refused=1)
 
     def _add_late_refusal(self, start: ActiveRequest) -> None:
-        """A request was refused that was sent before the rate was lowered: it only tells how much was let through."""
+        """Count the refusal of a request that was sent before the rate was lowered. It only corrects the sample."""
         if self._sample is not None and self._sample.has(start):
             self._sample.refused += 1
             if self._guessed:
                 self._lower_rate(self._sample, None)
 
     def _lower_rate(self, sample: _RateSample, refused_rate: float | None) -> None:
-        """Lower the rate. What was let through since the refusal before is less than what is allowed, so that the rate
-        that was refused now is the better guess; far less is a refusal of another kind, such as of a limit by the
-        minute that let a burst through.
+        """Lower the rate.
+
+        The measured rate since the previous refusal is below the limit, so the refused rate is the better guess. If the
+        measured rate is far below it, another kind of limit refused, such as a limit by the minute that let a burst
+        through.
         """
         measured = sample.rate()
         self._guessed = refused_rate is None or measured < refused_rate / 3
@@ -241,17 +251,17 @@ class Pace:
     def _speed_up(self) -> None:
         self._set_rate()
         if self.rate is not None and self.rate > 2 * self._allowed:
-            # What was refused was no limit: the endpoint had too much to do for a while.
+            # The refusal was not a limit: the endpoint was overloaded for a while.
             self._allowed, self._guessed = self.rate, True
             self._grown = int(self._recovery_successes())
 
     def _recovery_successes(self) -> float:
-        """How many successes lead back to the rate that seems to be allowed."""
+        """Return how many successes lead back to the rate that seems to be allowed."""
         requests, seconds, longest_s = _GUESS_RECOVERY if self._guessed else _RECOVERY
         return max(2.0, min(requests + seconds * self._allowed, longest_s * self._allowed))
 
     def _set_rate(self) -> None:
-        """A part of what seems to be allowed, later as much, in the end more."""
+        """Set the rate to a part of the allowed rate, which later grows to all of it and beyond."""
         past = self._grown / self._recovery_successes() - 1
         share = 1 + (1 - _REDUCED_SHARE if past < 0 else 1) * past**3
         self.rate = max(_SLOWEST, self._allowed * share)

@@ -1,4 +1,4 @@
-"""A model that says what it was told to say: for tests, and for running an agent without any model."""
+"""A model that answers from a script: for tests, and for running an agent without any model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ScriptStep = (
 
 
 class ScriptedRequest(NamedTuple):
-    """What a `ScriptedModel` was asked."""
+    """A request to a `ScriptedModel`."""
 
     messages: list[Message]
     tools: list[Mapping[str, Any]]
@@ -27,11 +27,11 @@ class ScriptedRequest(NamedTuple):
 
 
 class ScriptedModel:
-    """Answers with the given steps, one a request, in order; a request beyond the last one is a ModelError.
+    """Answers with the given steps, one per request, in order. A request beyond the last step is a ModelError.
 
     A step is a `Completion`, a text (read by `parser`, so `<tool_call>…</tool_call>` in it is a call), an exception
-    (raised), or a function of the messages, sync or async, that returns one of the first two. `requests` holds what
-    was asked.
+    (raised), or a function of the messages, sync or async, that returns a completion or a text. `requests` holds the
+    requests.
     """
 
     def __init__(self, steps: Iterable[ScriptStep], *, parser: str = "hermes") -> None:
@@ -42,7 +42,7 @@ class ScriptedModel:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
     ) -> Completion:
-        """The next step; see `Model.complete`."""
+        """Return the next step; see `Model.complete`."""
         self.requests.append(ScriptedRequest(deepcopy(list(messages)), list(tools), sampling))
         try:
             step = next(self._steps)
@@ -61,6 +61,6 @@ class ScriptedModel:
 
 
 def call(name: str, arguments: Mapping[str, object], *, call_id: str | None = None) -> ToolCall:
-    """A well-formed call for a script; the id defaults to one made of the name and the arguments."""
+    """Return a well-formed call for a script. The id is derived from the name and the arguments by default."""
     text = json.dumps(dict(arguments), ensure_ascii=False)
     return ToolCall(call_id or derive_id(name, text), name, text)

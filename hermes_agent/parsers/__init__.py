@@ -42,29 +42,31 @@ FORMATS: MappingProxyType[str, Format] = MappingProxyType(
         "qwen3_coder": qwen3_coder.FORMAT,
     }
 )
-"""The format of each name."""
+"""The formats by name."""
 
 
 _WITH_TAGS = ("hermes", "longcat", "mistral", "deepseek_v3", "deepseek_v32", "kimi_k2", "qwen3_coder")
 
 read_plain = parser(Family("", {}, thinking=(THINK, BRACKETS), mentions=True))
-"""Reads an answer of an endpoint that takes the calls out of it, but perhaps not the thinking: what the model made up
-is cut all the same. The tokens that begin a turn are skipped there: in a sentence their names are text.
+"""Parser for endpoints that extract calls from the text themselves, but perhaps not the thinking. It still cuts text
+that the model wrote in another role. The tokens that begin a turn are text in the middle of a sentence.
 """
 
 
 def get_parser(name: str) -> Parser:
-    """The parser of that format. Raises ConfigError for an unknown name, with the nearest one."""
+    """Return the parser of a format. Raise ConfigError for an unknown name, with the nearest one."""
     return _format(name).parse
 
 
 def get_renderer(name: str) -> Renderer:
-    """What writes calls in that format. Raises ConfigError for an unknown name, with the nearest one."""
+    """Return the renderer of a format. Raise ConfigError for an unknown name, with the nearest one."""
     return _format(name).render
 
 
 def holds_call(reasoning: str, parse: Callable[[str], ParsedText] | None) -> bool:
-    """Whether what looks like a call stands in thinking, in the format of `parse` (None: in any with tags)."""
+    """Return whether thinking contains text that looks like a call, in the format of `parse` (None: in any format with
+    tags).
+    """
     unclosed = f"<think>{reasoning}"
     read = [parse(unclosed)] if parse else [FORMATS[name].parse(unclosed, ()) for name in _WITH_TAGS]
     return any(bool(parsed.tool_calls or parsed.problems) for parsed in read)

@@ -1,4 +1,4 @@
-"""Values of arguments that a format writes bare: their types come from the schemas of the tools."""
+"""Types of arguments that a format writes bare: they come from the schemas of the tools."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Toolset:
                 self._properties[name] = properties
 
     def may_call(self, name: str) -> bool:
-        """Whether there is such a tool; any name will do when no tools are known."""
+        """Return whether there is such a tool. If no tools are known, every name is accepted."""
         return not self._properties or name in self._properties
 
     def properties(self, name: str) -> Mapping[str, Any]:
-        """The schemas of a tool's parameters; none for an unknown tool."""
+        """Return the schemas of a tool's parameters, an empty mapping for an unknown tool."""
         return self._properties.get(name, {})
 
     def types(self, name: str, parameter: str) -> frozenset[str]:
-        """The types that a parameter may have, by JSON Schema's names; none when nothing says."""
+        """Return the types that a parameter may have, by JSON Schema's names; an empty set if its schema names none."""
         return frozenset(_types(self.properties(name).get(parameter), 0))
 
 
@@ -82,16 +82,16 @@ def _value_types(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def json_type(value: object) -> str:
-    """JSON Schema's name for the type of a value."""
+    """Return JSON Schema's name for the type of a value."""
     return next((name for kind, name in _TYPE_NAMES if isinstance(value, kind)), "null")
 
 
 def value_of(text: str, types: frozenset[str], *, untyped_is_text: bool) -> object:
-    """What a bare text stands for.
+    """Return the value that a bare text stands for.
 
-    A string stays as it is, every space of it. Only where a string is one choice of several it may be something else:
-    `null` where that is allowed, an object or a list in JSON where those are. A parameter of other types is JSON, and
-    the text itself when it is none.
+    A string is kept as it is, every space of it. If a string is one type of several, the text may also be `null`, an
+    object or a list in JSON, if those are allowed. A parameter of other types is decoded as JSON, and is the text
+    itself if that fails.
     """
     if not types:
         return text if untyped_is_text else _decode_or(text, text)

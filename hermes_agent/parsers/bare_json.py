@@ -37,14 +37,14 @@ _BETWEEN = re.compile(r"\s*+(?:;\s*+)?")
 
 
 def _is_call(value: object, tools: Toolset) -> bool:
-    """Whether an object is meant as a call: what stands in prose and in answers is JSON too."""
+    """Return whether an object is meant as a call: prose and answers contain JSON too."""
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
         return False
     return ("arguments" in value or "parameters" in value) and bool(name.strip()) and tools.may_call(name.strip())
 
 
 def _begins_call(text: str, start: int, tools: Toolset) -> bool:
-    """The same for an object that cannot be decoded, by its first keys."""
+    """Return whether an object that cannot be decoded is meant as a call, by its first keys."""
     match = _BEGUN.match(text, start)
     return match is not None and (match[1] is None or tools.may_call(match[1]))
 
@@ -58,7 +58,7 @@ def _object(text: str, start: int, stops: StopTags, form: str, tools: Toolset) -
 
 
 def _sequence(text: str, start: int, stops: StopTags, form: str, tools: Toolset) -> Block | None:
-    """Calls one after the other, with a semicolon or white space between them."""
+    """Read calls one after the other, with a semicolon or white space between them."""
     calls: list[ParsedCall] = []
     block, position = _object(text, start, stops, form, tools), start
     cut = False
@@ -75,7 +75,7 @@ def _llama_start(source: SourceText, start: int) -> Block | None:
 
 
 def _llama_tagged(source: SourceText, start: int) -> Block:
-    """After the tag a call must come, of a tool that there is or not."""
+    """Read the call that must follow the tag, whether or not the tool exists."""
     text = source.text
     begin = skip_space(text, start)
     if text.startswith("{", begin):
@@ -87,12 +87,12 @@ def _llama_tagged(source: SourceText, start: int) -> Block:
 
 
 def _begins_line(source: SourceText, start: int) -> bool:
-    """Whether a line from `start` on begins with a call, whatever stands before it."""
+    """Return whether a line from `start` on begins with a call, whatever stands before it."""
     return any(_begins_call(source.text, line.end(), source.tools) for line in _LINE.finditer(source.text, start))
 
 
 def _list(text: str, start: int, tools: Toolset) -> Block | None:
-    """A list whose first object is a call."""
+    """Read a list whose first object is a call."""
     first = skip_space(text, start + 1)
     if _object(text, first, _JSON_STOPS, _JSON_FORM, tools) is None:
         return None
@@ -106,7 +106,7 @@ def _json_start(source: SourceText, start: int) -> Block | None:
 
 
 def _json_fenced(source: SourceText, start: int) -> Block:
-    """A code fence with nothing but calls in it; any other is text, up to where it is closed."""
+    """Read a code fence that contains only calls. Any other fence is text, up to its end."""
     text = source.text
     head = _FENCE_HEAD.match(text, start)
     block = _json_start(source, head.end() if head else start)

@@ -1,4 +1,4 @@
-"""What every parser of tool calls gives, how a family of them is written, and how ids are made."""
+"""The result of every parser of tool calls, the type of a format, and ids for calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hermes_agent.messages import (
 from hermes_agent.parsers.json_text import JsonValue, decode_whole
 
 Tools = Sequence[Mapping[str, Any]]
-"""Function schemas in OpenAI form; a parser takes the types of arguments from them."""
+"""Function schemas in OpenAI form. A parser takes the types of arguments from them."""
 
 _ID_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 9
@@ -29,8 +29,10 @@ _GOOD_ID = re.compile(r"[0-9A-Za-z]{9}")
 
 
 class BrokenCall(NamedTuple):
-    """A block that was meant as a call and is none: its `place` among all calls of the text (from 0), the text as the
-    model wrote it, what was wrong, said for the model, and the id that the answer to it goes by.
+    """A block that was meant as a call and is not a valid one.
+
+    `place` is its index among all calls of the text (from 0), `text` the text as the model wrote it, `error` the
+    explanation for the model, and `id` the id for its answer.
     """
 
     place: int
@@ -40,11 +42,11 @@ class BrokenCall(NamedTuple):
 
 
 class ParsedText(NamedTuple):
-    """A model's text taken apart.
+    """The parts of a model's text.
 
-    `content` is the text around the calls, before and after them (None when there is none), `reasoning` what the model
-    thought, `calls` the well-formed calls in the order of the text, `errors` the broken ones. `cut` says that the text
-    ended inside of a call (which is among `errors`). `problems` are what was wrong with the text besides its calls.
+    `content` is the text around the calls, before and after them (None if there is none), and `reasoning` the model's
+    thinking. `calls` are the well-formed calls in the order of the text, `errors` the broken ones. `cut` means that the
+    text ended inside of a call (which is among `errors`). `problems` are faults of the text outside its calls.
     """
 
     content: str | None
@@ -56,7 +58,7 @@ class ParsedText(NamedTuple):
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """All calls in the order of the text, the broken ones with their `error`, as a `Completion` has them."""
+        """All calls in the order of the text, the broken ones with their `error`, as in a `Completion`."""
         whole = iter(self.calls)
         merged: list[ToolCall] = []
         for broken in self.errors:
@@ -71,8 +73,10 @@ class ParsedText(NamedTuple):
         usage: TokenUsage = TokenUsage(requests=1),  # noqa: B008 - it is frozen
         tokens: TurnTokens | None = None,
     ) -> Completion:
-        """Return the completion whose text `raw` was parsed. In one that the token limit cut, a last call with which
-        the text ends in `{}` is cut, too, and thinking that was not closed is no problem.
+        """Return the completion whose text `raw` was parsed.
+
+        If the token limit cut the text, a last call that ends the text with `{}` counts as cut, and unclosed thinking
+        is no problem.
         """
         calls, problems = self.tool_calls, self.problems
         if finish == "length":
@@ -82,8 +86,9 @@ class ParsedText(NamedTuple):
 
 
 def whole_calls(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-    """Return the calls of an answer that the token limit cut. Only the last one can be cut: it is whole when its
-    arguments are an object that is not empty.
+    """Return the calls of an answer that the token limit cut.
+
+    Only the last call can be cut: it is whole if its arguments are a non-empty object.
     """
     if not calls or calls[-1].error is not None or is_whole(calls[-1].arguments):
         return calls
@@ -92,34 +97,37 @@ def whole_calls(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
 
 
 def is_whole(arguments: str) -> bool:
-    """Whether arguments are surely whole: an object that is not empty, perhaps encoded twice."""
+    """Return whether arguments are certainly complete: a non-empty object, perhaps encoded twice."""
     decoded = decode_whole(arguments)
     value = decoded.value if isinstance(decoded, JsonValue) else None
     return is_whole(value) if isinstance(value, str) else isinstance(value, dict) and bool(value)
 
 
 Parser = Callable[[str, Tools], ParsedText]
-"""A pure function of a text and the tools; it raises nothing and takes time in proportion to the text."""
+"""A pure function of a text and the tools. It raises nothing and takes time in proportion to the text."""
 
 Renderer = Callable[[Sequence[ToolCall]], str]
-"""The text with which a model of the family makes these calls; ValueError for what the format cannot carry."""
+"""A function that returns the text with which a model of the family makes these calls. It raises ValueError for calls
+that the format cannot carry.
+"""
 
 
 class Format(NamedTuple):
-    """How the models of one family write tool calls: read from a text, and written."""
+    """The format of tool calls of one family of models: a parser and a renderer."""
 
     parse: Parser
     render: Renderer
 
 
 def valid_id(value: object) -> str:
-    """An id that a model wrote, if it has the form of those of `derive_id`; else none."""
+    """Return an id that a model wrote if it has the form of `derive_id`, else an empty string."""
     return value if isinstance(value, str) and _GOOD_ID.fullmatch(value) else ""
 
 
 def derive_id(*seeds: object) -> str:
-    """An id for a call that has none: nine letters and digits, the only form that every chat template takes. The same
-    seeds give the same id.
+    """Return an id for a call without one. The same seeds give the same id.
+
+    It has nine letters and digits, the only form that every chat template accepts.
     """
     number = int.from_bytes(hashlib.blake2b(repr(seeds).encode("utf-8", "backslashreplace"), digest_size=8).digest())
     call_id = ""

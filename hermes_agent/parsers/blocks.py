@@ -1,4 +1,4 @@
-"""What a family reads at one place of a text: calls, or what was meant as one."""
+"""Blocks that a family reads at one place of a text: calls, or text that was meant as a call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ParsedCall(NamedTuple):
-    """One call, or with `error` what was meant as one; `arguments` then holds what the model wrote."""
+    """One call, or with `error` a text that was meant as one; `arguments` then holds the model's text."""
 
     name: str
     arguments: str
@@ -15,8 +15,10 @@ class ParsedCall(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What a family reads at a mark, and where the text goes on. Without calls it is text like any other. `begun` says
-    of a broken call that it has a name and a parameter: its tag was not only named in prose.
+    """The calls at a mark, and the position after them.
+
+    Without calls it is text like any other. `begun` marks a broken call with a name and a parameter, whose tag was
+    therefore not only named in prose.
     """
 
     end: int
@@ -26,11 +28,11 @@ class Block(NamedTuple):
 
 
 def broken_call(text: str, why: str, form: str) -> ParsedCall:
-    """What was meant as a call and is none."""
+    """Return a text that was meant as a call and is not a valid one."""
     return ParsedCall("", text.strip(), "", f"This tool call was not understood: {why}. Write {form}")
 
 
 def cut_call(text: str, form: str) -> ParsedCall:
-    """A call that the token limit cut."""
+    """Return a call that the token limit cut."""
     error = f"This tool call was cut off before its end. Write a shorter one: {form}"
     return ParsedCall("", text.strip(), "", error)

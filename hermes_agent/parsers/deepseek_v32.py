@@ -1,4 +1,4 @@
-"""The format of DeepSeek V3.2, DSML: tags like those of XML, in which each value says whether it is a string."""
+"""The format of DeepSeek V3.2, DSML: tags like XML, with an attribute that marks each value as a string or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hermes_agent.parsers.source import SourceText
 from hermes_agent.parsers.values import CallBuilder, RenderedPiece, Values
 
 _CALLS, _CALLS_END = "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"
-# V4 has the same calls in a section of another name.
+# V4 has the same calls in a section with another name.
 _V4_CALLS, _V4_CALLS_END = "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"
 _SECTIONS = {_CALLS: _CALLS_END, _V4_CALLS: _V4_CALLS_END}
 _INVOKE, _INVOKE_END = "<｜DSML｜invoke", "</｜DSML｜invoke>"
@@ -66,7 +66,7 @@ def _value(text: str, attributes: re.Match[str], name: str, tools: Toolset) -> o
 
 
 def _unwrap_arguments(call: CallBuilder, tools: Toolset) -> dict[str, object]:
-    """All arguments as one object, under a name that is none of the tool's, is a habit of these models."""
+    """Return the arguments, unwrapped if the model put them all into one object under a name that the tool lacks."""
     properties = tools.properties(call.name)
     if len(call.values) != 1 or not (wrapper := {"arguments", "input"} & (call.values.keys() - properties.keys())):
         return call.values
@@ -78,7 +78,7 @@ def _unwrap_arguments(call: CallBuilder, tools: Toolset) -> dict[str, object]:
 
 
 def render(calls: Sequence[ToolCall]) -> str:
-    """Calls in one section, as DeepSeek's own encoding writes them."""
+    """Return the calls in one section, as DeepSeek's own encoding writes them."""
     text = _VALUES.join(piece for call in calls for piece in _render_call(call))
     return f"{_CALLS}\n{text}{_CALLS_END}" if calls else ""
 

@@ -15,7 +15,7 @@ from hermes_agent.parsers.thinking import THINK
 
 
 class Head(NamedTuple):
-    """Whom a call is for, and where its arguments begin."""
+    """The tool of a call, and the start of its arguments."""
 
     name: str
     arguments: int
@@ -23,12 +23,12 @@ class Head(NamedTuple):
 
 
 HeadAt = Callable[[SourceText, int, int, int], Head | None]
-"""Reads the head: the source, where it begins, where the separator begins and where it ends."""
+"""Reads the head. Its arguments are the source, the start of the head, and the start and end of the separator."""
 
 
 @dataclass(frozen=True)
 class HeadedFormat:
-    """The tags of one such format; `others` are tags that end a call which is not closed."""
+    """The tags of one such format. `others` are tags that end an unclosed call."""
 
     opening: str
     separator: str
@@ -38,7 +38,7 @@ class HeadedFormat:
     form: str
 
     def reader(self) -> Callable[[SourceText, int], Block]:
-        """Reads one call."""
+        """Return a function that reads one call."""
         others = (self.opening, *self.others, *THINK)
         tags = CallTags(self.opening, self.closing, self.form, strings=True)
         bodies = Bodies(tags, others)

@@ -16,7 +16,7 @@ from hermes_agent.parsers.thinking import THINK
 
 
 def tag_format(name: str, others: tuple[str, ...] = ()) -> Format:
-    """The format with this name for its tags; `others` are tags that begin what others than the model write."""
+    """Return the Hermes format with another name for its tags. `others` are tags that begin text in another role."""
     opening, closing = f"<{name}>", f"</{name}>"
     form = f'{opening}{{"name": "<tool>", "arguments": {{…}}}}{closing}'
     bodies = Bodies(CallTags(opening, closing, form, strings=True), (opening, *THINK))

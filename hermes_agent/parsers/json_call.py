@@ -20,7 +20,7 @@ _OUTER = _ARGUMENTS | {"name", "id", "type"}
 
 
 class Body(NamedTuple):
-    """The JSON value that begins a block, and the block that it is without its call: `broken` where it has none."""
+    """The JSON value that begins a block. `broken` is the block of a broken call if there is no value."""
 
     end: int
     text: str
@@ -28,7 +28,7 @@ class Body(NamedTuple):
     broken: Block | None = None
 
     def block(self, call: ParsedCall) -> Block:
-        """Return the block with this one call, which the value stands for."""
+        """Return the block with the call that the value stands for."""
         return self.broken or Block(self.end, (call,))
 
 
@@ -58,19 +58,20 @@ class Bodies:
         return Body(end, text[begin : decoded.end], decoded.value)
 
     def _find_end(self, text: str, after: int) -> int:
-        """Where a value is over that ends here; -1 when there is other text."""
+        """Return the end of a block whose value ends at `after`; -1 if other text follows."""
         if text.startswith(self._others, after):
             return after
         close = self._tags.closing
         if text.startswith(close, after):
             return after + len(close)
-        # A stop sequence takes the closing tag away; the object is whole all the same.
+        # A stop sequence removes the closing tag, but the object is complete.
         return len(text) if close.startswith(text[after : after + len(close)]) else -1
 
 
 def read_bare(text: str, start: int, begin: int, stops: StopTags, form: str) -> Body:
-    """Return the object that begins at `begin`, of a call that begins at `start` and has no closing tag: it ends with
-    the object. An object that was encoded twice is a text.
+    """Return the object that begins at `begin`, of a call that begins at `start` and has no closing tag.
+
+    The call ends with the object. An object that was encoded twice is a text.
     """
     first, fenced = _after_fence(text, begin)
     decoded = decode(text, first)
@@ -80,14 +81,16 @@ def read_bare(text: str, start: int, begin: int, stops: StopTags, form: str) -> 
         return Body(first, "", broken=broken_bare(text, start, decoded.why, stops, form, cut=decoded.at_end))
     after = _after_fence_end(text, skip_space(text, decoded.end)) if fenced else decoded.end
     if not isinstance(decoded.value, dict) and not _goes_on(text, after, stops):
-        why = "its arguments are no JSON object"
+        why = "its arguments are not a JSON object"
         return Body(first, "", broken=Block(len(text), (broken_call(text[start:], why, form),)))
     return Body(after, text[first : decoded.end], decoded.value)
 
 
 def broken_bare(text: str, start: int, why: str, stops: StopTags, form: str, *, cut: bool = False) -> Block:
-    """Return a broken call without a closing tag. It ends where its brackets are closed, if the text goes on there as
-    it does after a call; else all the rest is a part of it. `cut` says that the text ended within it for sure.
+    """Return a broken call without a closing tag.
+
+    It ends at its closing bracket if the text continues there as it does after a call; otherwise all the rest is a part
+    of it. `cut` means that the text certainly ended within it.
     """
     stop = stops.nearest(text, start)
     limit = len(text) if stop < 0 else stop
@@ -115,12 +118,12 @@ def _after_fence_end(text: str, position: int) -> int:
 
 
 def is_empty(text: str, start: int, close: str) -> bool:
-    """Whether nothing stands before the closing tag."""
+    """Return whether nothing stands before the closing tag."""
     return text.startswith(close, skip_space(text, start))
 
 
 def call_of(value: object, text: str, form: str) -> ParsedCall:
-    """The call that an object with `name` and `arguments` (or `parameters`) stands for."""
+    """Return the call that an object with `name` and `arguments` (or `parameters`) stands for."""
     if isinstance(value, list):
         return broken_call(text, "it is a list; each call has a block of its own", form)
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or not name.strip():
@@ -137,7 +140,7 @@ def call_of(value: object, text: str, form: str) -> ParsedCall:
 
 
 def call_with(name: str, arguments: object, text: str, form: str) -> ParsedCall:
-    """A call of this name. Arguments that were encoded twice stay the text that they are."""
+    """Return a call of this name. Arguments that were encoded twice stay the text that they are."""
     try:
         return _call_with(name, arguments, text, form)
     except RecursionError:
@@ -152,5 +155,5 @@ def _call_with(name: str, arguments: object, text: str, form: str) -> ParsedCall
     inner = decode_whole(arguments) if isinstance(arguments, str) else None
     if not isinstance(inner, JsonValue) or not isinstance(inner.value, dict):
         why = f": {inner.why}" if isinstance(inner, JsonProblem) else ""
-        return broken_call(text, f"its arguments are no JSON object{why}", form)
+        return broken_call(text, f"its arguments are not a JSON object{why}", form)
     return ParsedCall(name, arguments if isinstance(arguments, str) and can_be_sent(arguments) else dump(inner.value))

@@ -9,7 +9,7 @@ from hermes_agent.parsers.json_text import JsonValue, decode, skip_space
 
 
 class _ListReader:
-    """One list."""
+    """Reads one list."""
 
     def __init__(self, text: str, start: int, stops: StopTags, form: str) -> None:
         self._text, self._start, self._stops, self._form = text, start, stops, form
@@ -42,7 +42,7 @@ class _ListReader:
         return self._broken(start, f"there is text after its JSON object (at character {after - start})")
 
     def _broken(self, start: int, why: str, *, at_end: bool = False) -> Block:
-        """A broken element. One that is not closed takes the rest of the text with it."""
+        """Return a broken element. An unclosed element takes the rest of the text with it."""
         text = self._text
         end = element_end(text, start, len(text))
         if end < 0 and (at_end or self._stops.nearest(text, start) < 0):
@@ -52,12 +52,12 @@ class _ListReader:
 
 
 def read_list(text: str, start: int, stops: StopTags, form: str) -> Block:
-    """The list whose bracket opens here. It ends at its closing bracket, before a stop, or where the text does."""
+    """Read the list whose bracket opens at `start`. It ends at its closing bracket, before a stop, or with the text."""
     return _ListReader(text, start, stops, form).read()
 
 
 def read_object(text: str, start: int, stops: StopTags, form: str) -> Block:
-    """The object whose bracket opens here."""
+    """Read the object whose bracket opens at `start`."""
     decoded = decode(text, start)
     if isinstance(decoded, JsonValue):
         return Block(decoded.end, (call_of(decoded.value, text[start : decoded.end], form),))

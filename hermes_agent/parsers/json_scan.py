@@ -1,7 +1,7 @@
-"""Finds tags that stand outside of JSON strings, in text that need not be valid JSON.
+"""Finds tags outside of JSON strings, and ends of elements and brackets, in text that need not be valid JSON.
 
-A backslash escapes quotes outside of strings too. So whether a quote counts does not depend on where a search begins,
-and of all the searches in one text at most two go through to its end without finding anything.
+A backslash escapes quotes outside of strings too. So the meaning of a quote does not depend on the start of a search,
+and of all searches in one text at most two run to its end without a match.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class StopTags:
         )
 
     def outside(self, text: str, start: int) -> int:
-        """The first of the tags outside of strings; the end of the text when there is none."""
+        """Return the position of the first tag outside of strings, or the end of the text."""
         match = self._before.match(text, start)
         return match.end() if match else start
 
     def nearest(self, text: str, start: int) -> int:
-        """The first of the tags, wherever it stands; -1 when there is none."""
+        """Return the position of the first tag, inside of strings too; -1 if there is none."""
         match = self._any.search(text, start)
         return match.start() if match else -1
 
     def at(self, text: str, position: int) -> bool:
-        """Whether one of the tags stands here."""
+        """Return whether one of the tags begins at this position."""
         return self._any.match(text, position) is not None
 
 
 def element_end(text: str, start: int, end: int) -> int:
-    """Where the element of a list that begins at `start` is over: before the comma or the bracket after it, at most
-    at `end`; -1 when neither comes.
+    """Return the end of the list element that begins at `start`: before the comma or bracket after it, at most `end`;
+    -1 if neither comes.
     """
     depth = 0
     for token in _TOKEN.finditer(text, start, end):
@@ -56,7 +56,7 @@ def element_end(text: str, start: int, end: int) -> int:
 
 
 def bracket_end(text: str, start: int, end: int) -> int:
-    """Where the bracket that opens at `start` is closed again, at most `end`; -1 when it is not."""
+    """Return the position after the bracket that closes the one at `start`, at most `end`; -1 if it is not closed."""
     depth = 0
     for token in _TOKEN.finditer(text, start, end):
         if token.group() in "[{":

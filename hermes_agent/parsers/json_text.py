@@ -15,31 +15,28 @@ _SPACE = re.compile(r"\s*+")
 
 
 class JsonValue(NamedTuple):
-    """A value, and where the text goes on after it."""
+    """A value, and the position after it."""
 
     value: object
     end: int
 
 
 class JsonProblem(NamedTuple):
-    """No JSON value: what is wrong, and whether the text ended before the value did."""
+    """The reason why a text is not a JSON value, and whether the text ended before the value did."""
 
     why: str
     at_end: bool = False
 
 
 def skip_space(text: str, position: int) -> int:
-    """The position of the next character that is no white space, or the end of the text."""
+    """Return the position of the next character that is not white space, or the end of the text."""
     match = _SPACE.match(text, position)
     return match.end() if match else position
 
 
 def decode(text: str, position: int) -> JsonValue | JsonProblem:
-    """The JSON value that begins at this very position. Positions in `why` count from there.
-
-    It is decoded from windows that double in size: an error of the decoder counts the lines of all that it was given,
-    which for a thousand broken calls would be the whole text a thousand times.
-    """
+    """Return the JSON value that begins exactly at this position. Positions in `why` count from there."""
+    # Not the obvious code: see docs/why-not-obvious.md ("JSON is decoded from growing windows")
     size = _FIRST_WINDOW
     while True:
         decoded = _decode_window(text[position : position + size], whole=position + size >= len(text))
@@ -49,7 +46,7 @@ def decode(text: str, position: int) -> JsonValue | JsonProblem:
 
 
 def _decode_window(window: str, *, whole: bool) -> JsonValue | JsonProblem | None:
-    """The value at the beginning of a window; None when what comes after the window matters."""
+    """Return the value at the beginning of a window. Return None if the text after the window matters."""
     try:
         value, end = read_json(window)
     except RecursionError:
@@ -66,13 +63,13 @@ def _decode_window(window: str, *, whole: bool) -> JsonValue | JsonProblem | Non
 
 
 def _may_continue(message: str, rest: str) -> bool:
-    """Whether the text may have ended within a word or an escape of JSON, or before the next one."""
+    """Return whether the text may have ended within a word or an escape of JSON, or before the next one."""
     in_escape = message.startswith("Invalid \\") and len(rest) < len("\\u0000")
     return in_escape or any(word.startswith(rest) for word in _WORDS)
 
 
 def decode_whole(text: str) -> JsonValue | JsonProblem:
-    """The JSON value that is the whole text but for white space around it."""
+    """Return the JSON value that is the whole text, apart from white space around it."""
     decoded = decode(text, skip_space(text, 0))
     if isinstance(decoded, JsonValue) and skip_space(text, decoded.end) < len(text):
         return JsonProblem(f"there is text after its JSON value (at character {decoded.end})")
@@ -80,7 +77,7 @@ def decode_whole(text: str) -> JsonValue | JsonProblem:
 
 
 def can_be_sent(text: str) -> bool:
-    """Whether the text has no half of a surrogate pair, which no encoding takes."""
+    """Return whether the text has no half of a surrogate pair, which no encoding accepts."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -89,6 +86,8 @@ def can_be_sent(text: str) -> bool:
 
 
 def dump(value: object) -> str:
-    """A value as JSON, characters as they are where they can be sent. RecursionError when it is nested too deeply."""
+    """Return a value as JSON, with characters unescaped if they can be sent. Raise RecursionError if it is nested too
+    deeply.
+    """
     text = json.dumps(value, ensure_ascii=False)
     return text if can_be_sent(text) else json.dumps(value)

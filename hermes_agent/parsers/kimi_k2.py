@@ -13,7 +13,7 @@ from hermes_agent.parsers.scan import Family, parser
 from hermes_agent.parsers.source import SourceText
 
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
-# The models write it in the singular, too.
+# The models write it in the singular too.
 _SECTIONS = {_SECTION: _SECTION_END, "<|tool_call_section_begin|>": "<|tool_call_section_end|>"}
 _CALL, _CALL_END, _ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
 _FORM = f"{_SECTION}{_CALL}functions.<tool>:0{_ARGUMENTS}{{…}}{_CALL_END}{_SECTION_END}"
@@ -21,7 +21,7 @@ _ID = re.compile(rf"(?:functions\.)?+({PLAIN.pattern}):[0-9]+")
 
 
 def _head(source: SourceText, start: int, separator: int, end: int) -> Head | None:
-    """The id, or without a number the name alone where there is such a tool."""
+    """Read the id, or without a number the name alone if there is such a tool."""
     identity = source.text[start:separator].strip()
     if match := _ID.fullmatch(identity):
         return Head(match[1], end, identity)
@@ -35,7 +35,7 @@ def _id(call: ToolCall, place: int) -> str:
 
 
 def render(calls: Sequence[ToolCall]) -> str:
-    """Calls in one section. An id that is none of this format is replaced by the one that the model would write."""
+    """Return the calls in one section. An id of another format is replaced by the id that the model would write."""
     text = "".join(
         f"{_CALL}{_id(call, place)}{_ARGUMENTS}{json_of(arguments_of(call))}{_CALL_END}"
         for place, call in enumerate(calls)

@@ -1,4 +1,4 @@
-"""The LongCat format: that of Hermes with tags of its own."""
+"""The LongCat format: the Hermes format with its own tags."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _render_call(call: ToolCall) -> str:
 
 
 def render(calls: Sequence[ToolCall]) -> str:
-    """Calls in the form of version 11 and later, with the id where it is one of nine letters and digits."""
+    """Return the calls in the form of version 11 and later. An id of nine letters and digits is included."""
     return "".join(_render_call(call) for call in calls)
 
 

@@ -1,7 +1,7 @@
-"""Pairs the opening and closing tags of calls, so that a call which is quoted in another one stays inside of it.
+"""Pairs the opening and closing tags of calls, so that a call that is quoted in another call stays inside of it.
 
-A call ends at the closing tag that pairs with its opening one. Where more closing tags follow than opening ones, it
-cannot be told where the call ends: one of those tags may stand in a text that the call quotes.
+A call ends at the closing tag that pairs with its opening tag. If more closing tags follow than opening ones, the end
+of the call is unknown: one of those tags may stand in a text that the call quotes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from hermes_agent.parsers.source import SourceText
 
 
 class TagStep(NamedTuple):
-    """A tag at which nesting changes: where it ends, and 1 for an opening tag, -1 for a closing one, else 0."""
+    """A tag that changes the nesting depth: its end, and 1 for an opening tag, -1 for a closing one, else 0."""
 
     end: int
     change: int
 
 
 def pair(steps: Iterable[TagStep]) -> Mapping[int, int]:
-    """Map the end of each opening tag to the end of the closing tag that pairs with it. Opening tags without one are
-    left out, and so are those after which more is closed than opened.
+    """Map the end of each opening tag to the end of its closing tag.
+
+    Opening tags without a closing tag are left out, and so are those after which more tags close than open.
     """
     ordered = list(steps)
     depths = list(accumulate(step.change for step in ordered))
     paired: dict[int, int] = {}
-    # The end of the next tag after which the depth is this one, and the lowest depth of all that follows.
+    # By depth: the end of the next tag after which the depth is reached. And the lowest depth of the rest.
     next_at: dict[int, int] = {}
     lowest: float = inf
     for step, depth in zip(reversed(ordered), reversed(depths), strict=True):
@@ -43,7 +44,7 @@ def pair(steps: Iterable[TagStep]) -> Mapping[int, int]:
 
 
 class _Depths:
-    """How deep the tags of a text are nested after each of them."""
+    """The nesting depth of a text after each of its tags."""
 
     def __init__(self, steps: Iterable[TagStep]) -> None:
         ordered = list(steps)
@@ -52,13 +53,13 @@ class _Depths:
         self._lowest = list(accumulate(reversed(self._depths), min))[::-1]
 
     def pair_up(self, position: int) -> bool:
-        """Whether no closing tag after this position is without an opening one."""
+        """Return whether every closing tag after this position has an opening one."""
         place = bisect_right(self._ends, position)
         return self._lowest[place] >= self._depths[place]
 
 
 class CallTags:
-    """The tags around the calls of a format. With `strings` what stands between is JSON, in whose strings tags are
+    """The tags around the calls of a format. With `strings` the text between them is JSON, and tags in its strings are
     text.
     """
 
@@ -70,7 +71,7 @@ class CallTags:
         self._steps = re.compile(rf'{tags}|\\[\\"]?|{STRING}', re.DOTALL) if strings else self._tags
 
     def end(self, source: SourceText, start: int) -> int:
-        """Return where the call ends whose opening tag ends at `start`; -1 where it cannot be told."""
+        """Return the end of the call whose opening tag ends at `start`; -1 if it is unknown."""
         depth = 1
         for step in self._steps.finditer(source.text, start):
             depth += _change(step)
@@ -82,15 +83,18 @@ class CallTags:
         return _Depths(TagStep(tag.end(), _change(tag)) for tag in self._tags.finditer(text))
 
     def broken_call(self, source: SourceText, start: int, why: str, *, cut: bool | None = None) -> Block:
-        """Return the broken call whose opening tag ends at `start`. Without a closing tag of its own it reaches to the
-        end of the text: what looks like a call in there may be a part of it.
+        """Return the broken call whose opening tag ends at `start`.
+
+        Without a closing tag of its own it reaches to the end of the text, because later calls may be a part of it.
         """
         end = self.end(source, start)
         return self.broken_rest(source, start, why, cut=cut) if end < 0 else self._until(source, start, end, why)
 
     def broken_rest(self, source: SourceText, start: int, why: str, *, cut: bool | None = None) -> Block:
-        """Return the broken call that begins at `start` and reaches to the end of the text. `cut` says whether the text
-        ended within it (default: where no closing tag follows); a text that ends with a closing tag was not cut.
+        """Return the broken call that begins at `start` and reaches to the end of the text.
+
+        `cut` means that the text ended within the call (default: if no closing tag follows). A text that ends with a
+        closing tag was not cut.
         """
         text = source.text
         if cut is None:

@@ -1,11 +1,11 @@
-"""What can be wrong with an answer besides its calls: text of others, and calls where none can stand."""
+"""Faults of an answer outside its calls: text in another role, and calls where none can stand."""
 
 from __future__ import annotations
 
 from hermes_agent.messages import FENCED_CALL, INVENTED_ANSWER, AnswerProblem
 
 RESULTS = ("<tool_response>", "[TOOL_RESULTS]", "<｜tool▁outputs▁begin｜>", "<｜tool▁output▁begin｜>")
-"""Tags with which chat templates begin what tools write."""
+"""Tags with which chat templates begin results of tools."""
 
 OTHERS = (
     *RESULTS,
@@ -20,14 +20,16 @@ OTHERS = (
     "<|header_start|>",
     "<｜User｜>",
 )
-"""Tags with which chat templates begin what tools, users and the system write."""
+"""Tags with which chat templates begin results of tools and messages of users and the system."""
 
 _EXCERPT_CHARS = 200
 
 
 def invention_problem(tag: str, rest: str, *, unread: bool) -> AnswerProblem:
-    """The answer went on with `tag`; `left_out` is all from there on. With `unread` there is a call in it and none
-    before it, which the model is told.
+    """Return the problem of an answer that was cut at `tag`, where the model went on in another role.
+
+    `rest` is the text from the tag on. With `unread` there is a call in it and none before it, and the model gets a
+    notice.
     """
     excerpt = rest if len(rest) <= _EXCERPT_CHARS else f"{rest[:_EXCERPT_CHARS]}…"
     notice = (
@@ -39,7 +41,7 @@ def invention_problem(tag: str, rest: str, *, unread: bool) -> AnswerProblem:
 
 
 def thinking_problem(close: str) -> AnswerProblem:
-    """Thinking that was not closed has what looks like a call in it."""
+    """Return the problem of unclosed thinking that contains text like a call."""
     return AnswerProblem(
         "unclosed_thinking",
         f"What looks like a call stands in thinking that was not closed with {close}; it was not carried out.",
@@ -50,7 +52,7 @@ def thinking_problem(close: str) -> AnswerProblem:
 
 
 def reasoning_problem() -> AnswerProblem:
-    """The endpoint gave all of the answer, with what looks like a call in it, as thinking."""
+    """Return the problem of an answer that the endpoint returned entirely as thinking, with text like a call in it."""
     return AnswerProblem(
         "call_in_reasoning",
         "What looks like a call stands in the thinking, and there is no answer; it was not carried out.",
@@ -60,10 +62,10 @@ def reasoning_problem() -> AnswerProblem:
 
 
 def fence_problem(form: str) -> AnswerProblem:
-    """The answer ends with a code fence that has a call in it."""
+    """Return the problem of an answer that ends with a call in a code fence."""
     return AnswerProblem(
         FENCED_CALL,
         "The answer ends with a call in a code fence, which is text; it was not carried out.",
         "The call in the code fence at the end of your answer was not carried out, for a code fence holds text. If you "
-        f"mean it, make the call without the fence: {form} Else say that you are done.",
+        f"mean it, make the call without the fence: {form} Otherwise give your final answer.",
     )

@@ -1,4 +1,4 @@
-"""What stands in a Markdown code fence, or in inline code, of an answer: it is quoted, and no call."""
+"""Tracks Markdown code fences and inline code in an answer: calls in them are quoted and do not run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
 _CLOSING_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[ \t]*$", re.MULTILINE)
 _TICKS = re.compile(r"`+")
 _LONGEST_LINE = 100
-"""As much of a line as is looked at for a fence."""
+"""The part of a line that is searched for a fence."""
 
 _LONGEST_CODE = 2000
-"""How far inline code may reach, so that no text is gone through for each of its tags."""
+"""The longest reach of inline code, so that no text is searched anew for each of its tags."""
 
 
 class QuotingState:
-    """Goes along with the content of an answer, part by part."""
+    """The state of code fences and inline code while the content of an answer is read part by part."""
 
     def __init__(self) -> None:
         self.fences = 0
@@ -29,7 +29,7 @@ class QuotingState:
         self._last_line_closes = False
 
     def write(self, part: str) -> None:
-        """Go on with this part of the content."""
+        """Continue with this part of the content."""
         first, *more = part.split("\n")
         self._add(first)
         for line in more:
@@ -38,28 +38,29 @@ class QuotingState:
 
     @property
     def in_fence(self) -> bool:
-        """Whether the content has come to the inside of a code fence, closed or not."""
+        """Whether the content has reached the inside of a code fence, closed or not."""
         return bool(self._fence) or _FENCE.fullmatch(self._line) is not None
 
     @property
     def in_first_fence(self) -> bool:
-        """Whether nothing but the beginning of the code fence was written yet."""
+        """Whether the content so far is only the beginning of a code fence."""
         return bool(self._fence) and self._lines == 1 and not self._line.strip()
 
     @property
     def ends_with_fence(self) -> bool:
-        """Whether the last thing that was written is a code fence, closed or not."""
+        """Whether the content ends with a code fence, closed or not."""
         line = self._line.strip()
         return bool(self._fence) or (self._last_line_closes and not line)
 
     def in_code(self, text: str, *after: int) -> bool:
-        """Whether inline code has begun in this line and is closed in it after one of these positions of the text."""
+        """Return whether inline code has begun in this line and closes in it after one of these positions."""
         return self._ticks % 2 == 1 and any(_closes_in_line(text, position) for position in after)
 
     def goes_on(self, source: SourceText, position: int) -> bool:
-        """Whether the code that the content has come to is closed again after this position, by an odd number of fences
-        in the rest of the text, or of ticks in the rest of the line. An even number is code of its own: what thinking
-        left open before is no code.
+        """Return whether the current code closes after this position.
+
+        It does if an odd number of fences follows in the rest of the text, or of ticks in the rest of the line. An even
+        number is code of its own: fences or ticks that thinking left open are not code.
         """
         text, end = source.text, len(source.text)
         if self.in_fence:
@@ -74,7 +75,7 @@ class QuotingState:
         return (bisect_left(marks, end) - bisect_left(marks, position)) % 2 == 1
 
     def first_outside(self, tags: re.Pattern[str], source: SourceText, start: int) -> re.Match[str] | None:
-        """The first of these tags from `start` on that no code quotes, where the content goes on there."""
+        """Return the first of these tags from `start` on that no code quotes, if the content continues there."""
         quoting = copy(self)
         for tag in tags.finditer(source.text, start):
             quoting.write(source.text[start : tag.start()])
@@ -118,11 +119,11 @@ def _tick_runs(text: str) -> list[int]:
 
 
 def ends_in_fence(text: str, position: int) -> bool:
-    """Whether the text ends with the code fence in which this position stands, closed or not."""
+    """Return whether the text ends with the code fence that contains this position, closed or not."""
     closing = _CLOSING_LINE.search(text, position)
     return closing is None or not text[closing.end() :].strip()
 
 
 def without_fences(content: str) -> str:
-    """The content without the lines that begin and end code fences."""
+    """Return the content without the lines that begin and end code fences."""
     return _FENCE_LINE.sub("", content)

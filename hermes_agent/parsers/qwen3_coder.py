@@ -67,7 +67,7 @@ def _read_call(source: SourceText, start: int, name: int, tags: CallTags) -> Blo
 
 
 def _without_lines(value: str) -> str:
-    """The template writes a line break before and after each value."""
+    """Remove the line break that the template writes before and after each value."""
     return value.removeprefix("\n").removesuffix("\n")
 
 
@@ -78,14 +78,14 @@ def _finish_call(source: SourceText, start: int, position: int, call: CallBuilde
     if text.startswith(_CLOSE, after):
         return Block(after + len(_CLOSE), (call.build(text[start:position], _FORM),))
     if closed:
-        # A stop sequence may take the last tag away, or a part of it.
+        # A stop sequence may remove the last tag, or a part of it.
         end = len(text) if _CLOSE.startswith(text[after : after + len(_CLOSE)]) else position + len(closed)
         return Block(end, (call.build(text[start:position], _FORM),))
     return tags.broken_call(source, start, f"{_PARAMETER} or {_FUNCTION_END} must stand where other text does")
 
 
 def render(calls: Sequence[ToolCall]) -> str:
-    """Calls as the chat template writes them."""
+    """Return the calls as the chat template writes them."""
     return _VALUES.join(piece for place, call in enumerate(calls) for piece in _render_call(call, place))
 
 

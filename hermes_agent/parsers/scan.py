@@ -1,4 +1,4 @@
-"""Goes through a model's text once, from mark to mark, and gathers content, thinking and calls."""
+"""Goes through a model's text once, from mark to mark, and collects content, thinking and calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hermes_agent.parsers.source import SourceText
 from hermes_agent.parsers.thinking import THINK, Thinking
 
 _SHORTEST_BEGUN_TAG = 5
-# Servers that keep special tokens, which some formats of calls need, hand the end of the turn through.
+# Servers that keep special tokens, which some formats need, also keep the end of the turn.
 _ENDS = re.compile(
     r"(?:<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|observation|user|end)\|>|<｜end▁of▁sentence｜>|</s>|<end_of_turn>|\s)++\Z"
 )
@@ -30,23 +30,22 @@ _LONGEST_SPACE = 20
 
 
 ReadBlock = Callable[[SourceText, int], Block]
-"""Reads the block that begins before this position, right after the mark."""
+"""Reads the block whose mark ends at this position."""
 
 ReadLeadingBlock = Callable[[SourceText, int], Block | None]
-"""Reads a block that begins at this position with no mark at all; None when none does."""
+"""Reads a block without a mark that begins at this position. Returns None if there is none."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """How one family writes calls.
+    """The way in which one family of models writes calls.
 
-    `form` is the correct form, to be shown to a model. `openings` are the marks at which a call begins, each with what
-    reads it; `sections` those that begin a list of calls, each with the tag that ends it, `dropped` tags without a
-    meaning of their own. `start` reads
-    calls with which a text begins without any mark, and `begins_line` says whether one begins a line from a position
-    on. `only_calls` are marks that can begin nothing but calls, not even in thinking. `others` are tags of this family
-    that begin what others than the model write. `fences` says that a code fence is a form of calls, `mentions` that the
-    tag of another's turn is text in the middle of a sentence.
+    `form` is the correct form, for messages to a model. `openings` are the marks at which a call begins, each with its
+    reader. `sections` are the marks that begin a list of calls, each with its closing tag. `dropped` are tags without a
+    meaning of their own. `start` reads calls without a mark at the beginning of a text, and `begins_line` returns
+    whether such a call begins a line after a position. `only_calls` are marks that can begin nothing but calls, even in
+    thinking. `others` are tags of this family that begin text in another role. `fences` means that a code fence is a
+    form of calls, and `mentions` that the tag of another role's turn is text in the middle of a sentence.
     """
 
     form: str
@@ -63,42 +62,42 @@ class Family:
 
     @cached_property
     def section_tags(self) -> Mapping[str, CallTags]:
-        """The tags around lists of calls, by the opening one."""
+        """The tags around lists of calls, by the opening tag."""
         return {opening: CallTags(opening, closing, self.form) for opening, closing in self.sections.items()}
 
     @cached_property
     def only_call(self) -> re.Pattern[str]:
-        """Finds the first of `only_calls`."""
+        """Pattern of the first of `only_calls`."""
         return any_of(self.only_calls)
 
     @cached_property
     def begins(self) -> re.Pattern[str]:
-        """Finds where a call or a list of calls begins."""
+        """Pattern of the beginning of a call or a list of calls."""
         return any_of({*self.openings, *self.sections})
 
     @cached_property
     def thinks(self) -> re.Pattern[str]:
-        """Finds where thinking is opened or closed."""
+        """Pattern of an opening or closing tag of thinking."""
         return any_of(tag for kind in self.thinking for tag in kind)
 
     @cached_property
     def closes(self) -> Mapping[str, re.Pattern[str]]:
-        """Finds each of the tags that close thinking."""
+        """Patterns of the closing tags of thinking."""
         return {kind.close: any_of([kind.close]) for kind in self.thinking}
 
     def marks(self) -> re.Pattern[str]:
-        """Finds every tag that means something between calls."""
+        """Return the pattern of every tag with a meaning between calls."""
         thinking = (tag for kind in self.thinking for tag in kind)
         return any_of({*self.openings, *self.sections, *self.dropped, *thinking, *self.others, *OTHERS})
 
 
 def any_of(tags: Iterable[str]) -> re.Pattern[str]:
-    """Finds the first of these tags; of two that begin alike the longer one."""
+    """Return the pattern of the first of these tags. Of two that begin alike it matches the longer one."""
     return re.compile("|".join(re.escape(tag) for tag in sorted(tags, key=len, reverse=True)) or r"(?!)")
 
 
 def parser(family: Family) -> Parser:
-    """The parser of a family."""
+    """Return the parser of a family."""
     marks = family.marks()
 
     def parse(text: str, tools: Tools) -> ParsedText:
@@ -119,15 +118,15 @@ class _Scanner:
         self._problems: list[AnswerProblem] = []
         self._position = 0
         self._cut = self._opened = False
-        # Thinking is not closed from here on.
+        # From this position on, thinking is not closed.
         self._unclosed_from = len(self._text) + 1
         # The number of the code fence in which a call is quoted, and whether a fence is read as calls.
         self._quoted_in, self._reads_fence = 0, False
-        # Nothing was written yet but white space and thinking.
+        # So far there was only white space and thinking.
         self._fresh = self._blank = True
 
     def run(self) -> ParsedText:
-        """All of the text."""
+        """Read the whole text and return its parts."""
         while self._position < len(self._text):
             if self._fresh and self._read_leading_block():
                 continue
@@ -175,8 +174,10 @@ class _Scanner:
             self._read_section(start)
 
     def _is_quoted(self, tag: str) -> bool:
-        """Whether the tag stands in code of the content. A code fence that is the whole answer, and in which there are
-        calls alone, is a way of some models to write calls.
+        """Return whether the tag stands in code of the content.
+
+        Some models write calls as one code fence that is the whole answer and contains only calls: its tags are not
+        quoted.
         """
         if self._family.fences or self._reads_fence:
             return False
@@ -221,14 +222,14 @@ class _Scanner:
         self._after_thinking()
 
     def _holds_call(self, start: int) -> bool:
-        """Whether something from here on looks like a call."""
+        """Return whether text from `start` on looks like a call."""
         if self._family.begins_line is None:
             return self._family.begins.search(self._text, start) is not None
         only = self._family.only_call.search(self._text, start)
         return only is not None or self._family.begins_line(self._source, start)
 
     def _close_thinking(self, start: int) -> None:
-        """A closing tag without an opening one says that the chat template had opened the thinking."""
+        """Treat all text before a closing tag without an opening one as thinking: the chat template had opened it."""
         if self._opened:
             return
         self._content, self._calls, self._reasoning = [], [], [self._text[:start]]
@@ -241,14 +242,14 @@ class _Scanner:
         self._fresh = self._blank and not self._calls
 
     def _find_template_close(self, start: int) -> int:
-        """Where thinking is closed that the chat template had opened, after this position; -1 where it is not."""
+        """Return the position after `start` that closes thinking of the chat template; -1 if there is none."""
         if self._opened:
             return -1
         match = self._quoting.first_outside(self._family.thinks, self._source, start)
         return match.start() if match and match.group() not in self._closing else -1
 
     def _handle_foreign_tag(self, tag: str, start: int) -> None:
-        """What others than the model write, and all after it, is left out: the model made it up."""
+        """Leave out text in another role, and all text after it: the model invented it."""
         if _ENDS.match(self._text, start):
             self._position = len(self._text)
         elif (closing := self._find_template_close(start)) >= 0:
@@ -262,9 +263,9 @@ class _Scanner:
         if self._quoting.in_code(self._text, block.end) and not self._family.fences:
             block = Block(block.end)
         unclosed = block.end == len(self._text) and bool(block.calls) and block.calls[-1].error is not None
-        # A value of a call that was begun may name the tags of thinking, and quote a call after them.
+        # A value in an unfinished call may name the tags of thinking, and quote a call after them.
         if unclosed and not block.begun and (closing := self._find_template_close(start)) >= 0:
-            # The tag was only named, in thinking that the chat template had opened.
+            # The tag was only named, in thinking that the chat template opened.
             self._position = closing
             return
         if not block.calls:
@@ -273,7 +274,7 @@ class _Scanner:
         self._position, self._cut = block.end, block.cut
 
     def _read_section(self, start: int) -> None:
-        """A list of calls must have at least one, or what stands in it is lost between content and calls."""
+        """Read a list of calls. It must have at least one, or its text would be lost between content and calls."""
         first = skip_space(self._text, self._position)
         mark = self._marks.search(self._text, first)
         if mark is not None and mark.start() == first:
@@ -285,7 +286,7 @@ class _Scanner:
         self._add_block(start, read(self._source, self._position, "no call begins here", cut=False))
 
     def _end(self) -> None:
-        """A tag that the token limit cut is no content."""
+        """Read the rest of the text. A tag that the token limit cut is not content."""
         tail = self._text[self._position :]
         tags = (*self._family.openings, *self._family.sections)
         begun = max((_partial_tag(tail, tag) for tag in tags), key=len, default="")
@@ -307,10 +308,10 @@ def _partial_tag(tail: str, tag: str) -> str:
 
 
 def _with_ids(text: str, parsed_calls: list[ParsedCall], parsed: ParsedText) -> ParsedText:
-    """Ids that the format has are kept, but each only once, so that answers can be told apart."""
+    """Return `parsed` with the calls. Each id of the format is kept once, so that answers can be matched to calls."""
     if not parsed_calls:
         return parsed
-    # Once for all calls: a text of a thousand calls would be hashed a thousand times.
+    # Hashed once for all calls: a text may have a thousand calls.
     digest = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
     calls: list[ToolCall] = []
     errors: list[BrokenCall] = []

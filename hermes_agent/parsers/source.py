@@ -1,4 +1,4 @@
-"""A text that is read, the tools that it may call, and what is worked out once for all of the text."""
+"""A text for parsers, the tools that it may call, and results that are computed once for the whole text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class SourceText:
         self._worked_out: dict[object, object] = {}
 
     def once(self, work_out: Callable[[str], T]) -> T:
-        """Return `work_out(text)`, which is computed at the first request only: readers of calls ask for it at each
-        call, and a text may have thousands.
+        """Return `work_out(text)`, computed on the first request only.
+
+        Readers request it at each call, and a text may have thousands of calls.
         """
         if work_out not in self._worked_out:
             self._worked_out[work_out] = work_out(self.text)

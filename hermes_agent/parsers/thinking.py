@@ -1,15 +1,15 @@
-"""The tags between which a model thinks.
+"""The tags around a model's thinking.
 
-Thinking is taken out where the text is gone through from mark to mark (`scan`), for every family alike, so that
+The scanner (`scan`) removes thinking for every family alike while it goes through the text from mark to mark. So
 
 - thinking between two calls is found, not only thinking before the first;
-- a call is whole before thinking is looked for in what follows it: tags in its arguments are text of the arguments;
-- a call inside of thinking is never looked at;
+- a call is read completely before thinking is looked for after it: tags in its arguments are text of the arguments;
+- a call inside of thinking is never read;
 - tags in code, of the answer and of the thinking, are text (`quoting`);
-- a closing tag without an opening one says that the chat template had opened it: all before it was thinking, also what
-  looked like calls;
-- thinking that is never closed reaches to a token that can only begin a call, else to the end of the text; what looks
-  like a call in there is a problem of the answer (`problems`), for it cannot be known whether it is one.
+- a closing tag without an opening one means that the chat template had opened the thinking: all text before it is
+  thinking, including text that looks like calls;
+- unclosed thinking reaches to a token that can only begin a call, else to the end of the text. Text in it that looks
+  like a call is a problem of the answer (`problems`), because it may or may not be a call.
 """
 
 from __future__ import annotations

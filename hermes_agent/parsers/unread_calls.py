@@ -1,4 +1,4 @@
-"""Calls in a text that was taken for an answer without calls: no parser, or one of another format, has read it."""
+"""Finds calls in an answer without calls, if its parser is missing or reads another format."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _WARNED: set[tuple[str, str]] = set()
 
 
 def unread_calls(text: str | None, tools: Tools, *, model: str) -> AnswerProblem | None:
-    """Return the problem of an answer without calls whose text has a whole call of one of `tools`, in any format.
+    """Return the problem of an answer without calls whose text has a complete call of one of `tools`, in any format.
 
-    The first answer of a `model` with such calls is logged as a warning, because the parser is then forgotten or wrong.
+    The first such answer of a `model` is logged as a warning, because its parser is missing or wrong.
     """
     name = _format_of_calls(text or "", tools)
     if name is None:
         return None
     if (model, name) not in _WARNED:
         _WARNED.add((model, name))
-        _LOG.warning("%s writes calls as text, in the format %r, which is not read: give parser=%r", model, name, name)
+        _LOG.warning("%s writes calls as text, in the format %r, which is not read: set parser=%r", model, name, name)
     message = f"the answer has calls in the format {name!r}, which no parser has read (parser={name!r} does)"
     return AnswerProblem(UNREAD_CALLS, message, trainable=False)
 
@@ -40,7 +40,7 @@ def _format_of_calls(text: str, tools: Tools) -> str | None:
         return None
     names = {str(tool["function"]["name"]) for tool in tools}
     for name, form in FORMATS.items():
-        # Prose may quote JSON in a fence, which is a form of calls in this format alone.
+        # Prose may quote JSON in a fence, and only this format reads a fence as calls.
         if name == "json" and not bare:
             continue
         if any(call.name in names for call in form.parse(text, tools).calls):

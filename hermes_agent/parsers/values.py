@@ -1,8 +1,8 @@
-"""Arguments that are written one by one between tags, without any escape: where each of them ends.
+"""Arguments that are written one by one between tags, without any escape: finds the end of each.
 
-A value may quote tags, and whole calls. So a closing tag ends a value only where the call goes on after it as a call
-must: with another parameter or with its end. Calls nest: what is quoted as a whole call is inside of the value. Where
-that leaves a value without an end, or tags without a beginning, it cannot be told what is quoted, and nothing runs.
+A value may quote tags, and whole calls. So a closing tag ends a value only if the call continues after it as a call
+must: with another parameter or with its end. Calls nest: a call that is quoted as a whole is inside of the value. If
+this leaves a value without an end, or tags without a beginning, the quoted part is unknown, and nothing runs.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from hermes_agent.parsers.source import SourceText
 
 @dataclass
 class CallBuilder:
-    """A call as far as it was read. `why` is the first thing that was wrong with it."""
+    """A call as far as it was read. `why` is the first fault found in it."""
 
     name: str
     values: dict[str, object] = field(default_factory=dict)
     why: str | None = None
 
     def add(self, parameter: str, value: object) -> None:
-        """Add an argument. One that is there already makes a broken call: it is not clear which value is meant."""
+        """Add an argument. A repeated argument breaks the call, because the intended value is unclear."""
         if parameter in self.values:
             self.add_problem(f"it has the parameter {parameter!r} twice")
         self.values[parameter] = value
 
     def add_problem(self, why: str) -> None:
-        """Take note of it; the rest is still read, for the call to end where it does."""
+        """Record a fault. Reading goes on, so that the call ends in the right place."""
         self.why = self.why or why
 
     def build(self, text: str, form: str) -> ParsedCall:
-        """The call, or what is wrong with it."""
+        """Return the call, or the broken call with its fault."""
         if self.why is not None:
             return broken_call(text, self.why, form)
         return call_with(self.name, self.values, text, form)
 
 
 class Ending(NamedTuple):
-    """Where a value may end: before `start`, with the call going on at `end`. `unclosed` is the parameter that begins
-    there although the value before has no closing tag.
+    """A possible end of a value: before `start`, with the call continuing at `end`. `unclosed` is the parameter that
+    begins there although the value before has no closing tag.
     """
 
     start: int
@@ -55,7 +55,7 @@ class Ending(NamedTuple):
 
 
 class RenderedPiece(NamedTuple):
-    """A part of a rendered call; `value_of` names the parameter whose value ends with it."""
+    """A part of a rendered call. `value_of` names the parameter whose value ends with it."""
 
     text: str
     value_of: str | None = None
@@ -69,12 +69,16 @@ class Value(NamedTuple):
 
 
 class Values:
-    """The values of calls of one format.
+    """Reads and joins the values of calls of one format.
 
-    `begin`, `go_on` and `end` are patterns of what stands before the first value of a call (its head, up to where the
-    first parameter begins), between two values and after the last one (its closing tag, up to where the call ends).
-    `parameter` matches the opening tag of a value. `unclosed` is a pattern of a parameter that may begin without a
-    closing tag before it, with its name as the group `name`.
+    Args:
+        begin: Pattern of the text before the first value of a call: its head, up to the first parameter.
+        go_on: Pattern of the text between two values.
+        end: Pattern of the text after the last value: its closing tag, up to the end of the call.
+        parameter: Pattern of the opening tag of a value.
+        close: The closing tag of a value.
+        unclosed: Pattern of a parameter that may begin without a closing tag before it, with its name as the group
+            `name`.
     """
 
     def __init__(
@@ -85,9 +89,10 @@ class Values:
         self._parameter, self._close = parameter, close
 
     def read(self, source: SourceText, start: int, may_begin: Callable[[str], bool]) -> tuple[list[Value], int]:
-        """Return the values of the call whose first parameter begins at `start`, and where the text goes on after
-        them; no values when it cannot be told where they end. `may_begin` says of a name whether such a parameter may
-        begin before the last value was closed.
+        """Return the values of the call whose first parameter begins at `start`, and the position after them.
+
+        There are no values if their ends are unknown. `may_begin` returns whether a parameter of a name may begin
+        before the last value was closed.
         """
         text, position = source.text, start
         values: list[Value] = []
@@ -104,14 +109,14 @@ class Values:
         return values, position
 
     def broken_call(self, source: SourceText, tags: CallTags, begin: int) -> Block:
-        """Return the broken call whose opening tag ends at `begin` when its values have no ends: what comes after it
-        may be a part of a value.
+        """Return the broken call whose opening tag ends at `begin` and whose values have no ends: the text after it may
+        be a part of a value.
         """
         why = f"a value ends with {self._close} where the call goes on or ends after it"
         return tags.broken_rest(source, begin, why, cut=True)._replace(begun=True)
 
     def join(self, pieces: Iterable[RenderedPiece]) -> str:
-        """Return the text of these pieces. Raises ValueError when a value would be read as something else."""
+        """Return the text of these pieces. Raise ValueError if a value would be read as something else."""
         parts = list(pieces)
         text = "".join(part.text for part in parts)
         meant: list[tuple[int, str]] = []
@@ -129,7 +134,9 @@ class Values:
         return text
 
     def _calls(self, text: str) -> Mapping[int, Sequence[Ending]]:
-        """The endings of each call, by where its first parameter begins, in one go through the text."""
+        """Return the possible ends of values of each call, by the start of its first parameter, in one pass through the
+        text.
+        """
         steps: list[TagStep] = []
         opened: list[list[Ending]] = [[]]
         calls: dict[int, list[Ending]] = {}
@@ -147,7 +154,7 @@ class Values:
         return {start: endings for start, endings in calls.items() if start in whole}
 
     def _outermost(self, text: str) -> list[int]:
-        """Where the values end of the calls that stand in no other; all that ends outside of calls too."""
+        """Return the ends of the values in calls that are not inside another call, and all ends outside of calls."""
         depth, ends = 0, []
         for step in self._steps.finditer(text):
             if step.lastgroup == "begin":

@@ -1,4 +1,4 @@
-"""Models on token ids: prompts and samples kept as ids, for training on exactly what was sampled."""
+"""Models on token ids: prompts and samples are kept as ids, so that training uses exactly the sampled tokens."""
 
 from __future__ import annotations
 

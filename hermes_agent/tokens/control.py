@@ -1,4 +1,4 @@
-"""Control tokens as text: what a tool or a user writes never becomes a control token."""
+"""Control tokens as text: text of a tool or a user never becomes a control token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class AddedToken(Protocol):
 
 
 class Tokenizer(Protocol):
-    """What is used of a tokenizer; those of `transformers` have it (`PreTrainedTokenizerBase`, versions 4 and 5)."""
+    """The part of a tokenizer that is used. `PreTrainedTokenizerBase` of `transformers` (versions 4 and 5) implements
+    it.
+    """
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, AddedToken]: ...  # noqa: D102
@@ -41,11 +43,11 @@ class Tokenizer(Protocol):
 
 
 class ControlTokens:
-    """The control strings of a tokenizer, and how they are encoded as plain text.
+    """The control strings of a tokenizer, and their encoding as plain text.
 
-    They are all added tokens (`added_tokens_decoder`), also those that are not marked as special, such as
-    `<tool_call>` in Qwen's vocabulary: models know them as control tokens all the same. Added tokens that are only
-    white space are not among them, nor is a single character.
+    They are all added tokens (`added_tokens_decoder`), even those that are not marked as special, such as `<tool_call>`
+    in Qwen's vocabulary, because models treat them as control tokens all the same. Added tokens of only white space are
+    not among them, nor is a single character.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -58,16 +60,18 @@ class ControlTokens:
         self._as_text: dict[str, list[int]] = {}
 
     def guard(self, nonce: str, message: Message) -> Message:
-        """The message with a mark in place of each control string, in every text of it; other messages than those of
-        tools and users stay as they are. `nonce` is of letters and digits, and nobody who wrote the text knows it.
+        """Return the message with a mark in place of each control string, in all its texts.
+
+        Messages in other roles than tool and user stay as they are. `nonce` is of letters and digits, and unknown to
+        the author of the text.
         """
         if self._pattern is None or message.get("role") not in {"tool", "user"}:
             return message
         return {name: value if name == "role" else self._guard_value(nonce, value) for name, value in message.items()}
 
     def encode(self, text: str, nonce: str) -> list[int]:
-        """The ids of a rendered text. Control strings are control tokens, except for those that stand behind a mark."""
-        # Half of a surrogate pair is no text, and tokenizers raise for it; a model can write one as an escape in JSON.
+        """Return the ids of a rendered text. Control strings become control tokens, except after a mark."""
+        # Tokenizers raise for half of a surrogate pair; a model can write one as an escape in JSON.
         first, *marked = text.encode("utf-8", "replace").decode("utf-8").split(nonce)
         ids = self._encode_text(first)
         for piece in marked:
@@ -94,8 +98,9 @@ class ControlTokens:
         return self._as_text[control]
 
     def _split_up(self, control: str) -> list[int]:
-        """Ids that are no control tokens and decode to this control string: it is encoded in two parts, or else one
-        character after the other.
+        """Return ids that are not control tokens and decode to this control string.
+
+        It is encoded in two parts, or else one character after the other.
         """
         splits: Iterable[tuple[str, ...]] = [(control[:at], control[at:]) for at in range(1, len(control))]
         for parts in [*splits, tuple(control)]:
@@ -107,14 +112,16 @@ class ControlTokens:
 
 
 def new_nonce() -> str:
-    """Letters and digits that nobody can guess, for marks in one rendering."""
+    """Return letters and digits that nobody can guess, for marks in one rendering."""
     return f"m{secrets.token_hex(12)}"
 
 
 def _alternation(strings: Sequence[str]) -> str:
-    """A pattern that matches the longest of these strings, in time that does not depend on how many there are: their
-    common beginnings are shared, as vocabularies have thousands that begin alike (`<unused1234>`).
+    """Return a pattern that matches the longest of these strings, in time that does not depend on their number.
+
+    Common beginnings are shared, because vocabularies have thousands of strings that begin alike (`<unused1234>`).
     """
+    # Not the obvious code: see docs/why-not-obvious.md ("One pattern with shared beginnings for all control tokens")
     branches: dict[str, list[str]] = {}
     for text in strings:
         if text:

@@ -1,4 +1,4 @@
-"""Tries a chat template out: how it takes turns with calls, and which tokens end its turns."""
+"""Probes a chat template: its form of turns with calls, and the tokens that end its turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CALLS = (("probe0001", "tool"), ("probe0002", "tool"))
 
 
 class Render(Protocol):
-    """Renders messages to a text; ConfigError where the template refuses them."""
+    """Renders messages to a text. Raises ConfigError if the template refuses them."""
 
     def __call__(  # noqa: D102
         self, messages: Sequence[Message], tools: Sequence[Message] | None, *, generation: bool = False
@@ -26,10 +26,10 @@ class Render(Protocol):
 
 
 class Form(NamedTuple):
-    """How a template takes assistant turns with calls.
+    """The form in which a template accepts assistant turns with calls.
 
-    `calls`: how many of one turn ("none": it refuses them, or renders only the text). `arguments`: as what it takes
-    them. `merges`: it refuses what a user says after a tool result.
+    `calls`: how many of one turn ("none": it refuses them, or renders only the text). `arguments`: their type.
+    `merges`: it refuses a message of the user after a tool result.
     """
 
     calls: Literal["all", "one", "none"] = "all"
@@ -39,7 +39,7 @@ class Form(NamedTuple):
 
 _KINDS: tuple[tuple[Literal["all", "one"], int], ...] = (("all", 2), ("one", 1))
 _ARGUMENTS: tuple[Literal["object", "text"], ...] = ("object", "text")
-# In the order of preference, each with the number of calls to try it with.
+# In the order of preference, each with the number of calls to probe it with.
 _FORMS = [
     *((Form(calls, arguments), count) for (calls, count), arguments in product(_KINDS, _ARGUMENTS)),
     (Form("none"), 0),
@@ -47,9 +47,10 @@ _FORMS = [
 
 
 class Endings(NamedTuple):
-    """`stops` are the ids at which a model ends its turn. `bounds` are those with which a template begins what follows
-    on the text of a turn, and `closing` those of them that belong to the turn and not to what follows: one of them is
-    as good as another.
+    """The ids that end turns.
+
+    `stops` are the ids at which a model ends its turn. `bounds` are the ids with which a template begins the text after
+    a turn. `closing` are the bounds that belong to the turn and not to the next message; they are interchangeable.
     """
 
     stops: frozenset[int]
@@ -57,24 +58,26 @@ class Endings(NamedTuple):
     closing: frozenset[int]
 
     def with_stops(self, stops: frozenset[int]) -> Endings:
-        """These, where the caller says at which ids the model ends its turn."""
+        """Return the endings for a caller who names the ids at which the model ends its turn."""
         return Endings(stops, self.bounds | stops, self.closing | (stops - self.bounds))
 
 
 def check_tools(render: Render) -> None:
-    """Raise ConfigError when the template renders no tools."""
+    """Raise ConfigError if the template renders no tools."""
     name = new_nonce()
     parameters = {"type": "object", "properties": {"x": {"type": "string", "description": "X"}}, "required": ["x"]}
     tool = {"type": "function", "function": {"name": name, "description": "Does it", "parameters": parameters}}
     if name not in render([QUESTION], [tool]):
         raise ConfigError(
-            f"the chat template does not render tools: {OVERRIDE}, or describe the tools in the system message and say "
+            f"the chat template does not render tools: {OVERRIDE}, or describe the tools in the system message and set "
             "tools_in_prompt=False"
         )
 
 
 def probe_form(render: Render) -> Form:
-    """How the template takes calls and their results. Raises ConfigError when it takes no results."""
+    """Return the form in which the template accepts calls and their results. Raise ConfigError if it accepts no
+    results.
+    """
     refusals: list[str] = []
 
     def takes(form: Form, count: int, *more: Message) -> bool:
@@ -95,8 +98,10 @@ def probe_form(render: Render) -> Form:
 
 
 def stand_in_turn(form: Form, mark: str, calls: Sequence[tuple[str, str]]) -> Message:
-    """An assistant turn that makes these calls (id, name), with the mark in each of them: some templates leave out the
-    text beside calls, and others print it after the results. Without calls the mark is the text.
+    """Return an assistant turn that makes these calls (id, name), with the mark in each of them.
+
+    Some templates leave out the text beside calls, and others print it after the results. Without calls the mark is the
+    text.
     """
     own_calls = calls[: {"all": len(calls), "one": 1, "none": 0}[form.calls]]
     message: Message = {"role": "assistant", "content": "" if own_calls else mark}
@@ -110,12 +115,12 @@ def stand_in_turn(form: Form, mark: str, calls: Sequence[tuple[str, str]]) -> Me
 
 
 def result(call: tuple[str, str], content: str) -> Message:
-    """The result of a call (id, name)."""
+    """Return the result of a call (id, name)."""
     return {"role": "tool", "tool_call_id": call[0], "name": call[1], "content": content}
 
 
 def after_mark(mark: str, text: str) -> str:
-    """What follows on the last mark in a text. Raises ConfigError when there is none."""
+    """Return the text after the last mark. Raise ConfigError if there is none."""
     _, separator, tail = text.rpartition(mark)
     if not separator:
         raise ConfigError(f"the chat template drops assistant messages: {OVERRIDE}")
@@ -125,8 +130,9 @@ def after_mark(mark: str, text: str) -> str:
 def probe_endings(
     render: Render, form: Form, control_ids: Callable[[str], list[int]], eos: int | None
 ) -> Endings | None:
-    """Which ids end turns: the tokenizer's own, and what the template prints. None when it prints a text in which is no
-    control token.
+    """Return the ids that end turns: the tokenizer's own, and those that the template prints.
+
+    Return None if the template ends turns with a text without control tokens.
     """
     answer = _tail(render, form, (), MORE)
     call = _tail(render, form, _CALLS[:1], result(_CALLS[0], "result"))
@@ -142,7 +148,7 @@ def probe_endings(
     ends_of_answer = _first(control_ids(answer.between), prefer=ends) or own[:1]
     stop = ends_of_answer if ends.intersection(ends_of_answer) else own[:1]
     closing = ends.union(ends_of_answer, stop)
-    # Tags of calls may be control tokens, too: where no known end follows on a call, its last token is one.
+    # Tags of calls may be control tokens too: if no known end follows a call, its last token is one.
     after_call = (
         _first([number for number in control_ids(call.between) if number in closing], prefer=ends)
         or control_ids(call.alone)[-1:]
@@ -158,13 +164,15 @@ def probe_endings(
 
 
 def _first(ids: Sequence[int], *, prefer: set[int]) -> list[int]:
-    """The first of these ids that is preferred, or else the first one; none where there is none."""
+    """Return the first preferred id, or else the first id, as a list; empty if there is none."""
     return [number for number in ids if number in prefer][:1] or list(ids[:1])
 
 
 class _Tail(NamedTuple):
-    """What is printed after the text of an assistant turn: when nothing follows, when a message follows (and how much
-    of that stands before its text), and when the model is asked to go on.
+    """The rendered text after an assistant turn.
+
+    `alone` is the text if nothing follows, `followed` if a message follows (`between` is the part of it before the
+    message's text), and `asked` if the model is prompted to go on.
     """
 
     alone: str

@@ -1,4 +1,4 @@
-"""Servers that take token ids and give token ids: the requests and answers of each."""
+"""Servers that continue token ids with token ids: the requests and answers of each."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hermes_agent.tokens.answers import (
 from hermes_exec.errors import ErrorCause
 
 LogprobsMode = Literal["raw", "temperature", "processed"]
-"""Of which distribution a server gives log-probabilities: the model's own (`raw`), that of the logits divided by the
-temperature (`temperature`), or the one that was sampled from, after top-p, top-k and the like too (`processed`).
+"""The distribution of a server's log-probabilities: the model's own (`raw`), the logits divided by the temperature
+(`temperature`), or the distribution that was sampled from, after top-p, top-k and the like too (`processed`).
 """
 
-# What changes a distribution, with the values at which it does not.
+# Parameters that change a distribution, each with the values at which it does not.
 _CHANGING: Mapping[str, tuple[object, ...]] = {
     "top_p": (1,),
     "top_k": (0, -1),
@@ -42,14 +42,14 @@ _COMMON = frozenset(
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     }
 )
-# SamplingParams of vLLM and of SGLang.
+# The SamplingParams of vLLM and SGLang.
 _VLLM = _COMMON | {"bad_words", "allowed_token_ids", "structured_outputs"}
 _SGLANG = _COMMON | {"regex", "json_schema", "ebnf", "structural_tag"}
 _SGLANG_NAMES = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}
 
 
 def exact_at(logprobs: LogprobsMode, sampling: Mapping[str, object]) -> bool:
-    """Whether log-probabilities of this kind are of the distribution that is sampled from with these parameters."""
+    """Return whether log-probabilities of this mode describe the distribution that these parameters sample from."""
     if logprobs == "processed":
         return True
     scaled = sampling.get("temperature") not in (None, 1) and logprobs == "raw"
@@ -67,24 +67,29 @@ class SamplerSettings(TypedDict, total=False):
 
 
 class Sampler(Protocol):
-    """Anything that continues token ids. One object serves many sessions at the same time."""
+    """Any object that continues token ids. One object serves many sessions at the same time."""
 
     async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
-        """Sample up to `max_tokens` ids that continue `ids`; `sampling` are parameters by their names in vLLM
-        (`temperature`, `top_p`, `top_k`, `min_p`, `seed`, `stop`, `stop_token_ids`, …). Raises ModelError, and
-        ContextExceeded when `ids` are too many.
+        """Sample up to `max_tokens` ids that continue `ids`.
+
+        `sampling` are parameters by their names in vLLM (`temperature`, `top_p`, `top_k`, `min_p`, `seed`, `stop`,
+        `stop_token_ids`, …).
+
+        Raises:
+            ModelError: If there is no sample.
+            ContextExceeded: If `ids` are too many.
         """
         ...
 
 
 class HTTPSampler(ABC):
-    """What the samplers of this module share: one request for each sample, and the settings of its `Endpoint`.
+    """Base class of the samplers in this module: one request for each sample, and the settings of its `Endpoint`.
 
-    `base_url` is that of the server; `/v1` at its end is left out. `api_key` is sent as bearer token; servers without
-    one take any text. `timeout_s` bounds one request (default 600 s), `retries` (default 4) are further tries after
-    failures and answers that cannot be used, and a server that does not answer at all is waited for up to
-    `wait_outage_s` (default 1800 s). `logprobs` says of which distribution the server gives log-probabilities; the
-    default is that of each server as it starts without options.
+    `base_url` is the URL of the server; `/v1` at its end is left out. `api_key` is sent as bearer token; servers
+    without one accept any text. `timeout_s` bounds one request (default 600 s). `retries` (default 4) are further tries
+    after failures and unusable answers. A server that does not answer at all is waited for up to `wait_outage_s`
+    (default 1800 s). `logprobs` is the distribution of the server's log-probabilities; the default fits a server that
+    was started without options.
     """
 
     _path: ClassVar[str]
@@ -110,8 +115,11 @@ class HTTPSampler(ABC):
         self.logprobs: LogprobsMode = logprobs or self._logprobs
 
     async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sample:
-        """See `Sampler.sample`. Raises ModelError (`cause` is `config`) also for a parameter that the server does not
-        have: it would be left out in silence, or fail there.
+        """Sample ids; see `Sampler.sample`.
+
+        Raises:
+            ModelError: Also (with `cause` `config`) if the server does not support a parameter: it would be ignored
+                silently, or fail there.
         """
         parameters = {name: value for name, value in sampling.items() if value is not None}
         unknown = sorted(parameters.keys() - self._parameters)
@@ -125,8 +133,8 @@ class HTTPSampler(ABC):
         return await self._endpoint.post(self._url, body, lambda answer: self._read(answer, ids, max_tokens))
 
     def exact_at(self, sampling: Mapping[str, object]) -> bool:
-        """Whether the log-probabilities at these parameters are of the distribution that is sampled from, as an
-        objective with importance weights needs them.
+        """Return whether log-probabilities describe the distribution that these parameters sample from, as an objective
+        with importance weights needs them.
         """
         return exact_at(self.logprobs, sampling)
 
@@ -142,18 +150,18 @@ class HTTPSampler(ABC):
 
 
 class VLLMSampler(HTTPSampler):
-    """vLLM behind the `/generate` that atropos and its trainer speak.
+    """vLLM behind the `/generate` of atropos and its trainer.
 
     Source of the format: `example_trainer/vllm_api_server.py` of NousResearch/atropos (0.4.0), which `VLLMServer` of
-    atroposlib asks. Stock vLLM has no such endpoint; there `VLLMTokensSampler` and `CompletionsSampler` are at home.
-    The request is `SamplingParams(**body)` of vLLM, beside `prompt`.
+    atroposlib requests. Stock vLLM has no such endpoint: use `VLLMTokensSampler` or `CompletionsSampler` with it. The
+    request is `SamplingParams(**body)` of vLLM, beside `prompt`.
     """
 
     _path = "/generate"
     _parameters = _VLLM
 
     def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]:
-        # 0 further tokens: the log-probability of the sampled one is given all the same.
+        # 0 alternatives: the server still returns the log-probability of the sampled token.
         return {"prompt": {"prompt_token_ids": ids}, **sampling, "max_tokens": max_tokens, "logprobs": 0, "n": 1}
 
     def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sample:
@@ -202,7 +210,7 @@ class CompletionsSampler(HTTPSampler):
 
     Source of the format: `vllm/entrypoints/openai/completion/protocol.py` of vllm-project/vllm (`CompletionRequest`
     with `return_token_ids`, `CompletionResponseChoice` with `token_ids`). `model` is the name that the server serves.
-    Parameters that are not known here are sent all the same.
+    Parameters that are unknown here are sent too.
     """
 
     _path = "/v1/completions"
@@ -222,7 +230,9 @@ class CompletionsSampler(HTTPSampler):
         check_prompt(get_field(choice, "prompt_token_ids", None), prompt)
         ids = get_field(choice, "token_ids", None)
         if ids is None:
-            raise BadAnswer("the server gave no token_ids: it does not know return_token_ids (vLLM does since 0.10.2)")
+            raise BadAnswer(
+                "the server returned no token_ids: it does not know return_token_ids (vLLM does since 0.10.2)"
+            )
         logprobs = get_field(get_field(choice, "logprobs"), "token_logprobs")
         return validate_sample(ids, logprobs, get_field(choice, "finish_reason"), max_tokens)
 
@@ -231,7 +241,7 @@ class SGLangSampler(HTTPSampler):
     """SGLang's native `/generate`.
 
     Source of the format: https://docs.sglang.io/basic_usage/native_api.html, and
-    `python/sglang/srt/sampling/sampling_params.py` of sgl-project/sglang. Log-probabilities are of the logits divided
+    `python/sglang/srt/sampling/sampling_params.py` of sgl-project/sglang. Log-probabilities describe the logits divided
     by the temperature, before top-p, top-k and min-p (`SGLANG_RETURN_ORIGINAL_LOGPROB=1` of the server: `raw`).
     """
 
@@ -252,17 +262,19 @@ class SGLangSampler(HTTPSampler):
         info = get_field(get_single(answer, "the answer") if isinstance(answer, list) else answer, "meta_info")
         steps = [get_list(step, "a token") for step in get_list(get_field(info, "output_token_logprobs"), "the tokens")]
         if any(len(step) < 2 for step in steps):
-            raise BadAnswer("output_token_logprobs is no list of [logprob, id, text]")
+            raise BadAnswer("output_token_logprobs is not a list of [logprob, id, text]")
         if get_field(info, "completion_tokens", len(steps)) != len(steps):
-            raise BadAnswer("the server gave log-probabilities for some of its tokens only")
+            raise BadAnswer("the server returned log-probabilities for some of its tokens only")
         reason = get_field(info, "finish_reason")
         finish = get_field(reason, "type") if isinstance(reason, dict) else reason
         return validate_sample([step[1] for step in steps], [step[0] for step in steps], finish, max_tokens)
 
 
 def with_one_stop(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling parameters with one list `stop` in the place of `stop` and `stop_token_ids`, as tinker-atropos reads it:
-    the caller's texts where there are any, for Tinker ends turns by itself, too.
+    """Return sampling parameters with one list `stop` in place of `stop` and `stop_token_ids`, as tinker-atropos reads
+    it.
+
+    The caller's texts take precedence, because Tinker also ends turns by itself.
     """
     others = {name: value for name, value in sampling.items() if name not in ("stop", "stop_token_ids")}
     stop = sampling.get("stop") or sampling.get("stop_token_ids") or []
@@ -270,11 +282,11 @@ def with_one_stop(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TinkerSampler(SGLangSampler):
-    """The `/generate` of tinker-atropos: SGLang's shape before Tinker's sampling client.
+    """The `/generate` of tinker-atropos: SGLang's form in front of Tinker's sampling client.
 
     Source of the format: `tinker_atropos/trainer.py` of NousResearch/tinker-atropos. It reads only `temperature` and
-    `stop` (texts or ids), and says "stop" also when `max_tokens` cut the answer: an answer of that length that ends
-    with no end token was cut.
+    `stop` (texts or ids), and reports "stop" even if `max_tokens` cut the answer: an answer of that length without an
+    end token was cut.
     """
 
     _parameters = frozenset({"temperature", "stop", "stop_token_ids"})

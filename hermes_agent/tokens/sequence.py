@@ -1,4 +1,4 @@
-"""Turns joined to what a trainer takes: ids, the mask of those that were sampled, and their log-probabilities."""
+"""Joins turns to the input of a trainer: ids, the mask of the sampled ids, and their log-probabilities."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import NamedTuple
 from hermes_agent.messages import TurnTokens
 
 NOT_SAMPLED = -100
-"""In a mask: the id at this place was not sampled by the model (the index that cross entropy losses ignore)."""
+"""In a mask: the model did not sample the id at this place (the index that cross entropy losses ignore)."""
 
 NO_LOGPROB = 1.0
-"""In log-probabilities: the id at this place was not sampled. No log-probability is above 0; atropos and the trainers
-behind it (example_trainer, tinker-atropos) take this value for "prompt".
+"""In log-probabilities: the model did not sample the id at this place. No log-probability is above 0; atropos and its
+trainers (example_trainer, tinker-atropos) read this value as "prompt".
 """
 
 
 class TokenSequence(NamedTuple):
-    """Parallel lists: the `ids` in order, `mask` with each sampled id at its place and -100 elsewhere, `logprobs` with
-    natural logarithms at the places of sampled ids and 1.0 elsewhere (None: the server gave none in some turn).
+    """Parallel lists of tokens.
+
+    `ids` are in order. `mask` has each sampled id at its place and -100 elsewhere. `logprobs` has natural logarithms at
+    the places of sampled ids and 1.0 elsewhere (None: the server returned none in some turn).
     """
 
     ids: list[int]
@@ -28,10 +30,11 @@ class TokenSequence(NamedTuple):
 
 
 def sequence(turns: Sequence[TurnTokens]) -> TokenSequence:
-    """All turns of an episode as one sequence, which ends with sampled ids.
+    """Return all turns of an episode as one sequence, which ends with sampled ids.
 
-    Raises ValueError when there is no turn, and when one after the first restarts: the ids before it are no prefix of
-    its prompt. `sequences` cuts there.
+    Raises:
+        ValueError: If there is no turn, or a turn after the first restarts: the ids before it are no prefix of its
+            prompt. `sequences` cuts there.
     """
     if not turns:
         raise ValueError("there is no turn, so there are no tokens")
@@ -45,7 +48,7 @@ def sequence(turns: Sequence[TurnTokens]) -> TokenSequence:
 
 
 def sequences(turns: Sequence[TurnTokens]) -> list[TokenSequence]:
-    """The turns as one sequence for each part between restarts (such as a compaction of the history), in order."""
+    """Return one sequence for each part between restarts (such as a compaction of the history), in order."""
     cuts = [*(place for place, turn in enumerate(turns) if turn.restarts or place == 0), len(turns)]
     return [_join_turns(turns[start:end]) for start, end in pairwise(cuts)]
 

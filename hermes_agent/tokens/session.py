@@ -1,4 +1,4 @@
-"""One episode's token ids: what was prompted and sampled so far, kept as it was."""
+"""The token ids of one episode: every prompted and sampled id, kept unchanged."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from hermes_exec.errors import ConfigError, ErrorCause
 
 
 class _SessionState(NamedTuple):
-    """What has been said: all ids of prompts and samples, the messages that they stand for, and the completion that the
-    last ids became; `restarted`: its turn kept nothing of what was before.
+    """All ids of prompts and samples, their messages, and the completion from the last ids.
+
+    `restarted` means that the last turn kept nothing of the state before.
     """
 
     ids: tuple[int, ...] = ()
@@ -30,7 +31,7 @@ class _SessionState(NamedTuple):
 
 
 class _PromptAddition(NamedTuple):
-    """What a request adds to a state; `restarts`: nothing of the state is kept."""
+    """The ids that a request adds to a state. `restarts` means that nothing of the state is kept."""
 
     state: _SessionState
     added: tuple[int, ...]
@@ -38,16 +39,16 @@ class _PromptAddition(NamedTuple):
 
 
 class TokenSession:
-    """A `ModelSession` whose prompts are the exact ids of the turns before, as sampled, and the ids of the messages
-    that came since.
+    """A `ModelSession` whose prompts are the exact ids of earlier turns, as sampled, and the ids of the messages since
+    then.
 
-    The messages are compared with those of the call before: where they only go on, so do the ids; where an earlier one
-    was changed or left out, or an answer was cut because it went on with what others write, the whole is rendered anew,
-    and the turn says so (`TurnTokens.restarts`). Nothing changes before a sample is there, so asking again after an
-    error, or for another answer to the same messages, adds nothing twice.
+    The messages are compared with the messages of the previous call. If they only go on, so do the ids. If an earlier
+    message was changed or left out, or an answer was cut because it went on in another role, the whole is rendered anew
+    and the turn is marked (`TurnTokens.restarts`). The state changes only with a sample, so a retry after an error, or
+    a request for another answer to the same messages, adds nothing twice.
 
-    `parser` takes the text that was sampled, without the end of the turn. `context_tokens` is the model's context
-    window (prompt and answer together): an answer is kept within it. One session serves one episode.
+    `parser` reads the sampled text without the end of the turn. `context_tokens` is the model's context window (prompt
+    and answer together): an answer is kept within it. One session serves one episode.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class TokenSession:
         self._state = self._before = _SessionState()
 
     async def complete(self, messages: Sequence[Message], **sampling: object) -> Completion:
-        """One completion, with its ids in `tokens` and its text in `raw`; see `ModelSession.complete`.
+        """Return one completion, with its ids in `tokens` and its text in `raw`; see `ModelSession.complete`.
 
-        `max_tokens` is needed where there is no `context_tokens`, and is cut down to the room that is left. Raises
-        ContextExceeded, before anything is sent, when there is no room for one id, and ModelError for a conversation
-        that the chat template refuses and for a `tool_choice` that forces a call.
+        `max_tokens` is required if there is no `context_tokens`, and is reduced to the free context.
+
+        Raises:
+            ContextExceeded: If the context has no room for one id, before anything is sent.
+            ModelError: If the chat template refuses the conversation, or `tool_choice` forces a call.
         """
         wanted = {**self._sampling, **{name: value for name, value in sampling.items() if value is not None}}
         if wanted.pop("tool_choice", "auto") not in ("auto", "none"):
@@ -87,15 +90,15 @@ class TokenSession:
         return completion
 
     async def aclose(self) -> None:
-        """Nothing: the sampler goes on."""
+        """Do nothing: the sampler stays open."""
 
     def _step(self, messages: Sequence[Message]) -> _PromptAddition:
-        # The state before is for another answer to the same messages. Other messages hold the last answer, perhaps
-        # changed: its ids are part of the sequence, and the state before has none of them.
+        # The previous state serves another answer to the same messages. Other messages hold the last answer, perhaps
+        # changed: its ids are part of the sequence, and the previous state has none of them.
         again = _same(self._state.seen, messages)
         try:
             for state in (self._state, self._before) if again else (self._state,):
-                # The ids of an answer that was cut have what is no longer in its message.
+                # The ids of a cut answer include text that is no longer in its message.
                 if state.own is None or state.own.cut_at_invention:
                     continue
                 new = _new_messages(state, state.own, messages)
@@ -109,13 +112,13 @@ class TokenSession:
         )
 
     def _room(self, prompt_tokens: int, wanted: object) -> int:
-        """How many ids may be sampled."""
+        """Return how many ids may be sampled."""
         if wanted is not None and (not isinstance(wanted, int) or wanted < 1):
             raise ModelError(f"max_tokens is a number of at least 1, not {wanted!r}", cause=ErrorCause.CONFIG)
         if self._context_tokens is None:
             if wanted is None:
                 raise ModelError(
-                    "give max_tokens, or context_tokens of the model: servers of token ids sample very few by default",
+                    "set max_tokens, or context_tokens of the model: servers of token ids sample very few by default",
                     cause=ErrorCause.CONFIG,
                 )
             return wanted
@@ -155,9 +158,11 @@ class TokenSession:
 class TokenModel:
     """A model that keeps exact token ids: it makes a `TokenSession` for each episode (`SessionModel`).
 
-    `parser` is the name of the format in which the model writes calls, or a `Parser`; `sampling` gives defaults for
-    every request, and `context_tokens` is the context window. `model` is a name for records. Raises ConfigError for an
-    unknown parser.
+    `parser` is the name of the format of the model's calls, or a `Parser`. `sampling` sets defaults for every request,
+    and `context_tokens` is the context window. `model` is a name for records.
+
+    Raises:
+        ConfigError: If the parser is unknown.
     """
 
     def __init__(
@@ -178,7 +183,7 @@ class TokenModel:
         self._context_tokens, self._sampling = context_tokens, dict(sampling or {})
 
     def session(self, tools: Sequence[Mapping[str, Any]]) -> TokenSession:
-        """A new session, for one episode with these tools."""
+        """Return a new session, for one episode with these tools."""
         return TokenSession(
             self.sampler,
             self.template,
@@ -189,14 +194,16 @@ class TokenModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections of the sampler, where it has some."""
+        """Close the connections of the sampler, if it has any."""
         close = getattr(self.sampler, "aclose", None)
         if close is not None:
             await close()
 
 
 def _new_messages(state: _SessionState, own: Completion, messages: Sequence[Message]) -> Sequence[Message] | None:
-    """The messages after those of a state and the turn that it sampled; None when they do not go on from there."""
+    """Return the messages after those of a state and its sampled turn. None if the conversation does not continue the
+    state.
+    """
     size = len(state.seen)
     if len(messages) <= size or not _same(state.seen, messages[:size]):
         return None

@@ -1,4 +1,4 @@
-"""A model's chat template as token ids: whole prompts, and what follows on a turn that the model sampled."""
+"""A model's chat template as token ids: whole prompts, and the messages after a sampled turn."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ from hermes_exec.errors import ConfigError
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer (of `transformers`, or anything with the methods of `Tokenizer`).
+    """The chat template of a tokenizer (of `transformers`, or any object with the methods of `Tokenizer`).
 
-    `chat_template` replaces the tokenizer's own (Jinja text), `variables` are further ones that it reads, such as
-    `{"enable_thinking": False}`. `end` names the tokens that end an assistant turn, as ids or texts of one token each;
-    by default they are found: the tokenizer's `eos_token_id` and what the template prints after an assistant turn. With
-    `tools_in_prompt=False` the template is not given the tools, for callers who describe them in the system message.
+    `chat_template` replaces the tokenizer's own (Jinja text). `variables` are further variables of the template, such
+    as `{"enable_thinking": False}`. `end` names the tokens that end an assistant turn, as ids or texts of one token
+    each. By default they are the tokenizer's `eos_token_id` and the control tokens that the template prints after an
+    assistant turn. With `tools_in_prompt=False` the template does not get the tools, for callers who describe them in
+    the system message.
 
-    It tries the template out at once. Raises ConfigError, with what to do about it, when the template renders no tools
-    (some drop them silently), refuses or drops tool results, or ends turns with no control token.
+    The constructor probes the template. Texts in messages of tools and users never become control tokens, see
+    `ControlTokens`. Texts in system and assistant messages do, because they come from the caller and the model. Only
+    texts are encoded here (`tokenize=False`): `apply_chat_template` returns another type in version 5 of `transformers`
+    than in version 4.
 
-    Texts in messages of tools and users never become control tokens, see `ControlTokens`; those of system and assistant
-    messages do, as they are the caller's and the model's own. Only texts are encoded here (`tokenize=False`):
-    `apply_chat_template` gives another type in version 5 of `transformers` than in version 4.
+    Raises:
+        ConfigError: If the template renders no tools (some drop them silently), refuses or drops tool results, or ends
+            turns without a control token. The message contains the remedy.
     """
 
     def __init__(
@@ -66,11 +69,11 @@ class ChatTemplate:
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """The ids that end an assistant turn: a model is to stop at each of them."""
+        """The ids that end an assistant turn. A model has to stop at each of them."""
         return self._endings.stops
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The ids of a whole conversation, up to where the model is to go on. Raises ConfigError when the template
+        """Return the ids of a whole conversation, up to the model's next turn. Raise ConfigError if the template
         refuses it.
         """
         nonce = new_nonce()
@@ -79,12 +82,14 @@ class ChatTemplate:
     def suffix(
         self, new: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, after: int | None = None
     ) -> list[int]:
-        """The ids of these messages after an assistant turn, up to where the model is to go on.
+        """Return the ids of these messages after an assistant turn, up to the model's next turn.
 
-        They begin with the id that ends the assistant turn. Give `after`, the last id that the model sampled, to leave
-        that out where the model has written it. The turn itself is not rendered: a text of no meaning is put in its
-        place and cut off, so that neither its ids nor what the template does to it matter. Raises ConfigError when the
-        template refuses the messages.
+        They begin with the id that ends the assistant turn. Pass the last sampled id as `after` to leave that id out if
+        the model has written it. The turn itself is not rendered: a meaningless text is put in its place and cut off,
+        so that neither its ids nor the template's treatment of it matter.
+
+        Raises:
+            ConfigError: If the template refuses the messages.
         """
         nonce, mark = new_nonce(), new_nonce()
         prepared = self._prepare(new, nonce)
@@ -95,25 +100,27 @@ class ChatTemplate:
         first = next((place for place, number in enumerate(ids) if number in ends.bounds), None)
         if first is None:
             raise ConfigError("the chat template ends no assistant turn before these messages; name its end tokens")
-        # Where a template has no end, its bound is the token of the next role, and stays beside another end.
+        # If a template has no end, its bound is the token of the next role, and stays after another end.
         written = after == ids[first] or (after in ends.stops and ids[first] in ends.closing)
         return ids[first + written :]
 
     def answer(self, text: str) -> list[int]:
-        """The ids with which a model would have written this text as its turn, with the end of the turn."""
+        """Return the ids with which a model would have written this text as its turn, with the end of the turn."""
         end = [number for number in self.suffix([MORE], ())[:1] if number in self.end_ids]
         return self._ids(text.encode("utf-8", "replace").decode()) + end
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids without the end of the turn. Control tokens are in it, for tags of tool calls may be
-        some. Raises ValueError where the tokenizer cannot decode them.
+        """Return the text of sampled ids without the end of the turn. Raise ValueError if the tokenizer cannot decode
+        them.
+
+        The text includes control tokens, because tags of tool calls may be control tokens.
         """
-        # Those of transformers leave out what they do not know, and a trainer's model has no row for it.
+        # The tokenizers of transformers skip unknown ids, and a trainer's model has no row for them.
         if self._highest_id is not None and (unknown := max(ids, default=0)) > self._highest_id:
             raise ValueError(f"the highest id of the tokenizer is {self._highest_id}, and one is {unknown}")
         written = list(ids[:-1] if ids and ids[-1] in self.end_ids else ids)
         try:
-            # Cleaning up, which some tokenizers do by default, takes spaces away: "ls ." would become "ls.".
+            # Some tokenizers clean up by default, which removes spaces: "ls ." would become "ls.".
             return str(self._tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False))
         except Exception as error:
             raise ValueError(f"the tokenizer cannot decode these ids ({type(error).__name__}: {error})") from error
@@ -137,7 +144,7 @@ class ChatTemplate:
         except Exception as error:
             raise ConfigError(f"the chat template refuses the conversation: {type(error).__name__}: {error}") from error
         if not isinstance(text, str):
-            raise ConfigError(f"the tokenizer's apply_chat_template gave {type(text).__name__}, not a text")
+            raise ConfigError(f"the tokenizer's apply_chat_template returned {type(text).__name__}, not a text")
         return text
 
     def _prepare(self, messages: Sequence[Message], nonce: str) -> list[Message]:
@@ -157,13 +164,13 @@ class ChatTemplate:
             return endings.with_stops(stops) if endings else Endings(stops, stops, stops)
         if endings is None:
             raise ConfigError(
-                f"the chat template ends turns with a text in which is no control token: {OVERRIDE}, or name the "
+                f"the chat template ends turns with a text without a control token: {OVERRIDE}, or name the "
                 "tokens that end a turn as end="
             )
         return endings
 
     def _check_suffixes(self) -> None:
-        """Raise ConfigError unless what follows on a turn can be told, for a message of the user and for a result."""
+        """Raise ConfigError unless a message of the user and a result can follow an assistant turn."""
         for message in (MORE, result(("probe0001", "tool"), "result")):
             try:
                 self.suffix([message], ())
@@ -189,19 +196,20 @@ class ChatTemplate:
 
 
 def _plain_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema as chat completion interfaces have it; other keys beside these are for this library."""
+    """Return a schema in the form of chat completion interfaces, without the keys for this library."""
     return {name: tool[name] for name in ("type", "function") if name in tool}
 
 
 def _result_calls(new: Sequence[Message]) -> list[tuple[str, str]]:
-    """The calls (id, name) that the results at the beginning of these messages answer."""
+    """Return the calls (id, name) of the results at the beginning of these messages."""
     results = takewhile(lambda message: message.get("role") == "tool", new)
     return [(str(message.get("tool_call_id", "")), str(message.get("name") or "tool")) for message in results]
 
 
 def _with_objects(message: Message) -> Message:
-    """The message with the arguments of its calls as objects, which is what templates expect; those that are no JSON
-    object stand under one name.
+    """Return the message with the arguments of its calls as objects, as templates expect them.
+
+    Arguments that are not a JSON object are put under one name.
     """
     calls = message.get("tool_calls")
     if not calls:
@@ -222,7 +230,7 @@ def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge_user_messages(messages: Sequence[Message]) -> list[Message]:
-    """The messages with each user message that follows on a tool result in that result, after a blank line."""
+    """Return the messages, with each user message after a tool result appended to that result, after a blank line."""
     merged: list[Message] = []
     for message in messages:
         if message.get("role") == "user" and merged and merged[-1].get("role") == "tool":

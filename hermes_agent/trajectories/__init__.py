@@ -1,1 +1,1 @@
-"""Episodes in the forms that training takes."""
+"""Renderings of episodes for training."""

@@ -1,7 +1,8 @@
 """Renders a conversation as ShareGPT turns, and counts tool calls.
 
-The turns are those of the Hermes function-calling data sets: `system` (the tools), `human`, `gpt` (thinking, text,
-<tool_call> blocks), `tool` (one turn for all results of a turn, <tool_response> blocks). `sharegpt_reader` reads them.
+The turns have the form of the Hermes function-calling data sets: `system` (the tools), `human`, `gpt` (thinking, text,
+`<tool_call>` blocks), `tool` (one turn for all results of a turn, `<tool_response>` blocks). `sharegpt_reader` reads
+them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _CALLS = (
 
 
 class ToolStats(TypedDict):
-    """How often a tool was called, and with what success."""
+    """The number of calls of a tool, by success."""
 
     count: int
     success: int
@@ -49,8 +50,9 @@ class ToolStats(TypedDict):
 
 
 def system_prompt(tools: Iterable[Mapping[str, Any]], example: str | None = None) -> str:
-    """The function-calling prompt of the Hermes data sets, with these tools in it. With an `example` of a call it asks
-    for that form instead of the data sets' own.
+    """Return the function-calling prompt of the Hermes data sets with these tools.
+
+    With an `example` of a call the prompt asks for that form instead of the form of the data sets.
     """
     functions = [tool.get("function", tool) for tool in tools]
     listed = [
@@ -69,9 +71,9 @@ def system_prompt(tools: Iterable[Mapping[str, Any]], example: str | None = None
 def sharegpt(messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]]) -> list[ShareGPTTurn]:
     """Return a conversation as ShareGPT turns.
 
-    A system message at the beginning follows the function-calling prompt in the first turn; every other one is a
-    `system` turn in its place. Results of one turn share a turn. Texts and arguments stand as they were written, white
-    space included. Images and call ids of the model are left out; results have their ids.
+    A system message at the beginning follows the function-calling prompt in the first turn; every other system message
+    is a `system` turn in its place. Results of one turn share a turn. Texts and arguments keep their white space.
+    Images and call ids of the model are left out; results have their ids.
     """
     turns: list[ShareGPTTurn] = [{"from": "system", "value": system_prompt(tools)}]
     answering = False
@@ -92,7 +94,7 @@ def sharegpt(messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str,
 
 
 def gpt_value(message: Mapping[str, Any]) -> str:
-    """Return an assistant message as text: thinking (always there, perhaps empty), text, a block for each call."""
+    """Return an assistant message as text: thinking (always present, perhaps empty), text, a block for each call."""
     reasoning = str(message.get("reasoning_content") or "")
     parts = [f"<think>\n{reasoning}\n</think>" if reasoning else "<think>\n</think>"]
     if text := message_text(message):
@@ -102,10 +104,10 @@ def gpt_value(message: Mapping[str, Any]) -> str:
 
 
 def tool_call_block(call: ToolCall) -> str:
-    """Return a call as a <tool_call> block.
+    """Return a call as a `<tool_call>` block.
 
-    Arguments stand as the model wrote them, and as a JSON string where they are not one JSON object that every reader
-    understands alike. A call without a name was not understood: its block holds what the model wrote.
+    Arguments are kept as the model wrote them, or as a JSON string if they are not one JSON object that every reader
+    understands alike. The block of a call without a name, which no parser understood, holds the model's text.
     """
     if not call.name:
         return f"<tool_call>\n{call.arguments}\n</tool_call>"
@@ -114,10 +116,10 @@ def tool_call_block(call: ToolCall) -> str:
 
 
 def tool_stats(calls: Iterable[tuple[str, bool]], offered: Iterable[str]) -> dict[str, ToolStats]:
-    """Return the counts of each of these `offered` tools, zeros included.
+    """Return the counts of each of the `offered` tools, zeros included.
 
-    `calls` are the name of each call and whether it succeeded. Names of tools that were not offered get no entry here;
-    the record counts them apart.
+    `calls` are the name of each call and whether it succeeded. Tools that were not offered get no entry; the record
+    counts them apart.
     """
     stats: dict[str, ToolStats] = {name: {"count": 0, "success": 0, "failure": 0} for name in sorted(offered)}
     for name, ok in calls:
@@ -142,17 +144,17 @@ _TAG = re.compile(r"<(?=/?(?:think|tool_call|tool_response)>)")
 
 
 def _without_tags(body: str) -> str:
-    """Return JSON with the tags in its strings escaped, so that a reader who looks for tags finds none in it."""
+    """Return JSON with the tags in its strings escaped, so that readers that search for tags find none."""
     return _TAG.sub(r"\\u003c", body)
 
 
 def _embed_json(text: str, *kinds: type) -> str:
-    """Return the text itself if it is JSON of one of these kinds and has one meaning; else as a JSON string."""
+    """Return the text itself if it is JSON of one of these types and has one meaning, else as a JSON string."""
     decoded = decode_whole(text)
     if not isinstance(decoded, JsonValue) or not isinstance(decoded.value, kinds):
         return _json(text)
     try:
-        json.loads(text)  # raw line breaks in strings are no JSON for most readers
+        json.loads(text)  # most readers refuse raw line breaks in strings
     except (ValueError, RecursionError):
         return _json(text)
     return text

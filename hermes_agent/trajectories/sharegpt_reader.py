@@ -1,4 +1,4 @@
-"""Reads ShareGPT turns back into messages, and says whether a rendering holds all of a conversation."""
+"""Reads ShareGPT turns back into messages, and checks whether a rendering holds all of a conversation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hermes_agent.parsers.json_text import can_be_sent
 from hermes_agent.trajectories.sharegpt import ShareGPTTurn, gpt_value, system_prompt
 
 _SIGNATURES = frozenset({"reasoning_details", "extra_content"})
-"""Fields of messages with which a provider recognises its own answers: they are no text of the conversation."""
+"""Fields of messages with which a provider recognises its own answers. They are no text of the conversation."""
 _RENDERED = frozenset({"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"})
 _QUOTED = re.compile(r"</?(?:think|tool_call|tool_response)>")
 _ESCAPED = re.compile(r"\\u003c(?=/?(?:think|tool_call|tool_response)>)")
@@ -26,9 +26,9 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 def read_sharegpt(turns: Sequence[ShareGPTTurn]) -> list[Message]:
     """Return the messages that ShareGPT turns of `sharegpt` stand for.
 
-    A `<think>` block ends at the first closing tag and a call begins at every `<tool_call>`, whoever wrote it. The ids
-    of calls are those of the results after them, by their places. A block that is no call is a call without a name,
-    with its text as the arguments. Nothing is raised: other turns of this kind are read as well as possible.
+    A `<think>` block ends at the first closing tag, and a call begins at every `<tool_call>`, whoever wrote it. Calls
+    take the ids of the results after them, by position. A block that is not a call becomes a call without a name, with
+    its text as the arguments. Nothing is raised: other turns of this kind are read as well as possible.
     """
     messages: list[Message] = []
     for index, turn in enumerate(turns):
@@ -50,11 +50,12 @@ def read_sharegpt(turns: Sequence[ShareGPTTurn]) -> list[Message]:
 
 
 def export_problem(messages: Sequence[Message], turns: Sequence[ShareGPTTurn]) -> str:
-    """Return why these turns, read back, are not these messages; empty when they are.
+    """Return why these turns, read back, differ from these messages. Empty if they do not.
 
-    Compared are roles, texts, thinking, calls with their ids and the text of their arguments, and results. Markup that
-    an assistant's text or thinking quotes is a problem however it is read: other readers take it for thinking or calls.
-    So is what the parser of the Hermes format reads otherwise, such as the end of a turn in a text.
+    The comparison covers roles, texts, thinking, calls with their ids and the text of their arguments, and results.
+    Markup that an assistant's text or thinking quotes is always a problem, because other readers take it for thinking
+    or calls. A message that the parser of the Hermes format reads otherwise is a problem too, such as a text with the
+    end of a turn.
     """
     for number, message in enumerate(messages, 1):
         if why := _unrenderable(message):
@@ -73,7 +74,9 @@ def export_problem(messages: Sequence[Message], turns: Sequence[ShareGPTTurn]) -
 
 
 def _parses(message: Message) -> bool:
-    """Whether the parser of the Hermes format finds the texts and calls of an assistant message in its rendering."""
+    """Return whether the parser of the Hermes format finds the texts and calls of an assistant message in its
+    rendering.
+    """
     parsed, calls = get_parser("hermes")(gpt_value(message), ()), calls_of(message)
     texts = (parsed.content or "", parsed.reasoning or "")
     return (
@@ -88,7 +91,7 @@ def _thinking(message: Mapping[str, Any]) -> str:
 
 
 def _unrenderable(message: Message) -> str:
-    """What of a message no turn can hold."""
+    """Return the part of a message that no turn can hold. Empty if there is none."""
     content = message.get("content")
     if isinstance(content, list):
         kinds = [str(part.get("type")) if isinstance(part, Mapping) else "unknown" for part in content]
@@ -127,7 +130,7 @@ class _Facts(NamedTuple):
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> _Facts:
-        """Return those of a message; a field that is missing, None or empty is the same."""
+        """Return the facts of a message. A field that is missing, None or empty is the same."""
         names = (str(message.get("tool_call_id") or ""), str(message.get("name") or ""))
         return cls(str(message.get("role")), message_text(message), _thinking(message), calls_of(message), names)
 
@@ -149,7 +152,7 @@ def _read_gpt(value: str) -> Message:
 
 
 def _bodies(text: str, tag: str) -> tuple[str, list[str]]:
-    """The text around blocks, and what is in the blocks."""
+    """Return the text around blocks, and the bodies of the blocks."""
     before, *blocks = text.split(f"<{tag}>")
     texts, bodies = [before.removeprefix("\n")], []
     if blocks:
@@ -162,7 +165,7 @@ def _bodies(text: str, tag: str) -> tuple[str, list[str]]:
 
 
 def _read_call(body: str) -> tuple[str, str]:
-    """The name and the arguments of a call."""
+    """Return the name and the arguments of a call."""
     whole = _ESCAPED.sub("<", body)
     members = dict(_members(whole))
     name = _text(members.get("name", ""))
@@ -176,7 +179,7 @@ def _read_response(body: str) -> Message:
 
 
 def _with_ids(message: Message, ids: Sequence[str]) -> Message:
-    """The message with these ids for its calls, as far as they go."""
+    """Return the message with these ids for its calls, as far as they go."""
     calls = message.get("tool_calls") or []
     all_ids = [*ids, *[""] * len(calls)]
     return (
@@ -185,7 +188,7 @@ def _with_ids(message: Message, ids: Sequence[str]) -> Message:
 
 
 def _text(raw: str) -> str:
-    """The text of a JSON string; any other value as it is written."""
+    """Return the text of a JSON string. Any other value stays as it is written."""
     if not raw.lstrip().startswith('"'):
         return raw
     text = json.loads(raw)
@@ -193,7 +196,7 @@ def _text(raw: str) -> str:
 
 
 def _members(text: str) -> Iterator[tuple[str, str]]:
-    """The names and values of a JSON object, each value as it is written; nothing when it is not whole."""
+    """Yield the names and values of a JSON object, each value as it is written. Yield nothing if it is incomplete."""
     members: list[tuple[str, str]] = []
     at = _skip(text, 0)
     try:
@@ -216,5 +219,5 @@ def _members(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _skip(text: str, at: int) -> int:
-    """The position of the next character that is no white space of JSON."""
+    """Return the position of the next character that is not white space of JSON."""
     return space.end() if (space := _SPACE.match(text, at)) else at

@@ -1,1 +1,1 @@
-"""A small model that runs in this process."""
+"""A small language model that runs in this process."""

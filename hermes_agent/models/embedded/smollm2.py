@@ -1,6 +1,4 @@
-"""The prompt of the embedded model: ChatML, with the most similar of a bank of worked examples before the
-conversation.
-"""
+"""The prompt of the embedded model: ChatML, with the most similar worked examples before the conversation."""
 
 from __future__ import annotations
 
@@ -27,14 +25,14 @@ _NAME = re.compile(r"\S*[./_]\S*")
 
 
 class Example(NamedTuple):
-    """A task, and the shell command that does it."""
+    """A task, and the shell command that solves it."""
 
     task: str
     command: str
 
 
 class Examples:
-    """The bank of worked examples; `count` of them are shown."""
+    """The bank of worked examples. A prompt contains `count` of them."""
 
     def __init__(self, bank: Sequence[Example], count: int) -> None:
         self._bank = list(bank)
@@ -43,13 +41,14 @@ class Examples:
 
     @classmethod
     def load(cls, count: int) -> Examples:
-        """The bank that comes with the package."""
+        """Return the bank of the package."""
         text = resources.files("hermes_agent.models.embedded").joinpath("shell_examples.jsonl").read_text("utf-8")
         return cls([Example(**json.loads(line)) for line in text.splitlines()], count)
 
     def near(self, task: str) -> list[Example]:
-        """The most similar examples by the words that they share with the task (rare ones count more, names of files
-        do not); the best one last.
+        """Return the most similar examples by the words that they share with the task; the best one last.
+
+        Rare words count more, names of files do not count.
         """
         return (
             sorted(self._bank, key=lambda example: self._similarity(task, example.task))[-self._count :]
@@ -67,11 +66,11 @@ class Examples:
 
 
 def render(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], examples: Examples) -> str:
-    """The text that the model continues with its answer.
+    """Return the text that the model continues with its answer.
 
-    A longer history starts with the text of the shorter one, so that what was computed for it is used again. The
-    tools' schemas are left out: they are longer than the memory of a model this small. Without a tool named `terminal`
-    there are no examples of it either.
+    A longer history starts with the text of the shorter one, so that its computation is reused. The tools' schemas are
+    left out, because they are longer than the context of a model this small. Without a tool named `terminal` there are
+    no examples of it either.
     """
     task = next((message_text(message) for message in messages if message.get("role") == "user"), "")
     has_terminal = any(tool.get("function", tool).get("name") == "terminal" for tool in tools)

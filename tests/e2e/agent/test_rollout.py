@@ -240,12 +240,12 @@ async def test_work_that_takes_too_long_is_the_models_doing_and_may_be_called_of
         result = await done(pool, [[MANY]], "true", seal_timeout_s=0.2)
         assert (result.reward, result.trainable) == (0.0, True), result
         assert result.verdict is not None
-        assert result.verdict.output == "what the model left could not be taken out within 0.2 s"
+        assert result.verdict.output == "the model's files could not be copied out within 0.2 s"
         more: dict[str, Any] = {"score_in": "slot", "check_files": {"test": "true"}, "seal_timeout_s": 0.01}
         result = await done(pool, [[f"mkdir test; cd test; {MANY}"]], "true", **more)
         assert (result.reward, result.trainable) == (0.0, True), result
         assert result.verdict is not None
-        assert result.verdict.output == "what the model left could not be removed within 0.01 s"
+        assert result.verdict.output == "the model's files could not be removed within 0.01 s"
         with anyio.move_on_after(1) as called_off:
             await done(pool, [[MANY]], "true")
     assert called_off.cancelled_caught

@@ -88,7 +88,7 @@ async def test_calls_as_text_without_a_parser_are_warned_of_once(caplog: pytest.
             assert (await AgentLoop(model, Typed(echo)).run("go")).finish == "answered"
         await model.aclose()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "one writes calls as text, in the format 'hermes', which is not read: give parser='hermes'"
+        "one writes calls as text, in the format 'hermes', which is not read: set parser='hermes'"
     ]
 
 

@@ -207,9 +207,9 @@ def test_bounds_of_a_context_are_checked(bounds: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("name", "gives", "told"),
     [
-        ("before_call", True, "the hook before_call gave bool, not str or None"),
-        ("after_call", "x", "the hook after_call gave str, not ToolResult or None"),
-        ("context", 3, "the hook context gave int, not Sequence or None"),
+        ("before_call", True, "the hook before_call returned bool, not str or None"),
+        ("after_call", "x", "the hook after_call returned str, not ToolResult or None"),
+        ("context", 3, "the hook context returned int, not Sequence or None"),
     ],
 )
 async def test_a_hook_that_gives_something_else_is_named(name: str, gives: object, told: str) -> None:

@@ -476,6 +476,6 @@ def test_openai_itself_needs_a_key() -> None:
 async def test_more_than_one_choice_is_refused() -> None:
     with endpoint() as server:
         async with model(server.base_url) as made:
-            with pytest.raises(ModelError, match="n is 1"):
+            with pytest.raises(ModelError, match="n must be 1"):
                 await made.complete(ASK, [], n=4)
     assert server.requests == []

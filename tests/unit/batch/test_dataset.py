@@ -55,7 +55,7 @@ def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> 
         ('{"prompt": 3}', "line 2: prompt"),
         ('{"prompt": "a", "check": 1}', "line 2: check"),
         ('{"prompt": "a", "image": "x", "docker_image": "y"}', "line 2: image and docker_image differ"),
-        ('{"prompt": "a", "files": {"/etc/x": "1"}}', "line 2: files: '/etc/x' is no path inside"),
+        ('{"prompt": "a", "files": {"/etc/x": "1"}}', "line 2: files: '/etc/x' is not a path inside"),
         ('{"prompt": "a", "files": {"a/../../x": "1"}}', "line 2: files"),
         ('{"prompt": "a", "files": {"a": 1}}', "line 2: files"),
         ('{"prompt": "a", "tree": "missing"}', "line 2: tree: 'missing' is not a directory"),

@@ -169,7 +169,7 @@ def test_object_encoded_twice_in_a_typed_value(name: str) -> None:
 def test_arguments_that_are_no_object_are_an_error(given: str) -> None:
     parsed = parse("hermes", f'<tool_call>{{"name": "a", "arguments": {given}}}</tool_call>')
     assert parsed.calls == ()
-    assert "arguments are no JSON object" in parsed.errors[0].error
+    assert "arguments are not a JSON object" in parsed.errors[0].error
 
 
 @pytest.mark.parametrize("given", ["null", '""', "{}"])

@@ -216,7 +216,7 @@ def test_calls_that_quote_markup_are_exact_or_refused(name: str, calls: list[tup
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (ToolCall("", "f", "[1]"), "no JSON object"),
+        (ToolCall("", "f", "[1]"), "not a JSON object"),
         (ToolCall("", "f", "{"), "not valid JSON"),
         (ToolCall("", "f", '{"a": NaN}'), "NaN"),
         (ToolCall("", "f", '{"a": 1e999}'), "too large"),

@@ -330,8 +330,8 @@ async def test_ids_of_another_tokenizer_are_an_error() -> None:
     [
         (Sample((), (), "stop"), "sampled 0 ids"),
         (Sample((1, 2), (-1.0,), "stop"), "1 log-probabilities for 2 ids"),
-        (Sample((1, -2), None, "stop"), "no whole number"),
-        (Sample((1,), (float("nan"),), "stop"), "no finite number"),
+        (Sample((1, -2), None, "stop"), "not a whole number"),
+        (Sample((1,), (float("nan"),), "stop"), "not a finite number"),
         (Sample((1,) * 10_000, None, "length"), "sampled 10000 ids"),
     ],
 )

@@ -88,7 +88,7 @@ BEGIN: list[Message] = [{"role": "user", "content": "Hello"}]
             PLAIN.replace("'<|im_start|>assistant\\n' + message.content", "'x'"),
             r"the chat template drops assistant messages: give another",
         ),
-        (PLAIN.replace("<|im_end|>", "### End"), r"ends turns with a text in which is no control token: .* as end="),
+        (PLAIN.replace("<|im_end|>", "### End"), r"ends turns with a text without a control token: .* as end="),
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused_at_once(template: str, said: str) -> None:
