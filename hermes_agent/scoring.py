@@ -78,15 +78,16 @@ class CommandCheck:
 class Scoring:
     """The way to score an episode.
 
-    First, every process of the slot is ended. The next step depends on `score_in`:
+    The first step depends on `score_in`:
 
-    - `"sealed"` (default): the model's work is copied out, the slot is reset, and the work is put back. When `check`
-      runs, nothing else of the model is left, such as programs in its home, in /tmp or in the image's directories. The
-      work is all of `slot.workdir`, or only `keep` (paths in it): then the task's own files and set-up are made anew
-      first, and everything else is as it was at the start. Work of more than `seal_limit_bytes` in all (default 1 GiB),
-      or work that takes longer than `seal_timeout_s` to copy (default 300 s; a million files, directories nested
-      without end), has reward 0.
-    - `"slot"`: the check runs in the slot as the model left it, for tasks whose state is files of the machine.
+    - `"sealed"` (default): every process of the slot is ended, the model's work is copied out, the slot is reset, and
+      the work is put back. When `check` runs, nothing else of the model is left, such as programs in its home, in /tmp
+      or in the image's directories. The work is all of `slot.workdir`, or only `keep` (paths in it): then the task's
+      own files and set-up are made anew first, and everything else is as it was at the start. Work of more than
+      `seal_limit_bytes` in all (default 1 GiB), or work that takes longer than `seal_timeout_s` to copy (default 300 s;
+      a million files, directories nested without end), has reward 0.
+    - `"slot"`: every process of the slot is ended, and the check runs in the slot as the model left it, for tasks whose
+      state is files of the machine.
     - `"live"`: no process is ended. Services that the model started answer the check, and a process of the model may
       interfere with the check.
 
