@@ -31,7 +31,7 @@ from hermes_agent.parsers.base import derive_id
 from hermes_agent.parsers.json_text import dump
 from hermes_exec.errors import ErrorCause, ExecError
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class History:
@@ -157,7 +157,7 @@ class History:
 
     def add_bug(self, where: Literal["model", "infra"], error: Exception) -> None:
         """Record an unexpected error, and log it with its traceback."""
-        _LOG.error("an episode ended by %s", type(error).__name__, exc_info=error)
+        logger.error("an episode ended by %s", type(error).__name__, exc_info=error)
         self.add_error(where, error)
 
     def episode(self, finish: Finish, cause: ErrorCause) -> Episode:

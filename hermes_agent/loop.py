@@ -21,7 +21,7 @@ from hermes_agent.models.base import Model, ModelSession, SessionModel, open_ses
 from hermes_agent.turn import BlockingTools, ParallelCalls, Tools, ToolTurns
 from hermes_exec.errors import ConfigError, ErrorCause
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 FINAL_ANSWER_NOTICE = "You cannot call any more tools. Give your final answer now, from what you know."
 """The notice to the model before its closing answer, when its turns or its tool calls are used up."""
 
@@ -235,7 +235,7 @@ async def _close_session(session: ModelSession) -> None:
     try:
         await session.aclose()
     except Exception:  # noqa: BLE001 - the episode has ended, and is what counts
-        _LOG.exception("the session of a model could not be closed")
+        logger.exception("the session of a model could not be closed")
 
 
 def _end_with_answer(completion: Completion) -> _End:

@@ -22,7 +22,7 @@ from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 from hermes_exec.tools import HostTool, Toolbox, ToolOptions
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Prepare = Callable[[Slot], Awaitable[None]]
 
@@ -217,7 +217,7 @@ class _RolloutRun:
         episode = self._result.episode
         if self._stage == "done" or (episode is not None and not episode.trainable):
             # The score is final: only the release of the slot failed.
-            _LOG.warning("after a rollout: %s: %s", type(error).__name__, error)
+            logger.warning("after a rollout: %s: %s", type(error).__name__, error)
             return
         message = str(error)
         if isinstance(error, ExecError):
@@ -247,4 +247,4 @@ def _log_unexpected(error: Exception) -> None:
     if len(_LOGGED) >= _MAX_LOGGED:
         _LOGGED.clear()
     _LOGGED.add(key)
-    _LOG.error("a rollout ended by %s: %s", *key, exc_info=error if first else None)
+    logger.error("a rollout ended by %s: %s", *key, exc_info=error if first else None)

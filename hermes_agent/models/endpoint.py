@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import openai
 
 OPENAI_URL, NO_KEY = "https://api.openai.com/v1", "none"
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _EXCERPT_BYTES = 200
@@ -185,7 +185,7 @@ class Endpoint:
                 tries += 1
                 if tries > self._retries:
                     raise failure.error
-                _LOG.info("%s; sending it again", failure.error)
+                logger.info("%s; sending it again", failure.error)
                 await anyio.sleep(_pause_s(tries))
             elif gate.has_been_away(self._wait_outage_s):
                 raise gate.outage(failure) from failure.error

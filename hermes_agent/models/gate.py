@@ -19,7 +19,7 @@ from hermes_agent.models.pace import ActiveRequest, Pace
 
 _CHECK_S = 1.0
 _REMIND_S = 600.0
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class EndpointStatus(NamedTuple):
@@ -190,11 +190,11 @@ class Gate:
         if away_s is None:
             if self._warned_at is not None:
                 self._warned_at = None
-                _LOG.warning("%s completes requests again", self._name)
+                logger.warning("%s completes requests again", self._name)
         elif self._pace.failed_probes and (self._warned_at is None or away_s >= self._warned_at + _REMIND_S):
             since = "" if self._warned_at is None else f" for {away_s:.0f} s"
             self._warned_at = away_s
-            _LOG.warning("%s completes no request%s: %s; waiting for it", self._name, since, self._pace.reason)
+            logger.warning("%s completes no request%s: %s; waiting for it", self._name, since, self._pace.reason)
 
 
 _GATES: RunVar[dict[tuple[str | None, str], Gate]] = RunVar("gates of endpoints")

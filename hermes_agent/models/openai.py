@@ -18,7 +18,7 @@ from hermes_agent.parsers import get_parser, get_renderer
 from hermes_agent.parsers.unread_calls import unread_calls
 from hermes_exec.errors import ConfigError, ErrorCause
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _REFUSAL_STATUSES = frozenset({400, 415, 422, 501})
 """Statuses with which an endpoint may refuse to stream."""
 _SLOW_TOKENS_PER_S = 4
@@ -146,9 +146,9 @@ class OpenAIModel:
         """Use this mode for all later requests, because the endpoint supports it."""
         self._modes = (mode,)
         if mode.warning:
-            _LOG.warning("%s %s", self.model, mode.warning)
+            logger.warning("%s %s", self.model, mode.warning)
         if mode.fields and not completion.usage.completion_tokens:
-            _LOG.warning(
+            logger.warning(
                 "%s streams its answers without counting their tokens, so bounds of tokens and cost do not hold; "
                 "set stream=False for whole answers",
                 self.model,

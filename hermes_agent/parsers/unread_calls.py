@@ -11,7 +11,7 @@ from hermes_agent.parsers.base import Tools
 UNREAD_CALLS = "unread_calls"
 """The `kind` of the problem."""
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _TAGS = (
     *("<tool_call>", "<longcat_tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<｜tool▁call", "<｜DSML｜"),
     *("<|tool_call_begin|>", "<function="),
@@ -29,7 +29,7 @@ def unread_calls(text: str | None, tools: Tools, *, model: str) -> AnswerProblem
         return None
     if (model, name) not in _WARNED:
         _WARNED.add((model, name))
-        _LOG.warning("%s writes calls as text, in the format %r, which is not read: set parser=%r", model, name, name)
+        logger.warning("%s writes calls as text, in the format %r, which is not read: set parser=%r", model, name, name)
     message = f"the answer has calls in the format {name!r}, which no parser has read (parser={name!r} does)"
     return AnswerProblem(UNREAD_CALLS, message, trainable=False)
 
