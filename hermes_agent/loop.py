@@ -234,7 +234,7 @@ class AgentLoop(Generic[ToolsT_co]):
 async def _close_session(session: ModelSession) -> None:
     try:
         await session.aclose()
-    except Exception:  # noqa: BLE001 - the episode has ended, and is what counts
+    except Exception:  # the episode has ended, so this is only logged
         logger.exception("the session of a model could not be closed")
 
 

@@ -113,7 +113,7 @@ class ToolTurns:
 
         Returns:
             None, or the cause if the slot, a hook or this library failed. The other calls of the turn are then
-                cancelled.
+            cancelled.
         """
         left_s = None if self._max_seconds is None else max(0.0, self._max_seconds - history.tool_seconds)
         started = anyio.current_time()

@@ -126,8 +126,8 @@ class OpenAIModel:
         modes, at = (_WHOLE,) if short else self._modes, 0
         while True:
             try:
-                wanted = {**body, **modes[at].fields}
-                completion = await self._endpoint.post("/chat/completions", wanted, read, ChunkAssembler)
+                request = {**body, **modes[at].fields}
+                completion = await self._endpoint.post("/chat/completions", request, read, ChunkAssembler)
             except ModelError as error:
                 if (
                     modes[at] is modes[-1]

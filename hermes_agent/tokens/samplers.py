@@ -222,8 +222,8 @@ class CompletionsSampler(HTTPSampler):
         self._model = {} if model is None else {"model": model}
 
     def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]:
-        wanted = {"max_tokens": max_tokens, "logprobs": 1, "return_token_ids": True}
-        return {**self._model, "prompt": ids, **sampling, **wanted}
+        options = {"max_tokens": max_tokens, "logprobs": 1, "return_token_ids": True}
+        return {**self._model, "prompt": ids, **sampling, **options}
 
     def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sample:
         choice = get_single(get_field(answer, "choices"), "choices")

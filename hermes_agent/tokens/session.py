@@ -74,14 +74,14 @@ class TokenSession:
             ContextExceeded: If the context has no room for one id, before anything is sent.
             ModelError: If the chat template refuses the conversation, or `tool_choice` forces a call.
         """
-        wanted = {**self._sampling, **{name: value for name, value in sampling.items() if value is not None}}
-        if wanted.pop("tool_choice", "auto") not in ("auto", "none"):
+        parameters = {**self._sampling, **{name: value for name, value in sampling.items() if value is not None}}
+        if parameters.pop("tool_choice", "auto") not in ("auto", "none"):
             raise ModelError("a model on token ids cannot be forced to make a call", cause=ErrorCause.CONFIG)
         step = self._step(messages)
         prompt = (*step.state.ids, *step.added)
-        max_tokens = self._room(len(prompt), wanted.pop("max_tokens", None))
-        wanted["stop_token_ids"] = sorted({*self._template.end_ids, *(wanted.get("stop_token_ids") or ())})
-        sample = await self._sampler.sample(prompt, max_tokens=max_tokens, **wanted)
+        max_tokens = self._room(len(prompt), parameters.pop("max_tokens", None))
+        parameters["stop_token_ids"] = sorted({*self._template.end_ids, *(parameters.get("stop_token_ids") or ())})
+        sample = await self._sampler.sample(prompt, max_tokens=max_tokens, **parameters)
         answer = self._validate(sample, max_tokens)
         completion = self._completion(step, answer, len(prompt), max_tokens)
         new = deepcopy(list(messages[len(step.state.seen) :]))
@@ -111,21 +111,21 @@ class TokenSession:
             _SessionState(), whole, restarts=self._state.restarted if again else self._state.own is not None
         )
 
-    def _room(self, prompt_tokens: int, wanted: object) -> int:
+    def _room(self, prompt_tokens: int, max_tokens: object) -> int:
         """Return how many ids may be sampled."""
-        if wanted is not None and (not isinstance(wanted, int) or wanted < 1):
-            raise ModelError(f"max_tokens is a number of at least 1, not {wanted!r}", cause=ErrorCause.CONFIG)
+        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
+            raise ModelError(f"max_tokens is a number of at least 1, not {max_tokens!r}", cause=ErrorCause.CONFIG)
         if self._context_tokens is None:
-            if wanted is None:
+            if max_tokens is None:
                 raise ModelError(
                     "set max_tokens, or context_tokens of the model: servers of token ids sample very few by default",
                     cause=ErrorCause.CONFIG,
                 )
-            return wanted
+            return max_tokens
         left = self._context_tokens - prompt_tokens
         if left < 1:
             raise ContextExceeded(f"the prompt has {prompt_tokens} tokens; the context is {self._context_tokens}")
-        return left if wanted is None else min(wanted, left)
+        return left if max_tokens is None else min(max_tokens, left)
 
     def _validate(self, sample: Sample, max_tokens: int) -> Sample:
         ids, logprobs, finish = sample
@@ -201,9 +201,7 @@ class TokenModel:
 
 
 def _new_messages(state: _SessionState, own: Completion, messages: Sequence[Message]) -> Sequence[Message] | None:
-    """Return the messages after those of a state and its sampled turn. None if the conversation does not continue the
-    state.
-    """
+    """Return the messages after a state and its sampled turn. None if the conversation does not continue the state."""
     size = len(state.seen)
     if len(messages) <= size or not _same(state.seen, messages[:size]):
         return None
