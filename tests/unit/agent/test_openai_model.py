@@ -247,7 +247,7 @@ async def test_calls_that_no_parser_reads_are_a_problem(
             done = await made.complete(ASK, TOOLS)
             assert (await made.complete(ASK, [])).problems == ()
     assert [(each.kind, each.trainable) for each in done.problems] == ([("unread_calls", False)] if form else [])
-    assert [f"give parser={form!r}" in record.getMessage() for record in caplog.records] == ([True] if form else [])
+    assert [f"set parser={form!r}" in record.getMessage() for record in caplog.records] == ([True] if form else [])
 
 
 async def test_calls_of_a_closing_answer_are_no_problem() -> None:
