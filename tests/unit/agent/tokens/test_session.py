@@ -287,7 +287,7 @@ async def test_a_conversation_that_does_not_fit_is_refused_before_anything_chang
 @pytest.mark.parametrize(
     ("sampling", "said"),
     [
-        ({"max_tokens": None}, "give max_tokens, or context_tokens"),
+        ({"max_tokens": None}, "set max_tokens, or context_tokens"),
         ({"max_tokens": 0}, "at least 1, not 0"),
         ({"max_tokens": "9"}, "at least 1, not '9'"),
         ({"max_tokens": 9, "tool_choice": "required"}, "cannot be forced"),
