@@ -85,7 +85,7 @@ class PoolConfig(ConfigModel):
     backend: str = "local"
     image: str | None = None
     slots_per_sandbox: SlotCount | None = None
-    """None: 64 on local and ssh, 1 elsewhere."""
+    """None: 64 on local and ssh, 8 on nomad and modal, 1 elsewhere."""
     min_sandboxes: Count = 0
     max_sandboxes: AtLeastOne | None = None
     """None: 1 on local, on ssh the number of hosts, 4 elsewhere."""
