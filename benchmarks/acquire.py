@@ -1,4 +1,4 @@
-"""Slots of a sandbox that others share: borrowing one that is ready, and giving it back with many files in it."""
+"""Slots of a shared sandbox: the cost to acquire a ready slot, and to release it with many files in it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hermes_exec import SandboxPool
 
 ACQUIRE, RELEASE, RESET = "warm acquire", "release of an unused slot", "release with reset of 1,000 files"
 FIRST = "first command after an acquire"
-"""It starts the slot's init: in a root of its own, and with it that root."""
+"""This command starts the slot agent and, if the slot has its own root, this root."""
 FILES = "for i in {1..1000}; do echo $i > file-$i; done"
 LENDS_A_ROUND, FIRST_A_ROUND = 20, 5
 SLOTS = 8
 
 
 async def measure(options: Options) -> Measured:
-    """Borrow and give back in rounds, both backends in turn."""
+    """Acquire and release slots in rounds, both backends in turn."""
     measured = Measured()
     disciplines = [Discipline(name, "times", {}) for name in (ACQUIRE, RELEASE, RESET, FIRST)]
     measured.disciplines += disciplines
@@ -47,7 +47,7 @@ async def measure(options: Options) -> Measured:
 async def acquire_and_release(
     pool: SandboxPool, acquire: Sample, release: Sample, reset: Sample, first: Sample
 ) -> None:
-    """Some loans without work, two that leave files, and some with one command."""
+    """Acquire some slots without work, two that leave files, and some with one command."""
     for turn in range(LENDS_A_ROUND + 2):
         begin = time.perf_counter()
         slot = await pool.acquire()

@@ -1,4 +1,4 @@
-"""What a call adds to its command: the parts of a no-op's time, and the processor time of each process on its way."""
+"""The overhead of a call: the parts of a no-op's time, and the processor time of each process on its way."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ async def measure(options: Options) -> Measured:
 
 
 def processes_of(name: str, sandbox: str) -> Processes:
-    """The processes on the way of a call, as this host numbers them."""
+    """Return the ids of the processes on the way of a call, as seen on this host."""
     runner = runner_pid("local" if name == LOCAL else "docker", sandbox)
     (agent,) = children(runner)
     return {"driver": os.getpid(), "serving runner": runner, "slot's agent": agent}
 
 
 def processor_ms(pid: int) -> float:
-    """What a process has taken of the processors, without its children."""
+    """Return the processor time of a process, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK_MS

@@ -1,8 +1,8 @@
-"""Agents: what the driver spends on a tool call with its model request, and on each of many episodes at once; and an
-endpoint that is unkind for a long time.
+"""Agents: the driver's cost of a tool call with its model request, of each of many episodes at once, and of an endpoint
+that fails for a long time.
 
-Each measurement is a driver of its own, `python -m benchmarks.agent NAME`, so that its processor time and its memory
-are of nothing else; the model is a server in another process, `tests.e2e.agent.flaky_endpoint`.
+Each measurement runs in its own driver, `python -m benchmarks.agent NAME`, so that processor time and memory belong to
+it alone. The model is a server in another process, `tests.e2e.agent.flaky_endpoint`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def measure(_: Options) -> Measured:
 
 
 async def by_drivers(part: str, module: str, longest_s: Mapping[str, float]) -> Measured:
-    """Run the drivers of a module one after the other, each with its limit of time; the figures begin with `part`."""
+    """Run the drivers of a module one after the other, each with a time limit. Names of figures begin with `part`."""
     measured = Measured()
     for name, limit_s in longest_s.items():
         progress(f"{part}: {name}, up to {limit_s:.0f} s")
@@ -67,7 +67,12 @@ async def by_drivers(part: str, module: str, longest_s: Mapping[str, float]) -> 
 
 
 async def figures_of(module: str, name: str, longest_s: float) -> Figures:
-    """What a driver found. TimeoutError after its time, RuntimeError when it failed."""
+    """Return the figures of a driver.
+
+    Raises:
+        TimeoutError: If the driver takes too long.
+        RuntimeError: If the driver fails.
+    """
     with anyio.fail_after(longest_s):
         ended = await anyio.run_process([sys.executable, "-m", module, name], cwd=ROOT, stderr=None, check=False)
     if ended.returncode != 0:
@@ -78,7 +83,7 @@ async def figures_of(module: str, name: str, longest_s: float) -> Figures:
 
 @asynccontextmanager
 async def served(how: Faults) -> AsyncIterator[tuple[str, dict[str, int]]]:
-    """The URL of a server in a process of its own, and a dict that has its log once the block has ended."""
+    """Yield the URL of a server in another process, and a dict that has the server's log after the block."""
     log: dict[str, int] = {}
     command = [sys.executable, "-m", "tests.e2e.agent.flaky_endpoint", json.dumps(asdict(how))]
     pipe = asyncio.subprocess.PIPE
@@ -99,7 +104,7 @@ Run = Callable[[Slot, int], Awaitable[None]]
 
 
 async def in_slots(slots: Sequence[Slot], count: int, run: Run) -> None:
-    """Run so many episodes, one at a time in each slot."""
+    """Run this many episodes, one at a time in each slot."""
     left: Iterator[int] = iter(range(count))
 
     async def work(slot: Slot) -> None:
@@ -112,7 +117,9 @@ async def in_slots(slots: Sequence[Slot], count: int, run: Run) -> None:
 
 
 async def cpu() -> Figures:
-    """Processor time of this process a tool call: ours and the plain loop in turn, the first round of each apart."""
+    """Measure the processor time of this process per tool call: our loop and the plain loop in turn, without the first
+    rounds.
+    """
     async with (
         served(Faults(turns=TURNS + 1)) as (url, _),
         SandboxPool("local", slots_per_sandbox=AT_ONCE) as pool,
@@ -138,7 +145,7 @@ async def cpu() -> Figures:
 
 @asynccontextmanager
 async def plain_loop(url: str) -> AsyncIterator[Run]:
-    """The loop that one writes first, with the same tools."""
+    """Run the simplest possible agent loop with the same tools."""
     import openai
 
     async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
@@ -184,7 +191,7 @@ class _Gathering:
 
 
 async def many() -> Figures:
-    """Memory and processor time of this process for episodes that are all under way at once, each in a slot."""
+    """Measure memory and processor time of this process while all episodes run at once, each in a slot."""
     model, done = _Gathering(), list[Episode]()
     sandboxes = -(-MANY // SLOTS_A_SANDBOX)
     async with (
@@ -221,7 +228,7 @@ class _Turns(NamedTuple):
 
 
 async def faults() -> Figures:
-    """Episodes that did not end as on a kind endpoint, and requests for each turn and fault."""
+    """Count the episodes that ended differently than on a reliable endpoint, and the requests per turn and fault."""
     kind, _ = await _episodes(Faults())
     done, log = await _episodes(FAULTS)
     lost = sum(done[number] != turns for number, turns in kind.items())

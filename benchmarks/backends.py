@@ -29,7 +29,7 @@ HEADS = {"modal": "modal: client and loopback server"}
 
 
 async def prove(name: str) -> Report:
-    """Run the conformance suite on a backend, with slots as its pools have them by themselves."""
+    """Run the conformance suite on a backend, with the default slots of its pools."""
 
     def told(outcome: Outcome) -> None:
         progress(f"{name}: {outcome.name}")
@@ -48,7 +48,7 @@ MEDIANS = (
 
 
 def rendered(reports: dict[str, Report], measured: Measured) -> str:
-    """The tables, in Markdown."""
+    """Return the tables in Markdown."""
     names = list(reports)
     head = ("", *(HEADS.get(name, name) for name in names))
     sides = "l" + "r" * len(names)
@@ -60,7 +60,7 @@ def rendered(reports: dict[str, Report], measured: Measured) -> str:
 
 
 def _behaviours(reports: dict[str, Report]) -> list[tuple[str, ...]]:
-    """How many behaviours of each group each of them gives, of how many."""
+    """Return a row for each group: how many of its behaviours each backend supports."""
     groups = sorted({outcome.group for report in reports.values() for outcome in report.outcomes})
     rows = []
     for group in (*groups, "all behaviours"):
@@ -81,7 +81,7 @@ def _facts(reports: dict[str, Report]) -> list[tuple[str, ...]]:
 
 
 def _cell(measured: Measured, name: str, label: str) -> str:
-    """The figure of a backend, and that of the engine's own exec beside it."""
+    """Return the figure of a backend, with the engine's own exec in parentheses."""
     ours, own = (_figure(measured, label, contender) for contender in engines.PAIRS[name])
     return f"{ours} ({own})" if own else ours or "–"
 
@@ -124,7 +124,7 @@ def _gaps(named: tuple[str, Report]) -> str:
 
 
 def write(text: str) -> None:
-    """Put the table into its place on the page, or at the end of one that has none yet."""
+    """Replace the table on the page, or append it to a page without a table."""
     before, found, rest = PAGE.read_text("utf-8").partition(BEGIN)
     after = rest.partition(END)[2] if found else "\n"
     head = before if found else f"{before.rstrip()}\n\n"
@@ -132,7 +132,7 @@ def write(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the table; 1 where a behaviour failed."""
+    """Write the table. Return 1 if a behaviour failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BACKENDS)}")
     names = parser.parse_args(argv).names

@@ -1,4 +1,4 @@
-"""The floors on the host: starting a program with Python's own means."""
+"""The floors on the host: starting a program with Python's standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.contender import NOOP, OUTPUT_BYTES, OUTPUT_SCRIPT, Unsupported
 
 
 class Subprocess:
-    """`subprocess.run`, which blocks: one after the other."""
+    """`subprocess.run`, which blocks: one call after the other."""
 
     blocking = True
 
@@ -20,27 +20,27 @@ class Subprocess:
         subprocess.run(NOOP, check=True)
 
     async def write(self, data: bytes) -> None:
-        """Files are out of its scope."""
+        """Do nothing: this contender has no files."""
         raise Unsupported
 
     async def read(self, data: bytes) -> None:
-        """Files are out of its scope."""
+        """Do nothing: this contender has no files."""
         raise Unsupported
 
     async def output(self) -> None:
-        """Nothing is captured."""
+        """Do nothing: this contender captures no output."""
         raise Unsupported
 
 
 class CapturingSubprocess(Subprocess):
-    """`subprocess.run` that takes the output, as a tool call has to."""
+    """`subprocess.run` with captured output, which a tool call needs."""
 
     async def noop(self) -> None:
         """Run the empty command and block until it has ended."""
         subprocess.run(NOOP, check=True, capture_output=True)
 
     async def output(self) -> None:
-        """Take much output through pipes."""
+        """Read a large output through pipes."""
         done = subprocess.run(["bash", "-c", OUTPUT_SCRIPT], check=True, capture_output=True)
         assert len(done.stdout) == OUTPUT_BYTES
 
@@ -55,7 +55,7 @@ class AsyncioSubprocess(Subprocess):
         await self._run("true")
 
     async def output(self) -> None:
-        """Take much output through pipes."""
+        """Read a large output through pipes."""
         assert len(await self._run(OUTPUT_SCRIPT)) == OUTPUT_BYTES
 
     async def _run(self, script: str) -> bytes:

@@ -1,7 +1,7 @@
-"""The browser tools in a slot on this host beside Playwright's own client with the same Chromium, in turn; and what a
-call costs that code of execute_code makes.
+"""The browser tools in a slot on this host, in turn with Playwright's own client and the same Chromium; and the cost of
+a call from code of execute_code.
 
-It is a driver of its own, `python -m benchmarks.browser beside`, as the figures of agents are.
+The benchmark runs in its own driver, `python -m benchmarks.browser beside`, like the benchmarks of agents.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def nothing() -> dict[str, object]:
 
 
 async def called(toolbox: Toolbox, name: str, **arguments: object) -> dict[str, Any]:
-    """The data of a call that has to succeed."""
+    """Call a tool that must succeed, and return its data."""
     result = await toolbox.call(name, arguments)
     if not result.ok:
         raise RuntimeError(result.content)
@@ -63,7 +63,7 @@ async def called(toolbox: Toolbox, name: str, **arguments: object) -> dict[str, 
 
 
 async def timed(work: Work) -> float:
-    """How long something takes, in ms."""
+    """Return the duration of an action in ms."""
     begin = time.perf_counter()
     await work()
     return (time.perf_counter() - begin) * 1000
@@ -71,7 +71,7 @@ async def timed(work: Work) -> float:
 
 @asynccontextmanager
 async def on_host(playwright: Playwright) -> AsyncIterator[tuple[Browser, Page]]:
-    """What a user would start on this host."""
+    """Yield Playwright's own browser on this host."""
     program = next(filter(None, map(shutil.which, PROGRAMS)))
     browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
     try:
@@ -81,7 +81,7 @@ async def on_host(playwright: Playwright) -> AsyncIterator[tuple[Browser, Page]]
 
 
 async def launches(slot: Slot, playwright: Playwright) -> dict[str, list[float]]:
-    """Start both, time after time."""
+    """Launch both browsers repeatedly."""
     spent: dict[str, list[float]] = {"ours": [], "host": []}
     for _ in range(LAUNCHES):
         async with Toolbox(slot, ["browser"], tools=["browser_close"]) as toolbox:
@@ -96,8 +96,8 @@ async def launches(slot: Slot, playwright: Playwright) -> dict[str, list[float]]
 
 
 async def in_turn(**works: Work) -> dict[str, list[float]]:
-    """The times of calls that are made in turn, each somewhere in a frame of its page: else one of them would always
-    just miss the next frame, and the other not.
+    """Return the times of calls in turn, each at a random time within a frame of its page. Otherwise one contender
+    would always just miss the next frame, and the other would not.
     """
     spent: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(CALLS):
@@ -108,7 +108,7 @@ async def in_turn(**works: Work) -> dict[str, list[float]]:
 
 
 def memory_mb(mark: str) -> float:
-    """What a browser holds with all its processes; `mark` is in the command line of its first."""
+    """Return the memory of a browser with all its processes; `mark` is in the command line of the first one."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -124,7 +124,7 @@ def memory_mb(mark: str) -> float:
 
 
 async def beside() -> Figures:
-    """All of it."""
+    """Measure all figures of the browser."""
     from playwright.async_api import async_playwright
 
     found: Figures = {}

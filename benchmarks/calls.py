@@ -1,4 +1,4 @@
-"""Calls: all contenders in rounds, interleaved, so that what the machine does hits all of them."""
+"""Calls of all contenders, interleaved in rounds, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENTRIES = (
 
 
 class Work(NamedTuple):
-    """What is called, and how many times at once. The floors in the container know nothing but empty commands."""
+    """A type of call, and how many run at once. The floors in the container run empty commands only."""
 
     name: str
     at_once: int
@@ -51,7 +51,7 @@ class Work(NamedTuple):
 
 
 def noop(at_once: int) -> Work:
-    """Empty commands."""
+    """Return empty commands, `at_once` at a time."""
     return Work(f"no-op, {at_once} at once", at_once, lambda c: c.noop(), empty=True)
 
 
@@ -69,7 +69,7 @@ WORK = (
 
 
 async def measure(options: Options) -> Measured:
-    """Do all work in rounds, in each of them all contenders one after the other."""
+    """Do all work in rounds. In each round, all contenders run one after the other."""
     measured = Measured()
     async with AsyncExitStack() as stack:
         opened = await open_all(stack, ENTRIES, measured)

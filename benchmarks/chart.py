@@ -17,7 +17,7 @@ LEFT, RIGHT, PANEL = 70, 730, 220
 
 
 def bars(panels: Sequence[tuple[str, str, Mapping[str, float]]]) -> str:
-    """Panels of bars, each a title, a number format and values by name."""
+    """Draw panels of bars, each with a title, a number format and values by name."""
     height = sum(24 * len(values) + 50 for _, _, values in panels) + 10
     parts: list[str] = []
     y = 30
@@ -39,7 +39,7 @@ def _bars(parts: list[str], y: int, form: str, values: Mapping[str, float]) -> i
 
 
 def curves(all_of: Curves) -> str:
-    """Latency above (p50 drawn through, p95 broken), throughput below."""
+    """Draw latency above (p50 solid, p95 dashed) and throughput below."""
     parts = [_text(20, 26, all_of.title, 'font-weight="bold"')]
     for number, name in enumerate(all_of.lines):
         x, y = 20 + 365 * (number % 2), 50 + 20 * (number // 2)

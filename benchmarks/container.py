@@ -65,7 +65,7 @@ def image() -> str:
     """Return the name of the image that all contenders in containers use.
 
     Raises:
-        ContenderMissing: there is no Docker, or the image cannot be built.
+        ContenderMissing: If Docker is not available, or the image cannot be built.
     """
     try:
         import docker
@@ -89,7 +89,7 @@ async def running(
     """Yield a container of the common image that runs `command`, without a network unless it publishes ports.
 
     Raises:
-        ContenderMissing: there is no Docker, or the image cannot be built.
+        ContenderMissing: If Docker is not available, or the image cannot be built.
     """
     name = await anyio.to_thread.run_sync(image)
     import docker

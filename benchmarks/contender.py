@@ -1,4 +1,4 @@
-"""What the calls do, and the face that all contenders share."""
+"""The calls, and the interface of all contenders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTPUT_SCRIPT = f"head -c {OUTPUT_BYTES} /dev/zero"
 
 
 class Unsupported(Exception):
-    """Raised by a contender that has no way to do what is measured."""
+    """Raised by a contender that does not support a measurement."""
 
 
 class ContenderMissing(Exception):
@@ -32,21 +32,21 @@ class Contender(Protocol):
         """Write a file."""
 
     async def read(self, data: bytes) -> None:
-        """Read back the file with this content, and compare."""
+        """Read the file back and compare its content."""
 
     async def output(self) -> None:
-        """Run a command that prints OUTPUT_BYTES, and take them all."""
+        """Run a command that prints OUTPUT_BYTES, and read all of them."""
 
 
 class SelfTimed(Protocol):
-    """A contender that does the whole measurement of empty commands itself, inside of the sandbox."""
+    """A contender that measures empty commands itself, inside of the sandbox."""
 
     async def timed_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
         """Return the times of all calls and the whole elapsed time, in seconds."""
 
 
 class Floors(NamedTuple):
-    """Names of the entries that ratios are against: with one call at a time, and with many."""
+    """The names of the reference entries for ratios: with one call at a time, and with many."""
 
     one: str
     many: str

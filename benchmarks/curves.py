@@ -14,7 +14,7 @@ ROUNDS = 2
 
 
 async def measure(options: Options) -> Measured:
-    """Measure each number in rounds, in each of them all contenders one after the other."""
+    """Measure each number of calls in rounds. In each round, all contenders run one after the other."""
     measured = Measured()
     curves = Curves("Empty commands by the number of calls at once", "calls at once", "concurrency.svg")
     measured.curves.append(curves)

@@ -13,7 +13,7 @@ from benchmarks.contender import OUTPUT_BYTES, OUTPUT_SCRIPT, ContenderMissing
 
 
 class DockerCli:
-    """One `docker exec` process a call."""
+    """One `docker exec` process for each call."""
 
     def __init__(self, container: Container) -> None:
         self._name = str(container.container.id)
@@ -31,7 +31,7 @@ class DockerCli:
         assert await self._exec("cat /tmp/f") == data
 
     async def output(self) -> None:
-        """Take much output."""
+        """Read a large output."""
         assert len(await self._exec(OUTPUT_SCRIPT)) == OUTPUT_BYTES
 
     async def _exec(self, script: str, data: bytes = b"") -> bytes:
@@ -63,7 +63,7 @@ class DockerSdk:
         assert await self._container.get("/tmp/f") == data
 
     async def output(self) -> None:
-        """Take much output."""
+        """Read a large output."""
         assert len(await self._container.exec(["bash", "-c", OUTPUT_SCRIPT])) == OUTPUT_BYTES
 
 
@@ -72,7 +72,7 @@ async def open_cli() -> AsyncIterator[DockerCli]:
     """Yield `docker exec`.
 
     Raises:
-        ContenderMissing: no `docker` program, or no daemon.
+        ContenderMissing: If the `docker` program or the daemon is not available.
     """
     if not shutil.which("docker"):
         raise ContenderMissing("there is no docker program")
@@ -85,7 +85,7 @@ async def open_sdk() -> AsyncIterator[DockerSdk]:
     """Yield the SDK's exec.
 
     Raises:
-        ContenderMissing: no daemon.
+        ContenderMissing: If the daemon is not available.
     """
     async with running() as container:
         yield DockerSdk(container)

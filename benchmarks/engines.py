@@ -1,4 +1,4 @@
-"""Each backend: calls, files and sandboxes from nothing, beside what the engine's own exec does."""
+"""Each backend compared with the engine's own exec: calls, files, and the start of sandboxes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PAIRS = {
     "nomad": (NOMAD, ALLOC_EXEC),
     "modal": (MODAL, MODAL_EXEC),
 }
-"""Each backend of this library, and the engine's own exec."""
+"""The contenders of each backend: this library, and the engine's own exec."""
 LABELS = {
     "no-op, p50 / p95": ("p50", "engines: no-op"),
     "no-ops, 32 at once": ("calls", "engines: no-op, 32 at once"),
@@ -52,15 +52,15 @@ LABELS = {
     f"{MEGABYTES} MiB down": ("bytes", f"engines: {MEGABYTES} MiB down"),
     "first command from nothing": ("p50", f"engines: {FIRST}"),
 }
-"""What is told of each backend: of which kind it is, and in which discipline it was measured."""
+"""The rows of the table of backends: the type of the figure, and the discipline that measured it."""
 
 
 class EngineFailed(Exception):
-    """The engine's own program failed: Nomad's exec does that now and then."""
+    """Raised when the engine's own program fails, as Nomad's exec does from time to time."""
 
 
 class Program:
-    """The engine's own program: a process of it for each call."""
+    """The engine's own program, one process for each call."""
 
     def __init__(self, *argv: str, quoted: bool = False) -> None:
         self._argv, self._quoted = argv, quoted
@@ -78,11 +78,11 @@ class Program:
         await self._move("cat > /tmp/bench-large", path, "rb")
 
     async def down(self, path: Path) -> None:
-        """Take it back."""
+        """Receive the file."""
         await self._move("cat /tmp/bench-large", path, "wb")
 
     async def run(self, script: str, data: bytes | None = None) -> None:
-        """Run a shell's script with this on its stdin."""
+        """Run a shell script with this stdin."""
         process = await asyncio.create_subprocess_exec(
             *self._command(script),
             stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
@@ -116,14 +116,14 @@ class Slot(hermes.Hermes):
 
 
 class ModalExec(Program):
-    """A process of a sandbox by Modal's own client."""
+    """Modal's own client, which starts a process in a sandbox."""
 
     def __init__(self, sandbox: Any) -> None:  # noqa: ANN401 - modal is loaded late
         super().__init__()
         self._sandbox = sandbox
 
     async def run(self, script: str, data: bytes | None = None) -> None:
-        """Run a shell's script with this on its stdin."""
+        """Run a shell script with this stdin."""
         process = await self._sandbox.exec.aio("bash", "-c", script, text=False)
         if data is not None:
             for begin in range(0, len(data), 1 << 20):
@@ -138,7 +138,7 @@ class ModalExec(Program):
         await self.run("cat > /tmp/bench-large", await to_thread.run_sync(path.read_bytes))
 
     async def down(self, path: Path) -> None:
-        """Take it back."""
+        """Receive the file."""
         process = await self._sandbox.exec.aio("cat", "/tmp/bench-large", text=False)
         await to_thread.run_sync(path.write_bytes, await process.stdout.read.aio())
 
@@ -148,14 +148,14 @@ Contender = Program | Slot | bare.AsyncioSubprocess
 
 @asynccontextmanager
 async def slot_of(backend: str, **options: Any) -> AsyncIterator[Slot]:
-    """A slot of a pool of its own."""
+    """Yield a slot of a new pool."""
     async with SandboxPool(backend, **options) as pool, pool.slot() as slot:
         yield Slot(slot)
 
 
 @asynccontextmanager
 async def instance(image: str) -> AsyncIterator[Program]:
-    """A running instance of Apptainer."""
+    """Yield a running instance of Apptainer."""
     name = f"bench{secrets.token_hex(4)}"
     await anyio.run_process(["apptainer", "instance", "start", "--containall", "--writable-tmpfs", image, name])
     try:
@@ -166,7 +166,7 @@ async def instance(image: str) -> AsyncIterator[Program]:
 
 @asynccontextmanager
 async def connection(options: dict[str, Any], directory: str) -> AsyncIterator[Program]:
-    """One connection of the system's client."""
+    """Yield one connection of the system's SSH client."""
     host, port = options["hosts"].rsplit(":", 1)
     argv = ["ssh", "-F", "/dev/null", "-i", options["identity_file"], "-p", port, "-S", f"{directory}/control"]
     argv += ["-o", f"UserKnownHostsFile={options['known_hosts']}"]
@@ -178,7 +178,7 @@ async def connection(options: dict[str, Any], directory: str) -> AsyncIterator[P
 
 
 async def alloc_exec(options: dict[str, Any], job: str) -> Program:
-    """Nomad's own exec, in the job of a sandbox."""
+    """Return Nomad's own exec in the job of a sandbox."""
 
     def allocation() -> str:
         headers = {"X-Nomad-Token": options["token"]}
@@ -191,14 +191,14 @@ async def alloc_exec(options: dict[str, Any], job: str) -> Program:
 
 
 async def modal_exec(sandbox: str) -> ModalExec:
-    """The exec of Modal's own client, in the sandbox of a sandbox."""
+    """Return the exec of Modal's own client in a sandbox."""
     import modal
 
     return ModalExec(await modal.Sandbox.from_id.aio(sandbox))
 
 
 async def measure(options: Options) -> Measured:
-    """All of it, in rounds, in each of them all contenders one after the other."""
+    """Measure all backends in rounds. In each round, all contenders run one after the other."""
     measured = Measured()
     async with AsyncExitStack() as stack:
         engines = {name: stack.enter_context(options_of(name)) for name in BACKENDS}
@@ -231,7 +231,7 @@ async def measure(options: Options) -> Measured:
 
 
 async def calls(measured: Measured, contenders: dict[str, Contender], options: Options) -> None:
-    """Empty commands one by one and 32 at once, and small files."""
+    """Measure empty commands one by one and 32 at once, and small files."""
     work: list[tuple[str, int, Callable[[Any], Awaitable[None]]]] = [
         ("engines: no-op", 1, lambda contender: contender.noop()),
         ("engines: no-op, 32 at once", 32, lambda contender: contender.noop()),
@@ -250,7 +250,7 @@ async def calls(measured: Measured, contenders: dict[str, Contender], options: O
 
 
 async def transfers(measured: Measured, contenders: dict[str, Contender], directory: Path, options: Options) -> None:
-    """A large file up and down."""
+    """Measure a large file up and down."""
     local, back = directory / "large", directory / "back"
     await to_thread.run_sync(local.write_bytes, os.urandom(1 << 20) * MEGABYTES)
     bases = {name: own for name, own in PAIRS.values() if name != LOCAL} | {PARAMIKO: SSH}
@@ -273,7 +273,7 @@ async def transfers(measured: Measured, contenders: dict[str, Contender], direct
 
 
 async def first_commands(measured: Measured, engines: dict[str, dict[str, Any]], options: Options) -> None:
-    """From nothing to the first command."""
+    """Measure the time from nothing to the first command."""
     start = "apptainer instance start"
     discipline = Discipline(f"engines: {FIRST}", "times", dict.fromkeys([APPTAINER, start], start))
     measured.disciplines.append(discipline)
@@ -293,7 +293,7 @@ async def first_commands(measured: Measured, engines: dict[str, dict[str, Any]],
 
 
 async def many_sandboxes(measured: Measured, apptainer: dict[str, Any]) -> None:
-    """Sandboxes of which each runs a command, as many at once."""
+    """Measure many sandboxes, each with one command, started several at a time."""
     discipline = Discipline(
         f"engines: {SANDBOXES} sandboxes, each with its first command, {AT_ONCE} at once",
         "times",

@@ -1,8 +1,8 @@
-"""RL environments: what the driver spends on a turn of a rollout and on each of many rollouts at once, and how soon
-after a signal every slot is back.
+"""RL environments: the driver's cost of a turn of a rollout and of each of many rollouts at once, and the time from a
+signal until every slot is released.
 
-Each measurement is a driver of its own, `python -m benchmarks.environments NAME`, and the inference server is another
-process, so that processor time and memory are those of the environment alone.
+Each measurement runs in its own driver, `python -m benchmarks.environments NAME`, and the inference server runs in
+another process, so that processor time and memory belong to the environment alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def measure(_: Options) -> Measured:
 
 @asynccontextmanager
 async def served(turns: int) -> AsyncIterator[tuple[Path, str]]:
-    """A tokenizer, and the URL of an inference server in another process."""
+    """Yield a tokenizer, and the URL of an inference server in another process."""
     from tests.e2e.atropos.inference_server import make_tokenizer
 
     with tempfile.TemporaryDirectory(prefix="hermes-bench-") as directory:
@@ -66,7 +66,9 @@ async def served(turns: int) -> AsyncIterator[tuple[Path, str]]:
 
 
 async def cpu() -> Figures:
-    """Processor time of this process a turn: ours and the plain environment in turn, the first round of each apart."""
+    """Measure the processor time of this process per turn: ours and the plain environment in turn, without the first
+    rounds.
+    """
     from tests.e2e.atropos.counting import CountingEnv
     from tests.e2e.atropos.inference_server import make_env
 
@@ -101,7 +103,7 @@ async def cpu() -> Figures:
 
 
 async def _plain(env: Any) -> float:  # noqa: ANN401
-    """A rollout as one writes it first over atroposlib: the history as text, and commands as subprocesses here."""
+    """Run a simple rollout over atroposlib: the history as text, and commands as subprocesses of this process."""
     from hermes_exec.tools.catalog.schemas import schemas
 
     directory = await asyncio.to_thread(tempfile.mkdtemp, prefix="hermes-bench-")
@@ -130,7 +132,7 @@ async def _plain(env: Any) -> float:  # noqa: ANN401
 
 
 async def many() -> Figures:
-    """The most memory that this process held for rollouts that were all under way at once."""
+    """Measure the peak memory of this process while all rollouts run at once."""
     from tests.e2e.atropos.counting import CountingEnv
     from tests.e2e.atropos.inference_server import make_env
 
@@ -159,7 +161,7 @@ async def many() -> Figures:
 
 
 async def ends() -> Figures:
-    """How soon after SIGTERM the commands of all rollouts have ended and their slots are back."""
+    """Measure the time from SIGTERM until the commands of all rollouts have ended and their slots are released."""
     return await anyio.to_thread.run_sync(_ends)
 
 
@@ -188,7 +190,7 @@ def _ends() -> Figures:
 
 
 def _sleeping(seconds: str) -> int:
-    """Processes `sleep SECONDS` of this machine."""
+    """Count the processes `sleep SECONDS` of this machine."""
     listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
     return sum(line.strip() == f"sleep {seconds}" for line in listed.splitlines())
 

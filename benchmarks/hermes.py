@@ -14,7 +14,7 @@ from hermes_exec.slot.slot import Slot
 
 
 class Hermes:
-    """One slot."""
+    """One slot of this library."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -33,7 +33,7 @@ class Hermes:
         assert await self.slot.files.read_bytes("f") == data
 
     async def output(self) -> None:
-        """Take much output."""
+        """Read a large output."""
         result = await self.slot.run(["bash", "-c", OUTPUT_SCRIPT], output_limit_bytes=2 * OUTPUT_BYTES)
         assert len(result.stdout_bytes) == OUTPUT_BYTES
 
@@ -47,10 +47,10 @@ async def open_local() -> AsyncIterator[Hermes]:
 
 @asynccontextmanager
 async def open_docker() -> AsyncIterator[Hermes]:
-    """Yield a slot that has a container of its own.
+    """Yield a slot that has its own container.
 
     Raises:
-        ContenderMissing: there is no Docker.
+        ContenderMissing: If Docker is not available.
     """
     name = await anyio.to_thread.run_sync(image)
     async with SandboxPool("docker", image=name, network=False) as pool, pool.slot() as slot:

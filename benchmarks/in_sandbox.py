@@ -1,4 +1,4 @@
-"""The floors inside a container, without any channel into it: programs there that start others and time themselves."""
+"""The floors inside a container, without a channel into it: programs there start others and measure them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parent / "floor"
 
 
 class InSandboxFloor:
-    """A program inside a container that is given seconds, calls at once and a command, and prints all times."""
+    """A program inside a container. Its arguments are seconds, calls at once and a command; it prints all times."""
 
     def __init__(self, container: Container, program: list[str], *, blocking: bool = False) -> None:
         self._container = container
@@ -39,38 +39,38 @@ async def _open_python(way: str, blocking: bool) -> AsyncIterator[InSandboxFloor
 
 
 def open_subprocess() -> AbstractAsyncContextManager[InSandboxFloor]:
-    """`subprocess.run` of the container's Python.
+    """Yield `subprocess.run` of the container's Python.
 
     Raises:
-        ContenderMissing: no Docker.
+        ContenderMissing: If Docker is not available.
     """
     return _open_python("run", blocking=True)
 
 
 def open_rested() -> AbstractAsyncContextManager[InSandboxFloor]:
-    """The same with a short rest between two calls, as the sandbox has it when each of them comes from outside.
+    """Yield `subprocess.run` with a short rest between two calls, as with calls from outside.
 
     Raises:
-        ContenderMissing: no Docker.
+        ContenderMissing: If Docker is not available.
     """
     return _open_python("rested", blocking=True)
 
 
 def open_asyncio() -> AbstractAsyncContextManager[InSandboxFloor]:
-    """The asyncio subprocesses of the container's Python.
+    """Yield asyncio's subprocesses of the container's Python.
 
     Raises:
-        ContenderMissing: no Docker.
+        ContenderMissing: If Docker is not available.
     """
     return _open_python("asyncio", blocking=False)
 
 
 @asynccontextmanager
 async def open_go() -> AsyncIterator[InSandboxFloor]:
-    """Yield a loop of fork and exec in Go, the strictest of the floors.
+    """Yield a loop of fork and exec in Go, the strictest floor.
 
     Raises:
-        ContenderMissing: no Go toolchain, or no Docker.
+        ContenderMissing: If the Go toolchain or Docker is not available.
     """
     arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     with tempfile.TemporaryDirectory() as directory:

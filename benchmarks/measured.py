@@ -1,4 +1,4 @@
-"""What was measured: samples by discipline and contender, single figures, and curves."""
+"""Measurements: samples by discipline and contender, single figures, and curves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kind = Literal["calls", "times", "bytes"]
 
 @dataclass
 class Sample:
-    """All that was measured of one contender in one discipline; times in milliseconds."""
+    """The measurements of one contender in one discipline. Times are in milliseconds."""
 
     times_ms: list[float] = field(default_factory=list)
     elapsed_s: float = 0.0
@@ -44,13 +44,13 @@ class Sample:
 
     @property
     def per_second(self) -> float:
-        """Calls a second over the whole time."""
+        """The calls per second over the whole time."""
         return len(self.times_ms) / self.elapsed_s
 
 
 @dataclass
 class Discipline:
-    """One thing that all contenders did. `bases` says by name which of them a contender is compared with."""
+    """A task of all contenders. `bases` maps the name of a contender to the name of its reference."""
 
     name: str
     kind: Kind
@@ -59,11 +59,11 @@ class Discipline:
     samples: dict[str, Sample] = field(default_factory=dict)
 
     def sample(self, contender: str) -> Sample:
-        """The sample of a contender, made at first use."""
+        """Return the sample of a contender, created at its first use."""
         return self.samples.setdefault(contender, Sample())
 
     def done(self) -> dict[str, Sample]:
-        """The samples of those that could do it."""
+        """Return the samples that are not empty."""
         return {name: sample for name, sample in self.samples.items() if sample.times_ms}
 
 
@@ -95,7 +95,7 @@ class Curves:
 
 @dataclass
 class Measured:
-    """What one part of the benchmark has to tell."""
+    """The measurements of one part of the benchmark."""
 
     disciplines: list[Discipline] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -103,19 +103,19 @@ class Measured:
     left_out: list[str] = field(default_factory=list)
 
     def leave_out(self, name: str, reason: object) -> None:
-        """Go on without a contender, and say so."""
+        """Continue without a contender, and report it."""
         line = f"{name}: {' '.join(str(reason).split())}"
         if line not in self.left_out:
             self.left_out.append(line)
             print(f"\nleft out: {line}", file=sys.stderr)
 
     def sample(self, discipline: str, contender: str) -> Sample | None:
-        """What a contender did in a discipline, if it did."""
+        """Return the sample of a contender in a discipline, or None."""
         found = (each.done().get(contender) for each in self.disciplines if each.name == discipline)
         return next(found, None)
 
     def join(self, other: Measured) -> None:
-        """Take over what another part measured."""
+        """Add the measurements of another part."""
         self.disciplines += other.disciplines
         self.figures |= other.figures
         self.curves += other.curves
@@ -123,12 +123,12 @@ class Measured:
 
 
 def progress(text: str) -> None:
-    """Show on one line what is going on."""
+    """Print the progress on one line."""
     print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 async def in_flight(call: Callable[[], Awaitable[object]], at_once: int, seconds: float) -> tuple[list[float], float]:
-    """Keep `at_once` calls going for some time; return the seconds of each, and of all together."""
+    """Keep `at_once` calls running for some time. Return the seconds of each call and of all together."""
     times: list[float] = []
     begin = time.perf_counter()
 

@@ -1,4 +1,4 @@
-"""What processes hold: resident memory and descriptors, as the kernel of this host tells."""
+"""Resident memory and descriptors of processes, as reported by the kernel of this host."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ KINDS = {"Rss": "resident", "Pss": "its share (PSS)"}
 
 
 def memory_kb(pid: int, kind: str = "Rss") -> int:
-    """Resident memory of a process; with kind "Pss", pages that several map count in parts."""
+    """Return the resident memory of a process. With "Pss", shared pages count in parts."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(f"{kind}:")))
 
 
 def descriptors(pid: int) -> int:
-    """Open file descriptors of a process."""
+    """Return the number of open file descriptors of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def children(pid: int) -> list[int]:
-    """Its children, whichever thread has made them."""
+    """Return the children of a process, of all its threads."""
     lists = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
     return [int(word) for text in lists for word in text.split()]
 
 
 def runner_pid(backend: str, sandbox: str) -> int:
-    """The serving runner of a sandbox, as this host numbers it."""
+    """Return the id of a sandbox's serving runner, as seen on this host."""
     if backend == "local":
         return int(sandbox.removeprefix("local-"))
     import docker
@@ -53,7 +53,7 @@ def runner_pid(backend: str, sandbox: str) -> int:
 
 
 async def measure(_: Options) -> Measured:
-    """Fill one sandbox of each backend with slots, let them rest, and look."""
+    """Fill one sandbox of each backend with slots, let them rest, and measure their memory."""
     measured = Measured()
     if os.geteuid() != 0:
         measured.leave_out("memory of the runner", "only root may look into its processes")
@@ -73,7 +73,7 @@ async def measure(_: Options) -> Measured:
 
 
 async def idle_sandbox(backend: str) -> tuple[dict[str, int], list[dict[str, int]]]:
-    """Memory in KiB of the runner of a sandbox whose slots have all worked and now rest, and of each slot's init."""
+    """Return the memory in KiB of a sandbox's runner and of each slot agent, after all slots have worked and rested."""
     name = None if backend == "local" else await to_thread.run_sync(image)
     pool = SandboxPool(backend, image=name, network=name is None, max_sandboxes=1, slots_per_sandbox=SLOTS)
     async with pool, pool.slots(SLOTS) as slots:

@@ -1,4 +1,4 @@
-"""A naive worker behind one stream: what a user would write in an afternoon, on the host and in a container."""
+"""A naive worker behind one stream, as a user would write it in an afternoon: on the host and in a container."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ HEADER = struct.Struct(">BxxxI")
 
 
 class Writer(Protocol):
-    """Where requests go."""
+    """The stream for requests."""
 
     def write(self, data: bytes) -> None:
-        """Take bytes."""
+        """Write bytes."""
 
     async def drain(self) -> None:
         """Wait until more may be written."""
@@ -58,12 +58,12 @@ class NaiveWorker:
         assert base64.b64decode((await self._ask(read=self._file))["data"]) == data
 
     async def output(self) -> None:
-        """Take much output, as base64."""
+        """Read a large output, as base64."""
         answer = await self._ask(run=["bash", "-c", OUTPUT_SCRIPT])
         assert len(base64.b64decode(answer["data"])) == OUTPUT_BYTES
 
     async def serve(self) -> None:
-        """Hand answers to those who wait for them, until the stream ends."""
+        """Pass answers to their waiting requests until the stream ends."""
         async for line in self._lines:
             answer = json.loads(line)
             self._waiting.pop(answer["id"]).set_result(answer)
@@ -80,13 +80,13 @@ class NaiveWorker:
 
 
 async def lines_of_pipe(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Each line."""
+    """Yield each line of a pipe."""
     while line := await reader.readline():
         yield line
 
 
 async def lines_of_exec(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Each line on stdout of a Docker exec, out of the engine's frames."""
+    """Yield each line on stdout of a Docker exec, from the engine's frames."""
     parts: list[bytes] = []
     with suppress(asyncio.IncompleteReadError):
         while True:
@@ -124,7 +124,7 @@ async def open_docker() -> AsyncIterator[NaiveWorker]:
     """Yield a worker in a container, behind one exec of the SDK.
 
     Raises:
-        ContenderMissing: no Docker.
+        ContenderMissing: If Docker is not available.
     """
     async with running() as container:
         await container.put("/", WORKER.name, WORKER.read_bytes())
@@ -138,13 +138,13 @@ async def open_docker() -> AsyncIterator[NaiveWorker]:
 
 
 async def exec_socket(container: Container, command: list[str]) -> socket.socket:
-    """The hijacked connection of a new exec."""
+    """Return the hijacked connection of a new exec."""
     api = container.client.api
     return await container.call(make_exec_socket(api, str(container.container.id)), command)
 
 
 def make_exec_socket(api: Any, container: str) -> Callable[[list[str]], socket.socket]:  # noqa: ANN401 - types-docker has no exec sockets
-    """A function that starts a command in a container and returns the connection to it."""
+    """Return a function that starts a command in a container and returns the connection to it."""
 
     def make(command: list[str]) -> socket.socket:
         made = api.exec_create(container, command, stdin=True, stdout=True, stderr=True)

@@ -1,6 +1,6 @@
-"""What one would write first to have commands run elsewhere: lines of JSON on stdin and stdout, and threads.
+"""The simplest worker that runs commands elsewhere: lines of JSON on stdin and stdout, and threads.
 
-Runs in a container too: nothing but the standard library.
+It also runs in a container, so it uses the standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ THREADS = 64
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Do what a request asks for."""
+    """Execute a request."""
     if "write" in request:
         with open(request["write"], "wb") as file:
             file.write(base64.b64decode(request["data"]))

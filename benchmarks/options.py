@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""The sizes of the benchmark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """The sizes of the whole benchmark; the targets are about the defaults."""
+    """The sizes of the whole benchmark. The targets apply to the defaults."""
 
     rounds: int = 5
     slice_s: float = 0.4

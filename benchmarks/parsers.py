@@ -1,4 +1,4 @@
-"""The parsers of tool calls: a megabyte of ordinary calls, and one of openings without an end."""
+"""Parsers of tool calls: a megabyte of ordinary calls, and a megabyte of openings without an end."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ CALL = ToolCall("", "write_file", json.dumps(ARGUMENTS))
 
 
 def ordinary(name: str) -> str:
-    """As many calls as a megabyte holds."""
+    """Return a megabyte of calls."""
     count = MEGABYTE // len(FORMATS[name].render([CALL]))
     return FORMATS[name].render([CALL] * count)
 
 
 def openings(name: str) -> str:
-    """All of a call before its arguments, again and again."""
+    """Return a megabyte of the text before the arguments of a call."""
     one = FORMATS[name].render([CALL])
     head = one[: one.index("src/main.py")]
     return head * (MEGABYTE // len(head))
 
 
 def took_s(name: str, text: str) -> float:
-    """The time of the processor for one text."""
+    """Return the processor time for one text in seconds."""
     begin = time.process_time()
     FORMATS[name].parse(text, TOOLS)
     return time.process_time() - begin
 
 
 async def measure(options: Options) -> Measured:
-    """Every family in each round."""
+    """Measure all formats in each round."""
     measured = Measured()
     names = [name for name in FORMATS if name not in ALIASES]
     for kind, text_of in ((ORDINARY, ordinary), (BROKEN, openings)):

@@ -1,4 +1,4 @@
-"""How quiet the machine is while nothing of the benchmark runs."""
+"""Other load on the machine while the benchmark pauses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUSY = 0.1
 
 
 class Watch(NamedTuple):
-    """What was seen before a part of the benchmark."""
+    """The load before a part of the benchmark."""
 
     part: str
     load: float
@@ -23,7 +23,7 @@ class Watch(NamedTuple):
 
 
 def watch(part: str) -> Watch:
-    """Look for a moment: load average over a minute, and the share of the processors that others take."""
+    """Measure the load average over a minute, and the processor share of other programs for a moment."""
     before = _ticks()
     time.sleep(WATCH_S)
     busy, total = (now - then for now, then in zip(_ticks(), before, strict=True))
@@ -31,7 +31,7 @@ def watch(part: str) -> Watch:
 
 
 def note(watches: list[Watch]) -> str:
-    """A sentence on the whole run."""
+    """Return a sentence about the load during the whole run."""
     seen = ", ".join(str(each) for each in watches)
     text = f"Load average, and processor time of other programs, in the second before each part: {seen}."
     most = max(each.others for each in watches)

@@ -90,7 +90,7 @@ def machine() -> str:
 
 
 def table(head: tuple[str, ...], sides: str, rows: Iterable[tuple[str, ...]]) -> str:
-    """A table in Markdown; `sides` says for each column whether it is set left or right."""
+    """Return a table in Markdown; `sides` has the alignment of each column, `l` or `r`."""
     lines = [head, tuple("---:" if side == "r" else "---" for side in sides), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -1,6 +1,6 @@
-"""Runs the parts of the benchmark one after the other: `python -m benchmarks.run [--only PART]…`.
+"""Run the parts of the benchmark one after the other: `python -m benchmarks.run [--only PART]…`.
 
-RESULTS.md here is that of a whole run; what parts alone give is written to .cache/bench.
+A whole run writes RESULTS.md in this directory. A run of some parts writes to .cache/bench.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
 
 
 async def measure(names: list[str], options: Options) -> tuple[Measured, list[Watch]]:
-    """Do these parts; one that fails is told as left out, and the others go on."""
+    """Run these parts. A part that fails is reported as left out, and the others continue."""
     whole, watches = Measured(), []
     for name in names:
         watches.append(watch(name))

@@ -1,5 +1,5 @@
-"""Sandboxes from nothing: many at once and a single one, until their first command is done, against the bare Docker
-SDK.
+"""The start of sandboxes, many at once and a single one, until their first command has ended, compared with the bare
+Docker SDK.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def measure(options: Options) -> Measured:
 
 
 async def first_sandboxes(name: str) -> dict[str, float]:
-    """The seconds that one sandbox takes, by contender."""
+    """Return the seconds that one sandbox takes, by contender."""
     took = {}
     begin = time.perf_counter()
     async with SandboxPool("docker", image=name, network=False) as pool, pool.slot() as slot:
@@ -73,7 +73,7 @@ async def first_sandboxes(name: str) -> dict[str, float]:
 
 
 async def our_sandboxes(name: str, count: int) -> float:
-    """The seconds from an open pool until each of many sandboxes has done a command."""
+    """Return the seconds from an open pool until each of many sandboxes has run a command."""
     async with SandboxPool("docker", image=name, network=False, max_sandboxes=count) as pool:
         begin = time.perf_counter()
 
@@ -87,7 +87,7 @@ async def our_sandboxes(name: str, count: int) -> float:
 
 
 async def our_machines(name: str, count: int) -> float:
-    """The same for as many slots of one sandbox, each with a root of its own."""
+    """Return the same for as many slots of one sandbox, each with its own root."""
     async with SandboxPool(
         "docker", image=name, network=False, max_sandboxes=1, slots_per_sandbox=count, slot_root="own"
     ) as pool:
@@ -100,13 +100,13 @@ async def our_machines(name: str, count: int) -> float:
 
 
 async def run(slot: Slot) -> None:
-    """The first command."""
+    """Run the first command."""
     result = await slot.run(NOOP)
     assert result.ok, result
 
 
 def bare_sandboxes(name: str, count: int) -> float:
-    """The same with the Docker SDK: create, start and exec, as many at once as the pool launches."""
+    """Return the same for the Docker SDK: create, start and exec, as many at once as the pool launches."""
     import docker
 
     begin = time.perf_counter()
@@ -121,7 +121,7 @@ def bare_sandboxes(name: str, count: int) -> float:
 
 
 def bare_sandbox(client: DockerClient, name: str, made: list[Container]) -> None:
-    """One container and one command in it."""
+    """Start one container and run one command in it."""
     container = client.containers.create(name, ["sleep", "3600"], network_mode="none", labels=LABELS)
     made.append(container)
     container.start()

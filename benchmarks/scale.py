@@ -1,4 +1,4 @@
-"""Many live slots in one driver: what they cost it, and what a call costs among them."""
+"""Many live slots in one driver: their cost, and the cost of a call with so many slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMORY = "driver memory a slot"
 
 @dataclass(frozen=True)
 class Step:
-    """What a driver told of itself at one number of slots."""
+    """The report of a driver at one number of slots."""
 
     slots: int
     sandboxes: int
@@ -35,19 +35,19 @@ class Step:
     elapsed_s: float
 
     def point(self) -> Point:
-        """Its place on the curve."""
+        """The point on the curve."""
         sample = Sample()
         sample.add(self.times_s, self.elapsed_s)
         return Point(self.slots, sample.p50_ms, sample.p95_ms, sample.per_second)
 
 
 def more_descriptors(slots: int) -> str:
-    """Name of the figure: what so many slots take above a single one, with as many sandboxes."""
+    """Return the name of a figure: the additional descriptors for this many slots, with as many sandboxes."""
     return f"further descriptors of the driver for {slots:,} slots instead of 1"
 
 
 async def measure(options: Options) -> Measured:
-    """Let a driver of each backend grow, one after the other."""
+    """Grow a driver of each backend, one after the other."""
     measured = Measured()
     curves = Curves(f"Empty commands, {AT_ONCE} at once, by the number of live slots", "live slots", "slots.svg")
     measured.curves.append(curves)
@@ -65,7 +65,7 @@ async def measure(options: Options) -> Measured:
 
 
 def figures(least: Step, most: Step) -> dict[str, Figure]:
-    """What the slots between the two cost."""
+    """Return the cost of the slots between two steps."""
     return {
         MEMORY: Figure((most.rss_kb - least.rss_kb) / max(1, most.slots - least.slots), "KiB"),
         more_descriptors(most.slots): Figure(most.descriptors - least.descriptors, ""),
@@ -80,7 +80,7 @@ async def grown(name: str, backend: str, options: Options) -> list[Step]:
     """Run a driver to its end, or for LONGEST_S.
 
     Raises:
-        ContenderMissing: it failed, or took too long.
+        ContenderMissing: If the driver fails or takes too long.
     """
     command = [sys.executable, "-m", "benchmarks.scale_driver", backend, str(options.slots), str(2 * options.slice_s)]
     root = Path(__file__).resolve().parent.parent
@@ -103,7 +103,7 @@ async def grown(name: str, backend: str, options: Options) -> list[Step]:
 
 
 async def end(driver: asyncio.subprocess.Process) -> None:
-    """Interrupt it, so that it ends its sandboxes; where that takes too long, they end with their lease."""
+    """Interrupt a driver, so that it ends its sandboxes. If this takes too long, they end with their lease."""
     if driver.returncode is None:
         driver.send_signal(2)
         try:

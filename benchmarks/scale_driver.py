@@ -1,6 +1,6 @@
 """One driver with more and more live slots: `python -m benchmarks.scale_driver BACKEND SLOTS SECONDS` prints JSON.
 
-A process of its own, so that its memory is that of the slots and not of what was measured before.
+It runs in its own process, so that its memory belongs to the slots and not to earlier measurements.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ async def main(backend: str, most: int, seconds: float) -> None:
 
 
 def steps(most: int) -> list[int]:
-    """1, 10, 100, … and `most` itself."""
+    """Return 1, 10, 100, … and `most` itself."""
     return [*itertools.takewhile(lambda count: count < most, (10**power for power in range(9))), most]
 
 
 async def grow(pool: SandboxPool, slots: list[Slot], count: int) -> None:
-    """Acquire what is missing; each new slot runs a command, so that it lives."""
+    """Acquire the missing slots. Each new slot runs a command, which starts its agent."""
     limit = anyio.Semaphore(ACQUIRED_AT_ONCE)
 
     async def one() -> None:
@@ -79,13 +79,13 @@ async def grow(pool: SandboxPool, slots: list[Slot], count: int) -> None:
 
 
 def in_turn(slots: list[Slot]) -> Callable[[], Awaitable[None]]:
-    """A call that takes another slot each time."""
+    """Return a call that uses another slot each time."""
     turn = itertools.cycle(slots)
     return lambda: run(next(turn))
 
 
 async def run(slot: Slot) -> None:
-    """The empty command."""
+    """Run the empty command."""
     result = await slot.run(NOOP)
     assert result.ok, result
 

@@ -1,4 +1,4 @@
-"""What it costs to start: importing the library, and the command line, beside an interpreter that does nothing."""
+"""The cost of a start: importing the library, and the command line, compared with an interpreter that does nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STARTS = {
 
 
 async def measure(options: Options) -> Measured:
-    """Start each of them once a round, one after the other."""
+    """Start each program once per round, one after the other."""
     discipline = Discipline(DISCIPLINE, "times", dict.fromkeys(STARTS, _NOTHING))
     # What is installed has been compiled, whatever this environment says of new files.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

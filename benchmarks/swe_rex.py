@@ -1,4 +1,4 @@
-"""SWE-ReX: its own server in a container, its own client here, over HTTP as it is meant to be used."""
+"""SWE-ReX: its own server in a container and its own client on this host, over HTTP, as intended."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SweRex:
         assert (await self._runtime.read_file(ReadFileRequest(path=FILE))).content.encode() == data
 
     async def output(self) -> None:
-        """Take much output."""
+        """Read a large output."""
         assert len(await self._execute(OUTPUT_SCRIPT)) == OUTPUT_BYTES
 
     async def _execute(self, script: str) -> str:
@@ -57,10 +57,10 @@ class SweRex:
 
 
 def install_server(python_version: str) -> Path:
-    """Put SWE-ReX and what it needs into a directory that a container can import from; done once.
+    """Install SWE-ReX and its dependencies once into a directory that a container can import from.
 
     Raises:
-        ContenderMissing: swe-rex is not installed here, or the index does not have its wheels.
+        ContenderMissing: If swe-rex is not installed here, or the index does not have its wheels.
     """
     try:
         wanted = version("swe-rex")
@@ -89,10 +89,10 @@ def install_server(python_version: str) -> Path:
 
 @asynccontextmanager
 async def open_swe_rex() -> AsyncIterator[SweRex]:
-    """Yield SWE-ReX's remote runtime against its server in a container, through a port on loopback.
+    """Yield SWE-ReX's remote runtime with its server in a container, through a port on loopback.
 
     Raises:
-        ContenderMissing: swe-rex or Docker is not there.
+        ContenderMissing: If swe-rex or Docker is not available.
     """
     async with running() as probe:
         found = await probe.exec(["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])

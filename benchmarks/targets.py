@@ -1,4 +1,4 @@
-"""What is to be reached, and whether the measurements reach it."""
+"""Targets, and whether the measurements reach them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from benchmarks.options import Options
 from benchmarks.transfer import ARCHIVE, STREAM
 
 FEW_DESCRIPTORS = 8
-"""None a slot; but a driver may open some for itself meanwhile."""
+"""A slot needs no descriptor, but the driver may open some for itself meanwhile."""
 
 
 class NotMeasured(Exception):
-    """Raised when what a target is about was left out of this run."""
+    """Raised when this run left out the measurement of a target."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on a number. `measure` returns the number and how it came about."""
+    """A bound on a number. `measure` returns the number and its derivation."""
 
     name: str
     bound: float
@@ -31,7 +31,7 @@ class Target:
     least: bool = False
 
     def row(self, measured: Measured) -> tuple[str, str, str, str, str]:
-        """A line of the table."""
+        """Return a line of the table."""
         wanted = f"{'≥' if self.least else '≤'} {self.bound:g}{self.unit}"
         try:
             value, how = self.measure(measured)
@@ -42,7 +42,7 @@ class Target:
 
 
 def targets() -> Iterator[Target]:
-    """All of them, in the order of the report."""
+    """Yield all targets in the order of the report."""
     for name, floors, most in ((LOCAL, HOST, 1.2), (DOCKER, SANDBOX, 1.3)):
         yield _slower(f"no-op, {name}", most, ("no-op, 1 at once", name), ("no-op, 1 at once", floors.one))
     for name, floors in ((LOCAL, HOST), (DOCKER, SANDBOX)):

@@ -1,4 +1,4 @@
-"""One large file up and down, against what the engine itself carries: an exec's raw stream, and its archives."""
+"""One large file up and down, compared with the engine's own ways: the raw stream of an exec, and archives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDS = 4
 
 
 class RawStream:
-    """`cat` behind an exec of the SDK, bytes as they are."""
+    """`cat` behind an exec of the SDK, with raw bytes."""
 
     tar = False
 
@@ -37,7 +37,7 @@ class RawStream:
         self._start = make_exec_socket(container.client.api, str(container.container.id))
 
     async def up(self, local: Path) -> None:
-        """Send the file, then the end of it, and wait for the end of `cat`."""
+        """Send the file and its end, and wait for the end of `cat`."""
 
         def send() -> None:
             with self._start(["sh", "-c", "cat > /tmp/f"]) as connection, local.open("rb") as file:
@@ -49,7 +49,7 @@ class RawStream:
         await self._container.call(send)
 
     async def down(self, local: Path) -> None:
-        """Take the frames of the engine apart, and write what is in them."""
+        """Parse the engine's frames, and write their content."""
 
         def receive() -> None:
             with (
@@ -64,7 +64,7 @@ class RawStream:
 
 
 class Archive:
-    """`put_archive` and `get_archive`; what comes back is left as it is, a tar."""
+    """`put_archive` and `get_archive`. The download stays a tar archive."""
 
     tar = True
 
@@ -72,7 +72,7 @@ class Archive:
         self._container = container
 
     async def up(self, local: Path) -> None:
-        """Send a tar made on the way."""
+        """Send a tar archive that is created during the transfer."""
         put: Callable[..., bool] = self._container.container.put_archive
         assert await self._container.call(put, "/tmp", tar_pieces(local))
 
@@ -108,7 +108,7 @@ Carrier = RawStream | Archive | Slot
 
 
 def tar_pieces(local: Path) -> Iterator[bytes]:
-    """A tar archive that has one file, in pieces."""
+    """Yield a tar archive of one file, in pieces."""
     entry = tarfile.TarInfo("f")
     entry.size = local.stat().st_size
     yield entry.tobuf()
@@ -119,7 +119,7 @@ def tar_pieces(local: Path) -> Iterator[bytes]:
 
 
 async def open_carriers(stack: AsyncExitStack, measured: Measured) -> dict[str, Carrier]:
-    """Those that can take part here."""
+    """Open the carriers that can take part here."""
     carriers: dict[str, Carrier] = {LOCAL: Slot(await stack.enter_async_context(hermes.open_local()))}
     try:
         container = await stack.enter_async_context(running())
@@ -131,7 +131,7 @@ async def open_carriers(stack: AsyncExitStack, measured: Measured) -> dict[str, 
 
 
 def came_back(local: Path, path: Path, tar: bool) -> bool:
-    """Whether the file is the same, byte for byte."""
+    """Return whether the file is the same, byte for byte."""
     with ExitStack() as stack:
         sent: IO[bytes] = stack.enter_context(local.open("rb"))
         came: IO[bytes] | None = stack.enter_context(path.open("rb"))
@@ -142,7 +142,7 @@ def came_back(local: Path, path: Path, tar: bool) -> bool:
 
 
 async def measure(options: Options) -> Measured:
-    """Carry the file up and down in rounds, in each of them all carriers one after the other."""
+    """Transfer the file up and down in rounds. In each round, all carriers run one after the other."""
     measured = Measured()
     size = options.megabytes << 20
     names = [f"{options.megabytes} MiB {way}" for way in ("up", "down")]

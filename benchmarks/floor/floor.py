@@ -1,7 +1,7 @@
-"""Measures what starting a program costs Python where it runs. Runs in a container: nothing but the standard library.
+"""Measure the cost of starting a program in Python. Runs in a container, with the standard library only.
 
-`floor.py run|rested|asyncio SECONDS AT_ONCE PROGRAM ARGS…` prints the times of all starts in nanoseconds and the whole
-elapsed time as JSON.
+`floor.py run|rested|asyncio SECONDS AT_ONCE PROGRAM ARGS…` prints the times of all starts in nanoseconds and the total
+time as JSON.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 import time
 
 REST_S = 0.0005
-"""About what a caller outside leaves the sandbox without work, from the end of a command to the start of the next."""
+"""The idle time of a sandbox between two commands of a caller outside, approximately."""
 
 
 def run(seconds: float, command: list[str], rest_s: float = 0) -> tuple[list[int], int]:
-    """One after the other, with `subprocess.run`; the first one is not counted, and no rest between them."""
+    """Run commands one after the other with `subprocess.run`. The first command and the rests do not count."""
     subprocess.run(command, check=True)
     times: list[int] = []
     begin = time.perf_counter_ns()
@@ -31,7 +31,7 @@ def run(seconds: float, command: list[str], rest_s: float = 0) -> tuple[list[int
 
 
 async def run_asyncio(seconds: float, at_once: int, command: list[str]) -> tuple[list[int], int]:
-    """Keep `at_once` of asyncio's subprocesses going; a first one is not counted."""
+    """Keep `at_once` asyncio subprocesses running. The first one does not count."""
     await start_one(command)
     times: list[int] = []
     begin = time.perf_counter_ns()
@@ -50,7 +50,7 @@ async def run_asyncio(seconds: float, at_once: int, command: list[str]) -> tuple
 
 
 async def start_one(command: list[str]) -> None:
-    """Start one, and wait for its output and its end."""
+    """Start one subprocess, and wait for its output and its end."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
