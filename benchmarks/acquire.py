@@ -18,7 +18,7 @@ ACQUIRE, RELEASE, RESET = "warm acquire", "release of an unused slot", "release 
 FIRST = "first command after an acquire"
 """This command starts the slot agent and, if the slot has its own root, this root."""
 FILES = "for i in {1..1000}; do echo $i > file-$i; done"
-LENDS_A_ROUND, FIRST_A_ROUND = 20, 5
+ACQUIRES_A_ROUND, FIRST_A_ROUND = 20, 5
 SLOTS = 8
 
 
@@ -48,11 +48,11 @@ async def acquire_and_release(
     pool: SandboxPool, acquire: Sample, release: Sample, reset: Sample, first: Sample
 ) -> None:
     """Acquire some slots without work, two that leave files, and some with one command."""
-    for turn in range(LENDS_A_ROUND + 2):
+    for turn in range(ACQUIRES_A_ROUND + 2):
         begin = time.perf_counter()
         slot = await pool.acquire()
         acquire.add_one(time.perf_counter() - begin)
-        full = turn >= LENDS_A_ROUND
+        full = turn >= ACQUIRES_A_ROUND
         if full:
             assert (await slot.run(["bash", "-c", FILES])).ok
         begin = time.perf_counter()

@@ -77,12 +77,12 @@ async def figures_of(module: str, name: str, longest_s: float) -> Figures:
         ended = await anyio.run_process([sys.executable, "-m", module, name], cwd=ROOT, stderr=None, check=False)
     if ended.returncode != 0:
         raise RuntimeError(f"the driver ended with {ended.returncode}")
-    found: Figures = json.loads(ended.stdout.splitlines()[-1])
-    return found
+    figures: Figures = json.loads(ended.stdout.splitlines()[-1])
+    return figures
 
 
 @asynccontextmanager
-async def served(how: Faults) -> AsyncIterator[tuple[str, dict[str, int]]]:
+async def serve_endpoint(how: Faults) -> AsyncIterator[tuple[str, dict[str, int]]]:
     """Yield the URL of a server in another process, and a dict that has the server's log after the block."""
     log: dict[str, int] = {}
     command = [sys.executable, "-m", "tests.e2e.agent.flaky_endpoint", json.dumps(asdict(how))]
@@ -121,7 +121,7 @@ async def cpu() -> Figures:
     rounds.
     """
     async with (
-        served(Faults(turns=TURNS + 1)) as (url, _),
+        serve_endpoint(Faults(turns=TURNS + 1)) as (url, _),
         SandboxPool("local", slots_per_sandbox=AT_ONCE) as pool,
         pool.slots(AT_ONCE) as slots,
         plain_loop(url) as plain,
@@ -139,8 +139,11 @@ async def cpu() -> Figures:
                 await in_slots(slots, EPISODES, run)
                 spent[name].append((time.process_time() - begin) / EPISODES / TURNS * 1000)
         await model.aclose()
-    found = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
-    return {**{name: (ms, "ms") for name, ms in found.items()}, f"{CPU}, {RATIO}": (found[CPU] / found[NAIVE], "×")}
+    figures = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
+    return {
+        **{name: (ms, "ms") for name, ms in figures.items()},
+        f"{CPU}, {RATIO}": (figures[CPU] / figures[NAIVE], "×"),
+    }
 
 
 @asynccontextmanager
@@ -243,7 +246,7 @@ async def faults() -> Figures:
 async def _episodes(how: Faults) -> tuple[dict[int, _Turns], dict[str, Any]]:
     done: dict[int, _Turns] = {}
     async with (
-        served(how) as (url, log),
+        serve_endpoint(how) as (url, log),
         SandboxPool("local", slots_per_sandbox=UNKIND_AT_ONCE) as pool,
         pool.slots(UNKIND_AT_ONCE) as slots,
     ):

@@ -31,13 +31,13 @@ HEADS = {"modal": "modal: client and loopback server"}
 async def prove(name: str) -> Report:
     """Run the conformance suite on a backend, with the default slots of its pools."""
 
-    def told(outcome: Outcome) -> None:
+    def report(outcome: Outcome) -> None:
         progress(f"{name}: {outcome.name}")
         if outcome.status == "failed":
             print(f"\r\033[K{name}: FAILED {outcome.name}: {outcome.reason}", file=sys.stderr)
 
     with options_of(name) as options:
-        return await run_conformance(partial(SandboxPool, name, **options), on_result=told)
+        return await run_conformance(partial(SandboxPool, name, **options), on_result=report)
 
 
 MEDIANS = (
@@ -47,7 +47,7 @@ MEDIANS = (
 )
 
 
-def rendered(reports: dict[str, Report], measured: Measured) -> str:
+def render(reports: dict[str, Report], measured: Measured) -> str:
     """Return the tables in Markdown."""
     names = list(reports)
     head = ("", *(HEADS.get(name, name) for name in names))
@@ -66,9 +66,9 @@ def _behaviours(reports: dict[str, Report]) -> list[tuple[str, ...]]:
     for group in (*groups, "all behaviours"):
         cells = []
         for report in reports.values():
-            found = Counter(each.status for each in report.outcomes if group in (each.group, "all behaviours"))
-            failed = f", **{found['failed']} failed**" if found["failed"] else ""
-            cells.append(f"{found['passed']} of {found.total()}{failed}")
+            counts = Counter(each.status for each in report.outcomes if group in (each.group, "all behaviours"))
+            failed = f", **{counts['failed']} failed**" if counts["failed"] else ""
+            cells.append(f"{counts['passed']} of {counts.total()}{failed}")
         rows.append((group, *cells))
     return rows
 
@@ -114,20 +114,20 @@ def _gaps(named: tuple[str, Report]) -> str:
     in_group = Counter(outcome.group for outcome in report.outcomes)
     lines: list[tuple[str, ...]] = []
     for reason, outcomes in by_reason.items():
-        found = Counter(outcome.group for outcome in outcomes)
-        whole = [group for group, count in found.items() if count == in_group[group]]
-        told = [f"all of *{group}*" for group in whole]
-        told += [f"`{outcome.name}`" for outcome in outcomes if outcome.group not in whole]
-        lines.append((", ".join(told), reason.replace("|", "\\|")))
+        counts = Counter(outcome.group for outcome in outcomes)
+        whole = [group for group, count in counts.items() if count == in_group[group]]
+        names = [f"all of *{group}*" for group in whole]
+        names += [f"`{outcome.name}`" for outcome in outcomes if outcome.group not in whole]
+        lines.append((", ".join(names), reason.replace("|", "\\|")))
     text = table(("skipped behaviours", "reason"), "ll", lines) if lines else "No behaviour is skipped.\n"
     return f"### {name}\n\n{text}"
 
 
 def write(text: str) -> None:
     """Replace the table on the page, or append it to a page without a table."""
-    before, found, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2] if found else "\n"
-    head = before if found else f"{before.rstrip()}\n\n"
+    before, marker, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2] if marker else "\n"
+    head = before if marker else f"{before.rstrip()}\n\n"
     PAGE.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{after}", "utf-8")
 
 
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     quiet = watch("backends")
     measured = asyncio.run(engines.measure(Options()))
     reports = {name: asyncio.run(prove(name)) for name in names or BACKENDS}
-    text = f"Machine: {machine()}.\n{note([quiet])}\n\n{rendered(reports, measured)}"
+    text = f"Machine: {machine()}.\n{note([quiet])}\n\n{render(reports, measured)}"
     if names:
         print(text)
     else:

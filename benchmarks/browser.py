@@ -54,7 +54,7 @@ def nothing() -> dict[str, object]:
     return {}
 
 
-async def called(toolbox: Toolbox, name: str, **arguments: object) -> dict[str, Any]:
+async def call_tool(toolbox: Toolbox, name: str, **arguments: object) -> dict[str, Any]:
     """Call a tool that must succeed, and return its data."""
     result = await toolbox.call(name, arguments)
     if not result.ok:
@@ -62,7 +62,7 @@ async def called(toolbox: Toolbox, name: str, **arguments: object) -> dict[str, 
     return result.data
 
 
-async def timed(work: Work) -> float:
+async def time_ms(work: Work) -> float:
     """Return the duration of an action in ms."""
     begin = time.perf_counter()
     await work()
@@ -85,8 +85,8 @@ async def launches(slot: Slot, playwright: Playwright) -> dict[str, list[float]]
     spent: dict[str, list[float]] = {"ours": [], "host": []}
     for _ in range(LAUNCHES):
         async with Toolbox(slot, ["browser"], tools=["browser_close"]) as toolbox:
-            spent["ours"].append(await timed(lambda: called(toolbox, "browser_navigate", url=PAGE)))
-            await called(toolbox, "browser_close")
+            spent["ours"].append(await time_ms(lambda: call_tool(toolbox, "browser_navigate", url=PAGE)))
+            await call_tool(toolbox, "browser_close")
         begin = time.perf_counter()
         async with on_host(playwright) as (_, page):
             await page.goto(PAGE)
@@ -103,7 +103,7 @@ async def in_turn(**works: Work) -> dict[str, list[float]]:
     for _ in range(CALLS):
         for name, work in works.items():
             await asyncio.sleep(random.uniform(0, FRAME_S))
-            spent[name].append(await timed(work))
+            spent[name].append(await time_ms(work))
     return spent
 
 
@@ -127,48 +127,48 @@ async def beside() -> Figures:
     """Measure all figures of the browser."""
     from playwright.async_api import async_playwright
 
-    found: Figures = {}
+    figures: Figures = {}
 
-    def compared(name: str, spent: dict[str, list[float]], unit: str) -> None:
+    def compare(name: str, spent: dict[str, list[float]], unit: str) -> None:
         ours, theirs = (statistics.median(spent[who]) for who in ("ours", "host"))
-        found[name], found[f"{name}, {HOST}"] = (ours, unit), (theirs, unit)
-        found[f"{name}, of that"] = (ours / theirs, "×")
+        figures[name], figures[f"{name}, {HOST}"] = (ours, unit), (theirs, unit)
+        figures[f"{name}, of that"] = (ours / theirs, "×")
         if unit == "ms":
-            found[f"{name}, more than that"] = (ours - theirs, "ms")
+            figures[f"{name}, more than that"] = (ours - theirs, "ms")
 
     async with async_playwright() as playwright, SandboxPool("local", network=False) as pool, pool.slot() as slot:
-        compared(LAUNCH, await launches(slot, playwright), "ms")
+        compare(LAUNCH, await launches(slot, playwright), "ms")
         async with (
             Toolbox(slot, ["browser"]) as toolbox,
             on_host(playwright) as (_, page),
         ):
-            await called(toolbox, "browser_navigate", url="data:text/html,<title>Empty</title>")
+            await call_tool(toolbox, "browser_navigate", url="data:text/html,<title>Empty</title>")
             await page.goto("data:text/html,<title>Empty</title>")
             marks = {"ours": "hermes-browser-", "host": "playwright_chromiumdev_profile"}
-            compared(IDLE, {who: [memory_mb(mark)] for who, mark in marks.items()}, "MiB")
-            opened = await called(toolbox, "browser_navigate", url=PAGE)
+            compare(IDLE, {who: [memory_mb(mark)] for who, mark in marks.items()}, "MiB")
+            opened = await call_tool(toolbox, "browser_navigate", url=PAGE)
             await page.goto(PAGE)
             ref = next(line for line in opened["snapshot"].splitlines() if "button 7" in line).partition("[ref=")[2]
             clicked = page.get_by_role("button", name="button 7", exact=True)
             running = of_slot(slot).running
             assert running is not None
-            # By Playwright's client alone, through the slot's pipe and on the host; then by the tool, which asks more.
+            # First Playwright's client alone, through the slot's pipe and on the host. Then the tool, with more trips.
             piped = running.tabs.page.get_by_role("button", name="button 7", exact=True)
-            compared(PIPED, await in_turn(ours=piped.click, host=clicked.click), "ms")
-            compared(
+            compare(PIPED, await in_turn(ours=piped.click, host=clicked.click), "ms")
+            compare(
                 ACTION,
                 await in_turn(
-                    ours=lambda: called(toolbox, "browser_click", ref=ref.partition("]")[0]), host=clicked.click
+                    ours=lambda: call_tool(toolbox, "browser_click", ref=ref.partition("]")[0]), host=clicked.click
                 ),
                 "ms",
             )
             looks = await in_turn(
-                ours=lambda: called(toolbox, "browser_snapshot"), host=lambda: page.aria_snapshot(mode="ai")
+                ours=lambda: call_tool(toolbox, "browser_snapshot"), host=lambda: page.aria_snapshot(mode="ai")
             )
-            compared(SNAPSHOT, looks, "ms")
-            await called(toolbox, "browser_console", expression=BUSY)
+            compare(SNAPSHOT, looks, "ms")
+            await call_tool(toolbox, "browser_console", expression=BUSY)
             await page.evaluate(BUSY)
-            compared(WORKING, {who: [memory_mb(mark)] for who, mark in marks.items()}, "MiB")
+            compare(WORKING, {who: [memory_mb(mark)] for who, mark in marks.items()}, "MiB")
             code = (
                 "import statistics, time\nfrom hermes_tools import nothing\nspent = []\n"
                 f"for _ in range({CALLBACKS}):\n    begin = time.perf_counter()\n    nothing()\n"
@@ -177,8 +177,8 @@ async def beside() -> Figures:
             toolbox_of_code = Toolbox(
                 slot, ["code_execution"], tools=[nothing], options=ToolOptions(code_max_calls=CALLBACKS)
             )
-            found[CALLBACK] = (float((await called(toolbox_of_code, "execute_code", code=code))["output"]), "ms")
-    return found
+            figures[CALLBACK] = (float((await call_tool(toolbox_of_code, "execute_code", code=code))["output"]), "ms")
+    return figures
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ async def measure(options: Options) -> Measured:
                         await one_slice(sample, contender, work, options.slice_s)
                     except* Unsupported:
                         pass
-                    except* Exception as errors:  # noqa: BLE001 - told, and the others go on
+                    except* Exception as errors:  # noqa: BLE001 - reported, and the others continue
                         measured.leave_out(f"{name}, from '{work.name}' on", errors.exceptions[0])
                         del opened[name]
     return measured
@@ -110,8 +110,8 @@ async def one_slice(sample: Sample, contender: Contender | SelfTimed, work: Work
     """Keep calls of one contender in flight for a slice of time."""
     if work.at_once > 1 and getattr(contender, "blocking", False):
         return
-    if hasattr(contender, "timed_noops"):
+    if hasattr(contender, "time_noops"):
         if work.empty:
-            sample.add(*await contender.timed_noops(slice_s, work.at_once))
+            sample.add(*await contender.time_noops(slice_s, work.at_once))
         return
     sample.add(*await in_flight(lambda: work.call(contender), work.at_once, slice_s))

@@ -41,7 +41,7 @@ class Contender(Protocol):
 class SelfTimed(Protocol):
     """A contender that measures empty commands itself, inside of the sandbox."""
 
-    async def timed_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
+    async def time_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
         """Return the times of all calls and the whole elapsed time, in seconds."""
 
 

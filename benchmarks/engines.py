@@ -186,8 +186,8 @@ async def alloc_exec(options: dict[str, Any], job: str) -> Program:
         return str(requests.get(url, headers=headers, timeout=30).json()[0]["ID"])
 
     access = ("-address", options["address"], "-token", options["token"], "-i=true", "-t=false")
-    made = await to_thread.run_sync(allocation)
-    return Program(nomad_agent.program(), "alloc", "exec", *access, "-task", "sandbox", made)
+    allocation_id = await to_thread.run_sync(allocation)
+    return Program(nomad_agent.program(), "alloc", "exec", *access, "-task", "sandbox", allocation_id)
 
 
 async def modal_exec(sandbox: str) -> ModalExec:
@@ -246,7 +246,7 @@ async def calls(measured: Measured, contenders: dict[str, Contender], options: O
                     continue
                 progress(f"{name}: round {number} of {options.rounds}, {each}")
                 sample = discipline.sample(each) if number else Sample()  # the first round warms up
-                sample.add(*await in_flight(lambda made=contender, do=call: do(made), at_once, options.slice_s))  # type: ignore[misc]
+                sample.add(*await in_flight(lambda target=contender, do=call: do(target), at_once, options.slice_s))  # type: ignore[misc]
 
 
 async def transfers(measured: Measured, contenders: dict[str, Contender], directory: Path, options: Options) -> None:

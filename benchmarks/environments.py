@@ -47,7 +47,7 @@ async def measure(_: Options) -> Measured:
 
 
 @asynccontextmanager
-async def served(turns: int) -> AsyncIterator[tuple[Path, str]]:
+async def serve_model(turns: int) -> AsyncIterator[tuple[Path, str]]:
     """Yield a tokenizer, and the URL of an inference server in another process."""
     from tests.e2e.atropos.inference_server import make_tokenizer
 
@@ -73,14 +73,14 @@ async def cpu() -> Figures:
     from tests.e2e.atropos.inference_server import make_env
 
     spent: dict[str, list[float]] = {CPU: [], PLAIN: []}
-    async with served(TURNS) as (tokenizer, url):
-        given: dict[str, Any] = {
+    async with serve_model(TURNS) as (tokenizer, url):
+        settings: dict[str, Any] = {
             "group_size": AT_ONCE,
             "slots_per_sandbox": AT_ONCE,
             "max_token_length": 30_000,
             "turns": TURNS,
         }
-        env = make_env(CountingEnv, tokenizer, url, **given)
+        env = make_env(CountingEnv, tokenizer, url, **settings)
         async with env.config.make_pool() as env.pool:
 
             async def ours() -> None:
@@ -98,8 +98,11 @@ async def cpu() -> Figures:
                         spent[name].append((time.process_time() - begin) / AT_ONCE / TURNS * 1000)
 
             await env.scheduler.run(rounds, 1)
-    found = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
-    return {**{name: (ms, "ms") for name, ms in found.items()}, f"{CPU}, {RATIO}": (found[CPU] / found[PLAIN], "×")}
+    medians = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
+    return {
+        **{name: (ms, "ms") for name, ms in medians.items()},
+        f"{CPU}, {RATIO}": (medians[CPU] / medians[PLAIN], "×"),
+    }
 
 
 async def _plain(env: Any) -> float:  # noqa: ANN401
@@ -123,12 +126,12 @@ async def _plain(env: Any) -> float:  # noqa: ANN401
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_shell(command, cwd=directory, stdout=pipe, stderr=pipe)
             output, _ = await process.communicate()
-            said = json.dumps({"output": output.decode(), "exit_code": process.returncode, "error": None})
-            messages.append({"role": "tool", "content": said})
+            content = json.dumps({"output": output.decode(), "exit_code": process.returncode, "error": None})
+            messages.append({"role": "tool", "content": content})
         assert len(managed.get_state()["nodes"]) == 1
-    made = (Path(directory) / "turns").read_text().split()
+    turns = (Path(directory) / "turns").read_text().split()
     await asyncio.to_thread(shutil.rmtree, directory)
-    return float(made == [str(turn) for turn in range(TURNS - 1)])
+    return float(turns == [str(turn) for turn in range(TURNS - 1)])
 
 
 async def many() -> Figures:
@@ -136,15 +139,15 @@ async def many() -> Figures:
     from tests.e2e.atropos.counting import CountingEnv
     from tests.e2e.atropos.inference_server import make_env
 
-    async with served(MANY_TURNS) as (tokenizer, url):
+    async with serve_model(MANY_TURNS) as (tokenizer, url):
         sandboxes = MANY // SLOTS_A_SANDBOX
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "group_size": MANY,
             "slots_per_sandbox": SLOTS_A_SANDBOX,
             "max_sandboxes": sandboxes,
             "turns": MANY_TURNS,
         }
-        env = make_env(CountingEnv, tokenizer, url, **given)
+        env = make_env(CountingEnv, tokenizer, url, **settings)
         begin = time.process_time()
         async with env.config.make_pool() as env.pool:
 
@@ -179,17 +182,17 @@ def _ends() -> Figures:
             more = ("--env.rollout_server_url", api.url, "--env.slots_per_sandbox", str(AT_ONCE))
             for _ in range(ROUNDS):
                 with environment("serve", *flags(tokenizer, server.url, *more, group_size=AT_ONCE // 4)) as env:
-                    _until(lambda: _sleeping(seconds) == AT_ONCE, 60)
+                    _until(lambda: _count_sleeping(seconds) == AT_ONCE, 60)
                     begin = time.perf_counter()
                     env.send_signal(signal.SIGTERM)
-                    _until(lambda: _sleeping(seconds) == 0, 60)
+                    _until(lambda: _count_sleeping(seconds) == 0, 60)
                     back.append(time.perf_counter() - begin)
                     env.communicate(timeout=60)
                     ended.append(time.perf_counter() - begin)
     return {BACK: (sorted(back)[ROUNDS // 2], "s"), ENDED: (sorted(ended)[ROUNDS // 2], "s")}
 
 
-def _sleeping(seconds: str) -> int:
+def _count_sleeping(seconds: str) -> int:
     """Count the processes `sleep SECONDS` of this machine."""
     listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
     return sum(line.strip() == f"sleep {seconds}" for line in listed.splitlines())

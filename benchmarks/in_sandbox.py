@@ -25,7 +25,7 @@ class InSandboxFloor:
         self._program = program
         self.blocking = blocking
 
-    async def timed_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
+    async def time_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
         """Let the program in the container measure itself."""
         answer = json.loads(await self._container.exec([*self._program, str(seconds), str(at_once), *NOOP]))
         return [time / 1e9 for time in answer["times_ns"]], answer["elapsed_ns"] / 1e9

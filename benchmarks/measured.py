@@ -111,8 +111,8 @@ class Measured:
 
     def sample(self, discipline: str, contender: str) -> Sample | None:
         """Return the sample of a contender in a discipline, or None."""
-        found = (each.done().get(contender) for each in self.disciplines if each.name == discipline)
-        return next(found, None)
+        samples = (each.done().get(contender) for each in self.disciplines if each.name == discipline)
+        return next(samples, None)
 
     def join(self, other: Measured) -> None:
         """Add the measurements of another part."""

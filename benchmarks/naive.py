@@ -147,8 +147,8 @@ def make_exec_socket(api: Any, container: str) -> Callable[[list[str]], socket.s
     """Return a function that starts a command in a container and returns the connection to it."""
 
     def make(command: list[str]) -> socket.socket:
-        made = api.exec_create(container, command, stdin=True, stdout=True, stderr=True)
-        hijacked = api.exec_start(made["Id"], socket=True)
+        created = api.exec_create(container, command, stdin=True, stdout=True, stderr=True)
+        hijacked = api.exec_start(created["Id"], socket=True)
         try:
             connection = socket.socket(fileno=os.dup(hijacked.fileno()))
         finally:

@@ -126,8 +126,8 @@ def _points(curves: Curves) -> str:
     for number in numbers:
         row = [f"{number:,}"]
         for line in curves.lines.values():
-            found = next((point for point in line if point.x == number), None)
-            row.append(f"{found.p50_ms:,.2f} / {found.p95_ms:,.2f} / {found.per_second:,.0f}" if found else "–")
+            here = next((point for point in line if point.x == number), None)
+            row.append(f"{here.p50_ms:,.2f} / {here.p95_ms:,.2f} / {here.per_second:,.0f}" if here else "–")
         rows.append(tuple(row))
     text = "p50 ms / p95 ms / calls per second:\n\n"
     return text + table((curves.x_label, *curves.lines), "r" * (len(curves.lines) + 1), rows)

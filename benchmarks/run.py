@@ -61,7 +61,7 @@ async def measure(names: list[str], options: Options) -> tuple[Measured, list[Wa
         begin = time.perf_counter()
         try:
             whole.join(await PARTS[name](options))
-        except Exception as error:  # noqa: BLE001 - told here and in the report, and the run fails
+        except Exception as error:  # noqa: BLE001 - reported here and in the report, and the run fails
             traceback.print_exc()
             whole.leave_out(f"part {name} failed", repr(error))
         print(f"\r\033[K{name}: {time.perf_counter() - begin:.0f} s", file=sys.stderr)
@@ -81,15 +81,15 @@ def main() -> int:
         "--megabytes", type=int, default=default.megabytes, help="size of the file of the part transfer"
     )
     parser.add_argument("--out", type=Path, help="directory to write to")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     here = Path(__file__).resolve().parent
-    out = given.out or (here.parent / ".cache" / "bench" if given.only else here)
-    options = Options(given.rounds, given.slice_s, given.slots, given.sandboxes, given.megabytes)
+    out = arguments.out or (here.parent / ".cache" / "bench" if arguments.only else here)
+    options = Options(arguments.rounds, arguments.slice_s, arguments.slots, arguments.sandboxes, arguments.megabytes)
     # 512 commands at once, each with its pipes.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     begin = time.perf_counter()
-    names = [name for name in PARTS if not given.only or name in given.only]
+    names = [name for name in PARTS if not arguments.only or name in arguments.only]
     measured, watches = asyncio.run(measure(names, options))
     print(write_report(out, measured, watches, time.perf_counter() - begin))
     print(out / "RESULTS.md")

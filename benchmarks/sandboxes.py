@@ -113,17 +113,17 @@ def bare_sandboxes(name: str, count: int) -> float:
     client = docker.from_env(timeout=120, max_pool_size=AT_ONCE + 4)
     with ExitStack() as stack:
         stack.callback(client.close)
-        made: list[Container] = []
-        stack.callback(remove, made)
+        containers: list[Container] = []
+        stack.callback(remove, containers)
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            list(threads.map(lambda _: bare_sandbox(client, name, made), range(count)))
+            list(threads.map(lambda _: bare_sandbox(client, name, containers), range(count)))
         return time.perf_counter() - begin
 
 
-def bare_sandbox(client: DockerClient, name: str, made: list[Container]) -> None:
+def bare_sandbox(client: DockerClient, name: str, containers: list[Container]) -> None:
     """Start one container and run one command in it."""
     container = client.containers.create(name, ["sleep", "3600"], network_mode="none", labels=LABELS)
-    made.append(container)
+    containers.append(container)
     container.start()
     code, output = container.exec_run(NOOP)
     assert code == 0, output

@@ -55,7 +55,7 @@ async def measure(options: Options) -> Measured:
         try:
             if backend == "docker":
                 await to_thread.run_sync(image)
-            steps = await grown(name, backend, options)
+            steps = await run_driver(name, backend, options)
         except ContenderMissing as error:
             measured.leave_out(f"{name}, many slots", error)
             continue
@@ -76,7 +76,7 @@ def figures(least: Step, most: Step) -> dict[str, Figure]:
     }
 
 
-async def grown(name: str, backend: str, options: Options) -> list[Step]:
+async def run_driver(name: str, backend: str, options: Options) -> list[Step]:
     """Run a driver to its end, or for LONGEST_S.
 
     Raises:

@@ -26,7 +26,7 @@ STARTS = {
 async def measure(options: Options) -> Measured:
     """Start each program once per round, one after the other."""
     discipline = Discipline(DISCIPLINE, "times", dict.fromkeys(STARTS, _NOTHING))
-    # What is installed has been compiled, whatever this environment says of new files.
+    # Installed packages are compiled, even if this environment disables bytecode for new files.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for number in range(2 * options.rounds + 1):
         progress(f"{DISCIPLINE}: round {number} of {2 * options.rounds}")

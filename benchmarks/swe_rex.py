@@ -95,8 +95,8 @@ async def open_swe_rex() -> AsyncIterator[SweRex]:
         ContenderMissing: If swe-rex or Docker is not available.
     """
     async with running() as probe:
-        found = await probe.exec(["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
-    directory = await anyio.to_thread.run_sync(install_server, found.decode().strip())
+        python_version = await probe.exec(["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+    directory = await anyio.to_thread.run_sync(install_server, python_version.decode().strip())
     token = secrets.token_hex(16)
     command = ["python3", "-m", "swerex.server", "--port", str(PORT), "--auth-token", token]
     environment = ["env", "PYTHONPATH=/swe-rex", "PYTHONDONTWRITEBYTECODE=1"]

@@ -144,7 +144,7 @@ def _of_browsers() -> Iterator[Target]:
     bounds = (
         (f"{browser.LAUNCH}, of that", 1.3, " ×"),
         (f"{browser.PIPED}, more than that", 8, " ms"),
-        # Two round trips more: is the element still there, and what has the click made the page do.
+        # Two more round trips: check the reference of the element, and wait for the effects of the click.
         (f"{browser.ACTION}, more than that", 13, " ms"),
         (browser.CALLBACK, 2, " ms"),
     )

@@ -130,7 +130,7 @@ async def open_carriers(stack: AsyncExitStack, measured: Measured) -> dict[str, 
     return carriers
 
 
-def came_back(local: Path, path: Path, tar: bool) -> bool:
+def is_same_file(local: Path, path: Path, tar: bool) -> bool:
     """Return whether the file is the same, byte for byte."""
     with ExitStack() as stack:
         sent: IO[bytes] = stack.enter_context(local.open("rb"))
@@ -162,7 +162,7 @@ async def measure(options: Options) -> Measured:
                         begin = time.perf_counter()
                         await move(path)
                         times.append(time.perf_counter() - begin)
-                    assert await to_thread.run_sync(came_back, local, back, carrier.tar), name
+                    assert await to_thread.run_sync(is_same_file, local, back, carrier.tar), name
                     back.unlink()
                     for discipline, took in zip((up, down), times, strict=True):
                         # The first round warms up and is not counted.
