@@ -37,11 +37,11 @@ FAULTS = Faults(per_s=2, faults=0.05, away_after=450, away_s=60.0)
 UNKIND_EPISODES, UNKIND_AT_ONCE = 300, 32
 CPU = "driver CPU of a tool call with its model request"
 NAIVE = f"{CPU}, a plain loop with chat.completions.create"
-RATIO = "of the plain loop"
+RATIO = "ratio to the plain loop"
 MEMORY = f"driver memory of one of {MANY:,} episodes at once"
 MANY_CPU = f"driver CPU of a tool call of {MANY:,} episodes at once"
-LOST = "episodes of 300 lost at 2 requests a second, 5 % faults, an absence of 60 s"
-REQUESTS = "requests there, of turns and faults"
+LOST = "episodes of 300 lost at 2 requests a second, 5 % faults, an outage of 60 s"
+REQUESTS = "requests there, per turn and fault"
 LONGEST_S = {"cpu": 300.0, "many": 300.0, "faults": 1200.0}
 
 Figures = dict[str, tuple[float, str]]
@@ -238,7 +238,7 @@ async def faults() -> Figures:
     return {
         LOST: (lost, ""),
         REQUESTS: (log["requests"] / (log["good"] + log["faults"]), "×"),
-        "requests refused there": (log["throttled"], ""),
+        "refused requests there": (log["throttled"], ""),
         "time there": (log["elapsed_s"], "s"),
     }
 

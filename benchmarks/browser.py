@@ -132,9 +132,9 @@ async def beside() -> Figures:
     def compare(name: str, spent: dict[str, list[float]], unit: str) -> None:
         ours, theirs = (statistics.median(spent[who]) for who in ("ours", "host"))
         figures[name], figures[f"{name}, {HOST}"] = (ours, unit), (theirs, unit)
-        figures[f"{name}, of that"] = (ours / theirs, "×")
+        figures[f"{name}, ratio to the host"] = (ours / theirs, "×")
         if unit == "ms":
-            figures[f"{name}, more than that"] = (ours - theirs, "ms")
+            figures[f"{name}, difference from the host"] = (ours - theirs, "ms")
 
     async with async_playwright() as playwright, SandboxPool("local", network=False) as pool, pool.slot() as slot:
         compare(LAUNCH, await launches(slot, playwright), "ms")

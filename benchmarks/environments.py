@@ -34,9 +34,9 @@ TURNS, AT_ONCE, ROUNDS = 20, 32, 5
 MANY, MANY_TURNS, SLOTS_A_SANDBOX = 512, 5, 64
 CPU = f"driver CPU of a turn, {AT_ONCE} rollouts at once"
 PLAIN = f"{CPU}, a plain environment with ManagedServer and subprocesses"
-RATIO = "of the plain environment"
+RATIO = "ratio to the plain environment"
 MEMORY = f"driver memory, {MANY} rollouts at once"
-BACK = f"from SIGTERM to every slot back, {AT_ONCE} rollouts in a tool call"
+BACK = f"from SIGTERM to the release of every slot, {AT_ONCE} rollouts in a tool call"
 ENDED = "from SIGTERM to the end of the process"
 LONGEST_S = 300.0
 

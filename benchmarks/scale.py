@@ -43,7 +43,7 @@ class Step:
 
 def more_descriptors(slots: int) -> str:
     """Return the name of a figure: the additional descriptors for this many slots, with as many sandboxes."""
-    return f"further descriptors of the driver for {slots:,} slots instead of 1"
+    return f"additional descriptors of the driver for {slots:,} slots instead of 1"
 
 
 async def measure(options: Options) -> Measured:

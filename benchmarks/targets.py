@@ -142,10 +142,10 @@ def _of_agents() -> Iterator[Target]:
 
 def _of_browsers() -> Iterator[Target]:
     bounds = (
-        (f"{browser.LAUNCH}, of that", 1.3, " ×"),
-        (f"{browser.PIPED}, more than that", 8, " ms"),
+        (f"{browser.LAUNCH}, ratio to the host", 1.3, " ×"),
+        (f"{browser.PIPED}, difference from the host", 8, " ms"),
         # Two more round trips: check the reference of the element, and wait for the effects of the click.
-        (f"{browser.ACTION}, more than that", 13, " ms"),
+        (f"{browser.ACTION}, difference from the host", 13, " ms"),
         (browser.CALLBACK, 2, " ms"),
     )
     for what, most, unit in bounds:
