@@ -1,5 +1,3 @@
-// Command runner works inside a sandbox for hermes-exec: it holds slots,
-// commands, files and sessions of one sandbox and speaks docs/protocol.md.
 package main
 
 import (
@@ -74,7 +72,7 @@ func run(args []string) int {
 	case "wipe":
 		return runWipe(args[1:])
 	case "sha256":
-		fmt.Println(ownHash())
+		fmt.Println(hashSelf())
 		return 0
 	case "here":
 		return runHere()
@@ -102,15 +100,15 @@ func run(args []string) int {
 // that was heard: an engine may lose what a program says that ends.
 func runHere() int {
 	dir, _ := os.Getwd()
-	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"sha256": ownHash(), "workdir": dir}); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"sha256": hashSelf(), "workdir": dir}); err != nil {
 		return 1
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return 0
 }
 
-// ownHash is the SHA-256 of the running program, "" when it cannot be read.
-func ownHash() string {
+// hashSelf is the SHA-256 of the running program, "" when it cannot be read.
+func hashSelf() string {
 	path, err := os.Executable()
 	if runtime.GOOS == "linux" {
 		path, err = "/proc/self/exe", nil // also when the file was replaced
@@ -175,7 +173,7 @@ func runServe(args []string) int {
 		return 2
 	}
 	unsetVariables(unset)
-	terminations := initproc.Terminations()
+	terminations := initproc.HandleTerminations()
 	initproc.ReapOrphans()
 	logger := log.New(os.Stderr, "runner: ", log.LstdFlags|log.Lmicroseconds)
 	for _, dir := range hidden {
@@ -200,7 +198,7 @@ func runServe(args []string) int {
 	}
 	go func() {
 		for t := range terminations {
-			if !t.FromInside() || !server.Protected() {
+			if !t.IsFromInside() || !server.IsProtected() {
 				server.End("shutdown", "the runner was told to end")
 				return
 			}
@@ -268,22 +266,22 @@ func newServer(base string, shared, volumes, own []string, network string, filte
 	if err != nil {
 		return nil, err
 	}
-	manager, err := slots.NewManager(base, facts, selfExe())
+	manager, err := slots.NewManager(base, facts, ownPath())
 	if err != nil {
 		return nil, err
 	}
-	manager.Share(shared)
-	manager.Mounts(append(volumes, shared...))
-	manager.NetworkOf(network)
+	manager.SetShared(shared)
+	manager.SetMounts(append(volumes, shared...))
+	manager.SetNetworkOwner(network)
 	if filter {
-		manager.Filter()
+		manager.EnableFilter()
 	}
 	return serve.New(serve.Config{Base: base, Own: own, Lease: lease, Slots: manager, Isolation: facts,
 		Version: version, Log: logger})
 }
 
-// selfExe is a path of this program that stays right when its file is moved.
-func selfExe() string {
+// ownPath is a path of this program that stays right when its file is moved.
+func ownPath() string {
 	if runtime.GOOS == "linux" {
 		return "/proc/self/exe"
 	}

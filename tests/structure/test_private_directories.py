@@ -38,7 +38,7 @@ OPEN_IN_GO = {
     "slots/root.go: os.Mkdir(workspace, 0o755)": "in the image of a whole sandbox",
 }
 GO_CALL = re.compile(r"(?:os|syscall)\.(?:Mkdir|MkdirAll|Chmod)\((?:[^()]|\([^()]*\))*\)")
-MANAGED = ("slots", "link", "detached", "wipe", "channel", "private", "serve", "room", "users")
+MANAGED = ("slots", "link", "detached", "wipe", "channel", "private", "serve", "diskspace", "users")
 """The packages that make directories on the host; those of others are made within a slot's view."""
 
 

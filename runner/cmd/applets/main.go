@@ -1,6 +1,3 @@
-// Command applets is the small programs of the conformance suite, so that its
-// checks run the same in an image without a shell or coreutils: the suite puts
-// this file into a slot and starts it there as `applets NAME ARG…`.
 package main
 
 import (
@@ -25,11 +22,11 @@ import (
 type program func(args []string) error
 
 var programs = map[string]program{
-	"echo": func(a []string) error { return say(os.Stdout, a) },
-	"err":  func(a []string) error { return say(os.Stderr, a) },
+	"echo": func(a []string) error { return printWords(os.Stdout, a) },
+	"err":  func(a []string) error { return printWords(os.Stderr, a) },
 	"args": func(a []string) error { return json.NewEncoder(os.Stdout).Encode(a) },
 	"id": func([]string) error {
-		return say(os.Stdout, []string{fmt.Sprint(os.Getuid()), fmt.Sprint(os.Getgid())})
+		return printWords(os.Stdout, []string{fmt.Sprint(os.Getuid()), fmt.Sprint(os.Getgid())})
 	},
 	"env": env, "cat": cat, "write": write, "append": appendByte,
 	"symlink": func(a []string) error { return os.Symlink(arg(a, 0), arg(a, 1)) },
@@ -75,9 +72,9 @@ func seconds(args []string, i int) time.Duration {
 	return time.Duration(s * float64(time.Second))
 }
 
-// outcome prints `ok` or the name of the system's error: for what a check
+// printOutcome prints `ok` or the name of the system's error: for what a check
 // expects to be refused, that is the answer and no failure.
-func outcome(err error) error {
+func printOutcome(err error) error {
 	word := "ok"
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -89,7 +86,7 @@ func outcome(err error) error {
 	return err
 }
 
-func say(out io.Writer, words []string) error {
+func printWords(out io.Writer, words []string) error {
 	_, err := fmt.Fprintln(out, strings.Join(words, " "))
 	return err
 }
@@ -100,7 +97,7 @@ func env(args []string) error {
 		if !ok {
 			return errors.New("not set")
 		}
-		return say(os.Stdout, []string{value})
+		return printWords(os.Stdout, []string{value})
 	}
 	all := os.Environ()
 	slices.Sort(all)
@@ -159,7 +156,7 @@ func cwd([]string) error {
 	if err != nil {
 		return err
 	}
-	return say(os.Stdout, []string{dir})
+	return printWords(os.Stdout, []string{dir})
 }
 
 // spew writes that many bytes of the repeated digits to stdout, or stderr.
@@ -250,7 +247,7 @@ func fds([]string) error {
 		}
 		list = append(list, fmt.Sprintf("%d=%s", fd, target))
 	}
-	return say(os.Stdout, list)
+	return printWords(os.Stdout, list)
 }
 
 // status prints lines of /proc/self/status that begin with one of the words.
@@ -275,14 +272,14 @@ func open(args []string) error {
 	if err == nil {
 		file.Close()
 	}
-	return outcome(err)
+	return printOutcome(err)
 }
 
 // fill writes up to that many MiB into a file and tells what stopped it.
 func fill(args []string) error {
 	file, err := os.Create(arg(args, 0))
 	if err != nil {
-		return outcome(err)
+		return printOutcome(err)
 	}
 	block := make([]byte, 1<<20)
 	for range number(args, 1) {
@@ -290,7 +287,7 @@ func fill(args []string) error {
 			break
 		}
 	}
-	return outcome(errors.Join(err, file.Close()))
+	return printOutcome(errors.Join(err, file.Close()))
 }
 
 func umask([]string) error {
@@ -304,11 +301,11 @@ func tty([]string) error {
 		return err
 	}
 	if info.Mode()&os.ModeCharDevice == 0 || info.Mode()&os.ModeDevice == 0 {
-		return say(os.Stdout, []string{"no"})
+		return printWords(os.Stdout, []string{"no"})
 	}
 	rows, cols, err := windowSize(0)
 	if err != nil {
-		return say(os.Stdout, []string{"no"})
+		return printWords(os.Stdout, []string{"no"})
 	}
 	_, err = fmt.Printf("%d %d\n", rows, cols)
 	return err

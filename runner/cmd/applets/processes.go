@@ -101,7 +101,7 @@ func many(args []string) error {
 		}
 	}
 	fmt.Printf("%d ", n)
-	return outcome(err)
+	return printOutcome(err)
 }
 
 // bomb MARK starts copies of itself for as long as it can.
@@ -115,7 +115,7 @@ func bomb(args []string) error {
 
 // kill PID SIGNAL; the pid -1 means everybody.
 func kill(args []string) error {
-	return outcome(syscall.Kill(number(args, 0), syscall.Signal(number(args, 1))))
+	return printOutcome(syscall.Kill(number(args, 0), syscall.Signal(number(args, 1))))
 }
 
 // ps prints what of /proc this process can see: pid and command line.
@@ -142,14 +142,14 @@ func ptrace(args []string) error {
 	if err == nil {
 		_ = syscall.PtraceDetach(pid)
 	}
-	if err := outcome(err); err != nil {
+	if err := printOutcome(err); err != nil {
 		return err
 	}
 	file, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0)
 	if err == nil {
 		file.Close()
 	}
-	return outcome(err)
+	return printOutcome(err)
 }
 
 // namespace NAME… prints the namespaces that this process is in.

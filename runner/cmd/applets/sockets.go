@@ -34,7 +34,7 @@ func echoServer(network, address string) error {
 
 // dial HOST PORT and reach NAME tell whether a connection is possible.
 func dial(args []string) error {
-	return try("tcp", net.JoinHostPort(arg(args, 0), arg(args, 1)))
+	return tryDial("tcp", net.JoinHostPort(arg(args, 0), arg(args, 1)))
 }
 
 func reach(args []string) error {
@@ -42,7 +42,7 @@ func reach(args []string) error {
 	if name != "" && name[0] != '/' {
 		name = "@" + name
 	}
-	return try("unix", name)
+	return tryDial("unix", name)
 }
 
 // talk PATH sends standard input to a Unix socket, and prints what it answers.
@@ -60,10 +60,10 @@ func talk(args []string) error {
 	return err
 }
 
-func try(network, address string) error {
+func tryDial(network, address string) error {
 	conn, err := net.DialTimeout(network, address, 3*time.Second)
 	if err == nil {
 		conn.Close()
 	}
-	return outcome(err)
+	return printOutcome(err)
 }

@@ -1,5 +1,3 @@
-// Package accounts reads and writes entries of passwd and group: who a slot's user
-// is, and whom a name means in a sandbox.
 package accounts
 
 import (
@@ -19,9 +17,9 @@ type User struct {
 	Groups []uint32
 }
 
-// PasswdFor is a passwd file with the slot's user, root and nobody; the slot's
+// PasswdFile is a passwd file with the slot's user, root and nobody; the slot's
 // user is first in case another has the same number.
-func PasswdFor(u User, shell string) string {
+func PasswdFile(u User, shell string) string {
 	return PasswdLine(u, shell) + "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n" +
 		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 }
@@ -34,8 +32,8 @@ func PasswdLine(u User, shell string) string {
 	return fmt.Sprintf("%s:x:%d:%d::%s:%s\n", u.Name, u.UID, u.GID, u.Home, shell)
 }
 
-// GroupFor is the group file that goes with PasswdFor.
-func GroupFor(u User) string {
+// GroupFile is the group file that goes with PasswdFile.
+func GroupFile(u User) string {
 	return GroupLine(u) + "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
 }
 
@@ -51,7 +49,7 @@ func LookupUser(user string) (User, error) {
 		name = "0"
 	}
 	out := User{Home: "/"}
-	found := false
+	hasEntry := false
 	for _, f := range entries("/etc/passwd", 6) {
 		if f[0] != name && f[2] != name {
 			continue
@@ -61,10 +59,10 @@ func LookupUser(user string) (User, error) {
 		if err1 != nil || err2 != nil {
 			continue
 		}
-		out.Name, out.UID, out.GID, out.Home, found = f[0], uid, gid, f[5], true
+		out.Name, out.UID, out.GID, out.Home, hasEntry = f[0], uid, gid, f[5], true
 		break
 	}
-	if !found {
+	if !hasEntry {
 		uid, err := id(name)
 		if err != nil {
 			return User{}, fmt.Errorf("no user %q in this sandbox", name)
@@ -75,7 +73,7 @@ func LookupUser(user string) (User, error) {
 		}
 	}
 	if !hasGroup {
-		out.Groups = groupsOf(out.Name, out.GID)
+		out.Groups = groupIDs(out.Name, out.GID)
 		return out, nil
 	}
 	gid, err := lookupGroup(group)
@@ -99,7 +97,7 @@ func lookupGroup(group string) (uint32, error) {
 	return gid, nil
 }
 
-func groupsOf(name string, gid uint32) []uint32 {
+func groupIDs(name string, gid uint32) []uint32 {
 	out := []uint32{gid}
 	for _, f := range entries("/etc/group", 4) {
 		for _, member := range strings.Split(f[3], ",") {
@@ -122,14 +120,14 @@ func id(s string) (uint32, error) {
 	return uint32(n), nil
 }
 
-func entries(path string, fields int) [][]string { return parseEntries(accounts(path), fields) }
+func entries(path string, fields int) [][]string { return parseEntries(readAccounts(path), fields) }
 
 // maxAccounts is more than any passwd or group that is one.
 const maxAccounts = 4 << 20
 
-// accounts reads a passwd or group file, which the tenant of a whole sandbox may
+// readAccounts reads a passwd or group file, which the tenant of a whole sandbox may
 // have replaced: it may be a FIFO without a writer, or endless.
-func accounts(path string) []byte {
+func readAccounts(path string) []byte {
 	data, _, err := bounded.ReadFile(path, maxAccounts)
 	if err != nil {
 		return nil
@@ -147,15 +145,15 @@ func parseEntries(data []byte, fields int) [][]string {
 	return out
 }
 
-// TakenNumbers returns the numbers that users and groups of the sandbox have.
-func TakenNumbers() map[uint32]bool {
-	taken := map[uint32]bool{}
+// NumbersInUse returns the numbers that users and groups of the sandbox have.
+func NumbersInUse() map[uint32]bool {
+	numbers := map[uint32]bool{}
 	for _, path := range []string{"/etc/passwd", "/etc/group"} {
 		for _, f := range entries(path, 3) {
 			if number, err := id(f[2]); err == nil {
-				taken[number] = true
+				numbers[number] = true
 			}
 		}
 	}
-	return taken
+	return numbers
 }

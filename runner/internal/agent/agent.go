@@ -1,6 +1,3 @@
-// Package agent is the process that a slot has inside: it starts, reaps and
-// kills the slot's commands and works on its files, with the slot's rights and
-// in its view, for the serving runner at the other end of a link.
 package agent
 
 import (
@@ -34,7 +31,7 @@ type agent struct {
 	user    accounts.User   // of the slot
 	table   *children.Table // the commands
 	tenants *tenants.Tenants
-	quiet   *initproc.Quiet
+	trimmer *initproc.IdleTrimmer
 	platform
 
 	// closing is held shared by a fork and exclusively while no new process may appear.
@@ -64,8 +61,8 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "runner agent is started by runner serve")
 		return 2
 	}
-	initproc.PromptTimers()
-	initproc.DeafToChildren()
+	initproc.UsePreciseTimers()
+	initproc.ResetChildSignal()
 	a := &agent{}
 	a.begin()
 	initproc.Init(initproc.Options{Procs: 3, GCPercent: 25, Memory: 32 << 20, Subreaper: true})
@@ -98,22 +95,22 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 	if !a.ready.Load() {
 		return nil, nil, errNotSetUp
 	}
-	defer a.quiet.Used()
+	defer a.trimmer.Touch()
 	switch op {
 	case ipc.OpKill:
-		return decoded(m, a.tenants.Kill)
+		return answer(m, a.tenants.Kill)
 	case ipc.OpSignal:
-		return decoded(m, a.tenants.Signal)
+		return answer(m, a.tenants.Signal)
 	case ipc.OpKillAll:
 		return a.tenants.KillAll(), nil, nil
 	case isolation.OpStop:
-		return stopped{a.stop()}, nil, nil
+		return stopReply{a.stop()}, nil, nil
 	case ipc.OpProcesses:
 		return a.tenants.Processes(), nil, nil
-	case ipc.OpHeld:
-		return a.tenants.Held(), nil, nil
+	case ipc.OpRemovedFiles:
+		return a.tenants.MeasureOpenFiles(), nil, nil
 	case ipc.OpConnect:
-		return carried(m, func(c ipc.Connect) (any, []int, error) { return opened(pipe.Dial(ctx, c)) })
+		return answerWithFDs(m, func(c ipc.Connect) (any, []int, error) { return descriptorReply(pipe.Dial(ctx, c)) })
 	}
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
 }
@@ -121,10 +118,10 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 // setUp prepares the slot. The descriptors are lanes: first of the threads that fork commands, then of those for files.
 func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
 	for _, fd := range m.FDs {
-		a.lanes = append(a.lanes, a.conn.ServedLane(fd))
+		a.lanes = append(a.lanes, a.conn.AcceptLane(fd))
 	}
 	m.FDs = nil
-	return decoded(m, a.prepare)
+	return answer(m, a.prepare)
 }
 
 // startLanes starts a thread for each lane, prepared for what comes by it.
@@ -144,27 +141,27 @@ func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any,
 	if !a.ready.Load() {
 		return nil, nil, errNotSetUp
 	}
-	defer a.quiet.Used()
+	defer a.trimmer.Touch()
 	switch op {
 	case ipc.OpSpawn:
 		return a.spawn(m)
 	case ipc.OpFile:
-		return carried(m, func(f ipc.FileOp) (any, []int, error) { return file(ctx, a.setup, f, m) })
+		return answerWithFDs(m, func(f ipc.FileOp) (any, []int, error) { return doFile(ctx, a.setup, f, m) })
 	case ipc.OpSpill:
-		return carried(m, func(s ipc.Spill) (any, []int, error) { return spill(a.setup.Tmp, s) })
+		return answerWithFDs(m, func(s ipc.Spill) (any, []int, error) { return createSpill(a.setup.Tmp, s) })
 	case ipc.OpListen:
-		return carried(m, func(l ipc.Listen) (any, []int, error) { return opened(pipe.Listen(l)) })
+		return answerWithFDs(m, func(l ipc.Listen) (any, []int, error) { return descriptorReply(pipe.Listen(l)) })
 	}
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
 }
 
 // stopped ends the agent once its receipt is on the way.
-type stopped struct{ ipc.Receipt }
+type stopReply struct{ ipc.Receipt }
 
-func (stopped) Replied() { syscall.Exit(0) }
+func (stopReply) AfterReply() { syscall.Exit(0) }
 
-func decoded[In, Out any](m *ipc.Message, do func(In) (Out, error)) (any, []int, error) {
-	return carried(m, func(in In) (any, []int, error) {
+func answer[In, Out any](m *ipc.Message, do func(In) (Out, error)) (any, []int, error) {
+	return answerWithFDs(m, func(in In) (any, []int, error) {
 		out, err := do(in)
 		if err != nil {
 			return nil, nil, err
@@ -173,8 +170,8 @@ func decoded[In, Out any](m *ipc.Message, do func(In) (Out, error)) (any, []int,
 	})
 }
 
-// carried is decoded for an answer with descriptors.
-func carried[In any](m *ipc.Message, do func(In) (any, []int, error)) (any, []int, error) {
+// answerWithFDs is decoded for an answer with descriptors.
+func answerWithFDs[In any](m *ipc.Message, do func(In) (any, []int, error)) (any, []int, error) {
 	var in In
 	if err := ipc.Decode(m.Body, &in); err != nil {
 		return nil, nil, badRequest(err)
@@ -182,8 +179,8 @@ func carried[In any](m *ipc.Message, do func(In) (any, []int, error)) (any, []in
 	return do(in)
 }
 
-// opened is an answer that is a descriptor.
-func opened(fd int, err error) (any, []int, error) {
+// descriptorReply is an answer that is a descriptor.
+func descriptorReply(fd int, err error) (any, []int, error) {
 	if err != nil {
 		return nil, nil, err
 	}
@@ -192,14 +189,14 @@ func opened(fd int, err error) (any, []int, error) {
 
 func badRequest(err error) error { return &ipc.Error{Kind: "bad_request", Message: err.Error()} }
 
-// refuseNew makes every later spawn fail and waits for those under way.
-func (a *agent) refuseNew() {
+// refuseSpawns makes every later spawn fail and waits for those under way.
+func (a *agent) refuseSpawns() {
 	a.closing.Lock()
 	a.stopping = true
 	a.closing.Unlock()
 }
 
 func (a *agent) stop() ipc.Receipt {
-	a.refuseNew()
+	a.refuseSpawns()
 	return a.tenants.KillAll()
 }

@@ -33,7 +33,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		return isolation.Ready{}, err
 	}
 	go a.table.Reap()
-	a.quiet = initproc.NewQuiet()
+	a.trimmer = initproc.NewIdleTrimmer()
 	a.ready.Store(true)
 	return isolation.Ready{PID: os.Getpid()}, nil
 }
@@ -46,13 +46,13 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 	if l.cwd == "" {
 		l.cwd = a.setup.Workspace
 	}
-	if err := program.Enterable(l.cwd); err != nil {
+	if err := program.CheckDirectory(l.cwd); err != nil {
 		return l, &failure{err: ipc.OSError("working directory "+strconv.Quote(l.cwd), l.cwd, err)}
 	}
 	env := textStrings(s.Env)
 	path, errno := program.Lookup(l.argv[0], l.cwd, env)
 	if errno != 0 {
-		return l, cannot(l.argv[0], errno, errno != syscall.ENOENT)
+		return l, newProgramFailure(l.argv[0], errno, errno != syscall.ENOENT)
 	}
 	l.path, l.attr = path, &syscall.ProcAttr{Dir: l.cwd, Env: env, Sys: &syscall.SysProcAttr{Setsid: true}}
 	for _, fd := range fds {
@@ -68,7 +68,7 @@ func (a *agent) fork(l *launch) (*children.Command, *failure) {
 	if err != nil {
 		a.table.Abandon(c)
 		errno, _ := errnoOf(err)
-		return nil, cannot(l.argv[0], errno, true)
+		return nil, newProgramFailure(l.argv[0], errno, true)
 	}
 	c.PID = pid
 	return c, nil

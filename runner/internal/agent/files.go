@@ -13,8 +13,8 @@ import (
 	"hermes-exec/runner/internal/isolation"
 )
 
-// file carries out a file operation, on a thread that has the slot's rights.
-func file(ctx context.Context, s isolation.Setup, op ipc.FileOp, m *ipc.Message) (any, []int, error) {
+// doFile carries out a file operation, on a thread that has the slot's rights.
+func doFile(ctx context.Context, s isolation.Setup, op ipc.FileOp, m *ipc.Message) (any, []int, error) {
 	var data *os.File
 	if len(m.FDs) > 0 {
 		data = os.NewFile(uintptr(m.FDs[0]), "data")
@@ -27,8 +27,8 @@ func file(ctx context.Context, s isolation.Setup, op ipc.FileOp, m *ipc.Message)
 	return result, nil, nil
 }
 
-// spill makes a new file in the slot's tmp, as the slot.
-func spill(tmp string, s ipc.Spill) (any, []int, error) {
+// createSpill makes a new file in the slot's tmp, as the slot.
+func createSpill(tmp string, s ipc.Spill) (any, []int, error) {
 	if s.Name == "" || strings.ContainsAny(s.Name, "/\x00") || s.Name == "." || s.Name == ".." {
 		return nil, nil, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("spill name %q", s.Name)}
 	}
@@ -38,5 +38,5 @@ func spill(tmp string, s ipc.Spill) (any, []int, error) {
 	if err != nil {
 		return nil, nil, ipc.OSError("spill", at, err)
 	}
-	return ipc.Spilled{Path: ipc.Bytes(at)}, []int{fd}, nil
+	return ipc.SpillResult{Path: ipc.Bytes(at)}, []int{fd}, nil
 }

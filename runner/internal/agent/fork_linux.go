@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// startTries is how often a start that found no room is tried. Where
+	// maxStartTries is how often a start that found no room is tried. Where
 	// processes come and go all the time, some of the tries either succeed or
 	// see that the limit is reached.
-	startTries = 8
-	startPause = time.Millisecond
-	// busyPatience bounds the wait while another fork of ours holds a just written
+	maxStartTries = 8
+	startPause    = time.Millisecond
+	// busyTimeout bounds the wait while another fork of ours holds a just written
 	// program open, until its exec.
-	busyPatience = 100 * time.Millisecond
+	busyTimeout = 100 * time.Millisecond
 )
 
 // fork starts a command, and tries again while it is not known that the tenant
@@ -34,13 +34,13 @@ func (a *agent) fork(l *launch) (*children.Command, *failure) {
 		switch {
 		case !ok:
 			errno = syscall.EINVAL
-		case errno == syscall.ETXTBSY && pause < busyPatience:
+		case errno == syscall.ETXTBSY && pause < busyTimeout:
 			time.Sleep(pause)
 			pause *= 2
 			continue
 		}
-		blame := a.exhaustedBySlot(errno)
-		if blame == "" && errno == syscall.EAGAIN && tries < startTries {
+		blame := a.explainExhaustion(errno)
+		if blame == "" && errno == syscall.EAGAIN && tries < maxStartTries {
 			tries++
 			time.Sleep(startPause)
 			continue
@@ -70,7 +70,7 @@ func (a *agent) forkLimited(c *children.Command, l *launch) (int, error) {
 		return 0, err
 	}
 	a.table.AwaitStop(pid, c)
-	limit := func() error { return limits.SetChild(pid, a.setup.Limits) }
+	limit := func() error { return limits.SetChildLimits(pid, a.setup.Limits) }
 	if a.setup.Switch && l.user.UID != 0 {
 		// Without CAP_SYS_RESOURCE limits can be set by the same user only.
 		err = a.tenants.AsUser(l.user, limit)

@@ -9,7 +9,7 @@ import (
 
 // platform is what only Linux gives an agent.
 type platform struct {
-	rooms       cgroup.Rooms
+	quotas      cgroup.Quotas
 	score       memory.Score
 	groupFD     *os.File // version 2 cgroup that commands are cloned into
 	childLimits bool     // each command needs limits of its own

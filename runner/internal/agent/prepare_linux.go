@@ -19,7 +19,7 @@ import (
 	"hermes-exec/runner/internal/tenants"
 )
 
-const spareThreads = 6
+const reservedThreads = 6
 
 // prepare sets this process up for the slot. It runs once, before any command
 // of a tenant.
@@ -32,41 +32,41 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	reach.HideRunner(s.ServePID)
 	// In a whole sandbox processes may have entered from outside; those of an
 	// earlier agent may have another parent.
-	rooted := s.Level != isolation.Exclusive && !s.Successor && (s.View.Pids || initproc.Subreaper())
-	a.childLimits = limits.NeedChild(s.Limits)
+	rooted := s.Level != isolation.Exclusive && !s.Successor && (s.View.Pids || initproc.IsSubreaper())
+	a.childLimits = limits.NeedsChildLimits(s.Limits)
 	a.user = accounts.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	a.tenants = tenants.New(s, a.user, a.table, rooted)
 	// These are looked up by their paths in the sandbox, which the view may hide.
-	a.rooms = cgroup.OpenRooms(s.Cgroups)
-	a.table.Losses.Open(s.Cgroups, a.rooms, s.Watch, s.Level == isolation.Exclusive)
+	a.quotas = cgroup.OpenQuotas(s.Cgroups)
+	a.table.OOM.Open(s.Cgroups, a.quotas, s.Watch, s.Level == isolation.Exclusive)
 	joins, err := a.openGroups()
 	if err != nil {
-		return isolation.Ready{}, cannotIsolate(err)
+		return isolation.Ready{}, isolationError(err)
 	}
 	lastPID, err := s.View.Enter()
 	if err != nil {
-		return isolation.Ready{}, cannotIsolate(err)
+		return isolation.Ready{}, isolationError(err)
 	}
 	limits.SetNamespace(s.NamespaceMost)
 	if s.View.Pids && (os.Getpid() != 1 || os.Getppid() != 0) {
-		return isolation.Ready{}, cannotIsolate(fmt.Errorf("pid %d is not init of a pid namespace", os.Getpid()))
+		return isolation.Ready{}, isolationError(fmt.Errorf("pid %d is not init of a pid namespace", os.Getpid()))
 	}
 	if err := limits.SetProcess(s.Limits, s.RLimits); err != nil {
-		return isolation.Ready{}, cannotIsolate(err)
+		return isolation.Ready{}, isolationError(err)
 	}
 	if s.AsImage() || !s.Switch {
-		if err := limits.LeaveDescriptors(); err != nil {
-			return isolation.Ready{}, cannotIsolate(err)
+		if err := limits.LowerOpenFiles(); err != nil {
+			return isolation.Ready{}, isolationError(err)
 		}
 	}
 	own, keepCaps := s.OwnRoot(), func(caps ...int) error { return rights.KeepCaps(s.UID, caps...) }
 	if !own { // else its threads prepare themselves with rights that it still has
 		if err := a.dropCaps(keepCaps); err != nil {
-			return isolation.Ready{}, cannotIsolate(err)
+			return isolation.Ready{}, isolationError(err)
 		}
 	}
 	if err := a.makeThreads(joins); err != nil {
-		return isolation.Ready{}, cannotIsolate(err)
+		return isolation.Ready{}, isolationError(err)
 	}
 	for _, j := range joins {
 		_ = j.Close()
@@ -75,20 +75,20 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if s.Watch > 0 {
 		go a.tenants.WatchMemory(s.Watch)
 	}
-	initproc.Spare(spareThreads)
+	initproc.ReserveThreads(reservedThreads)
 	if own {
 		if err := rootfs.ReserveFirst(lastPID); err != nil {
-			return isolation.Ready{}, cannotIsolate(err)
+			return isolation.Ready{}, isolationError(err)
 		}
 		if err := a.dropCaps(keepCaps); err != nil {
-			return isolation.Ready{}, cannotIsolate(err)
+			return isolation.Ready{}, isolationError(err)
 		}
 	}
 	// Not before: this process itself waits for no signal in the queue from here on.
-	if err := limits.SetCounters(s.CountedAs != 0); err != nil {
-		return isolation.Ready{}, cannotIsolate(err)
+	if err := limits.SetCounters(s.CountingUID != 0); err != nil {
+		return isolation.Ready{}, isolationError(err)
 	}
-	a.quiet = initproc.NewQuiet()
+	a.trimmer = initproc.NewIdleTrimmer()
 	if s.View.Pids {
 		initproc.IgnoreSignals()
 	}
@@ -96,11 +96,11 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000}, nil
 }
 
-func cannotIsolate(err error) error { return ipc.Refused(err) }
+func isolationError(err error) error { return ipc.RefusalError(err) }
 
-// neededCaps are what the agent needs to start commands as the slot's user and
+// capsFor are what the agent needs to start commands as the slot's user and
 // to kill them.
-func neededCaps(s isolation.Setup) []int {
+func capsFor(s isolation.Setup) []int {
 	if s.OwnRoot() {
 		return append(slices.Clone(s.Caps), rights.CapSetuid, rights.CapSetgid, rights.CapKill)
 	}
@@ -116,7 +116,7 @@ func (a *agent) dropCaps(drop func(...int) error) error {
 	if a.setup.Level == isolation.Exclusive {
 		return nil
 	}
-	return drop(neededCaps(a.setup)...)
+	return drop(capsFor(a.setup)...)
 }
 
 // openGroups opens what puts a thread or a child into the slot's cgroups.
@@ -150,7 +150,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 	}
 	err := a.startLanes(func() error { return a.prepareSpawner(tasks) }, func() error {
 		if s.OwnRoot() {
-			if err := rootfs.ThreadNotInProc(); err != nil {
+			if err := rootfs.HideProcFromThread(); err != nil {
 				return err
 			}
 		}
@@ -168,7 +168,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 }
 
 func (a *agent) prepareSpawner(tasks []*os.File) error {
-	initproc.PromptTimers()
+	initproc.UsePreciseTimers()
 	rights.ThreadOwnKeyring()
 	for _, f := range tasks {
 		if _, err := f.WriteAt([]byte("0"), 0); err != nil {

@@ -13,29 +13,29 @@ import (
 )
 
 // spawned is the reply to OpSpawn; the command's exit is sent after it.
-type spawned struct {
-	ipc.Spawned
+type spawnReply struct {
+	ipc.SpawnResult
 	table   *children.Table
 	command *children.Command
 }
 
-// Replied releases the exit event.
-func (s spawned) Replied() {
+// AfterReply releases the exit event.
+func (s spawnReply) AfterReply() {
 	if s.command != nil {
-		s.table.Replied(s.command)
+		s.table.ConfirmReply(s.command)
 	}
 }
 
 // launch is a command that can be started.
 type launch struct {
-	token  uint64
-	argv   []string
-	path   string
-	cwd    string
-	user   accounts.User
-	attr   *syscall.ProcAttr
-	master int   // of its terminal, -1 without one
-	ours   []int // what is closed when it was started
+	token      uint64
+	argv       []string
+	path       string
+	cwd        string
+	user       accounts.User
+	attr       *syscall.ProcAttr
+	master     int   // of its terminal, -1 without one
+	closeAfter []int // what is closed when it was started
 }
 
 // failure is why nothing was started: an exit code with its reason, which are a
@@ -62,7 +62,7 @@ func (a *agent) spawn(m *ipc.Message) (any, []int, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, known := a.table.Get(s.Token); known {
+	if _, exists := a.table.Get(s.Token); exists {
 		return nil, nil, badRequest(fmt.Errorf("token %d was used before", s.Token))
 	}
 	// A fork may return when the command is over already.
@@ -73,9 +73,10 @@ func (a *agent) spawn(m *ipc.Message) (any, []int, error) {
 		return nil, nil, failed.err
 	}
 	if failed != nil {
-		return spawned{Spawned: ipc.Spawned{ExitCode: failed.code, Reason: failed.reason}}, nil, nil
+		return spawnReply{SpawnResult: ipc.SpawnResult{ExitCode: failed.code, Reason: failed.reason}}, nil, nil
 	}
-	result := spawned{Spawned: ipc.Spawned{Started: true, PID: command.PID}, table: a.table, command: command}
+	result := spawnReply{SpawnResult: ipc.SpawnResult{Started: true, PID: command.PID}, table: a.table,
+		command: command}
 	if s.HoldMS > 0 {
 		result.Exit = a.table.AwaitShortly(command, time.Duration(s.HoldMS)*time.Millisecond)
 	}
@@ -94,7 +95,7 @@ func (a *agent) start(s ipc.Spawn, user accounts.User, fds []int) (*children.Com
 		return nil, -1, &failure{err: &ipc.Error{Kind: "slot_closed", Message: "the slot is being reset"}}
 	}
 	l, failed := a.describe(s, user, fds)
-	defer func() { pipe.CloseFDs(l.ours) }()
+	defer func() { pipe.CloseFDs(l.closeAfter) }()
 	if failed != nil {
 		return nil, -1, failed
 	}
@@ -112,12 +113,12 @@ func (a *agent) start(s ipc.Spawn, user accounts.User, fds []int) (*children.Com
 	return command, l.master, nil
 }
 
-// cannot is the failure of a program that is missing or cannot be executed,
+// newProgramFailure is the failure of a program that is missing or cannot be executed,
 // with the exit codes that shells use.
-func cannot(program string, errno syscall.Errno, found bool) *failure {
+func newProgramFailure(program string, errno syscall.Errno, exists bool) *failure {
 	out := &failure{code: 126}
 	switch {
-	case !found && errno == syscall.ENOENT, !found && errno == syscall.ENOTDIR:
+	case !exists && errno == syscall.ENOENT, !exists && errno == syscall.ENOTDIR:
 		out.code = 127
 		out.reason = program + ": command not found"
 	case errno == syscall.ENOENT:
@@ -141,8 +142,8 @@ func (a *agent) userFor(name string) (accounts.User, error) {
 		return own, nil
 	}
 	if !a.setup.AsImage() {
-		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole sandbox or has " +
-			"a root of its own"
+		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole " +
+			"sandbox or has a root of its own"
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}
 	user, err := accounts.LookupUser(name)

@@ -30,18 +30,18 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 		// Links of /proc to what this process has open lead out of the slot.
 		fd, err := program.OpenDir(l.cwd)
 		if err != nil {
-			return l, cannotEnter(l.cwd, err)
+			return l, newDirectoryFailure(l.cwd, err)
 		}
-		l.ours = append(l.ours, fd)
+		l.closeAfter = append(l.closeAfter, fd)
 		dir = pipe.FDPath(fd)
-	} else if err := program.Enterable(l.cwd); err != nil {
-		return l, cannotEnter(l.cwd, err)
+	} else if err := program.CheckDirectory(l.cwd); err != nil {
+		return l, newDirectoryFailure(l.cwd, err)
 	}
 	mark := tenants.Mark(s.Token, a.setup)
 	env := append([]string{mark}, textStrings(s.Env)...) // first, where it is found however much follows
 	path, errno := program.Lookup(l.argv[0], l.cwd, env)
 	if errno != 0 {
-		return l, cannot(l.argv[0], errno, errno != syscall.ENOENT)
+		return l, newProgramFailure(l.argv[0], errno, errno != syscall.ENOENT)
 	}
 	attr := &syscall.ProcAttr{Dir: dir, Env: env, Files: make([]uintptr, len(fds)),
 		Sys: &syscall.SysProcAttr{Setsid: true}}
@@ -51,9 +51,9 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 	if s.PTY != nil {
 		master, slave, err := pipe.OpenTerminal(s.PTY.Rows, s.PTY.Cols)
 		if err != nil {
-			return l, &failure{err: noTerminal(err)}
+			return l, &failure{err: terminalError(err)}
 		}
-		l.master, l.ours = master, append(l.ours, slave)
+		l.master, l.closeAfter = master, append(l.closeAfter, slave)
 		attr.Files = append([]uintptr{uintptr(slave), uintptr(slave), uintptr(slave)}, attr.Files...)
 		attr.Sys.Setctty, attr.Sys.Ctty = true, 0
 	}
@@ -70,7 +70,7 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 	return l, nil
 }
 
-func cannotEnter(cwd string, err error) *failure {
+func newDirectoryFailure(cwd string, err error) *failure {
 	return &failure{err: ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)}
 }
 
@@ -81,12 +81,12 @@ func trackingGID(track isolation.IDRange, token uint64) (uint32, bool) {
 	return track.First + uint32(token%uint64(track.Count)), true
 }
 
-// noTerminal distinguishes a host whose terminals are used up from a sandbox
+// terminalError distinguishes a host whose terminals are used up from a sandbox
 // without any.
-func noTerminal(err error) error {
+func terminalError(err error) error {
 	switch errno, _ := errnoOf(err); errno {
 	case syscall.ENOSPC, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
-		return exhausted("no terminal can be had", err)
+		return newExhaustedError("no terminal can be had", err)
 	}
 	return ipc.OSError("terminal", "", err)
 }

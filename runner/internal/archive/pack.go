@@ -20,34 +20,34 @@ import (
 )
 
 // Packed is what was sent, and what was not.
-type Packed struct {
+type PackResult struct {
 	Files   int      `json:"files"`
 	Bytes   int64    `json:"bytes"`
 	Skipped []string `json:"skipped"`
 }
 
 const (
-	// maxHeld bounds the names held at once while directories are read, in bytes.
-	maxHeld  = 32 << 20
-	nameSize = 24 // beside its bytes
+	// maxNameBytes bounds the names held at once while directories are read, in bytes.
+	maxNameBytes = 32 << 20
+	nameSize     = 24 // beside its bytes
 )
 
 // packer sends a directory as a tar stream. Files may change, vanish or grow
 // while it reads: the stream stays well-formed and the answer tells of it.
 type packer struct {
-	ctx    context.Context
-	root   *os.Root
-	out    *tar.Writer
-	linked *node.Links
-	held   int // bytes of names of directories that are to come
-	result Packed
-	buffer []byte
+	ctx       context.Context
+	root      *os.Root
+	out       *tar.Writer
+	links     *node.Links
+	nameBytes int // bytes of names of directories that are to come
+	result    PackResult
+	buffer    []byte
 }
 
 // Pack sends the directory dir as a tar stream, or the one file of it that is named.
-func Pack(ctx context.Context, dir *os.Root, name string, out io.Writer) (Packed, error) {
-	k := &packer{ctx: ctx, root: dir, out: tar.NewWriter(pipe.OnlyWriter{Writer: out}), linked: node.NewLinks(),
-		buffer: make([]byte, 128<<10), result: Packed{Skipped: []string{}}}
+func Pack(ctx context.Context, dir *os.Root, name string, out io.Writer) (PackResult, error) {
+	k := &packer{ctx: ctx, root: dir, out: tar.NewWriter(pipe.OnlyWriter{Writer: out}), links: node.NewLinks(),
+		buffer: make([]byte, 128<<10), result: PackResult{Skipped: []string{}}}
 	var err error
 	if name == "" {
 		err = k.directory(".")
@@ -88,13 +88,13 @@ func (k *packer) directory(name string) error {
 		return nil
 	}
 	var directories []string
-	before := k.held
-	defer func() { k.held = before }()
+	before := k.nameBytes
+	defer func() { k.nameBytes = before }()
 	for {
 		names, readErr := dir.Readdirnames(10_000)
 		slices.Sort(names)
 		for _, base := range names {
-			if err := search.Canceled(k.ctx); err != nil {
+			if err := search.CheckCanceled(k.ctx); err != nil {
 				dir.Close()
 				return err
 			}
@@ -105,7 +105,7 @@ func (k *packer) directory(name string) error {
 				continue
 			}
 			if info.IsDir() {
-				if k.held += len(base) + nameSize; k.held > maxHeld {
+				if k.nameBytes += len(base) + nameSize; k.nameBytes > maxNameBytes {
 					k.skip(child, "there are too many directories")
 					continue
 				}
@@ -167,7 +167,7 @@ func (k *packer) send(name string, info fs.FileInfo) error {
 		k.result.Files++
 		return k.out.WriteHeader(h)
 	case 0:
-		if first, ok := k.linked.First(info); ok {
+		if first, ok := k.links.First(info); ok {
 			h.Typeflag, h.Linkname = tar.TypeLink, first
 			k.result.Files++
 			return k.out.WriteHeader(h)
@@ -206,7 +206,7 @@ func (k *packer) file(h *tar.Header, name string, seen fs.FileInfo) error {
 		k.skip(name, fmt.Sprintf("became shorter while it was read: %d of %d bytes, the rest is zeros", n, h.Size))
 	}
 	if node.LinkCount(info) > 1 {
-		k.linked.Add(info, name)
+		k.links.Add(info, name)
 	}
 	k.result.Files++
 	k.result.Bytes += n

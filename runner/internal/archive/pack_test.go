@@ -33,7 +33,7 @@ func TestAFileThatGotTheNumberOfOneThatWasRemovedIsNotTakenForIt(t *testing.T) {
 		return node.IDOf(info).String()
 	}
 	var out bytes.Buffer
-	k := &packer{ctx: t.Context(), root: root, out: tar.NewWriter(&out), linked: node.NewLinks(),
+	k := &packer{ctx: t.Context(), root: root, out: tar.NewWriter(&out), links: node.NewLinks(),
 		buffer: make([]byte, 1<<10)}
 	before := linked("first")
 	for _, name := range []string{"first", "first again"} {

@@ -1,5 +1,3 @@
-// Package archive sends a directory as a tar stream, and makes one of a stream that
-// nobody vouches for.
 package archive
 
 import (
@@ -29,7 +27,7 @@ const (
 )
 
 // Unpacked is what was written, and what was refused.
-type Unpacked struct {
+type UnpackResult struct {
 	Files   int      `json:"files"`
 	Bytes   int64    `json:"bytes"`
 	Refused []string `json:"refused"`
@@ -41,7 +39,7 @@ type Unpacked struct {
 // that somebody puts there meanwhile.
 type unpacker struct {
 	root   *os.Root
-	result Unpacked
+	result UnpackResult
 	// anyLink keeps symbolic links whatever they lead to: no entry passes one.
 	anyLink bool
 	// directories get mode and time when everything in them is written.
@@ -56,7 +54,7 @@ type directoryEntry struct {
 	mode  uint32
 	mtime time.Time
 	// locked is the mode that it had where unlock changed it.
-	locked *uint32
+	originalMode *uint32
 }
 
 // refusal is why one entry was not written; the others are.
@@ -66,9 +64,9 @@ func (e refusal) Error() string { return string(e) }
 
 // Unpack writes a tar stream below the directory dir. anyLink keeps symbolic links
 // whatever they lead to.
-func Unpack(dir *os.Root, in io.Reader, anyLink bool) (Unpacked, error) {
-	u := &unpacker{root: dir, anyLink: anyLink, result: Unpacked{Refused: []string{}}}
-	defer u.forget()
+func Unpack(dir *os.Root, in io.Reader, anyLink bool) (UnpackResult, error) {
+	u := &unpacker{root: dir, anyLink: anyLink, result: UnpackResult{Refused: []string{}}}
+	defer u.closeLast()
 	if err := u.unpack(in); err != nil {
 		u.lockDirectories()
 		return u.result, err
@@ -175,7 +173,7 @@ func (u *unpacker) entry(h *tar.Header, data io.Reader) error {
 	return refusal(fmt.Sprintf("entry of type %q", h.Typeflag))
 }
 
-func (u *unpacker) forget() {
+func (u *unpacker) closeLast() {
 	if u.last != nil {
 		_ = u.last.Close()
 		u.last = nil
@@ -201,7 +199,7 @@ func (u *unpacker) parent(name string) (*os.Root, error) {
 		}
 		here = next
 	}
-	u.forget()
+	u.closeLast()
 	u.last, u.lastName = here, name
 	return here, nil
 }
@@ -209,32 +207,32 @@ func (u *unpacker) parent(name string) (*os.Root, error) {
 // realDirectory opens the directory part of dir, made when missing. A symbolic link
 // is refused, also one that takes the directory's place between look and opening.
 func realDirectory(dir *os.Root, part string) (*os.Root, error) {
-	seen, err := dir.Lstat(part)
+	info, err := dir.Lstat(part)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = dir.Mkdir(part, newDirMode); err == nil || errors.Is(err, fs.ErrExist) {
-			seen, err = dir.Lstat(part)
+			info, err = dir.Lstat(part)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	if seen.Mode()&fs.ModeSymlink != 0 {
+	if info.Mode()&fs.ModeSymlink != 0 {
 		return nil, refusal("leads through the symbolic link " + part)
 	}
-	if !seen.IsDir() {
+	if !info.IsDir() {
 		return nil, refusal(part + " is no directory")
 	}
-	return openSeen(dir, part, seen)
+	return openSame(dir, part, info)
 }
 
-// openSeen opens the directory part of dir, which must be the one that was seen.
-func openSeen(dir *os.Root, part string, seen fs.FileInfo) (*os.Root, error) {
+// openSame opens the directory part of dir, which must be the one that was seen.
+func openSame(dir *os.Root, part string, want fs.FileInfo) (*os.Root, error) {
 	next, err := dir.OpenRoot(part)
 	if err != nil {
 		return nil, err
 	}
 	opened, err := next.Stat(".")
-	if err == nil && !os.SameFile(seen, opened) {
+	if err == nil && !os.SameFile(want, opened) {
 		err = refusal(part + " was replaced meanwhile")
 	}
 	if err != nil {
@@ -250,7 +248,7 @@ func (u *unpacker) directory(name string, h *tar.Header) error {
 		return err
 	}
 	f := directoryEntry{name: name, mode: uint32(h.Mode) & 0o1777, mtime: h.ModTime}
-	if f.locked, err = unlock(dir); err != nil {
+	if f.originalMode, err = unlock(dir); err != nil {
 		return err
 	}
 	u.directories = append(u.directories, f)
@@ -275,11 +273,11 @@ func unlock(dir *os.Root) (locked *uint32, err error) {
 // lockDirectories takes back what unlock did, where the archive ended early.
 func (u *unpacker) lockDirectories() {
 	for _, f := range slices.Backward(u.directories) {
-		if f.locked == nil {
+		if f.originalMode == nil {
 			continue
 		}
 		if dir, err := u.parent(f.name); err == nil {
-			_ = setDirectoryMode(dir, *f.locked)
+			_ = setDirectoryMode(dir, *f.originalMode)
 		}
 	}
 }
@@ -312,9 +310,9 @@ func setDirectoryMode(dir *os.Root, mode uint32) error {
 	return syscall.Fchmod(int(self.Fd()), mode)
 }
 
-// free says whether name exists: a file or link there may be replaced, a directory
+// checkReplaceable says whether name exists: a file or link there may be replaced, a directory
 // is refused.
-func free(dir *os.Root, name string) (exists bool, err error) {
+func checkReplaceable(dir *os.Root, name string) (exists bool, err error) {
 	old, err := dir.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -333,16 +331,16 @@ func (u *unpacker) file(dir *os.Root, name string, h *tar.Header, data io.Reader
 			return refusal("sparse file")
 		}
 	}
-	exists, err := free(dir, name)
+	exists, err := checkReplaceable(dir, name)
 	if err != nil {
 		return err
 	}
-	temp := node.TempName()
+	temp := node.NewTempName()
 	out, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	n, err := io.CopyBuffer(disk.ContentsOf(out, exists), pipe.OnlyReader{Reader: data}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(disk.ContentWriter(out, exists), pipe.OnlyReader{Reader: data}, make([]byte, 64<<10))
 	if err == nil {
 		err = syscall.Fchmod(int(out.Fd()), uint32(h.Mode)&0o777)
 	}
@@ -390,15 +388,15 @@ func (u *unpacker) symlink(dir *os.Root, name, target string) error {
 	if err := checkTarget(name, target); err != nil && !u.anyLink {
 		return err
 	}
-	return u.place(dir, path.Base(name), func(temp string) error { return dir.Symlink(target, temp) })
+	return u.putLink(dir, path.Base(name), func(temp string) error { return dir.Symlink(target, temp) })
 }
 
-// place puts a new link where an old file may be.
-func (u *unpacker) place(dir *os.Root, name string, make func(temp string) error) error {
-	if _, err := free(dir, name); err != nil {
+// putLink puts a new link where an old file may be.
+func (u *unpacker) putLink(dir *os.Root, name string, make func(temp string) error) error {
+	if _, err := checkReplaceable(dir, name); err != nil {
 		return err
 	}
-	temp := node.TempName()
+	temp := node.NewTempName()
 	if err := make(temp); err != nil {
 		return err
 	}
@@ -436,7 +434,7 @@ func (u *unpacker) hardLink(dir *os.Root, name, target string) error {
 	if !info.Mode().IsRegular() {
 		return refusal("hard link to what is no regular file: " + target)
 	}
-	return u.place(here, path.Base(name), func(temp string) error {
+	return u.putLink(here, path.Base(name), func(temp string) error {
 		return u.linkFrom(source, path.Join(path.Dir(name), temp), info)
 	})
 }
@@ -447,8 +445,8 @@ func (u *unpacker) linkFrom(source, target string, want fs.FileInfo) error {
 	if err := u.root.Link(source, target); err != nil {
 		return err
 	}
-	made, err := u.root.Lstat(target)
-	if err == nil && !os.SameFile(made, want) {
+	link, err := u.root.Lstat(target)
+	if err == nil && !os.SameFile(link, want) {
 		err = refusal("hard link target was replaced meanwhile")
 	}
 	if err != nil {

@@ -1,4 +1,3 @@
-// Package bell wakes a thread that waits in the kernel.
 package bell
 
 import (

@@ -1,5 +1,3 @@
-// Package bounded reads files that a tenant may have shaped: never more than the
-// caller has room for, and never one that keeps its reader waiting.
 package bounded
 
 import (
@@ -13,8 +11,8 @@ import (
 
 // Sizes for callers, in bytes.
 const (
-	Setting = 64 << 10 // a setting of the kernel, or a small file of the runner's own
-	Table   = 16 << 20 // a table with a line for each user, mount or object
+	SettingSize = 64 << 10 // a setting of the kernel, or a small file of the runner's own
+	TableSize   = 16 << 20 // a table with a line for each user, mount or object
 )
 
 // ErrTooLarge is wrapped by the errors about files that hold more than they may.

@@ -1,6 +1,3 @@
-// Package budget bounds the memory that a runner keeps for its tenants: what
-// they print, and what is under way to the driver. Whoever keeps such bytes
-// takes them from one budget and gives them back.
 package budget
 
 import (
@@ -12,26 +9,26 @@ import (
 
 const (
 	// Default is the budget of a sandbox unless its driver says otherwise.
-	Default = 256 << 20
+	DefaultLimit = 256 << 20
 	// Least is enough for a command or two with the usual output limit.
-	Least = 4 << 20
-	// shareOfSandbox is the part of the sandbox's memory that a budget may be.
-	shareOfSandbox = 8
-	// shareOfOutput is the part of a budget that one output limit may be.
-	shareOfOutput = 4
-	// leastOutput may always be asked for.
-	leastOutput = 4 << 20
+	MinLimit = 4 << 20
+	// sandboxShare is the part of the sandbox's memory that a budget may be.
+	sandboxShare = 8
+	// outputShare is the part of a budget that one output limit may be.
+	outputShare = 4
+	// minOutput may always be asked for.
+	minOutput = 4 << 20
 	// modest is what a holder may have of the last quarter of a budget, a command
 	// with the usual output limit: one that keeps much leaves room for others.
-	modest = 5 << 19
-	// roomAtOnce is the part of the budget that a reclaim frees at least.
-	roomAtOnce = 16
+	modestUse = 5 << 19
+	// reclaimShare is the part of the budget that a reclaim frees at least.
+	reclaimShare = 16
 	// reclaimPause follows a reclaim that found nothing.
 	reclaimPause = 100 * time.Millisecond
 	// worthwhile is how much must have been given back before memory is
-	// returned to the system, restTime after the last large release.
-	worthwhile = 16 << 20
-	restTime   = 4 * time.Second
+	// returned to the system, trimDelay after the last large release.
+	minTrim   = 16 << 20
+	trimDelay = 4 * time.Second
 )
 
 // Budget is what one runner has. A nil one is unlimited and counts nothing.
@@ -39,21 +36,21 @@ type Budget struct {
 	limit, used, peak, dropped atomic.Int64
 	released                   atomic.Int64 // since memory was last returned
 
-	reclaiming sync.Mutex // held by whoever frees memory
-	pauseUntil time.Time
-	under      atomic.Bool // a reclaim was begun that nobody waits for
-	reclaim    func(need int64) (freed int64)
+	reclaiming     sync.Mutex // held by whoever frees memory
+	pauseUntil     time.Time
+	reclaimRunning atomic.Bool // a reclaim was begun that nobody waits for
+	reclaim        func(need int64) (freed int64)
 
-	restMu sync.Mutex
-	rest   *time.Timer
-	onRest func()
+	trimMu    sync.Mutex
+	trimTimer *time.Timer
+	onTrim    func()
 }
 
-// New makes a budget of limit bytes. onRest is called, if it is not nil, some
+// New makes a budget of limit bytes. onTrim is called, if it is not nil, some
 // time after much was given back.
-func New(limit int64, onRest func()) *Budget {
-	b := &Budget{onRest: onRest, reclaim: func(int64) int64 { return 0 }}
-	b.limit.Store(max(limit, Least))
+func New(limit int64, onTrim func()) *Budget {
+	b := &Budget{onTrim: onTrim, reclaim: func(int64) int64 { return 0 }}
+	b.limit.Store(max(limit, MinLimit))
 	return b
 }
 
@@ -69,19 +66,19 @@ func (b *Budget) OnPressure(free func(need int64) (freed int64)) {
 // sandbox bytes (0: without a limit).
 func (b *Budget) Resize(limit, sandbox int64) {
 	if sandbox > 0 {
-		limit = min(limit, sandbox/shareOfSandbox)
+		limit = min(limit, sandbox/sandboxShare)
 	}
-	b.limit.Store(max(limit, Least))
+	b.limit.Store(max(limit, MinLimit))
 }
 
 // Limit is how many bytes there are.
 func (b *Budget) Limit() int64 { return b.limit.Load() }
 
 // MostOutput is the largest output limit that may be asked for.
-func (b *Budget) MostOutput() int64 { return max(b.Limit()/shareOfOutput, leastOutput) }
+func (b *Budget) MostOutput() int64 { return max(b.Limit()/outputShare, minOutput) }
 
 // Use is what Stats of a budget are.
-type Use struct {
+type Stats struct {
 	Limit   int64 `json:"limit_bytes"`
 	Used    int64 `json:"used_bytes"`
 	Peak    int64 `json:"peak_bytes"`
@@ -90,20 +87,20 @@ type Use struct {
 
 // Stats tells how much of the budget is in use, was at most, and what was
 // dropped for want of it.
-func (b *Budget) Stats() Use {
-	return Use{b.limit.Load(), b.used.Load(), b.peak.Load(), b.dropped.Load()}
+func (b *Budget) Stats() Stats {
+	return Stats{b.limit.Load(), b.used.Load(), b.peak.Load(), b.dropped.Load()}
 }
 
 // Encode is Use as four numbers of 64 bits.
-func (u Use) Encode() (encoded []byte) {
+func (u Stats) Encode() (encoded []byte) {
 	for _, n := range []int64{u.Limit, u.Used, u.Peak, u.Dropped} {
 		encoded = binary.BigEndian.AppendUint64(encoded, uint64(max(0, n)))
 	}
 	return encoded
 }
 
-// Tight says whether the budget is used up.
-func (b *Budget) Tight() bool { return b != nil && b.used.Load() > b.limit.Load() }
+// IsTight says whether the budget is used up.
+func (b *Budget) IsTight() bool { return b != nil && b.used.Load() > b.limit.Load() }
 
 // Drop notes that n bytes of output were dropped for want of memory.
 func (b *Budget) Drop(n int64) {
@@ -112,10 +109,10 @@ func (b *Budget) Drop(n int64) {
 	}
 }
 
-// try takes n bytes if they fit for a holder that has held already.
-func (b *Budget) try(n, held int64) bool {
+// tryReserve takes n bytes if they fit for a holder that has held already.
+func (b *Budget) tryReserve(n, held int64) bool {
 	most := b.limit.Load()
-	if held+n > modest {
+	if held+n > modestUse {
 		most -= most / 4
 	}
 	now := b.used.Add(n)
@@ -132,18 +129,18 @@ func (b *Budget) note(now int64) {
 	}
 }
 
-// take is try, and frees memory of others first where they do not fit. It must
+// reserve is try, and frees memory of others first where they do not fit. It must
 // be called without a lock that whatever frees memory needs.
-func (b *Budget) take(n, held int64) bool {
-	if b.try(n, held) {
+func (b *Budget) reserve(n, held int64) bool {
+	if b.tryReserve(n, held) {
 		return true
 	}
 	b.reclaiming.Lock()
 	defer b.reclaiming.Unlock()
-	if b.try(n, held) {
+	if b.tryReserve(n, held) {
 		return true
 	}
-	return b.free(n) && b.try(n, held)
+	return b.free(n) && b.tryReserve(n, held)
 }
 
 // free is called with reclaiming held.
@@ -152,20 +149,20 @@ func (b *Budget) free(n int64) bool {
 	if now.Before(b.pauseUntil) {
 		return false
 	}
-	if b.reclaim(max(n, b.limit.Load()/roomAtOnce)) == 0 {
+	if b.reclaim(max(n, b.limit.Load()/reclaimShare)) == 0 {
 		b.pauseUntil = now.Add(reclaimPause)
 		return false
 	}
 	return true
 }
 
-// force takes n bytes whether they fit or not. Others make room later.
-func (b *Budget) force(n int64) {
+// forceReserve takes n bytes whether they fit or not. Others make room later.
+func (b *Budget) forceReserve(n int64) {
 	now := b.used.Add(n)
 	b.note(now)
-	if now > b.limit.Load() && !b.under.Swap(true) {
+	if now > b.limit.Load() && !b.reclaimRunning.Swap(true) {
 		go func() {
-			defer b.under.Store(false)
+			defer b.reclaimRunning.Store(false)
 			b.reclaiming.Lock()
 			defer b.reclaiming.Unlock()
 			b.free(b.used.Load() - b.limit.Load())
@@ -173,26 +170,26 @@ func (b *Budget) force(n int64) {
 	}
 }
 
-func (b *Budget) give(n int64) {
+func (b *Budget) release(n int64) {
 	b.used.Add(-n)
-	if b.onRest == nil || b.released.Add(n) < worthwhile {
+	if b.onTrim == nil || b.released.Add(n) < minTrim {
 		return
 	}
 	b.released.Store(0)
-	b.restMu.Lock()
-	defer b.restMu.Unlock()
-	if b.rest == nil {
-		b.rest = time.AfterFunc(restTime, b.onRest)
+	b.trimMu.Lock()
+	defer b.trimMu.Unlock()
+	if b.trimTimer == nil {
+		b.trimTimer = time.AfterFunc(trimDelay, b.onTrim)
 		return
 	}
-	b.rest.Reset(restTime)
+	b.trimTimer.Reset(trimDelay)
 }
 
 // Account is what one holder has taken of a budget. Its methods may be called
 // by several goroutines, and on nil.
 type Account struct {
-	budget *Budget
-	held   atomic.Int64
+	budget  *Budget
+	balance atomic.Int64
 }
 
 // Open makes an empty account.
@@ -203,40 +200,40 @@ func (b *Budget) Open() *Account {
 	return &Account{budget: b}
 }
 
-// Take takes n bytes, and says whether they were to be had.
-func (a *Account) Take(n int64) bool {
+// Reserve takes n bytes, and says whether they were to be had.
+func (a *Account) Reserve(n int64) bool {
 	if a == nil || n <= 0 {
 		return true
 	}
-	if !a.budget.take(n, a.held.Load()) {
+	if !a.budget.reserve(n, a.balance.Load()) {
 		return false
 	}
-	a.held.Add(n)
+	a.balance.Add(n)
 	return true
 }
 
 // Force takes n bytes that cannot be done without.
 func (a *Account) Force(n int64) {
 	if a != nil && n > 0 {
-		a.held.Add(n)
-		a.budget.force(n)
+		a.balance.Add(n)
+		a.budget.forceReserve(n)
 	}
 }
 
-// Give gives n bytes back, or all that there are.
-func (a *Account) Give(n int64) {
+// Release gives n bytes back, or all that there are.
+func (a *Account) Release(n int64) {
 	if a == nil || n <= 0 {
 		return
 	}
 	for {
-		held := a.held.Load()
+		held := a.balance.Load()
 		n = min(n, held)
-		if a.held.CompareAndSwap(held, held-n) {
+		if a.balance.CompareAndSwap(held, held-n) {
 			break
 		}
 	}
 	if n > 0 {
-		a.budget.give(n)
+		a.budget.release(n)
 	}
 }
 
@@ -247,17 +244,17 @@ func (a *Account) Drop(n int64) {
 	}
 }
 
-// Held is how much it has.
-func (a *Account) Held() int64 {
+// Balance is how much it has.
+func (a *Account) Balance() int64 {
 	if a == nil {
 		return 0
 	}
-	return a.held.Load()
+	return a.balance.Load()
 }
 
 // Close gives everything back.
 func (a *Account) Close() {
 	if a != nil {
-		a.Give(a.held.Load())
+		a.Release(a.balance.Load())
 	}
 }

@@ -9,44 +9,44 @@ import (
 func TestNothingIsTakenBeyondTheLimit(t *testing.T) {
 	b := New(16<<20, nil)
 	large, little := b.Open(), b.Open()
-	for large.Take(1 << 20) {
+	for large.Reserve(1 << 20) {
 	}
-	if large.Held() != 12<<20 {
-		t.Fatalf("a large holder has %d, and is to leave a quarter", large.Held())
+	if large.Balance() != 12<<20 {
+		t.Fatalf("a large holder has %d, and is to leave a quarter", large.Balance())
 	}
-	if !little.Take(modest) || little.Take(1) {
+	if !little.Reserve(modestUse) || little.Reserve(1) {
 		t.Fatal("one with little has its share of that quarter, and no more")
 	}
-	little.Force(6<<20 - modest)
-	if use := b.Stats(); use.Used != 18<<20 || use.Peak != 18<<20 || !b.Tight() {
+	little.Force(6<<20 - modestUse)
+	if use := b.Stats(); use.Used != 18<<20 || use.Peak != 18<<20 || !b.IsTight() {
 		t.Fatal(use)
 	}
-	large.Give(1 << 40)
+	large.Release(1 << 40)
 	little.Close()
-	if use := b.Stats(); use.Used != 0 || use.Peak != 18<<20 || b.Tight() {
+	if use := b.Stats(); use.Used != 0 || use.Peak != 18<<20 || b.IsTight() {
 		t.Fatal(use)
 	}
 }
 
 func TestOthersMakeRoom(t *testing.T) {
-	b := New(Least, nil)
+	b := New(MinLimit, nil)
 	old, calls := b.Open(), 0
-	old.Force(Least)
+	old.Force(MinLimit)
 	b.OnPressure(func(need int64) int64 {
 		calls++
-		freed := min(need, old.Held())
-		old.Give(freed)
+		freed := min(need, old.Balance())
+		old.Release(freed)
 		return freed
 	})
-	if !b.Open().Take(64<<10) || calls != 1 {
+	if !b.Open().Reserve(64<<10) || calls != 1 {
 		t.Fatal(calls, b.Stats())
 	}
 	old.Close()
 	all := b.Open()
-	all.Force(Least)
+	all.Force(MinLimit)
 	calls = 0
 	for range 100 {
-		if b.Open().Take(1) {
+		if b.Open().Reserve(1) {
 			t.Fatal("there is no room")
 		}
 	}
@@ -56,36 +56,36 @@ func TestOthersMakeRoom(t *testing.T) {
 }
 
 func TestABudgetIsPartOfItsSandbox(t *testing.T) {
-	b := New(Default, nil)
-	for _, c := range [][3]int64{{Default, 0, Default}, {Default, 1 << 30, 128 << 20}, {64 << 20, 1 << 30, 64 << 20},
-		{Default, 1 << 20, Least}} {
+	b := New(DefaultLimit, nil)
+	for _, c := range [][3]int64{{DefaultLimit, 0, DefaultLimit}, {DefaultLimit, 1 << 30, 128 << 20}, {64 << 20, 1 << 30, 64 << 20},
+		{DefaultLimit, 1 << 20, MinLimit}} {
 		if b.Resize(c[0], c[1]); b.Limit() != c[2] {
 			t.Error(c, b.Limit())
 		}
 	}
-	if b.MostOutput() != leastOutput {
+	if b.MostOutput() != minOutput {
 		t.Error(b.MostOutput())
 	}
 	var none *Budget
-	if account := none.Open(); !account.Take(1<<50) || account.Held() != 0 || none.Tight() {
+	if account := none.Open(); !account.Reserve(1<<50) || account.Balance() != 0 || none.IsTight() {
 		t.Error("no budget is no limit")
 	}
 }
 
 func TestMemoryIsReturnedAfterTheLastLargeRelease(t *testing.T) {
 	rested := make(chan struct{}, 10)
-	b := New(Default, func() { rested <- struct{}{} })
+	b := New(DefaultLimit, func() { rested <- struct{}{} })
 	account := b.Open()
-	account.Force(worthwhile - 1)
+	account.Force(minTrim - 1)
 	account.Close()
-	if b.rest != nil {
+	if b.trimTimer != nil {
 		t.Fatal("a small release is not worth it")
 	}
-	account.Force(worthwhile)
+	account.Force(minTrim)
 	account.Close()
 	select {
 	case <-rested:
-	case <-time.After(10 * restTime):
+	case <-time.After(10 * trimDelay):
 		t.Fatal("nothing was returned")
 	}
 }
@@ -98,8 +98,8 @@ func TestAccountsAddUp(t *testing.T) {
 		all.Go(func() {
 			account := b.Open()
 			for range 2000 {
-				if !account.Take(64 << 10) {
-					account.Give(640 << 10)
+				if !account.Reserve(64 << 10) {
+					account.Release(640 << 10)
 				}
 			}
 			account.Close()
@@ -120,31 +120,31 @@ func TestHistoryForgetsTheOldestOfASlot(t *testing.T) {
 	var h History
 	slots := []string{"a", "b"}
 	var all [2][]*ended
-	for i := range 3 * MostEnded {
+	for i := range 3 * MaxEnded {
 		for s, slot := range slots {
 			e := &ended{1 << 20}
 			forgotten := h.Add(slot, e)
 			all[s] = append(all[s], e)
-			if want := max(0, min(1, i+1-MostEnded)); len(forgotten) != want {
+			if want := max(0, min(1, i+1-MaxEnded)); len(forgotten) != want {
 				t.Fatal(i, len(forgotten))
 			}
-			if len(forgotten) > 0 && forgotten[0] != Entry(all[s][i-MostEnded]) {
+			if len(forgotten) > 0 && forgotten[0] != EndedProcess(all[s][i-MaxEnded]) {
 				t.Fatal("another one was forgotten")
 			}
 		}
 	}
 	for _, own := range all {
 		kept := int64(0)
-		for _, e := range own[len(own)-MostEnded:] {
+		for _, e := range own[len(own)-MaxEnded:] {
 			kept += e.size
 		}
-		if kept != MostEndedBytes || own[len(own)-1].size == 0 {
+		if kept != MaxEndedBytes || own[len(own)-1].size == 0 {
 			t.Fatal(kept)
 		}
 	}
 	h.Forget("a")
-	use := map[any]int64{"b": MostEndedBytes}
-	if freed := h.Reclaim(1<<40, use, 0); freed != MostEndedBytes-1<<20 || use["b"] != 1<<20 {
+	use := map[any]int64{"b": MaxEndedBytes}
+	if freed := h.Reclaim(1<<40, use, 0); freed != MaxEndedBytes-1<<20 || use["b"] != 1<<20 {
 		t.Fatal(freed, use)
 	}
 }

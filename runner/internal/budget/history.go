@@ -3,46 +3,46 @@ package budget
 import "sync"
 
 const (
-	// MostEnded is how many ended processes of a slot are remembered.
-	MostEnded = 64
-	// MostEndedBytes is how much memory their output may take.
-	MostEndedBytes = 16 << 20
+	// MaxEnded is how many ended processes of a slot are remembered.
+	MaxEnded = 64
+	// MaxEndedBytes is how much memory their output may take.
+	MaxEndedBytes = 16 << 20
 )
 
 // Entry is an ended process whose output is kept.
-type Entry interface {
+type EndedProcess interface {
 	// Memory is how many bytes of memory its output takes.
 	Memory() int64
 	// DropOutput frees them, and says how many there were.
 	DropOutput() int64
 }
 
-type remembered struct {
-	slot  any
-	entry Entry
+type record struct {
+	slot    any
+	process EndedProcess
 }
 
 // History is what is remembered of processes that have ended, of all slots.
 type History struct {
-	mu  sync.Mutex
-	all []remembered // the one that ended first is the first
+	mu      sync.Mutex
+	records []record // the one that ended first is the first
 }
 
 // Add remembers an entry that has ended now. The output of a slot's oldest is
 // dropped when they have too much of it; those of which there are too many are
 // forgotten, and returned.
-func (h *History) Add(slot any, entry Entry) (forgotten []Entry) {
+func (h *History) Add(slot any, entry EndedProcess) (forgotten []EndedProcess) {
 	h.mu.Lock()
-	h.all = append(h.all, remembered{slot, entry})
-	var own []Entry
-	for _, r := range h.all {
+	h.records = append(h.records, record{slot, entry})
+	var own []EndedProcess
+	for _, r := range h.records {
 		if r.slot == slot {
-			own = append(own, r.entry)
+			own = append(own, r.process)
 		}
 	}
-	if many := len(own) - MostEnded; many > 0 {
+	if many := len(own) - MaxEnded; many > 0 {
 		forgotten, own = own[:many], own[many:]
-		h.remove(func(r remembered) bool {
+		h.remove(func(r record) bool {
 			if r.slot == slot && many > 0 {
 				many--
 				return true
@@ -53,29 +53,29 @@ func (h *History) Add(slot any, entry Entry) (forgotten []Entry) {
 	h.mu.Unlock()
 	bytes := int64(0)
 	for i := len(own) - 1; i >= 0; i-- {
-		if bytes += own[i].Memory(); bytes > MostEndedBytes {
+		if bytes += own[i].Memory(); bytes > MaxEndedBytes {
 			bytes -= own[i].DropOutput()
 		}
 	}
 	return forgotten
 }
 
-func (h *History) remove(gone func(remembered) bool) {
-	kept := h.all[:0]
-	for _, r := range h.all {
+func (h *History) remove(gone func(record) bool) {
+	kept := h.records[:0]
+	for _, r := range h.records {
 		if !gone(r) {
 			kept = append(kept, r)
 		}
 	}
-	clear(h.all[len(kept):])
-	h.all = kept
+	clear(h.records[len(kept):])
+	h.records = kept
 }
 
 // Forget forgets those of a slot.
 func (h *History) Forget(slot any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.remove(func(r remembered) bool { return r.slot == slot })
+	h.remove(func(r record) bool { return r.slot == slot })
 }
 
 // Reclaim drops output until need bytes were freed: always the oldest of the
@@ -84,9 +84,9 @@ func (h *History) Forget(slot any) {
 func (h *History) Reclaim(need int64, use map[any]int64, share int64) (freed int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	own := map[any][]Entry{}
-	for _, r := range h.all {
-		own[r.slot] = append(own[r.slot], r.entry)
+	own := map[any][]EndedProcess{}
+	for _, r := range h.records {
+		own[r.slot] = append(own[r.slot], r.process)
 	}
 	for freed < need {
 		var most any

@@ -1,5 +1,3 @@
-// Package cgroup makes the groups that hold a slot's limits, and reads what is
-// left in them. Version 1 and 2.
 package cgroup
 
 // Group is one hierarchy in which a group for a slot may be made.

@@ -16,7 +16,7 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-var wanted = []string{"memory", "pids", "cpu"}
+var controllers = []string{"memory", "pids", "cpu"}
 
 // Probe finds the hierarchies in which a group can be made below ours.
 func Probe() (version string, out []Group) {
@@ -32,8 +32,8 @@ func Probe() (version string, out []Group) {
 		if m.Kind != "cgroup" {
 			continue
 		}
-		for _, c := range wanted {
-			if dir := below(m.Path, m.Root, own[c]); hasWord(m.Super, c) && own[c] != "" && enforced(c, dir) &&
+		for _, c := range controllers {
+			if dir := below(m.Path, m.Root, own[c]); hasWord(m.Super, c) && own[c] != "" && isEnforced(c, dir) &&
 				canMakeGroup(dir) {
 				out = append(out, Group{Controller: c, Dir: dir})
 			}
@@ -65,7 +65,7 @@ func hasWord(list, word string) bool {
 
 func ownCgroups() map[string]string {
 	out := map[string]string{}
-	data, err := bounded.ReadWhole("/proc/self/cgroup", bounded.Setting)
+	data, err := bounded.ReadWhole("/proc/self/cgroup", bounded.SettingSize)
 	if err != nil {
 		return out
 	}
@@ -81,9 +81,9 @@ func ownCgroups() map[string]string {
 	return out
 }
 
-// enforced tells a controller of the kernel from one that only keeps the
+// isEnforced tells a controller of the kernel from one that only keeps the
 // numbers that are written to it, as gVisor's do for memory and cpu.
-func enforced(controller, dir string) bool {
+func isEnforced(controller, dir string) bool {
 	sign := map[string]string{"memory": "memory.oom_control", "cpu": "cpu.stat"}[controller]
 	_, err := os.Stat(filepath.Join(dir, sign))
 	return err == nil
@@ -98,12 +98,12 @@ func canMakeGroup(dir string) bool {
 }
 
 func v2Groups(dir string) []Group {
-	data, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.controllers"), bounded.Setting)
+	data, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.controllers"), bounded.SettingSize)
 	if err != nil || !canMakeGroup(dir) {
 		return nil
 	}
 	var out []Group
-	for _, c := range wanted {
+	for _, c := range controllers {
 		for _, have := range strings.Fields(string(data)) {
 			if have == c {
 				out = append(out, Group{Controller: c, Dir: dir, V2: true})
@@ -130,10 +130,10 @@ func Make(groups []Group, name string, l ipc.Limits) (joins []Join, how map[stri
 	if l.CPUs != nil {
 		settings["cpu"] = func(dir string, v2 bool) error { return setCPU(dir, v2, *l.CPUs) }
 	}
-	made := map[string]bool{}
+	newDirs := map[string]bool{}
 	for _, c := range groups {
 		apply := settings[c.Controller]
-		if apply == nil || how[limitName[c.Controller]] != "" {
+		if apply == nil || how[limitNames[c.Controller]] != "" {
 			continue
 		}
 		if c.V2 {
@@ -146,7 +146,7 @@ func Make(groups []Group, name string, l ipc.Limits) (joins []Join, how map[stri
 			continue
 		}
 		if err := apply(dir, c.V2); err != nil {
-			if !made[dir] {
+			if !newDirs[dir] {
 				_ = syscall.Rmdir(dir)
 			}
 			continue
@@ -155,21 +155,21 @@ func Make(groups []Group, name string, l ipc.Limits) (joins []Join, how map[stri
 		if c.V2 {
 			version = "v2"
 		}
-		how[limitName[c.Controller]] = "cgroup " + version
-		if !made[dir] {
+		how[limitNames[c.Controller]] = "cgroup " + version
+		if !newDirs[dir] {
 			joins = append(joins, Join{Controller: c.Controller, Dir: dir, V2: c.V2})
 		}
-		made[dir] = true
+		newDirs[dir] = true
 	}
 	return joins, how, nil
 }
 
-var limitName = map[string]string{"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}
+var limitNames = map[string]string{"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}
 
 // delegate lets children of a version 2 group have controllers: its own
 // processes have to go into a leaf first.
 func delegate(dir string) error {
-	on, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.subtree_control"), bounded.Setting)
+	on, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.subtree_control"), bounded.SettingSize)
 	if err == nil && strings.Contains(string(on), "memory") && strings.Contains(string(on), "pids") {
 		return nil
 	}
@@ -177,7 +177,7 @@ func delegate(dir string) error {
 	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	pids, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.procs"), bounded.Table)
+	pids, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.procs"), bounded.TableSize)
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func delegate(dir string) error {
 			return err
 		}
 	}
-	for _, c := range wanted {
+	for _, c := range controllers {
 		if err := set(dir, "cgroup.subtree_control", "+"+c); err != nil && !errors.Is(err, syscall.ENOENT) &&
 			!errors.Is(err, syscall.EINVAL) {
 			return err
@@ -255,7 +255,7 @@ func LiftCPU(joins []Join) (restore func() error) {
 		if j.V2 {
 			file, none = "cpu.max", "max"
 		}
-		was, err := bounded.ReadWhole(filepath.Join(j.Dir, file), bounded.Setting)
+		was, err := bounded.ReadWhole(filepath.Join(j.Dir, file), bounded.SettingSize)
 		limit := strings.TrimSpace(string(was))
 		if err == nil && !strings.HasPrefix(limit, none) && set(j.Dir, file, none) == nil {
 			return func() error { return set(j.Dir, file, limit) }

@@ -15,15 +15,15 @@ import (
 // serving runner speaks on them itself; otherwise the socket is the stream and
 // attach copies.
 const (
-	offerFiles = 'F'
-	offerCopy  = 'C'
-	taken      = 'y'
-	declined   = 'n'
+	offerFiles   = 'F'
+	offerCopy    = 'C'
+	replyAccept  = 'y'
+	replyDecline = 'n'
 )
 
-const attachPatience = 5 * time.Second
+const attachTimeout = 5 * time.Second
 
-var errAlone = errors.New("attach: nobody is at the other end of the stream")
+var errNoPeer = errors.New("attach: nobody is at the other end of the stream")
 
 // Attach joins in and out to the runner that serves base, and returns when the
 // stream has ended.
@@ -46,7 +46,7 @@ func Attach(base string, in, out *os.File) error {
 
 // dial waits for a runner that is starting, as long as somebody waits for it.
 func dial(base string, stream *os.File) (*net.UnixConn, error) {
-	deadline := time.Now().Add(attachPatience)
+	deadline := time.Now().Add(attachTimeout)
 	for {
 		var c *net.UnixConn
 		err := withShortPath(socketPath(base), func(short string) (err error) {
@@ -61,15 +61,15 @@ func dial(base string, stream *os.File) (*net.UnixConn, error) {
 		if !starting || time.Now().After(deadline) {
 			return nil, fmt.Errorf("attach: %w", err)
 		}
-		if alone(stream) {
-			return nil, errAlone
+		if isHungUp(stream) {
+			return nil, errNoPeer
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
 func offer(c *net.UnixConn, in, out *os.File) (accepted bool, err error) {
-	if !streamLike(in) || !streamLike(out) {
+	if !isPollable(in) || !isPollable(out) {
 		_, err := c.Write([]byte{offerCopy})
 		return false, err
 	}
@@ -82,11 +82,11 @@ func offer(c *net.UnixConn, in, out *os.File) (accepted bool, err error) {
 	if _, err := io.ReadFull(c, answer); err != nil {
 		return false, fmt.Errorf("attach: %w", err)
 	}
-	return answer[0] == taken, nil
+	return answer[0] == replyAccept, nil
 }
 
-// streamLike tells whether a descriptor can be waited for: regular files cannot.
-func streamLike(f *os.File) bool {
+// isPollable tells whether a descriptor can be waited for: regular files cannot.
+func isPollable(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket|os.ModeCharDevice) != 0
 }
@@ -108,9 +108,9 @@ func receiveStream(attached *net.UnixConn) (conn, error) {
 	if err != nil || n == 0 {
 		return nil, errors.Join(err, io.ErrUnexpectedEOF)
 	}
-	files := receivedFiles(oob[:oobn])
+	files := parseFiles(oob[:oobn])
 	if first[0] == offerFiles && len(files) == 2 {
-		if _, err := attached.Write([]byte{taken}); err == nil {
+		if _, err := attached.Write([]byte{replyAccept}); err == nil {
 			return newFileConn(files[0], files[1], attached), nil
 		}
 	}
@@ -121,13 +121,13 @@ func receiveStream(attached *net.UnixConn) (conn, error) {
 	case offerCopy:
 		return attached, nil
 	case offerFiles:
-		_, err := attached.Write([]byte{declined})
+		_, err := attached.Write([]byte{replyDecline})
 		return attached, err
 	}
 	return nil, fmt.Errorf("attach: unknown offer %q", first)
 }
 
-func receivedFiles(oob []byte) []int {
+func parseFiles(oob []byte) []int {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
 		return nil
@@ -149,15 +149,15 @@ func receivedFiles(oob []byte) []int {
 // fileConn is a stream on two descriptors that another process handed over.
 // The stream ends with that process.
 type fileConn struct {
-	in, out  *os.File
-	attached *net.UnixConn
-	once     sync.Once
+	in, out *os.File
+	attach  *net.UnixConn
+	once    sync.Once
 }
 
 func newFileConn(in, out int, attached *net.UnixConn) *fileConn {
 	_, _ = syscall.SetNonblock(in, true), syscall.SetNonblock(out, true)
 	c := &fileConn{in: os.NewFile(uintptr(in), "stream-in"), out: os.NewFile(uintptr(out), "stream-out"),
-		attached: attached}
+		attach: attached}
 	go func() {
 		_, _ = io.Copy(io.Discard, attached)
 		_ = c.Close()
@@ -172,7 +172,7 @@ func (c *fileConn) Close() error {
 	c.once.Do(func() {
 		_ = c.in.Close()
 		_ = c.out.Close()
-		_ = c.attached.Close()
+		_ = c.attach.Close()
 	})
 	return nil
 }

@@ -26,7 +26,7 @@ func endsWell(t *testing.T, result <-chan error, otherwise string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(testdriver.Patience):
+	case <-time.After(testdriver.Timeout):
 		t.Fatal(otherwise)
 	}
 }
@@ -55,7 +55,7 @@ func TestAttach(t *testing.T) {
 	b := testdriver.NewSandbox(t, time.Minute)
 	ourIn, theirOut := pipePair(t)
 	theirIn, ourOut := pipePair(t)
-	result := b.Attached(theirIn, theirOut)
+	result := b.StartAttach(theirIn, theirOut)
 	d := testdriver.NewDriver(t)
 	if err := d.Attach(twoFiles{ourIn, ourOut}, 60); err != nil {
 		t.Fatal(err)
@@ -76,13 +76,13 @@ func TestAttachCopiesWhereItMust(t *testing.T) {
 		t.Fatal(err)
 	}
 	in, feed := pipePair(t)
-	result := b.Attached(in, out)
+	result := b.StartAttach(in, out)
 	hello := wire.HelloMessage{Versions: []int{1}, Nonce: strings.Repeat("ab", 16),
 		Claim: hex.EncodeToString(make([]byte, 32)), LeaseS: 60}
 	payload, _ := json.Marshal(hello)
 	_, _ = feed.Write(wire.AppendFrame(nil, wire.Hello, 0, 0, payload))
 	_, _ = feed.Write(testdriver.EncodeRequest(1, "sandbox.info", testdriver.Params{}, 0))
-	deadline := time.Now().Add(testdriver.Patience)
+	deadline := time.Now().Add(testdriver.Timeout)
 	for {
 		data, _ := os.ReadFile(out.Name())
 		if bytes.Contains(data, []byte(`{"result":`)) {
@@ -113,7 +113,7 @@ func TestLongBaseDirectory(t *testing.T) {
 	b.Start(time.Minute)
 	ourIn, theirOut := pipePair(t)
 	theirIn, ourOut := pipePair(t)
-	b.Attached(theirIn, theirOut)
+	b.StartAttach(theirIn, theirOut)
 	d := testdriver.NewDriver(t)
 	if err := d.Attach(twoFiles{ourIn, ourOut}, 60); err != nil {
 		t.Fatal(err)

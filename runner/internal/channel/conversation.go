@@ -15,10 +15,10 @@ const (
 	maxWindow     = 16 << 20
 	// turn is what one conversation may put into a batch before the next one
 	// has its turn.
-	turn = wire.HeaderSize + wire.MaxPayload
-	// pooledFrom is the size from which a chunk gets a buffer of full size.
-	pooledFrom = 8 << 10
-	chunkCost  = 64 // of a chunk besides its bytes
+	turnSize = wire.HeaderSize + wire.MaxPayload
+	// minPooled is the size from which a chunk gets a buffer of full size.
+	minPooled     = 8 << 10
+	chunkOverhead = 64 // of a chunk besides its bytes
 )
 
 var chunkBuffers = sync.Pool{New: func() any { return new([wire.MaxData]byte) }}
@@ -35,7 +35,7 @@ type chunk struct {
 func (c *chunk) end() int64 { return c.position + int64(len(c.data)) }
 
 func (c *chunk) release(memory *budget.Account) {
-	memory.Give(c.cost())
+	memory.Release(c.cost())
 	if cap(c.data) == wire.MaxData {
 		chunkBuffers.Put((*[wire.MaxData]byte)(c.data[:wire.MaxData]))
 	}
@@ -43,7 +43,7 @@ func (c *chunk) release(memory *budget.Account) {
 }
 
 // cost is how much memory it takes.
-func (c *chunk) cost() int64 { return int64(cap(c.data)) + chunkCost }
+func (c *chunk) cost() int64 { return int64(cap(c.data)) + chunkOverhead }
 
 // Conversation is one request with what it sends and receives. It outlives the
 // stream: what was sent is kept until the driver has consumed it.
@@ -95,7 +95,7 @@ func (c *Conversation) close() {
 	c.room.Broadcast()
 }
 
-var errForgotten = errors.New("the conversation is over")
+var errConversationOver = errors.New("the conversation is over")
 
 // Send queues data, waiting while the driver is a whole window behind. With
 // quiet the writer is not woken yet: more follows at once.
@@ -118,21 +118,21 @@ func (c *Conversation) Send(channel uint16, data []byte, quiet bool) error {
 }
 
 func (c *Conversation) waitForRoom() error {
-	for c.behind() && !c.closed && !c.answered {
+	for c.isBehind() && !c.closed && !c.answered {
 		c.wake()
 		c.room.Wait()
 	}
 	if c.closed || c.answered {
-		return errForgotten
+		return errConversationOver
 	}
 	return nil
 }
 
-// behind says whether the driver is a whole window behind, or half of one where
+// isBehind says whether the driver is a whole window behind, or half of one where
 // memory is short: it gives credit for a quarter.
-func (c *Conversation) behind() bool {
+func (c *Conversation) isBehind() bool {
 	unread := c.end - c.acked
-	return unread >= c.window || unread >= c.window/2 && c.budget.Tight()
+	return unread >= c.window || unread >= c.window/2 && c.budget.IsTight()
 }
 
 func (c *Conversation) append(channel uint16, data []byte) {
@@ -150,7 +150,7 @@ func (c *Conversation) append(channel uint16, data []byte) {
 		}
 	}
 	var own []byte
-	if len(data) >= pooledFrom {
+	if len(data) >= minPooled {
 		own = chunkBuffers.Get().(*[wire.MaxData]byte)[:0]
 	}
 	c.add(chunk{position: c.end, kind: wire.Data, channel: channel, data: append(own, data...)})
@@ -224,25 +224,25 @@ func (c *Conversation) respond(encoded []byte) {
 }
 
 func (c *Conversation) wake() {
-	if c.stream != nil && !c.queued && c.pending() {
+	if c.stream != nil && !c.queued && c.hasPending() {
 		c.queued = true
 		c.stream.enqueue(c)
 	}
 }
 
-func (c *Conversation) pending() bool {
+func (c *Conversation) hasPending() bool {
 	return c.next < len(c.chunks) || c.answered && c.answeredTo < len(c.response)
 }
 
-// take adds frames for stream s to batch, about one turn of them, and says
+// appendFrames adds frames for stream s to batch, about one turn of them, and says
 // whether there are more.
-func (c *Conversation) take(s *stream, batch []byte) (out []byte, more bool) {
+func (c *Conversation) appendFrames(s *stream, batch []byte) (out []byte, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stream != s {
 		return batch, false
 	}
-	limit := len(batch) + turn
+	limit := len(batch) + turnSize
 	for c.next < len(c.chunks) {
 		piece := &c.chunks[c.next]
 		rest := piece.data[c.offset:]
@@ -349,9 +349,9 @@ func (c *Conversation) detach(s *stream) {
 	}
 }
 
-// tell sends a small frame about the conversation on its stream, if it has one.
+// sendControl sends a small frame about the conversation on its stream, if it has one.
 // Nothing may follow a RESPONSE.
-func (c *Conversation) tell(frame []byte) {
+func (c *Conversation) sendControl(frame []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stream != nil && !c.answered {
@@ -370,7 +370,7 @@ func (c *Conversation) RoomWithin(ctx context.Context) bool {
 	defer stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.behind() && !c.closed && ctx.Err() == nil {
+	for c.isBehind() && !c.closed && ctx.Err() == nil {
 		c.wake()
 		c.room.Wait()
 	}

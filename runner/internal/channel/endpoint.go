@@ -1,6 +1,3 @@
-// Package channel is the runner's end of the streams to its driver: it lets the
-// driver in, and holds conversations with credit that outlive a stream
-// (docs/protocol.md); and `runner attach`, which gives it a stream.
 package channel
 
 import (
@@ -19,9 +16,9 @@ import (
 // Owner is who the requests are for.
 type Owner interface {
 	// Heard is called for every frame of the driver.
-	Heard()
+	NoteActivity()
 	// Attached is called when the driver has proven itself on a stream, before READY.
-	Attached(hello wire.HelloMessage)
+	ApplyHello(hello wire.HelloMessage)
 	// Begin carries out a request on a goroutine of its own, up to Respond.
 	Begin(c *Conversation, m wire.RequestMessage)
 	// Follow watches a driver whose end can be seen.
@@ -48,7 +45,7 @@ type Endpoint struct {
 	seen          seenIDs
 	handshakes    []conn // not authenticated yet, oldest first
 
-	opened atomic.Uint64 // streams so far
+	streamCount atomic.Uint64 // streams so far
 }
 
 // NewEndpoint makes one that nobody has claimed. It lets nobody in after ctx.
@@ -114,8 +111,8 @@ func (s *Endpoint) adopt(st *stream) bool {
 	return true
 }
 
-// gone is called when a stream has ended.
-func (s *Endpoint) gone(st *stream) {
+// detachAll is called when a stream has ended.
+func (s *Endpoint) detachAll(st *stream) {
 	s.mu.Lock()
 	if s.current == st {
 		s.current = nil
@@ -169,7 +166,7 @@ func (s *Endpoint) request(st *stream, id uint64, payload []byte) error {
 		return nil
 	}
 	window, err := windowOf(m.Window, defaultWindow)
-	inputWindow, inputErr := windowOf(m.InputWindow, InputWindow)
+	inputWindow, inputErr := windowOf(m.InputWindow, DefaultInputWindow)
 	decodeErr = cmp.Or(decodeErr, err, inputErr)
 	c := newConversation(s.ctx, id, window, inputWindow, s.memory)
 	c.stream = st
@@ -200,7 +197,7 @@ func (s *Endpoint) refuse(st *stream, id uint64, why *wire.Error) error {
 	if s.current != st || s.seen.has(id) {
 		return nil
 	}
-	c := newConversation(s.ctx, id, defaultWindow, InputWindow, s.memory)
+	c := newConversation(s.ctx, id, defaultWindow, DefaultInputWindow, s.memory)
 	c.stream = st
 	s.seen.add(id)
 	s.conversations[id] = c

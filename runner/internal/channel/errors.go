@@ -14,9 +14,9 @@ import (
 
 // Contain is deferred in the goroutines of one conversation or stream: a fault
 // there must not end the runner of all the others.
-func Contain(log *log.Logger, what string) {
+func Contain(log *log.Logger, task string) {
 	if fault := recover(); fault != nil {
-		log.Printf("%s: %v\n%s", what, fault, debug.Stack())
+		log.Printf("%s: %v\n%s", task, fault, debug.Stack())
 	}
 }
 

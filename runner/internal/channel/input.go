@@ -9,9 +9,9 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// InputWindow is how far the driver may be ahead of what was consumed, unless
+// DefaultInputWindow is how far the driver may be ahead of what was consumed, unless
 // a request says otherwise.
-const InputWindow = 512 << 10
+const DefaultInputWindow = 512 << 10
 
 // input is what the driver sends in a conversation: channel 0 until END.
 type input struct {
@@ -26,7 +26,7 @@ type input struct {
 	ended      bool
 	closed     bool
 	discarding bool
-	last       bool // what has come is used, what will come is dropped
+	finished   bool // what has come is used, what will come is dropped
 }
 
 func (in *input) init(window int64, memory *budget.Account) {
@@ -54,12 +54,12 @@ func (in *input) push(position int64, data []byte) (grant bool, err error) {
 		return false, fmt.Errorf("%w: DATA beyond the window", wire.ErrProtocol)
 	}
 	in.received += int64(len(data))
-	if in.discarding || in.closed || in.last {
+	if in.discarding || in.closed || in.finished {
 		in.consumed = in.received
 		return true, nil
 	}
 	var own []byte
-	if len(data) >= pooledFrom {
+	if len(data) >= minPooled {
 		own = chunkBuffers.Get().(*[wire.MaxData]byte)[:0]
 	}
 	own = append(own, data...)
@@ -87,7 +87,7 @@ func (in *input) end(position int64) error {
 func (in *input) read() (piece []byte, ok, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for len(in.chunks) == 0 && !in.ended && !in.closed && !in.discarding && !in.last {
+	for len(in.chunks) == 0 && !in.ended && !in.closed && !in.discarding && !in.finished {
 		in.arrived.Wait()
 	}
 	if in.closed || in.discarding {
@@ -108,7 +108,7 @@ func (in *input) done(piece []byte) (grant bool) {
 	defer in.mu.Unlock()
 	// What was discarded meanwhile counts as consumed already.
 	in.consumed = min(in.consumed+int64(len(piece)), in.received)
-	in.memory.Give(int64(cap(piece)))
+	in.memory.Release(int64(cap(piece)))
 	if cap(piece) == wire.MaxData {
 		chunkBuffers.Put((*[wire.MaxData]byte)(piece[:wire.MaxData]))
 	}
@@ -144,7 +144,7 @@ func (in *input) discard() {
 func (in *input) finish() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.last = true
+	in.finished = true
 	in.arrived.Broadcast()
 }
 
@@ -159,7 +159,7 @@ func (in *input) close() {
 // drop is called with the lock.
 func (in *input) drop() {
 	for _, piece := range in.chunks {
-		in.memory.Give(int64(cap(piece)))
+		in.memory.Release(int64(cap(piece)))
 	}
 	in.chunks = nil
 }
@@ -186,5 +186,5 @@ func (c *Conversation) Receive(ctx context.Context, use func(piece []byte) error
 
 // GrantInput lets the driver send as much as was consumed.
 func (c *Conversation) GrantInput() {
-	c.tell(wire.AppendPositioned(nil, wire.Credit, 0, c.ID, c.in.grant(), nil))
+	c.sendControl(wire.AppendPositioned(nil, wire.Credit, 0, c.ID, c.in.grant(), nil))
 }

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	handshakeTime = 10 * time.Second
+	handshakeTimeout = 10 * time.Second
 	// maxHandshakes bounds the connections that have not proven themselves.
 	maxHandshakes = 32
 )
@@ -60,7 +60,7 @@ func (s *Endpoint) accept(listener *net.UnixListener) {
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		go s.connected(c)
+		go s.serveAttached(c)
 	}
 }
 
@@ -73,18 +73,18 @@ func (s *Endpoint) Dial(path string) {
 		return
 	}
 	defer Contain(s.log, "stream")
-	if ended := processEnded(c); ended != nil {
+	if ended := watchPeer(c); ended != nil {
 		go s.owner.Follow(ended)
 	}
 	s.Serve(c)
 }
 
-// connected takes one connection of `runner attach` to its end.
-func (s *Endpoint) connected(attached *net.UnixConn) {
+// serveAttached takes one connection of `runner attach` to its end.
+func (s *Endpoint) serveAttached(attached *net.UnixConn) {
 	defer attached.Close()
 	defer Contain(s.log, "stream")
 	s.admit(attached)
-	timer := time.AfterFunc(handshakeTime, func() { _ = attached.Close() })
+	timer := time.AfterFunc(handshakeTimeout, func() { _ = attached.Close() })
 	c, err := receiveStream(attached)
 	timer.Stop()
 	s.dismiss(attached)
@@ -120,14 +120,14 @@ func (s *Endpoint) dismiss(c conn) {
 
 // Serve speaks the protocol on one connection until it ends, and closes it.
 func (s *Endpoint) Serve(c conn) {
-	order := s.opened.Add(1)
+	order := s.streamCount.Add(1)
 	s.admit(c)
-	timer := time.AfterFunc(handshakeTime, func() { _ = c.Close() })
+	timer := time.AfterFunc(handshakeTimeout, func() { _ = c.Close() })
 	reader := wire.NewReader(c)
 	hello, err := s.handshake(c, reader)
 	s.dismiss(c) // before the driver knows: who comes next must not close it
 	if err == nil {
-		s.owner.Attached(hello)
+		s.owner.ApplyHello(hello)
 		err = writeJSON(c, wire.Ready, s.owner.Facts())
 	}
 	timer.Stop()
@@ -159,7 +159,7 @@ func (s *Endpoint) Serve(c conn) {
 		<-st.closed
 	}
 	st.close()
-	s.gone(st)
+	s.detachAll(st)
 }
 
 // refusal is a handshake that failed for a reason that the driver is told.
@@ -181,7 +181,7 @@ func (s *Endpoint) handshake(c conn, reader *wire.Reader) (wire.HelloMessage, er
 	if err != nil {
 		return none, err
 	}
-	if !hello.Speaks() {
+	if !hello.SupportsVersion() {
 		return none, &refusal{"version", fmt.Sprintf("this runner speaks version %d", wire.Version)}
 	}
 	ours := make([]byte, wire.NonceSize)

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-func processEnded(*net.UnixConn) func() bool { return nil }
+func watchPeer(*net.UnixConn) func() bool { return nil }
 
-// alone cannot tell here.
-func alone(*os.File) bool { return false }
+// isHungUp cannot tell here.
+func isHungUp(*os.File) bool { return false }

@@ -8,9 +8,9 @@ import (
 	"hermes-exec/runner/internal/initproc"
 )
 
-// processEnded gives what tells of the end of the process at the other end of
+// watchPeer gives what tells of the end of the process at the other end of
 // a socket; nil where the kernel does not know it in this way (before 6.5).
-func processEnded(c *net.UnixConn) func() bool {
+func watchPeer(c *net.UnixConn) func() bool {
 	const soPeerPidfd = 77
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -23,8 +23,8 @@ func processEnded(c *net.UnixConn) func() bool {
 		return nil
 	}
 	syscall.CloseOnExec(process)
-	return func() bool { return initproc.Readable(process, 0) }
+	return func() bool { return initproc.WaitReadable(process, 0) }
 }
 
-// alone says whether nobody is at the other end of a stream any more.
-func alone(stream *os.File) bool { return initproc.HungUp(int(stream.Fd())) }
+// isHungUp says whether nobody is at the other end of a stream any more.
+func isHungUp(stream *os.File) bool { return initproc.IsHungUp(int(stream.Fd())) }

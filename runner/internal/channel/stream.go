@@ -18,9 +18,9 @@ const (
 	maxControl = 4 << 20
 	// maxPartial bounds the unfinished requests of one stream.
 	maxPartial = 256 << 20
-	// goodbyeTime is how long the last frame may take to leave.
-	goodbyeTime = 2 * time.Second
-	batchSize   = 2 * turn
+	// goodbyeTimeout is how long the last frame may take to leave.
+	goodbyeTimeout = 2 * time.Second
+	batchSize      = 2 * turnSize
 )
 
 // conn is the byte stream below: anything that can be read, written and closed.
@@ -109,7 +109,7 @@ func (s *stream) goodbye(reason, message string) {
 	s.mu.Unlock()
 	s.wake()
 	// A driver that does not read cannot hold the connection open.
-	time.AfterFunc(goodbyeTime, s.close)
+	time.AfterFunc(goodbyeTimeout, s.close)
 }
 
 func goodbyeFrame(reason, message string) []byte {
@@ -157,7 +157,7 @@ func (s *stream) fill(batch []byte) (out []byte, last bool) {
 	}
 	last = s.ending
 	s.mu.Unlock()
-	for !last && len(batch) < turn {
+	for !last && len(batch) < turnSize {
 		s.mu.Lock()
 		if len(s.queue) == 0 {
 			s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *stream) fill(batch []byte) (out []byte, last bool) {
 		}
 		s.mu.Unlock()
 		var more bool
-		if batch, more = c.take(s, batch); more {
+		if batch, more = c.appendFrames(s, batch); more {
 			s.mu.Lock()
 			s.queue = append(s.queue, c)
 			s.mu.Unlock()
@@ -190,8 +190,8 @@ func (s *stream) read() error {
 		if s.retired.Load() {
 			return errReplaced
 		}
-		s.end.owner.Heard()
-		if err := s.frame(header, payload); err != nil {
+		s.end.owner.NoteActivity()
+		if err := s.handleFrame(header, payload); err != nil {
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ var (
 	errReplaced = errors.New("a newer stream was attached")
 )
 
-func (s *stream) frame(h wire.Header, payload []byte) error {
+func (s *stream) handleFrame(h wire.Header, payload []byte) error {
 	switch h.Type {
 	case wire.Keepalive:
 		s.control(wire.AppendFrame(nil, wire.Keepalive, 0, 0, s.end.memory.Stats().Encode()))
@@ -221,13 +221,13 @@ func (s *stream) frame(h wire.Header, payload []byte) error {
 		}
 		return errDetached
 	case wire.Data, wire.End, wire.Credit, wire.Ack, wire.Cancel:
-		return s.about(h, payload)
+		return s.conversationFrame(h, payload)
 	}
 	return fmt.Errorf("%w: frame type %d from a driver", wire.ErrProtocol, h.Type)
 }
 
-// about handles the frames of a conversation that exists.
-func (s *stream) about(h wire.Header, payload []byte) error {
+// conversationFrame handles the frames of a conversation that exists.
+func (s *stream) conversationFrame(h wire.Header, payload []byte) error {
 	c, seen := s.end.conversation(h.ID)
 	if c == nil {
 		if !seen {
@@ -273,7 +273,7 @@ func (s *stream) request(h wire.Header, payload []byte) error {
 	if earlier, ok := s.partial[h.ID]; ok || h.Flags&wire.More != 0 {
 		if len(earlier)+len(payload) > wire.MaxMessage || s.partialBytes+len(payload) > maxPartial {
 			s.partialBytes -= len(earlier)
-			s.memory.Give(int64(len(earlier)))
+			s.memory.Release(int64(len(earlier)))
 			delete(s.partial, h.ID)
 			if h.Flags&wire.More != 0 {
 				s.skipping[h.ID] = struct{}{}
@@ -290,7 +290,7 @@ func (s *stream) request(h wire.Header, payload []byte) error {
 		}
 		s.partialBytes -= len(whole)
 		delete(s.partial, h.ID)
-		s.memory.Give(int64(len(whole)))
+		s.memory.Release(int64(len(whole)))
 	}
 	return s.end.request(s, h.ID, whole)
 }

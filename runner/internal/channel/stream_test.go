@@ -133,7 +133,7 @@ func TestGarbageBeforeTheHandshake(t *testing.T) {
 			conn := b.Dial()
 			defer conn.Close()
 			go func() { _, _ = conn.Write(garbage) }()
-			_ = conn.SetReadDeadline(time.Now().Add(testdriver.Patience))
+			_ = conn.SetReadDeadline(time.Now().Add(testdriver.Timeout))
 			if _, err := io.Copy(io.Discard, conn); err != nil && os.IsTimeout(err) {
 				t.Fatal("the connection stayed open")
 			}
@@ -146,7 +146,7 @@ func TestGarbageBeforeTheHandshake(t *testing.T) {
 		}
 		closed := 0
 		for _, c := range open[:60] {
-			_ = c.SetReadDeadline(time.Now().Add(testdriver.Patience))
+			_ = c.SetReadDeadline(time.Now().Add(testdriver.Timeout))
 			if _, err := c.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
 				closed++
 			}
@@ -180,7 +180,7 @@ func TestForbiddenFramesEndTheStream(t *testing.T) {
 				if m.Reason != "protocol" {
 					t.Fatal(m)
 				}
-			case <-time.After(testdriver.Patience):
+			case <-time.After(testdriver.Timeout):
 				t.Fatal("no GOODBYE")
 			}
 			<-d.Closed
@@ -232,7 +232,7 @@ func TestForbiddenPositions(t *testing.T) {
 				if m.Reason != "protocol" {
 					t.Fatal(m)
 				}
-			case <-time.After(testdriver.Patience):
+			case <-time.After(testdriver.Timeout):
 				t.Fatal("no GOODBYE")
 			}
 		})
@@ -264,7 +264,7 @@ func TestNewerStreamWins(t *testing.T) {
 		if m.Reason != "replaced" {
 			t.Fatal(m)
 		}
-	case <-time.After(testdriver.Patience):
+	case <-time.After(testdriver.Timeout):
 		t.Fatal("the older stream was not told")
 	}
 	<-closed

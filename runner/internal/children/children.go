@@ -1,5 +1,3 @@
-// Package children knows the commands that an agent has started as its children:
-// it pairs them with what the reaper finds, and reports how each one ended.
 package children
 
 import (
@@ -13,9 +11,9 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// keptEnded is how many commands that have ended stay known, so that what
+// maxEndedCommands is how many commands that have ended stay known, so that what
 // they left running can still be found by its session.
-const keptEnded = 4096
+const maxEndedCommands = 4096
 
 // Command is a process that was asked for. All fields are the table's, but for
 // those that are set before it is entered.
@@ -27,14 +25,14 @@ type Command struct {
 	Ended   bool
 	EndedAt uint64 // clock ticks after boot, when it was found to have ended
 
-	losses  memory.Mark // when it started
-	entries int64       // the table's when it started
-	shared  bool        // others ran when it started
-	ticket  uint64      // of its fork while that is in flight
-	killed  bool        // by us
-	cwd     string
-	replied bool
-	exit    *ipc.Exit
+	oomMark    memory.Mark // when it started
+	entries    int64       // the table's when it started
+	overlapped bool        // others ran when it started
+	ticket     uint64      // of its fork while that is in flight
+	killed     bool        // by us
+	cwd        string
+	replied    bool
+	exit       *ipc.Exit
 }
 
 type status struct {
@@ -46,16 +44,16 @@ type status struct {
 // Table knows the commands and pairs them with what the reaper finds.
 type Table struct {
 	// Losses says which commands have lost processes for want of memory.
-	Losses memory.Losses
+	OOM    memory.OOMCounter
 	report func(ipc.Exit)
 
-	Strays
+	StrayCounter
 
 	mu sync.Mutex
 	forks
 	byToken map[uint64]*Command
 	byPID   map[int]*Command
-	old     []uint64
+	tokens  []uint64
 	entries int64         // commands so far
 	changed chan struct{} // closed and replaced whenever a process has ended
 	forked  bell.Bell     // for a reaper that has no children
@@ -64,7 +62,7 @@ type Table struct {
 // NewTable makes a Table that calls report for the exit of each command.
 func NewTable(report func(ipc.Exit)) *Table {
 	t := &Table{report: report}
-	t.byToken, t.byPID, t.early = map[uint64]*Command{}, map[int]*Command{}, map[int]status{}
+	t.byToken, t.byPID, t.earlyExits = map[uint64]*Command{}, map[int]*Command{}, map[int]status{}
 	t.inflight, t.traced = map[uint64]uint64{}, map[int]bool{}
 	t.changed = make(chan struct{})
 	t.forked.Init()
@@ -73,31 +71,31 @@ func NewTable(report func(ipc.Exit)) *Table {
 
 // forks are those that are in flight, and what was reaped meanwhile.
 type forks struct {
-	ticket   uint64            // of the newest fork
-	inflight map[uint64]uint64 // when forks began whose pid is not entered yet, in clock ticks, by ticket
-	early    map[int]status    // reaped while a fork was in flight
-	traced   map[int]bool      // stopped under trace while a fork was in flight
+	ticket     uint64            // of the newest fork
+	inflight   map[uint64]uint64 // when forks began whose pid is not entered yet, in clock ticks, by ticket
+	earlyExits map[int]status    // reaped while a fork was in flight
+	traced     map[int]bool      // stopped under trace while a fork was in flight
 }
 
 // Strays counts what has ended while kills are under way: orphans, and the
 // leaders of commands that are being killed.
-type Strays struct {
+type StrayCounter struct {
 	sweeps atomic.Int32 // kills under way
 	count  atomic.Uint64
 }
 
 // Sweep counts strays until end is called.
-func (s *Strays) Sweep() (end func()) {
+func (s *StrayCounter) Sweep() (end func()) {
 	s.sweeps.Add(1)
 	return func() { s.sweeps.Add(-1) }
 }
 
 // Count is how many there were so far.
-func (s *Strays) Count() uint64 { return s.count.Load() }
+func (s *StrayCounter) Count() uint64 { return s.count.Load() }
 
 // Begin makes the command that is to be started now.
 func (t *Table) Begin(token uint64) *Command {
-	return &Command{Token: token, Start: proc.BootTicks(), losses: t.Losses.Mark()}
+	return &Command{Token: token, Start: proc.BootTicks(), oomMark: t.OOM.Mark()}
 }
 
 // Expect is called before each attempt to fork, Enter or Abandon after the
@@ -121,23 +119,23 @@ func (t *forks) settle(c *Command) {
 // forgetEarly drops what was reaped before all forks that are in flight: under
 // constant load there is always one in flight.
 func (t *forks) forgetEarly() {
-	if len(t.early) == 0 {
+	if len(t.earlyExits) == 0 {
 		return
 	}
 	oldest := t.ticket + 1
 	for ticket := range t.inflight {
 		oldest = min(oldest, ticket)
 	}
-	for pid, s := range t.early {
+	for pid, s := range t.earlyExits {
 		if s.at < oldest {
-			delete(t.early, pid)
+			delete(t.earlyExits, pid)
 		}
 	}
 }
 
-// reapedEarly gives the status of a command that ended before its fork returned.
-func (t *forks) reapedEarly(pid int, c *Command) (status, bool) {
-	s, ok := t.early[pid]
+// earlyStatus gives the status of a command that ended before its fork returned.
+func (t *forks) earlyStatus(pid int, c *Command) (status, bool) {
+	s, ok := t.earlyExits[pid]
 	return s, ok && s.at >= c.ticket
 }
 
@@ -161,17 +159,17 @@ func (t *Table) Enter(c *Command) {
 func (t *Table) record(c *Command) (end *status) {
 	t.mu.Lock()
 	t.entries++
-	c.entries, c.shared = t.entries, len(t.byPID) > 0
-	if s, ok := t.reapedEarly(c.PID, c); ok {
-		delete(t.early, c.PID)
+	c.entries, c.overlapped = t.entries, len(t.byPID) > 0
+	if s, ok := t.earlyStatus(c.PID, c); ok {
+		delete(t.earlyExits, c.PID)
 		end = &s
 		c.Ended, c.EndedAt = true, proc.BootTicks()
 	} else {
 		t.byPID[c.PID] = c
 	}
 	t.byToken[c.Token] = c
-	t.old = append(t.old, c.Token)
-	t.old = forget(t.old, t.byToken)
+	t.tokens = append(t.tokens, c.Token)
+	t.tokens = forget(t.tokens, t.byToken)
 	t.settle(c)
 	t.mu.Unlock()
 	return end
@@ -182,11 +180,11 @@ func (t *Table) Wake() { t.forked.Ring() }
 
 // forget drops the oldest commands that have ended.
 func forget(old []uint64, byToken map[uint64]*Command) []uint64 {
-	if len(old) < 2*keptEnded {
+	if len(old) < 2*maxEndedCommands {
 		return old
 	}
 	kept := old[:0]
-	drop := len(old) - keptEnded
+	drop := len(old) - maxEndedCommands
 	for _, token := range old {
 		if c := byToken[token]; drop > 0 && c != nil && c.Ended {
 			delete(byToken, token)
@@ -198,8 +196,8 @@ func forget(old []uint64, byToken map[uint64]*Command) []uint64 {
 	return kept
 }
 
-// reaped takes the status of pid off the table: the command it was, or nil.
-func (t *Table) reaped(pid int, s status) *Command {
+// recordEnd takes the status of pid off the table: the command it was, or nil.
+func (t *Table) recordEnd(pid int, s status) *Command {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.byPID[pid]
@@ -208,7 +206,7 @@ func (t *Table) reaped(pid int, s status) *Command {
 		c.Ended, c.EndedAt = true, proc.BootTicks()
 	} else if len(t.inflight) > 0 {
 		s.at = t.ticket
-		t.early[pid] = s
+		t.earlyExits[pid] = s
 	}
 	close(t.changed)
 	t.changed = make(chan struct{})
@@ -275,8 +273,8 @@ func (t *Table) announce(c *Command, exit ipc.Exit) {
 	t.report(exit)
 }
 
-// Replied says that the reply has been sent, and reports an exit before it.
-func (t *Table) Replied(c *Command) {
+// ConfirmReply says that the reply has been sent, and reports an exit before it.
+func (t *Table) ConfirmReply(c *Command) {
 	t.mu.Lock()
 	c.replied = true
 	exit := c.exit
@@ -298,10 +296,10 @@ func (t *Table) exitOf(c *Command, s status) ipc.Exit {
 		exit.ExitCode = s.wait.ExitStatus()
 	}
 	t.mu.Lock()
-	killed, alone := c.killed, !c.shared && c.entries == t.entries
+	killed, alone := c.killed, !c.overlapped && c.entries == t.entries
 	exit.Cwd = ipc.Bytes(c.cwd)
 	t.mu.Unlock()
-	exit.OOMKilled = t.Losses.LostToOOM(c.losses, exit, killed, alone)
+	exit.OOMKilled = t.OOM.IsOutOfMemory(c.oomMark, exit, killed, alone)
 	return exit
 }
 

@@ -23,7 +23,7 @@ func (t *Table) Reap() {
 		case err != nil:
 			t.forked.Wait()
 		default:
-			if c := t.reaped(pid, s); c != nil {
+			if c := t.recordEnd(pid, s); c != nil {
 				t.announce(c, t.exitOf(c, s))
 			}
 		}
@@ -36,11 +36,11 @@ func (t *Table) AwaitShortly(*Command, time.Duration) *ipc.Exit {
 	return nil
 }
 
-// Known gives the tokens of all commands that are known.
-func (t *Table) Known() []uint64 {
+// Tokens gives the tokens of all commands that are known.
+func (t *Table) Tokens() []uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.old)
+	return slices.Clone(t.tokens)
 }
 
 // Running maps the pids of commands that run to their tokens.

@@ -16,7 +16,7 @@ func (t *Table) Leaders() (leaders map[int]uint64, forking uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	leaders, forking = make(map[int]uint64, len(t.byToken)), math.MaxUint64
-	for _, token := range t.old {
+	for _, token := range t.tokens {
 		if c := t.byToken[token]; c != nil {
 			leaders[c.PID] = token
 		}
@@ -32,7 +32,7 @@ func (t *Table) Leaders() (leaders map[int]uint64, forking uint64) {
 func (t *Table) Newest(rest, count, start uint64) (uint64, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c := t.byToken[rest]; c != nil && len(t.old) > 0 && t.old[len(t.old)-1] < count {
+	if c := t.byToken[rest]; c != nil && len(t.tokens) > 0 && t.tokens[len(t.tokens)-1] < count {
 		return rest, true
 	}
 	best, ok := uint64(0), false

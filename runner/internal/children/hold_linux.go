@@ -14,7 +14,7 @@ import (
 // still runs, or when the reaper has its status and reports its end.
 func (t *Table) AwaitShortly(c *Command, most time.Duration) *ipc.Exit {
 	var s status
-	if !endsWithin(c.PID, most) {
+	if !waitForEnd(c.PID, most) {
 		t.Wake()
 		return nil
 	}
@@ -22,19 +22,19 @@ func (t *Table) AwaitShortly(c *Command, most time.Duration) *ipc.Exit {
 		t.Wake()
 		return nil
 	}
-	t.reaped(c.PID, s)
-	if !initproc.Childless() {
+	t.recordEnd(c.PID, s)
+	if !initproc.HasNoChildren() {
 		t.Wake() // the reaper waits for the children that it left
 	}
 	exit := t.exitOf(c, s)
 	return &exit
 }
 
-func endsWithin(pid int, most time.Duration) bool {
+func waitForEnd(pid int, most time.Duration) bool {
 	fd, err := proc.PidfdOpen(pid)
 	if err != nil {
 		return false
 	}
 	defer syscall.Close(fd)
-	return initproc.Readable(fd, most)
+	return initproc.WaitReadable(fd, most)
 }

@@ -26,12 +26,12 @@ func (t *Table) Reap() {
 		case err != nil:
 			t.forked.Wait()
 		case s.wait.Stopped():
-			t.stopped(pid)
+			t.recordStop(pid)
 		default:
-			if c := t.reaped(pid, s); c != nil {
+			if c := t.recordEnd(pid, s); c != nil {
 				t.announce(c, t.exitOf(c, s))
 			} else if s.wait.Signaled() && s.wait.Signal() == syscall.SIGKILL {
-				t.Losses.Elsewhere()
+				t.OOM.CountOther()
 			}
 		}
 	}
@@ -41,7 +41,7 @@ func (t *Table) Reap() {
 // command that is being killed, it is counted before it is reaped, so that none
 // disappears uncounted during a sweep. It returns the pid, or -1.
 func (t *Table) countStray() int {
-	pid := initproc.AwaitDead()
+	pid := initproc.WaitForDeadChild()
 	if pid <= 0 {
 		return -1
 	}

@@ -1,8 +1,8 @@
 package children
 
-// stopped is called by the reaper when a child has stopped: a traced one has
+// recordStop is called by the reaper when a child has stopped: a traced one has
 // reached its exec.
-func (t *Table) stopped(pid int) {
+func (t *Table) recordStop(pid int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.inflight) > 0 {
@@ -18,7 +18,7 @@ func (t *Table) AwaitStop(pid int, c *Command) {
 	for {
 		t.mu.Lock()
 		stopped := t.traced[pid]
-		_, ended := t.reapedEarly(pid, c)
+		_, ended := t.earlyStatus(pid, c)
 		delete(t.traced, pid)
 		changed := t.changed
 		t.mu.Unlock()

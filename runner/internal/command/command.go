@@ -1,5 +1,3 @@
-// Package command runs one program in a slot: its pipes and its start, what it
-// prints, its end and its kill, and the scope of a slot that all of them end with.
 package command
 
 import (
@@ -15,12 +13,12 @@ import (
 )
 
 const (
-	// HoldTime is how long a start may be kept back for its exit, by a slot that
+	// HoldTimeout is how long a start may be kept back for its exit, by a slot that
 	// has nothing else to do: a shell's own start takes half of it on a machine
 	// that is not busy.
-	HoldTime = 5 * time.Millisecond
-	// afterKill is how long the report of the exit may take once nothing is left.
-	afterKill = time.Second
+	HoldTimeout = 5 * time.Millisecond
+	// exitTimeout is how long the report of the exit may take once nothing is left.
+	exitTimeout = time.Second
 )
 
 // Launch describes a process to start.
@@ -42,7 +40,7 @@ type Launch struct {
 type Command struct {
 	Scope   *Scope
 	Token   uint64
-	Spawned ipc.Spawned
+	Reply   ipc.SpawnResult
 	Stdin   *os.File // nil: /dev/null
 	Exit    <-chan ipc.Exit
 	Started time.Time
@@ -51,9 +49,9 @@ type Command struct {
 	stderr *pipe.Source // nil when merged, or on a terminal
 }
 
-// NotStarted is a command that could not be started, for the reason that spawned has.
-func NotStarted(scope *Scope, token uint64, spawned ipc.Spawned) *Command {
-	return &Command{Scope: scope, Token: token, Spawned: spawned, Started: time.Now()}
+// NewUnstarted is a command that could not be started, for the reason that spawned has.
+func NewUnstarted(scope *Scope, token uint64, spawned ipc.SpawnResult) *Command {
+	return &Command{Scope: scope, Token: token, Reply: spawned, Started: time.Now()}
 }
 
 // Starter starts commands, and hands the news of each exit to its command.
@@ -77,7 +75,7 @@ func NewStarter() (*Starter, error) {
 // when nothing can be said about the program itself.
 func (s *Starter) Start(scope *Scope, l Launch) (*Command, error) {
 	cmd, err := s.startIn(scope, l)
-	if workdir := scope.Agent.Workdir(); err != nil && l.Cwd == workdir && CannotEnter(err, workdir) &&
+	if workdir := scope.Agent.Workdir(); err != nil && l.Cwd == workdir && IsDirectoryError(err, workdir) &&
 		scope.Agent.StartIn(scope.ctx, workdir) == nil {
 		return s.startIn(scope, l) // a tenant had removed it
 	}
@@ -103,27 +101,27 @@ func (s *Starter) startIn(scope *Scope, l Launch) (*Command, error) {
 	request := spawnRequest{theirs: &theirs}
 	request.Spawn = ipc.Spawn{Token: l.Token, Argv: l.Argv, Env: l.Env, Cwd: ipc.Bytes(l.Cwd), User: l.User, PTY: l.PTY}
 	if l.Hold {
-		request.HoldMS = int(HoldTime / time.Millisecond)
+		request.HoldMS = int(HoldTimeout / time.Millisecond)
 	}
 	// A start is never cancelled halfway: what may run must be known.
-	got, err := scope.Agent.Call(scope.ctx, ipc.OpSpawn, request, &cmd.Spawned, fds...)
-	cmd.Started = time.Now().Add(-time.Duration(cmd.Spawned.RanS * float64(time.Second)))
+	got, err := scope.Agent.Call(scope.ctx, ipc.OpSpawn, request, &cmd.Reply, fds...)
+	cmd.Started = time.Now().Add(-time.Duration(cmd.Reply.RanS * float64(time.Second)))
 	if err != nil && ipc.AsError(err).Kind == "too_large" {
 		// Far above the limit of the system, which is not even asked.
-		cmd.Spawned, err = ipc.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
+		cmd.Reply, err = ipc.SpawnResult{ExitCode: 126, Reason: "argument list too long"}, nil
 	}
-	if err != nil || !cmd.Spawned.Started {
+	if err != nil || !cmd.Reply.Started {
 		s.forgetExit(l.Token)
 		pipe.CloseFDs(got)
 	}
-	if cmd.Spawned.Exit != nil {
-		s.Exited(*cmd.Spawned.Exit)
+	if cmd.Reply.Exit != nil {
+		s.DeliverExit(*cmd.Reply.Exit)
 	}
 	if err != nil {
 		cmd.ClosePipes()
 		return nil, scope.Explain(err)
 	}
-	if l.PTY != nil && cmd.Spawned.Started {
+	if l.PTY != nil && cmd.Reply.Started {
 		if len(got) != 1 {
 			pipe.CloseFDs(got)
 			return nil, &wire.Error{Kind: "internal", Message: "the agent opened no terminal"}
@@ -141,8 +139,8 @@ type spawnRequest struct {
 	theirs *[]int
 }
 
-// Sent closes our copies of them while the command starts.
-func (r spawnRequest) Sent() {
+// AfterSend closes our copies of them while the command starts.
+func (r spawnRequest) AfterSend() {
 	pipe.CloseFDs(*r.theirs)
 	*r.theirs = nil
 }
@@ -212,9 +210,9 @@ func (c *Command) Terminal() *os.File {
 	return nil
 }
 
-// Over is the exit of a command, unless its slot has ended: then it may have
+// CheckExit is the exit of a command, unless its slot has ended: then it may have
 // been ended with that, and how is no result.
-func (c *Command) Over(exit ipc.Exit) (ipc.Exit, error) {
+func (c *Command) CheckExit(exit ipc.Exit) (ipc.Exit, error) {
 	if cause := c.Scope.Err(); cause != nil {
 		return ipc.Exit{}, cause
 	}
@@ -227,7 +225,7 @@ func (s *Starter) Kill(c *Command) (ipc.Receipt, ipc.Exit, error) {
 	if err != nil {
 		return receipt, ipc.Exit{}, err
 	}
-	timer := time.NewTimer(afterKill)
+	timer := time.NewTimer(exitTimeout)
 	defer timer.Stop()
 	var exit ipc.Exit
 	select {
@@ -237,7 +235,7 @@ func (s *Starter) Kill(c *Command) (ipc.Receipt, ipc.Exit, error) {
 		s.forgetExit(c.Token)
 		exit = ipc.Exit{Token: c.Token, ExitCode: 128 + 9, Signal: 9}
 	}
-	exit, err = c.Over(exit)
+	exit, err = c.CheckExit(exit)
 	return receipt, exit, err
 }
 
@@ -257,8 +255,8 @@ func (s *Starter) forgetExit(token uint64) {
 	s.mu.Unlock()
 }
 
-// Exited hands the news of an exit to the command that it is of.
-func (s *Starter) Exited(e ipc.Exit) {
+// DeliverExit hands the news of an exit to the command that it is of.
+func (s *Starter) DeliverExit(e ipc.Exit) {
 	s.mu.Lock()
 	waiting := s.exits[e.Token]
 	delete(s.exits, e.Token)

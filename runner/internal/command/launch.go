@@ -12,7 +12,7 @@ import (
 
 // Launch is the start of what p asks for, without its session. Its Extra files
 // are the caller's to close. missing says why nothing can be started.
-func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.Spawned, err error) {
+func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.SpawnResult, err error) {
 	agent := scope.Agent
 	l = Launch{Token: token, Argv: p.Argv, Env: Environment(agent.Env, p.Env), Cwd: Directory(agent, p.Cwd),
 		User: p.User, Merge: p.MergeStderr, Stdin: p.Stdin, PTY: p.PTY}
@@ -20,7 +20,7 @@ func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.Spaw
 		return l, nil, nil
 	}
 	if agent.Shell == "" {
-		return l, &ipc.Spawned{ExitCode: 127,
+		return l, &ipc.SpawnResult{ExitCode: 127,
 			Reason: "this image has no shell: pass the command as a list of arguments"}, nil
 	}
 	l.Argv, l.Extra, err = shellArgv(agent.Shell, string(*p.Shell))
@@ -32,7 +32,7 @@ func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.Spaw
 func shellArgv(shell, text string) (argv []ipc.Bytes, files []*os.File, err error) {
 	if len(text) <= maxShortScript {
 		argv = []ipc.Bytes{ipc.Bytes(shell)}
-		for _, argument := range session.Text(text) {
+		for _, argument := range session.ShellArgs(text) {
 			argv = append(argv, ipc.Bytes(argument))
 		}
 		return argv, nil, nil
@@ -45,9 +45,9 @@ func shellArgv(shell, text string) (argv []ipc.Bytes, files []*os.File, err erro
 	return argv, []*os.File{file}, nil
 }
 
-// CannotEnter says whether err is that the directory cwd is gone or cannot be
+// IsDirectoryError says whether err is that the directory cwd is gone or cannot be
 // entered any more.
-func CannotEnter(err error, cwd string) bool {
+func IsDirectoryError(err error, cwd string) bool {
 	var e *ipc.Error
 	if !errors.As(err, &e) || string(e.Path) != cwd {
 		return false

@@ -16,8 +16,8 @@ const (
 	DefaultOutputLimit = 1 << 20
 	// maxShortScript is the longest script that goes into an argument list.
 	maxShortScript = 64 << 10
-	// shownCommand is how much of its command a process shows.
-	shownCommand = 4 << 10
+	// maxShownCommand is how much of its command a process shows.
+	maxShownCommand = 4 << 10
 )
 
 // Params are those that exec.run and proc.spawn share.
@@ -85,19 +85,19 @@ func CheckEnv(env map[string]ipc.Bytes) error {
 func (p *Params) Text() ipc.Bytes {
 	var text strings.Builder
 	if p.Shell != nil {
-		text.WriteString(string((*p.Shell)[:min(len(*p.Shell), shownCommand+1)]))
+		text.WriteString(string((*p.Shell)[:min(len(*p.Shell), maxShownCommand+1)]))
 	}
 	for i, argument := range p.Argv {
 		if i > 0 {
 			text.WriteByte(' ')
 		}
-		text.WriteString(string(argument[:min(len(argument), shownCommand+1)]))
-		if text.Len() > shownCommand {
+		text.WriteString(string(argument[:min(len(argument), maxShownCommand+1)]))
+		if text.Len() > maxShownCommand {
 			break
 		}
 	}
-	if text.Len() > shownCommand {
-		return ipc.Bytes(text.String()[:shownCommand] + " …")
+	if text.Len() > maxShownCommand {
+		return ipc.Bytes(text.String()[:maxShownCommand] + " …")
 	}
 	return ipc.Bytes(text.String())
 }

@@ -15,11 +15,11 @@ import (
 // once the command has ended: what is there is taken, and what others write
 // later is thrown away, so that they neither block nor get SIGPIPE.
 type Pump struct {
-	scope  *Scope
-	source *pipe.Source
-	sink   func(p []byte)
-	late   bool // nothing is expected before the command ends: it is started by StartLate
-	ours   bool // another closes it, and what comes after the command stays unread
+	scope    *Scope
+	source   *pipe.Source
+	sink     func(p []byte)
+	deferred bool // nothing is expected before the command ends: it is started by StartLate
+	borrowed bool // another closes it, and what comes after the command stays unread
 	// terminal: programs may close it for a while and open it again; closing our
 	// end sends SIGHUP to the processes on it.
 	terminal bool
@@ -45,7 +45,7 @@ func (c *Command) Pumps(sink func(stream int) func([]byte)) Pumps {
 // NewSavedPump gives what reads the state that a session's shell saves, once the
 // command has ended or takes long. The caller closes the source.
 func NewSavedPump(scope *Scope, source *pipe.Source, sink func([]byte)) *Pump {
-	return &Pump{scope: scope, source: source, sink: sink, late: true, ours: true}
+	return &Pump{scope: scope, source: source, sink: sink, deferred: true, borrowed: true}
 }
 
 // Start begins to read; harmless when repeated.
@@ -56,9 +56,9 @@ func (ps Pumps) StartLate() { ps.begin(true) }
 
 func (ps Pumps) begin(late bool) {
 	for _, p := range ps {
-		if !p.started && (late || !p.late) {
+		if !p.started && (late || !p.deferred) {
 			p.started, p.ending, p.done = true, make(chan struct{}), make(chan struct{})
-			_ = p.source.Waitable()
+			_ = p.source.OpenFile()
 			go p.run()
 		}
 	}
@@ -75,29 +75,29 @@ func (ps Pumps) Finish() {
 			continue
 		}
 		ended := p.drain()
-		if p.ours {
+		if p.borrowed {
 			continue
 		}
 		if ended {
 			p.source.Close()
 			continue
 		}
-		_ = p.source.Waitable()
+		_ = p.source.OpenFile()
 		go func() {
 			defer channel.Contain(p.scope.log, "output")
-			p.throwAway()
+			p.discard()
 		}()
 	}
 }
 
-func (p *Pump) finished() { p.once.Do(func() { close(p.done) }) }
+func (p *Pump) markDone() { p.once.Do(func() { close(p.done) }) }
 
 func (p *Pump) run() {
 	defer channel.Contain(p.scope.log, "output")
-	defer p.finished()
+	defer p.markDone()
 	defer p.flood.Close()
 	for {
-		n, err := p.take(p.sink)
+		n, err := p.readFairly(p.sink)
 		if err != nil {
 			break // the deadline of Finish, or closed with the slot
 		}
@@ -111,15 +111,15 @@ func (p *Pump) run() {
 		}
 	}
 	ended := p.drain()
-	p.finished()
-	if p.ours {
+	p.markDone()
+	if p.borrowed {
 		return
 	}
 	if ended {
 		p.source.Close()
 		return
 	}
-	p.throwAway()
+	p.discard()
 }
 
 // awaitReopening waits some time for a program that has closed its terminal,
@@ -135,22 +135,22 @@ func (p *Pump) awaitReopening() {
 	}
 }
 
-// throwAway reads what others still write, until they end or the slot does.
-func (p *Pump) throwAway() {
+// discard reads what others still write, until they end or the slot does.
+func (p *Pump) discard() {
 	file := p.source.File
-	p.scope.keep(file)
-	defer p.scope.release(file)
+	p.scope.keepPipe(file)
+	defer p.scope.releasePipe(file)
 	defer p.flood.Close()
 	_ = file.SetReadDeadline(time.Time{})
 	for {
-		if n, err := p.take(func([]byte) {}); n <= 0 || err != nil {
+		if n, err := p.readFairly(func([]byte) {}); n <= 0 || err != nil {
 			return
 		}
 	}
 }
 
-// take is read, and after a full buffer lets other goroutines go first.
-func (p *Pump) take(sink func([]byte)) (n int, err error) {
+// readFairly is read, and after a full buffer lets other goroutines go first.
+func (p *Pump) readFairly(sink func([]byte)) (n int, err error) {
 	if n, err = p.read(sink); n == wire.MaxData {
 		p.flood.Yield()
 	}
@@ -184,14 +184,14 @@ func (p *Pump) read(sink func([]byte)) (n int, err error) {
 	return n, nil
 }
 
-// Empty throws away what is in a pipe now.
-func Empty(source *pipe.Source) {
+// DiscardPending throws away what is in a pipe now.
+func DiscardPending(source *pipe.Source) {
 	(&Pump{source: source, sink: func([]byte) {}}).drain()
 }
 
-// terminalHolds is more than what a terminal keeps of its output: 64 KiB, and
+// terminalBufferSize is more than what a terminal keeps of its output: 64 KiB, and
 // 4 KiB that were passed on.
-const terminalHolds = 128 << 10
+const terminalBufferSize = 128 << 10
 
 // drain takes what is in the pipe now, and no more: a writer that lives on
 // could go on for ever.
@@ -206,9 +206,9 @@ func (p *Pump) drain() (ended bool) {
 			switch {
 			case left >= 0:
 			case p.terminal: // tells only what of its output the kernel has passed on yet
-				left = terminalHolds
+				left = terminalBufferSize
 			default:
-				left = pipe.Waiting(fd)
+				left = pipe.PendingBytes(fd)
 			}
 			// At least one byte is asked for, to notice the end of the pipe.
 			n, failed = pipe.Read(fd, scratch[:min(max(left, 1), len(scratch))])

@@ -22,9 +22,9 @@ type Result struct {
 	OOMKilled   bool             `json:"oom_killed,omitempty"`
 	DurationS   float64          `json:"duration_s"`
 	Usage       Usage            `json:"usage"`
-	Stdout      output.Kept      `json:"stdout,omitzero"`
-	Stderr      output.Kept      `json:"stderr,omitzero"`
-	Merged      output.Kept      `json:"merged,omitzero"`
+	Stdout      output.Counts    `json:"stdout,omitzero"`
+	Stderr      output.Counts    `json:"stderr,omitzero"`
+	Merged      output.Counts    `json:"merged,omitzero"`
 	Segments    []output.Segment `json:"segments,omitempty"`
 	Spill       *ipc.Bytes       `json:"spill_path,omitempty"`
 	StderrSpill *ipc.Bytes       `json:"stderr_spill_path,omitempty"`
@@ -45,11 +45,13 @@ func (r *Result) SetExit(e ipc.Exit) {
 	r.Usage = Usage{e.UserS, e.SystemS, e.MaxRSS}
 }
 
-// Killed is the result of what kills.
-func Killed(receipt ipc.Receipt) any { return map[string]ipc.Receipt{"killed": fillHandles(receipt)} }
+// KillResult is the result of what kills.
+func KillResult(receipt ipc.Receipt) any {
+	return map[string]ipc.Receipt{"killed": withHandles(receipt)}
+}
 
-// fillHandles makes the list of handles one in JSON too.
-func fillHandles(r ipc.Receipt) ipc.Receipt {
+// withHandles makes the list of handles one in JSON too.
+func withHandles(r ipc.Receipt) ipc.Receipt {
 	if r.Handles == nil {
 		r.Handles = []string{}
 	}

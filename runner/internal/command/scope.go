@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// killGrace is the time between TERM and KILL, in seconds.
-	killGrace = 0.5
-	// killTime bounds the wait for a receipt; the agent answers within 4 s.
-	killTime = 5 * time.Second
+	// killGraceS is the time between TERM and KILL, in seconds.
+	killGraceS = 0.5
+	// killTimeout bounds the wait for a receipt; the agent answers within 4 s.
+	killTimeout = 5 * time.Second
 )
 
 // Scope is the time from a slot's first use to its next reset: calls under way
@@ -37,9 +37,9 @@ type Scope struct {
 	ctx    context.Context // ends with the cause that calls under way report
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex
-	leftover map[*os.File]struct{} // pipes whose command has ended but not all writers
-	ended    bool
+	mu          sync.Mutex
+	orphanPipes map[*os.File]struct{} // pipes whose command has ended but not all writers
+	ended       bool
 }
 
 // ErrSlotClosed is why calls end with their slot.
@@ -47,7 +47,7 @@ var ErrSlotClosed = &wire.Error{Kind: "slot_closed", Message: "the slot was rese
 
 // NewScope makes the scope of an agent's slot; it ends with ctx at the latest.
 func NewScope(ctx context.Context, id string, agent *link.Agent, log *log.Logger) *Scope {
-	s := &Scope{ID: id, Agent: agent, log: log, leftover: map[*os.File]struct{}{}}
+	s := &Scope{ID: id, Agent: agent, log: log, orphanPipes: map[*os.File]struct{}{}}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.Spills = &output.Spills{Open: s.openSpill, Remove: s.removeSpill}
 	return s
@@ -59,26 +59,26 @@ func (s *Scope) End(why *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	for f := range s.leftover {
+	for f := range s.orphanPipes {
 		_ = f.Close()
 	}
-	s.leftover = nil
+	s.orphanPipes = nil
 }
 
-// keep holds a pipe that outlives its command; it is closed with the slot.
-func (s *Scope) keep(f *os.File) {
+// keepPipe holds a pipe that outlives its command; it is closed with the slot.
+func (s *Scope) keepPipe(f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		_ = f.Close()
 		return
 	}
-	s.leftover[f] = struct{}{}
+	s.orphanPipes[f] = struct{}{}
 }
 
-func (s *Scope) release(f *os.File) {
+func (s *Scope) releasePipe(f *os.File) {
 	s.mu.Lock()
-	delete(s.leftover, f)
+	delete(s.orphanPipes, f)
 	s.mu.Unlock()
 	_ = f.Close()
 }
@@ -103,7 +103,7 @@ func Join(ctx, other context.Context) (context.Context, func()) {
 func (s *Scope) Err() error { return context.Cause(s.ctx) }
 
 func (s *Scope) openSpill(name string) (*os.File, string, error) {
-	var where ipc.Spilled
+	var where ipc.SpillResult
 	fds, err := s.Agent.Call(s.ctx, ipc.OpSpill, ipc.Spill{Name: name}, &where)
 	if err != nil {
 		return nil, "", err
@@ -136,11 +136,11 @@ func (s *Scope) Explain(err error) error {
 // Kill ends the tree of a command. A receipt with Left 1 says that the agent
 // did not answer; the error is why the slot ended.
 func (s *Scope) Kill(token uint64) (ipc.Receipt, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, killTime)
+	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()
 	begun := time.Now()
 	var receipt ipc.Receipt
-	if _, err := s.Agent.Call(ctx, ipc.OpKill, ipc.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
+	if _, err := s.Agent.Call(ctx, ipc.OpKill, ipc.Kill{Token: token, GraceS: killGraceS}, &receipt); err != nil {
 		if cause := s.Err(); cause != nil {
 			return receipt, cause
 		}
@@ -150,5 +150,5 @@ func (s *Scope) Kill(token uint64) (ipc.Receipt, error) {
 		s.log.Printf("kill of %d: %v", token, err)
 		receipt = ipc.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
 	}
-	return fillHandles(receipt), nil
+	return withHandles(receipt), nil
 }

@@ -1,6 +1,3 @@
-// Package detached starts runners that outlive the program that starts them,
-// and finds them again: each has a directory with its base ("base"), its owner,
-// its process and its log, as the sandboxes of the local backend have.
 package detached
 
 import (
@@ -18,23 +15,23 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/bounded"
+	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/proc"
-	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/wipe"
 )
 
 const (
-	prefix     = "hermes-exec-" // of the names of directories
-	ownerFile  = "owner.json"
-	runnerFile = "runner.json"
-	logFile    = "runner.log"
-	leftFile   = "left.json"
-	logTail    = 8 << 10
-	startTime  = 10 * time.Second
-	endTime    = 5 * time.Second
-	killTime   = 2 * time.Second
-	pause      = 5 * time.Millisecond
+	prefix       = "hermes-exec-" // of the names of directories
+	ownerFile    = "owner.json"
+	runnerFile   = "runner.json"
+	logFile      = "runner.log"
+	leftFile     = "left.json"
+	logTailSize  = 8 << 10
+	startTimeout = 10 * time.Second
+	endTimeout   = 5 * time.Second
+	killTimeout  = 2 * time.Second
+	pollInterval = 5 * time.Millisecond
 )
 
 // Sandbox is a runner as it was found.
@@ -69,7 +66,7 @@ func Start(base string, owner json.RawMessage, args ...string) (Sandbox, error) 
 	if err := private.Check(above); err != nil {
 		return Sandbox{}, err
 	}
-	if left, ok := room.At(above, os.Geteuid() == 0); ok && left.NearlyFull() {
+	if left, ok := diskspace.At(above, os.Geteuid() == 0); ok && left.NearlyFull() {
 		return Sandbox{}, fmt.Errorf("%s has no space for another sandbox: %d MiB are left", above, left.Bytes>>20)
 	}
 	if err := os.Mkdir(dir, mode); err != nil {
@@ -79,7 +76,7 @@ func Start(base string, owner json.RawMessage, args ...string) (Sandbox, error) 
 	if err != nil {
 		sandbox = Read(base)
 		if sandbox.Log == "" { // perhaps there was no room for it
-			err = errors.Join(err, os.WriteFile(filepath.Join(dir, ownerFile), make([]byte, logTail), 0o600))
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, ownerFile), make([]byte, logTailSize), 0o600))
 		}
 		_, _ = End(base)
 		if log := strings.TrimSpace(sandbox.Log); log != "" {
@@ -106,13 +103,13 @@ func start(dir, base string, owner json.RawMessage, args []string) (Sandbox, err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- child.Wait() }()
-	_, began := startOf(child.Process.Pid)
+	_, began := readStart(child.Process.Pid)
 	text, _ := json.Marshal(process{child.Process.Pid, began})
 	if err := os.WriteFile(filepath.Join(dir, runnerFile), text, 0o600); err != nil {
 		_ = child.Process.Kill()
 		return Sandbox{}, err
 	}
-	late := time.After(startTime)
+	late := time.After(startTimeout)
 	for {
 		if _, err := os.Stat(filepath.Join(base, "run", "socket")); err == nil {
 			return Read(base), nil
@@ -121,8 +118,8 @@ func start(dir, base string, owner json.RawMessage, args []string) (Sandbox, err
 		case err := <-ended:
 			return Sandbox{}, fmt.Errorf("the runner ended at once (%v)", err)
 		case <-late:
-			return Sandbox{}, fmt.Errorf("the runner does not listen after %v", startTime)
-		case <-time.After(pause):
+			return Sandbox{}, fmt.Errorf("the runner does not listen after %v", startTimeout)
+		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -131,19 +128,19 @@ func start(dir, base string, owner json.RawMessage, args []string) (Sandbox, err
 func Read(base string) Sandbox {
 	dir := filepath.Dir(base)
 	sandbox := Sandbox{Base: base, State: "ended", Log: tail(filepath.Join(dir, logFile))}
-	owner, err := bounded.ReadWhole(filepath.Join(dir, ownerFile), bounded.Setting)
+	owner, err := bounded.ReadWhole(filepath.Join(dir, ownerFile), bounded.SettingSize)
 	if err == nil && json.Valid(owner) {
 		sandbox.Owner = owner
 	}
 	if info, err := os.Stat(filepath.Join(dir, ownerFile)); err == nil {
 		sandbox.CreatedAt = float64(info.ModTime().UnixMilli()) / 1000
 	}
-	left, err := bounded.ReadWhole(filepath.Join(dir, leftFile), bounded.Table)
+	left, err := bounded.ReadWhole(filepath.Join(dir, leftFile), bounded.TableSize)
 	if !errors.Is(err, fs.ErrNotExist) && (err != nil || json.Unmarshal(left, &sandbox.Left) != nil) {
 		sandbox.Left = []string{"it could not be removed"}
 	}
-	if p := recorded(dir); p.PID != 0 {
-		if state, start := startOf(p.PID); start == p.Start && start != 0 {
+	if p := readRecord(dir); p.PID != 0 {
+		if state, start := readStart(p.PID); start == p.Start && start != 0 {
 			sandbox.State, sandbox.PID = "alive", p.PID
 			if state == 'T' || state == 't' {
 				sandbox.State = "stopped"
@@ -164,7 +161,7 @@ func End(base string) (Sandbox, error) {
 	for _, step := range []struct {
 		signal syscall.Signal
 		within time.Duration
-	}{{syscall.SIGTERM, endTime}, {syscall.SIGKILL, killTime}} {
+	}{{syscall.SIGTERM, endTimeout}, {syscall.SIGKILL, killTimeout}} {
 		if sandbox.State == "ended" {
 			break
 		}
@@ -172,7 +169,7 @@ func End(base string) (Sandbox, error) {
 			return sandbox, fmt.Errorf("end of process %d: %w", sandbox.PID, err)
 		}
 		for until := time.Now().Add(step.within); sandbox.State != "ended" && time.Now().Before(until); {
-			time.Sleep(pause)
+			time.Sleep(pollInterval)
 			sandbox = Read(base)
 		}
 	}
@@ -188,7 +185,7 @@ func End(base string) (Sandbox, error) {
 // the directory keeps its owner, and says why, so that everybody can read it and
 // nobody has to try it again.
 func Remove(dir string) (left []string) {
-	owner, _ := bounded.ReadWhole(filepath.Join(dir, ownerFile), bounded.Setting)
+	owner, _ := bounded.ReadWhole(filepath.Join(dir, ownerFile), bounded.SettingSize)
 	mounts, err := proc.Mounts()
 	if err != nil {
 		left = append(left, err.Error())
@@ -199,7 +196,7 @@ func Remove(dir string) (left []string) {
 		}
 	}
 	if len(left) == 0 {
-		left = wipe.Tree(dir)
+		left = wipe.RemoveTree(dir)
 	}
 	if len(left) > 0 {
 		text, _ := json.Marshal(left)
@@ -236,16 +233,16 @@ func List(directory string) ([]Sandbox, error) {
 	return sandboxes, nil
 }
 
-func recorded(dir string) (p process) {
-	if text, err := bounded.ReadWhole(filepath.Join(dir, runnerFile), bounded.Setting); err == nil {
+func readRecord(dir string) (p process) {
+	if text, err := bounded.ReadWhole(filepath.Join(dir, runnerFile), bounded.SettingSize); err == nil {
 		_ = json.Unmarshal(text, &p)
 	}
 	return p
 }
 
-// startOf is the state of a living process and when it started; 0 when it is gone
+// readStart is the state of a living process and when it started; 0 when it is gone
 // or a zombie.
-func startOf(pid int) (state byte, start uint64) {
+func readStart(pid int) (state byte, start uint64) {
 	p, ok := proc.ParseStat(proc.Read(fmt.Sprintf("/proc/%d/stat", pid), make([]byte, 4096)))
 	if !ok {
 		return 0, 0
@@ -259,17 +256,17 @@ func tail(path string) string {
 		return ""
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > logTail {
-		_, _ = file.Seek(-logTail, io.SeekEnd)
+	if info, err := file.Stat(); err == nil && info.Size() > logTailSize {
+		_, _ = file.Seek(-logTailSize, io.SeekEnd)
 	}
-	text, _, _ := bounded.Read(file, logTail)
+	text, _, _ := bounded.Read(file, logTailSize)
 	return strings.ToValidUTF8(string(text), "?")
 }
 
 // removeGroups removes the cgroups with the path prefixes that a runner has
 // written down; one with processes is kept.
-func removeGroups(told string) {
-	text, err := bounded.ReadWhole(told, bounded.Table)
+func removeGroups(listPath string) {
+	text, err := bounded.ReadWhole(listPath, bounded.TableSize)
 	if err != nil {
 		return // a runner that ends by itself has removed both
 	}
@@ -282,7 +279,7 @@ func removeGroups(told string) {
 		groups, _ := filepath.Glob(beginning + "*")
 		for _, group := range groups {
 			for errors.Is(os.Remove(group), syscall.EBUSY) && time.Now().Before(until) {
-				time.Sleep(pause)
+				time.Sleep(pollInterval)
 			}
 		}
 	}

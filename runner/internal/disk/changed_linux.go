@@ -2,5 +2,5 @@ package disk
 
 import "syscall"
 
-// ChangedAt is the time of the last change of a file or of what is known of it.
-func ChangedAt(s *syscall.Stat_t) syscall.Timespec { return s.Ctim }
+// ChangeTime is the time of the last change of a file or of what is known of it.
+func ChangeTime(s *syscall.Stat_t) syscall.Timespec { return s.Ctim }

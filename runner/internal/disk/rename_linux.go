@@ -1,4 +1,3 @@
-// Package disk holds file operations that differ between operating systems.
 package disk
 
 import (

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// ContentsOf is where the contents of a new file are written to.
-func ContentsOf(file *os.File, _ bool) io.Writer { return struct{ io.Writer }{file} }
+// ContentWriter is where the contents of a new file are written to.
+func ContentWriter(file *os.File, _ bool) io.Writer { return struct{ io.Writer }{file} }
 
 // Reserve does nothing here.
 func Reserve(*os.File, int64) error { return nil }

@@ -10,8 +10,8 @@ import (
 
 const keepSize = 1 // FALLOC_FL_KEEP_SIZE
 
-// ContentsOf is where the contents of a new file are written to.
-func ContentsOf(file *os.File, replaces bool) io.Writer {
+// ContentWriter is where the contents of a new file are written to.
+func ContentWriter(file *os.File, replaces bool) io.Writer {
 	if replaces {
 		return &replacement{file: file}
 	}
@@ -23,14 +23,14 @@ func ContentsOf(file *os.File, replaces bool) io.Writer {
 // is renamed, and begins to write them out (1 ms for a KiB, 26 for 10 MiB, on a
 // disk where this takes 0.07 and 3).
 type replacement struct {
-	file   *os.File
-	end    int64
-	cannot bool
+	file        *os.File
+	end         int64
+	unsupported bool
 }
 
 func (r *replacement) Write(data []byte) (int, error) {
-	if !r.cannot {
-		r.cannot = syscall.Fallocate(int(r.file.Fd()), keepSize, r.end, int64(len(data))) != nil
+	if !r.unsupported {
+		r.unsupported = syscall.Fallocate(int(r.file.Fd()), keepSize, r.end, int64(len(data))) != nil
 	}
 	n, err := r.file.Write(data)
 	r.end += int64(n)

@@ -20,8 +20,8 @@ func CopySparse(out, in *os.File, each func(io.Reader) io.Reader) (size int64, s
 	if err != nil {
 		return 0, true, err
 	}
-	st, known := info.Sys().(*syscall.Stat_t)
-	if size = info.Size(); !known || st.Blocks*512 >= size {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if size = info.Size(); !ok || st.Blocks*512 >= size {
 		return 0, false, nil
 	}
 	for end := int64(0); end < size; {

@@ -17,15 +17,15 @@ import (
 )
 
 // live maps a stream to the channel of its live output.
-var live = [...]uint16{output.Stdout: 5, output.Stderr: 6}
+var liveChannels = [...]uint16{output.Stdout: 5, output.Stderr: 6}
 
 const (
-	// startedDelay is how long news of a start may wait for something that
+	// startEventDelay is how long news of a start may wait for something that
 	// goes with it: most commands are over by then, and one write is saved.
-	startedDelay = 20 * time.Millisecond
-	// readingDelay is how long output may wait in its pipe. A command that is
+	startEventDelay = 20 * time.Millisecond
+	// readDelay is how long output may wait in its pipe. A command that is
 	// over by then is spared all that it takes to wait for output.
-	readingDelay = 2 * time.Millisecond
+	readDelay = 2 * time.Millisecond
 	// manyFragments is where a reader starts to wait for more bytes at a time.
 	manyFragments = 1024
 	fragmentPause = 5 * time.Millisecond
@@ -53,7 +53,7 @@ func (r *Runner) execRun(c *channel.Conversation, params json.RawMessage) (any, 
 		return nil, err
 	}
 	if missing != nil {
-		return r.notStarted(c, p, scope, *missing)
+		return r.newUnstartedResult(c, p, scope, *missing)
 	}
 	defer pipe.CloseFiles(l.Extra)
 	result, _, err := r.run(c, scope, p, l)
@@ -83,27 +83,27 @@ func (r *Runner) run(c *channel.Conversation, scope *command.Scope, p *command.P
 	// other: few can be held.
 	alone := scope.Running.Add(1) == 1
 	defer scope.Running.Add(-1)
-	l.Hold = alone && !p.Stream && !p.Stdin && (p.TimeoutS == nil || *p.TimeoutS > startedDelay.Seconds())
+	l.Hold = alone && !p.Stream && !p.Stdin && (p.TimeoutS == nil || *p.TimeoutS > startEventDelay.Seconds())
 	cmd, err := r.starter.Start(scope, l)
 	if err != nil {
 		return nil, none, err
 	}
-	if !cmd.Spawned.Started {
+	if !cmd.Reply.Started {
 		cmd.ClosePipes()
-		result, err := r.notStarted(c, p, scope, cmd.Spawned)
+		result, err := r.newUnstartedResult(c, p, scope, cmd.Reply)
 		return result, none, err
 	}
-	scope.Views.Start(c.ID, cmd.Spawned.PID, p.Text)
+	scope.Views.Start(c.ID, cmd.Reply.PID, p.Text)
 	collector := output.NewCollector(p.Limit(), scope.Spills, strconv.FormatUint(c.ID, 10), r.Memory)
 	defer collector.Close()
 	pumps := cmd.Pumps(func(stream int) func([]byte) {
-		return sinkFor(c, scope, collector, stream, live[stream], p.Stream)
+		return sinkFor(c, scope, collector, stream, liveChannels[stream], p.Stream)
 	})
 	if l.Saved != nil {
 		pumps = append(pumps, l.Saved)
 	}
 	if p.Stream {
-		c.Event(startedEvent(cmd), true)
+		c.Event(encodeStartedEvent(cmd), true)
 		pumps.Start()
 	}
 	if cmd.Stdin != nil {
@@ -127,17 +127,17 @@ func (r *Runner) run(c *channel.Conversation, scope *command.Scope, p *command.P
 	return result, exit, sendKept(c, result, collector.Finish())
 }
 
-// notStarted is the result for a program that could not be executed. The
+// newUnstartedResult is the result for a program that could not be executed. The
 // reason is on stderr too, where a shell would have put it.
-func (r *Runner) notStarted(c *channel.Conversation, p *command.Params, scope *command.Scope,
-	why ipc.Spawned) (*command.Result, error) {
+func (r *Runner) newUnstartedResult(c *channel.Conversation, p *command.Params, scope *command.Scope,
+	why ipc.SpawnResult) (*command.Result, error) {
 	collector := output.NewCollector(p.Limit(), nil, "", r.Memory)
 	defer collector.Close()
 	stream := output.Stderr
 	if p.MergeStderr {
 		stream = output.Stdout
 	}
-	sinkFor(c, scope, collector, stream, live[stream], p.Stream)([]byte(why.Reason + "\n"))
+	sinkFor(c, scope, collector, stream, liveChannels[stream], p.Stream)([]byte(why.Reason + "\n"))
 	result := &command.Result{ExitCode: why.ExitCode, Reason: &why.Reason}
 	return result, sendKept(c, result, collector.Finish())
 }
@@ -176,8 +176,8 @@ func feed(c *channel.Conversation, stdin *os.File, log *log.Logger) {
 	_ = stdin.Close()
 }
 
-func startedEvent(cmd *command.Command) []byte {
-	return []byte(`{"event":"started","pid":` + strconv.Itoa(cmd.Spawned.PID) + `}`)
+func encodeStartedEvent(cmd *command.Command) []byte {
+	return []byte(`{"event":"started","pid":` + strconv.Itoa(cmd.Reply.PID) + `}`)
 }
 
 // await waits for the exit of a command, and ends it at its timeout, when the
@@ -186,34 +186,34 @@ func (r *Runner) await(c *channel.Conversation, cmd *command.Command, pumps comm
 	result *command.Result, held bool) (ipc.Exit, error) {
 	select {
 	case exit := <-cmd.Exit:
-		return cmd.Over(exit) // before there are timers
+		return cmd.CheckExit(exit) // before there are timers
 	default:
 	}
 	expired, stop := command.StartTimer(p.TimeoutS)
 	defer stop()
-	delay, reading := readingDelay, false
+	delay, reading := readDelay, false
 	if held {
 		pumps.Start()
-		delay, reading = startedDelay-command.HoldTime, true
+		delay, reading = startEventDelay-command.HoldTimeout, true
 	}
 	late := time.NewTimer(delay)
 	defer late.Stop()
 	for {
 		select {
 		case exit := <-cmd.Exit:
-			return cmd.Over(exit)
+			return cmd.CheckExit(exit)
 		case <-late.C:
 			if !reading {
 				reading = true
 				pumps.Start()
-				late.Reset(startedDelay - readingDelay)
+				late.Reset(startEventDelay - readDelay)
 				continue
 			}
 			pumps.StartLate()
 			if p.Stream {
 				c.Flush()
 			} else {
-				c.Event(startedEvent(cmd), false)
+				c.Event(encodeStartedEvent(cmd), false)
 			}
 			continue
 		case <-cmd.Scope.Context().Done():

@@ -18,7 +18,7 @@ type processInfo struct {
 }
 
 func (r *Runner) slotProcesses(c *channel.Conversation, params json.RawMessage) (any, error) {
-	scope, err := r.namedScope(c, params)
+	scope, err := r.decodeScope(c, params)
 	if err != nil {
 		return nil, err
 	}

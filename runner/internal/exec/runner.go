@@ -1,5 +1,3 @@
-// Package exec carries out the methods of docs/protocol.md for commands, processes
-// and sessions of slots, and for those who look on.
 package exec
 
 import (
@@ -47,7 +45,7 @@ func New(ctx context.Context, manager *slots.Manager, memory *budget.Budget, log
 		scopes: map[string]*command.Scope{},
 	}
 	memory.OnPressure(func(need int64) int64 { return r.processes.FreeMemory(need, r.countScopes()) })
-	manager.OnExit(func(_ string, e ipc.Exit) { starter.Exited(e) })
+	manager.OnExit(func(_ string, e ipc.Exit) { starter.DeliverExit(e) })
 	manager.OnDeath(func(slot string, why *ipc.Error) { r.EndSlot(slot, channel.AsWire(why)) })
 	return r, nil
 }
@@ -95,8 +93,8 @@ func (r *Runner) countScopes() int {
 	return len(r.scopes)
 }
 
-// namedScope is Scope for the slot that a request names.
-func (r *Runner) namedScope(c *channel.Conversation, params json.RawMessage) (*command.Scope, error) {
+// decodeScope is Scope for the slot that a request names.
+func (r *Runner) decodeScope(c *channel.Conversation, params json.RawMessage) (*command.Scope, error) {
 	var p struct {
 		Slot string `json:"slot"`
 	}
@@ -122,7 +120,7 @@ func (r *Runner) EndSlot(id string, why *wire.Error) {
 // slotView tells what the slot's commands and processes print from now on,
 // until it is called off or the slot is reset.
 func (r *Runner) slotView(c *channel.Conversation, params json.RawMessage) (any, error) {
-	scope, err := r.namedScope(c, params)
+	scope, err := r.decodeScope(c, params)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +131,7 @@ func (r *Runner) slotView(c *channel.Conversation, params json.RawMessage) (any,
 }
 
 func (r *Runner) sessionOpen(c *channel.Conversation, params json.RawMessage) (any, error) {
-	scope, err := r.namedScope(c, params)
+	scope, err := r.decodeScope(c, params)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +156,7 @@ func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 	}
 	defer pipe.CloseFiles(l.Extra)
 	if missing != nil {
-		return r.processes.Adopt(command.NotStarted(scope, c.ID, *missing), p), nil
+		return r.processes.Adopt(command.NewUnstarted(scope, c.ID, *missing), p), nil
 	}
 	cmd, err := r.starter.Start(scope, l)
 	if err != nil {
@@ -168,7 +166,7 @@ func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 }
 
 func (r *Runner) procLaunch(c *channel.Conversation, scope *command.Scope,
-	p *command.Params) (command.Launch, *ipc.Spawned, error) {
+	p *command.Params) (command.Launch, *ipc.SpawnResult, error) {
 	if p.Session == "" {
 		return p.Launch(scope, c.ID)
 	}
@@ -181,7 +179,7 @@ func (r *Runner) procLaunch(c *channel.Conversation, scope *command.Scope,
 }
 
 func (r *Runner) procList(c *channel.Conversation, params json.RawMessage) (any, error) {
-	scope, err := r.namedScope(c, params)
+	scope, err := r.decodeScope(c, params)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func TestView(t *testing.T) {
 	d.Sh("s", "echo out; echo err >&2; exit 3")
 	id, _ := d.Spawn(testdriver.Shell("s", "echo later"))
 	d.Wait(id)
-	k.Until("both ends", func() bool { return k.Seen("ended") == 2 })
+	k.Until("both ends", func() bool { return k.CountEvents("ended") == 2 })
 	if out, err := k.Output(1), k.Output(2); out != "out\nlater\n" || err != "err\n" {
 		t.Fatalf("%q %q", out, err)
 	}
@@ -44,14 +44,14 @@ func TestViewThatIsNotReadHoldsNothingUp(t *testing.T) {
 	k.Mu.Unlock()
 	begun := time.Now()
 	e, _, _ := d.Sh("s", "head -c 20000000 /dev/zero; i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done")
-	if e.ExitCode != 0 || time.Since(begun) > testdriver.Patience {
+	if e.ExitCode != 0 || time.Since(begun) > testdriver.Timeout {
 		t.Fatalf("%+v after %v", e, time.Since(begun))
 	}
 	k.Mu.Lock()
 	k.Manual = false
 	k.Grant()
 	k.Mu.Unlock()
-	k.Until("what was dropped", func() bool { return k.Seen("dropped") > 0 })
+	k.Until("what was dropped", func() bool { return k.CountEvents("dropped") > 0 })
 	k.Cancel()
 	if e := k.Finish(nil); e == nil || e.Kind != "canceled" {
 		t.Fatal(e)

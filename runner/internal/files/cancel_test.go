@@ -27,8 +27,8 @@ func (e *endsAfter) Err() error {
 	return nil
 }
 
-// stopped carries out a method with a context that ends after some looks.
-func stopped(t *testing.T, dir, method string, looks int, params any) {
+// runUntilStopped carries out a method with a context that ends after some looks.
+func runUntilStopped(t *testing.T, dir, method string, looks int, params any) {
 	t.Helper()
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -68,16 +68,16 @@ func count(t *testing.T, pattern string) int {
 func TestCanceledWorkStops(t *testing.T) {
 	dir := t.TempDir()
 	manyFiles(t, dir+"/s")
-	stopped(t, dir, "file.stat", 0, m{"path": "s"})
-	stopped(t, dir, "file.list", 100, m{"path": "s", "recursive": true})
-	stopped(t, dir, "file.glob", 100, m{"path": "s", "pattern": "**"})
-	stopped(t, dir, "file.search", 100, m{"path": "s", "pattern": "", "target": "files"})
-	stopped(t, dir, "file.search", 100, m{"path": "s", "pattern": "text"})
-	stopped(t, dir, "file.copy", 100, m{"source": "s", "target": "t", "recursive": true})
+	runUntilStopped(t, dir, "file.stat", 0, m{"path": "s"})
+	runUntilStopped(t, dir, "file.list", 100, m{"path": "s", "recursive": true})
+	runUntilStopped(t, dir, "file.glob", 100, m{"path": "s", "pattern": "**"})
+	runUntilStopped(t, dir, "file.search", 100, m{"path": "s", "pattern": "", "target": "files"})
+	runUntilStopped(t, dir, "file.search", 100, m{"path": "s", "pattern": "text"})
+	runUntilStopped(t, dir, "file.copy", 100, m{"source": "s", "target": "t", "recursive": true})
 	if n := count(t, dir+"/t/*/*"); n == 0 || n > 100 {
 		t.Errorf("%d of 400 files were copied", n)
 	}
-	stopped(t, dir, "file.remove", 100, m{"path": "s", "recursive": true})
+	runUntilStopped(t, dir, "file.remove", 100, m{"path": "s", "recursive": true})
 	if n := count(t, dir+"/s/*/*"); n == 400 || n < 300 {
 		t.Errorf("%d of 400 files are left", n)
 	}
@@ -86,8 +86,8 @@ func TestCanceledWorkStops(t *testing.T) {
 func TestCanceledCopyOfAFileLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/big", strings.Repeat("x", 64<<20), 0o644)
-	stopped(t, dir, "file.copy", 20, m{"source": "big", "target": "copy", "recursive": true})
-	stopped(t, dir, "file.copy", 20, m{"source": "big", "target": "copy"})
+	runUntilStopped(t, dir, "file.copy", 20, m{"source": "big", "target": "copy", "recursive": true})
+	runUntilStopped(t, dir, "file.copy", 20, m{"source": "big", "target": "copy"})
 	if n := count(t, dir+"/*") + count(t, dir+"/.*"); n != 1 {
 		t.Errorf("%d files", n)
 	}
@@ -104,7 +104,7 @@ func TestCanceledMoveIsNotHalfDone(t *testing.T) {
 	if os.Rename(dir+"/s", other+"/s") == nil {
 		t.Skip("the same file system")
 	}
-	stopped(t, dir, "file.move", 100, m{"source": "s", "target": other + "/s"})
+	runUntilStopped(t, dir, "file.move", 100, m{"source": "s", "target": other + "/s"})
 	if n, made := count(t, dir+"/s/*/*"), count(t, other+"/*")+count(t, other+"/.*"); n != 400 || made != 0 {
 		t.Errorf("%d of 400 files are left, %d entries in the target", n, made)
 	}

@@ -149,7 +149,7 @@ func (r *request) resolvePair(a, b ipc.Bytes) (source, target string, err error)
 // rename, and only then the source goes, also when ctx ends meanwhile: the move
 // is done by then.
 func moveAcross(ctx context.Context, source, target string) error {
-	temp := filepath.Join(filepath.Dir(target), node.TempName())
+	temp := filepath.Join(filepath.Dir(target), node.NewTempName())
 	c := newCopier(ctx, filepath.Dir(target), true)
 	err := c.copy(source, temp)
 	if err == nil && len(c.skipped) > 0 {

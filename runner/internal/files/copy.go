@@ -29,11 +29,11 @@ func copyPath(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newCopier(r.ctx, r.env.spare(), false)
+	c := newCopier(r.ctx, r.env.spareDir(), false)
 	if p.Recursive {
 		err = c.copy(source, target)
 	} else {
-		err = c.single(source, target)
+		err = c.copyFile(source, target)
 	}
 	if err != nil {
 		return nil, err
@@ -47,22 +47,22 @@ const maxSkipped = 1000
 // copier copies trees: modes, times, symbolic and hard links are kept, devices,
 // FIFOs and sockets are skipped and told.
 type copier struct {
-	ctx     context.Context
-	spare   string // see replace
-	keepAll bool   // owner and special mode bits too, for a move
-	root    node.ID
-	linked  *node.Links
-	files   int
-	bytes   int64
-	skipped []string
+	ctx      context.Context
+	spareDir string // see replace
+	keepAll  bool   // owner and special mode bits too, for a move
+	root     node.ID
+	links    *node.Links
+	files    int
+	bytes    int64
+	skipped  []string
 }
 
 func newCopier(ctx context.Context, spare string, keepAll bool) *copier {
-	return &copier{ctx: ctx, spare: spare, keepAll: keepAll, linked: node.NewLinks(), skipped: []string{}}
+	return &copier{ctx: ctx, spareDir: spare, keepAll: keepAll, links: node.NewLinks(), skipped: []string{}}
 }
 
-// single copies one regular file, through links at both ends.
-func (c *copier) single(source, target string) error {
+// copyFile copies one regular file, through links at both ends.
+func (c *copier) copyFile(source, target string) error {
 	in, info, err := openRegular(source)
 	if err != nil {
 		return convert(source, err)
@@ -87,18 +87,18 @@ func (c *copier) copy(source, target string) error {
 }
 
 func (c *copier) entry(source, target string, info fs.FileInfo) error {
-	if err := search.Canceled(c.ctx); err != nil {
+	if err := search.CheckCanceled(c.ctx); err != nil {
 		return err
 	}
 	if c.root != (node.ID{}) && node.IDOf(info) == c.root {
 		return nil // the target lies inside the source by another name
 	}
 	if !info.IsDir() && node.LinkCount(info) > 1 {
-		if first, ok := c.linked.First(info); ok && os.Link(first, target) == nil {
+		if first, ok := c.links.First(info); ok && os.Link(first, target) == nil {
 			c.files++
 			return nil
 		}
-		defer func() { c.linked.Add(info, target) }()
+		defer func() { c.links.Add(info, target) }()
 	}
 	switch info.Mode().Type() {
 	case 0:
@@ -130,7 +130,7 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 			old = nil
 		}
 	case err == nil:
-		err = needRegular(target, old)
+		err = requireRegular(target, old)
 	case errors.Is(err, fs.ErrNotExist):
 		old, err = nil, nil
 	}
@@ -141,7 +141,7 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 	if !c.keepAll {
 		mode &= 0o1777
 	}
-	n, err := replace(target, old, &mode, source{search.Until(c.ctx, in), in, c.ctx}, c.spare)
+	n, err := replace(target, old, &mode, source{search.WithContext(c.ctx, in), in, c.ctx}, c.spareDir)
 	if err != nil {
 		return convert(target, err)
 	}
@@ -170,11 +170,11 @@ func (c *copier) directory(source, target string, info fs.FileInfo) error {
 		}
 	}
 	if c.root == (node.ID{}) {
-		made, err := os.Lstat(target)
+		created, err := os.Lstat(target)
 		if err != nil {
 			return convert(target, err)
 		}
-		c.root = node.IDOf(made)
+		c.root = node.IDOf(created)
 	}
 	dir, err := reach.Open(source, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {

@@ -1,6 +1,3 @@
-// Package files carries out the file methods of docs/protocol.md with the
-// rights and in the view of the calling thread. Every path is opened on that
-// thread; nothing here starts a goroutine that touches the file system.
 package files
 
 import (
@@ -26,7 +23,7 @@ type Env struct {
 	Tmp     string // where contents wait that cannot do so beside their file
 }
 
-func (e Env) spare() string {
+func (e Env) spareDir() string {
 	if e.Tmp == "" {
 		return os.TempDir()
 	}
@@ -65,11 +62,11 @@ func Do(ctx context.Context, env Env, op ipc.FileOp, data *os.File) (ipc.FileRes
 		defer s.Close()
 		r.in, r.out = s, s
 		if op.Committed {
-			r.in = &committed{source: s}
+			r.in = &committedReader{source: s}
 		}
 	}
 	// It may have waited for its thread.
-	if err := search.Canceled(ctx); err != nil {
+	if err := search.CheckCanceled(ctx); err != nil {
 		return ipc.FileResult{}, err
 	}
 	if op.Method == "file.read" {
@@ -123,8 +120,8 @@ func badRequest(format string, args ...any) error {
 	return &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
 }
 
-// refuse is the answer for what is no regular file where one is needed.
-func refuse(path string, mode fs.FileMode) error {
+// newIrregularError is the answer for what is no regular file where one is needed.
+func newIrregularError(path string, mode fs.FileMode) error {
 	return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(path),
 		Message: fmt.Sprintf("%s: is a %s, not a regular file", path, node.TypeName(mode))}
 }

@@ -32,7 +32,7 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	if err != nil {
 		return nil, nil, convert(path, err)
 	}
-	if err := needRegular(path, info); err != nil {
+	if err := requireRegular(path, info); err != nil {
 		return nil, nil, err
 	}
 	file, err := reach.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
@@ -40,7 +40,7 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 		return nil, nil, convert(path, err)
 	}
 	if info, err = file.Stat(); err == nil {
-		err = needRegular(path, info)
+		err = requireRegular(path, info)
 	}
 	if err != nil {
 		file.Close()
@@ -49,12 +49,12 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	return file, info, nil
 }
 
-func needRegular(path string, info os.FileInfo) error {
+func requireRegular(path string, info os.FileInfo) error {
 	switch {
 	case info.IsDir():
 		return convert(path, syscall.EISDIR)
 	case !info.Mode().IsRegular():
-		return refuse(path, info.Mode())
+		return newIrregularError(path, info.Mode())
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (p *readParams) copy(out io.Writer, file io.Reader) (int64, error) {
 }
 
 func (p *readParams) readInline(path string, file io.Reader, size int64) (ipc.FileResult, error) {
-	buffer := &sink{}
+	buffer := &inlineBuffer{}
 	n, err := p.copy(buffer, file)
 	if err != nil {
 		if errors.Is(err, errInlineTooLarge) {
@@ -166,9 +166,9 @@ func result(value any, inline []byte) (ipc.FileResult, error) {
 }
 
 // sink keeps at most ipc.InlineLimit bytes.
-type sink struct{ data []byte }
+type inlineBuffer struct{ data []byte }
 
-func (s *sink) Write(p []byte) (int, error) {
+func (s *inlineBuffer) Write(p []byte) (int, error) {
 	if len(s.data)+len(p) > ipc.InlineLimit {
 		return 0, errInlineTooLarge
 	}

@@ -35,7 +35,7 @@ func removeTree(ctx context.Context, path string) error {
 		},
 	}
 	r.Remove(int(parent.Fd()), name)
-	if err := search.Canceled(ctx); err != nil {
+	if err := search.CheckCanceled(ctx); err != nil {
 		return err
 	}
 	return first

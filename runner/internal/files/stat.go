@@ -80,9 +80,9 @@ func statFile(r *request) (any, error) {
 
 const (
 	defaultEntries = 100_000
-	// maxHeld bounds the names held at once while directories are read, in bytes.
-	maxHeld  = 32 << 20
-	nameSize = 24 // beside its bytes
+	// maxNameBytes bounds the names held at once while directories are read, in bytes.
+	maxNameBytes = 32 << 20
+	nameSize     = 24 // beside its bytes
 	// maxAnswer keeps a listing below what one RESPONSE carries.
 	maxAnswer = 20 << 20
 )
@@ -98,7 +98,7 @@ type lister struct {
 		Force     bool      `json:"force"`
 		Follow    bool      `json:"follow"`
 	}
-	held      int
+	nameBytes int
 	bytes     int
 	entries   []Stat
 	truncated bool
@@ -117,7 +117,7 @@ func listDir(r *request) (any, error) {
 		return nil, err
 	}
 	err = l.directory(strings.TrimSuffix(string(l.params.Path), "/"), path)
-	if canceled := search.Canceled(r.ctx); canceled != nil {
+	if canceled := search.CheckCanceled(r.ctx); canceled != nil {
 		err = canceled
 	}
 	if err != nil {
@@ -127,20 +127,20 @@ func listDir(r *request) (any, error) {
 }
 
 // directory adds what is in real, sorted by name, each directory before its contents.
-func (l *lister) directory(shown, real string) error {
-	before := l.held
+func (l *lister) directory(display, real string) error {
+	before := l.nameBytes
 	names, err := l.read(real)
 	if err != nil {
 		return err
 	}
-	defer func() { l.held = before }()
+	defer func() { l.nameBytes = before }()
 	for _, name := range names {
 		if len(l.entries) >= l.params.Limit || l.bytes > maxAnswer || l.ctx.Err() != nil {
 			l.truncated = true
 			return nil
 		}
-		child := shown + "/" + name
-		if shown == "." || (shown == "" && !strings.HasPrefix(real, "/")) {
+		child := display + "/" + name
+		if display == "." || (display == "" && !strings.HasPrefix(real, "/")) {
 			child = name
 		}
 		info, err := os.Lstat(real + "/" + name)
@@ -186,11 +186,11 @@ func (l *lister) read(path string) ([]string, error) {
 	}
 	defer dir.Close()
 	var names []string
-	for err == nil && l.held <= maxHeld {
+	for err == nil && l.nameBytes <= maxNameBytes {
 		var some []string
 		some, err = dir.Readdirnames(1024)
 		for _, name := range some {
-			l.held += len(name) + nameSize
+			l.nameBytes += len(name) + nameSize
 		}
 		names = append(names, some...)
 	}

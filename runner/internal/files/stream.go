@@ -70,16 +70,16 @@ func streamError(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &ipc.Error{Kind: "timeout", Message: "no data moved for " + progressTimeout.String()}
 	case errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed):
-		return errBrokenOff
+		return errAborted
 	}
 	return err
 }
 
-var errBrokenOff = &ipc.Error{Kind: "canceled", Message: "the data stream was broken off"}
+var errAborted = &ipc.Error{Kind: "canceled", Message: "the data stream was broken off"}
 
 // committed passes a stream on whose last byte says that it is complete (see
 // ipc.FileOp.Committed); that byte is taken out.
-type committed struct {
+type committedReader struct {
 	source io.Reader
 	buffer [32 << 10]byte
 	last   byte
@@ -87,11 +87,11 @@ type committed struct {
 	err    error
 }
 
-func (c *committed) Read(p []byte) (int, error) {
+func (c *committedReader) Read(p []byte) (int, error) {
 	for len(p) > 0 {
 		if c.err != nil {
 			if c.err == io.EOF && (!c.any || c.last != 1) {
-				return 0, errBrokenOff
+				return 0, errAborted
 			}
 			return 0, c.err
 		}

@@ -29,7 +29,7 @@ func getTree(r *request) (any, error) {
 	}
 	dir, name := full, ""
 	if !info.IsDir() {
-		if err := needRegular(full, info); err != nil {
+		if err := requireRegular(full, info); err != nil {
 			return nil, err
 		}
 		if full, err = filepath.EvalSymlinks(full); err != nil {

@@ -47,20 +47,20 @@ func tarOf(t *testing.T, headers ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-func put(t *testing.T, dir, path string, stream []byte) (archive.Unpacked, error) {
+func put(t *testing.T, dir, path string, stream []byte) (archive.UnpackResult, error) {
 	t.Helper()
 	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.put_tree", Committed: true}, m{"path": path},
 		func(f *os.File) {
 			_, _ = f.Write(append(stream, 1))
 		})
-	var out archive.Unpacked
+	var out archive.UnpackResult
 	if err == nil {
 		err = json.Unmarshal(r.Result, &out)
 	}
 	return out, err
 }
 
-func get(t *testing.T, dir, path string) (map[string]*tar.Header, map[string]string, archive.Packed) {
+func get(t *testing.T, dir, path string) (map[string]*tar.Header, map[string]string, archive.PackResult) {
 	t.Helper()
 	headers, data := map[string]*tar.Header{}, map[string]string{}
 	var readErr error
@@ -80,7 +80,7 @@ func get(t *testing.T, dir, path string) (map[string]*tar.Header, map[string]str
 	if err != nil || readErr != io.EOF {
 		t.Fatalf("%v, stream %v", err, readErr)
 	}
-	var out archive.Packed
+	var out archive.PackResult
 	if err := json.Unmarshal(r.Result, &out); err != nil {
 		t.Fatal(err)
 	}

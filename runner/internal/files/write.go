@@ -65,7 +65,7 @@ func writeFile(r *request) (any, error) {
 	old, err := os.Lstat(target)
 	switch {
 	case err == nil:
-		err = needRegular(path, old)
+		err = requireRegular(path, old)
 	case errors.Is(err, fs.ErrNotExist):
 		old, out.Created, err = nil, true, nil
 	}
@@ -75,7 +75,7 @@ func writeFile(r *request) (any, error) {
 	if p.Append {
 		out.Written, err = appendTo(target, p.Mode, r.in)
 	} else {
-		out.Written, err = replace(target, old, p.Mode, r.in, r.env.spare())
+		out.Written, err = replace(target, old, p.Mode, r.in, r.env.spareDir())
 	}
 	if err != nil {
 		return nil, convert(path, err)
@@ -131,14 +131,14 @@ func makeParents(dir string) (int, error) {
 		}
 		return 0, err
 	}
-	made, err := makeParents(filepath.Dir(dir))
+	count, err := makeParents(filepath.Dir(dir))
 	if err != nil {
-		return made, err
+		return count, err
 	}
 	if err := os.Mkdir(dir, newDirMode); err != nil && !isErrno(err, syscall.EEXIST) {
-		return made, err
+		return count, err
 	}
-	return made + 1, nil
+	return count + 1, nil
 }
 
 func appendTo(target string, mode *uint32, in io.Reader) (int64, error) {
@@ -152,16 +152,16 @@ func appendTo(target string, mode *uint32, in io.Reader) (int64, error) {
 	}
 	n, err := io.CopyBuffer(pipe.OnlyWriter{Writer: file}, pipe.OnlyReader{Reader: in}, make([]byte, 64<<10))
 	if err != nil {
-		takeBack(file, before.Size(), n)
+		undoAppend(file, before.Size(), n)
 	} else if mode != nil {
 		err = syscall.Fchmod(int(file.Fd()), *mode)
 	}
 	return n, errors.Join(err, file.Close())
 }
 
-// takeBack leaves a file as it was before n bytes of a larger piece came to its
+// undoAppend leaves a file as it was before n bytes of a larger piece came to its
 // end, unless somebody else has written to it since.
-func takeBack(file *os.File, size, n int64) {
+func undoAppend(file *os.File, size, n int64) {
 	if now, err := file.Stat(); err == nil && now.Size() == size+n {
 		_ = file.Truncate(size)
 	}
@@ -176,7 +176,7 @@ func openForWriting(path string, flags int) (*os.File, error) {
 	}
 	info, err := file.Stat()
 	if err == nil {
-		err = needRegular(path, info)
+		err = requireRegular(path, info)
 	}
 	if err != nil {
 		file.Close()
@@ -192,7 +192,7 @@ func openForWriting(path string, flags int) (*os.File, error) {
 func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare string) (int64, error) {
 	inPlace := false
 	if old != nil {
-		if err := mayWrite(target); err != nil {
+		if err := checkWritable(target); err != nil {
 			return 0, err
 		}
 		inPlace = node.LinkCount(old) > 1
@@ -209,7 +209,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 	}
 	n, err := writeContents(temp, old != nil, in)
 	if err == nil {
-		err = moveIn(temp, target, old, mode, inPlace)
+		err = replaceTarget(temp, target, old, mode, inPlace)
 	}
 	err = errors.Join(err, temp.Close())
 	if err != nil {
@@ -222,18 +222,18 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 // holes: a tenant makes one of a tebibyte with one call.
 func writeContents(file *os.File, replaces bool, in io.Reader) (int64, error) {
 	if from, ok := in.(source); ok {
-		until := func(in io.Reader) io.Reader { return search.Until(from.ctx, in) }
+		until := func(in io.Reader) io.Reader { return search.WithContext(from.ctx, in) }
 		if n, sparse, err := disk.CopySparse(file, from.file, until); sparse {
 			return n, err
 		}
 	}
-	return io.CopyBuffer(disk.ContentsOf(file, replaces), pipe.OnlyReader{Reader: in}, make([]byte, 64<<10))
+	return io.CopyBuffer(disk.ContentWriter(file, replaces), pipe.OnlyReader{Reader: in}, make([]byte, 64<<10))
 }
 
-// mayWrite checks that the caller could write into the file itself: a rename
+// checkWritable checks that the caller could write into the file itself: a rename
 // alone would get around a read-only mode. A program that runs is fine, it
 // keeps its old contents.
-func mayWrite(path string) error {
+func checkWritable(path string) error {
 	file, err := openForWriting(path, 0)
 	if err == nil {
 		return file.Close()
@@ -252,7 +252,7 @@ func createTemp(dir string, private bool) (*os.File, error) {
 		mode = 0o600
 	}
 	for {
-		path := filepath.Join(dir, node.TempName())
+		path := filepath.Join(dir, node.NewTempName())
 		fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_CLOEXEC, mode)
 		if err == nil {
 			return os.NewFile(uintptr(fd), path), nil
@@ -263,16 +263,16 @@ func createTemp(dir string, private bool) (*os.File, error) {
 	}
 }
 
-// moveIn gives the finished temporary file the old one's owner and mode and its
+// replaceTarget gives the finished temporary file the old one's owner and mode and its
 // name. Where the system refuses that, the file is written in place.
-func moveIn(temp *os.File, target string, old fs.FileInfo, mode *uint32, inPlace bool) error {
+func replaceTarget(temp *os.File, target string, old fs.FileInfo, mode *uint32, inPlace bool) error {
 	if old != nil && !inPlace {
 		uid, gid := node.Owner(old)
-		made, err := temp.Stat()
+		tempInfo, err := temp.Stat()
 		if err != nil {
 			return err
 		}
-		if u, g := node.Owner(made); u != uid || g != gid {
+		if u, g := node.Owner(tempInfo); u != uid || g != gid {
 			inPlace = temp.Chown(uid, gid) != nil
 		}
 	}
@@ -319,7 +319,7 @@ func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, erro
 	// The old end is cut last, so that a reader never sees an empty file.
 	n, err := io.CopyBuffer(pipe.OnlyWriter{Writer: file}, pipe.OnlyReader{Reader: in}, make([]byte, 64<<10))
 	if err != nil {
-		return n, inPart(target, n, err)
+		return n, partialError(target, n, err)
 	}
 	if err := file.Truncate(n); err != nil {
 		return n, err
@@ -330,9 +330,9 @@ func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, erro
 	return n, nil
 }
 
-// inPart is the error for a file that had to be written in place, and that was
+// partialError is the error for a file that had to be written in place, and that was
 // left with a part of the new contents.
-func inPart(target string, n int64, err error) error {
+func partialError(target string, n int64, err error) error {
 	var errno syscall.Errno
 	if n == 0 || !errors.As(err, &errno) {
 		return err

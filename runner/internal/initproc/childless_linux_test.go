@@ -24,7 +24,7 @@ func TestOrphansCountAsChildren(t *testing.T) {
 		return
 	}
 	Init(Options{Subreaper: true})
-	if !Subreaper() || !Childless() {
+	if !IsSubreaper() || !HasNoChildren() {
 		t.Fatal("a subreaper without children is not seen as one")
 	}
 	cmd := exec.Command("sh", "-c", "setsid sh -c 'setsid sleep 1000 & echo $!'")
@@ -48,7 +48,7 @@ func TestOrphansCountAsChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	if Childless() {
+	if HasNoChildren() {
 		t.Error("an orphan was overlooked")
 	}
 	if err := syscall.Kill(orphan, syscall.SIGKILL); err != nil {
@@ -59,7 +59,7 @@ func TestOrphansCountAsChildren(t *testing.T) {
 			break
 		}
 	}
-	if !Childless() {
+	if !HasNoChildren() {
 		t.Error("reaped children still count")
 	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // reaping is set once ReapOrphans runs and watches owned children too.
-var reaping atomic.Bool
+var watchesChildren atomic.Bool
 
 // children holds the processes that somebody in this program waits for. The
 // reaper of orphans leaves those alone; it takes mu for writing, so that it
@@ -38,12 +38,12 @@ func Disown(pid int) {
 	children.entry.Unlock()
 }
 
-// Ended is closed when an owned child has ended, so that its owner can wait for
+// OnEnd is closed when an owned child has ended, so that its owner can wait for
 // it without a thread that is blocked until then. It needs ReapOrphans.
-func Ended(pid int) <-chan struct{} {
+func OnEnd(pid int) <-chan struct{} {
 	children.entry.Lock()
 	defer children.entry.Unlock()
-	if ended, ok := children.pids[pid]; ok && reaping.Load() {
+	if ended, ok := children.pids[pid]; ok && watchesChildren.Load() {
 		return ended
 	}
 	// Nobody watches: the caller's own wait is all there is.

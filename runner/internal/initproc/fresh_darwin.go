@@ -3,5 +3,5 @@ package initproc
 // StartFresh has nothing to do here.
 func StartFresh() {}
 
-// PromptTimers is for Linux.
-func PromptTimers() {}
+// UsePreciseTimers is for Linux.
+func UsePreciseTimers() {}

@@ -12,8 +12,8 @@ const (
 	prSetTimerSlack = 29
 	prGetTimerSlack = 30
 
-	lazySlack   = time.Millisecond
-	systemSlack = 50 * time.Microsecond
+	lazyTimerSlack    = time.Millisecond
+	defaultTimerSlack = 50 * time.Microsecond
 
 	sigSetMask = 2
 
@@ -33,17 +33,17 @@ func StartFresh() {
 	_, tried := os.LookupEnv(freshMark)
 	_ = os.Unsetenv(freshMark)
 	slack, _, _ := syscall.RawSyscall(syscall.SYS_PRCTL, prGetTimerSlack, 0, 0)
-	if blocked := unblockSignals(); tried || blocked == 0 && time.Duration(slack) == lazySlack {
+	if blocked := unblockSignals(); tried || blocked == 0 && time.Duration(slack) == lazyTimerSlack {
 		return
 	}
-	setSlack(lazySlack)
+	setSlack(lazyTimerSlack)
 	// Where that fails the program goes on as it is.
 	_ = syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), freshMark+"=1"))
 }
 
-// PromptTimers gives the calling thread, and what it starts, the system's
+// UsePreciseTimers gives the calling thread, and what it starts, the system's
 // default timer slack.
-func PromptTimers() { setSlack(systemSlack) }
+func UsePreciseTimers() { setSlack(defaultTimerSlack) }
 
 func setSlack(d time.Duration) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, uintptr(d), 0)

@@ -1,6 +1,3 @@
-// Package initproc prepares a process of this program to live next to hostile
-// neighbours: undumpable, unaffected by signals that it does not act on, and
-// with its threads made before a full pids limit can refuse them.
 package initproc
 
 import (
@@ -39,9 +36,9 @@ func Init(o Options) {
 	startThreads(o.Threads)
 }
 
-// Spare makes n threads exist besides those that goroutines have locked, for
+// ReserveThreads makes n threads exist besides those that goroutines have locked, for
 // when every later one may be refused.
-func Spare(n int) { startThreads(n) }
+func ReserveThreads(n int) { startThreads(n) }
 
 // startThreads makes n threads exist at once. The runtime parks a thread that
 // has nothing to do and never ends it.
@@ -72,8 +69,8 @@ func startThreads(n int) {
 // ignored signal stays ignored in children.
 func HandleSignals() { handleAllBut() }
 
-// Terminations does the same, and delivers every SIGTERM.
-func Terminations() <-chan Termination {
+// HandleTerminations does the same, and delivers every SIGTERM.
+func HandleTerminations() <-chan Termination {
 	handleAllBut(syscall.SIGTERM)
 	out := make(chan Termination, 1)
 	receiveTerminations(out)
@@ -93,7 +90,7 @@ func handleAllBut(left ...syscall.Signal) {
 	}
 	in := make(chan os.Signal, 64)
 	signal.Notify(in, all...)
-	disregard(32, 34) // what the runtime does not handle
+	ignore(32, 34) // what the runtime does not handle
 	go func() {
 		for range in { // a full channel would be as good
 		}

@@ -6,5 +6,5 @@ const lastSignal = syscall.Signal(31)
 
 func protect(bool) {}
 
-// DeafToChildren has nothing to do here.
-func DeafToChildren() {}
+// ResetChildSignal has nothing to do here.
+func ResetChildSignal() {}

@@ -13,17 +13,17 @@ const (
 	prGetChildSubreaper = 37
 )
 
-// DeafToChildren sets SIGCHLD to its default action, so that the end of a child
+// ResetChildSignal sets SIGCHLD to its default action, so that the end of a child
 // interrupts no thread. It is for a program that waits for its children itself;
 // the Go runtime's handler would do nothing either.
-func DeafToChildren() {
+func ResetChildSignal() {
 	var byDefault [4]uint64 // struct sigaction of the kernel
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGCHLD),
 		uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
 }
 
-// Subreaper is true when orphans below this process become its children.
-func Subreaper() bool {
+// IsSubreaper is true when orphans below this process become its children.
+func IsSubreaper() bool {
 	var set int32
 	_, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prGetChildSubreaper, uintptr(unsafe.Pointer(&set)), 0)
 	return errno == 0 && set == 1

@@ -1,5 +1,5 @@
 package initproc
 
-func forgetProgram() {}
+func dropProgramPages() {}
 
-func forgetPeak() {}
+func resetPeak() {}

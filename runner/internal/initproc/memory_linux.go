@@ -9,26 +9,26 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// forgetProgram takes the pages of this program itself, code and constants,
+// dropProgramPages takes the pages of this program itself, code and constants,
 // out of this process: they are in the page cache once for all processes that
 // run it, and come back as they are used, in a tenth of a millisecond.
-func forgetProgram() {
-	maps, err := bounded.ReadWhole("/proc/self/maps", bounded.Table)
+func dropProgramPages() {
+	maps, err := bounded.ReadWhole("/proc/self/maps", bounded.TableSize)
 	if err != nil {
 		return
 	}
-	for _, part := range unwritten(maps) {
+	for _, part := range programRanges(maps) {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_MADVISE, part.start, part.size, syscall.MADV_DONTNEED)
 	}
 }
 
-type part struct{ start, size uintptr }
+type memoryRange struct{ start, size uintptr }
 
-// unwritten finds in /proc/PID/maps the parts of a static program that are just
+// programRanges finds in /proc/PID/maps the parts of a static program that are just
 // what its file has. A dynamically linked program has none: some of its parts
 // were written while it was loaded, and look like the others now.
-func unwritten(maps []byte) []part {
-	var parts []part
+func programRanges(maps []byte) []memoryRange {
+	var parts []memoryRange
 	program := ""
 	for line := range bytes.Lines(maps) {
 		f := bytes.Fields(line) // start-end mode offset device inode path
@@ -53,12 +53,12 @@ func unwritten(maps []byte) []part {
 		if err != nil || end < start {
 			return nil
 		}
-		parts = append(parts, part{uintptr(start), uintptr(end - start)})
+		parts = append(parts, memoryRange{uintptr(start), uintptr(end - start)})
 	}
 	return parts
 }
 
-// forgetPeak lowers the record of how much memory this process has had to what
+// resetPeak lowers the record of how much memory this process has had to what
 // it has now: a child begins with its parent's. Only root may, for this process
 // is not dumpable.
-func forgetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
+func resetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }

@@ -14,8 +14,8 @@ const static = `00400000-0068e000 r-xp 00000000 fe:00 1001                /a b/r
 `
 
 func TestWhatAStaticProgramNeverWroteIsFound(t *testing.T) {
-	want := []part{{0x400000, 0x28e000}, {0x68e000, 0x2a4000}}
-	if got := unwritten([]byte(static)); !slices.Equal(got, want) {
+	want := []memoryRange{{0x400000, 0x28e000}, {0x68e000, 0x2a4000}}
+	if got := programRanges([]byte(static)); !slices.Equal(got, want) {
 		t.Errorf("%x, not %x", got, want)
 	}
 }
@@ -23,14 +23,14 @@ func TestWhatAStaticProgramNeverWroteIsFound(t *testing.T) {
 // Tables of addresses are written by the loader and made constant after that.
 func TestAProgramWithLibrariesHasNothingToForget(t *testing.T) {
 	library := "7fab053e8000-7fab053ec000 r--p 00000000 fe:00 77     /lib/libc.so.6\n"
-	if got := unwritten([]byte(static + library)); got != nil {
+	if got := programRanges([]byte(static + library)); got != nil {
 		t.Errorf("%x", got)
 	}
 }
 
 func TestMapsOfAnotherFormSayNothing(t *testing.T) {
 	for _, line := range []string{"nonsense\n", "g-h r-xp 0 fe:00 1001 /x\n", "9-5 r-xp 0 fe:00 1001 /x\n"} {
-		if got := unwritten([]byte(line)); got != nil {
+		if got := programRanges([]byte(line)); got != nil {
 			t.Errorf("%q: %x", line, got)
 		}
 	}

@@ -6,15 +6,15 @@ import (
 	"unsafe"
 )
 
-// Readable waits in the kernel, with its thread, for something to read; in a
+// WaitReadable waits in the kernel, with its thread, for something to read; in a
 // descriptor of a process that is its end.
-func Readable(fd int, most time.Duration) bool {
+func WaitReadable(fd int, most time.Duration) bool {
 	const pollIn = 1
 	return poll(fd, pollIn, most)&pollIn != 0
 }
 
-// HungUp says whether nobody is at the other end of a socket or pipe any more.
-func HungUp(fd int) bool {
+// IsHungUp says whether nobody is at the other end of a socket or pipe any more.
+func IsHungUp(fd int) bool {
 	const pollHangUp = 0x10
 	return poll(fd, 0, 0)&pollHangUp != 0
 }

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	pAll      = 0
-	pPID      = 1
-	wNoHang   = 0x1
-	wStopped  = 0x2
-	wExited   = 0x4
-	wNoWait   = 0x01000000
-	wAll      = 0x40000000
-	siPID     = 16 // offset of si_pid in siginfo_t on 64-bit Linux
-	firstWait = 2 * time.Millisecond
-	longWait  = time.Second
+	pAll        = 0
+	pPID        = 1
+	wNoHang     = 0x1
+	wStopped    = 0x2
+	wExited     = 0x4
+	wNoWait     = 0x01000000
+	wAll        = 0x40000000
+	siPID       = 16 // offset of si_pid in siginfo_t on 64-bit Linux
+	minReapWait = 2 * time.Millisecond
+	maxReapWait = time.Second
 )
 
 // ReapOrphans takes the status of every ended child that nobody in this
@@ -27,14 +27,14 @@ const (
 func ReapOrphans() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
-	reaping.Store(true)
+	watchesChildren.Store(true)
 	go func() {
 		timer := time.NewTimer(0)
-		wait := firstWait
+		wait := minReapWait
 		for {
 			select {
 			case <-ended:
-				wait = firstWait
+				wait = minReapWait
 			case <-timer.C:
 			}
 			announce(func(pid int) bool { return peek(pPID, pid) == pid })
@@ -43,7 +43,7 @@ func ReapOrphans() {
 			// until its owner has taken it.
 			if reap() {
 				timer.Reset(wait)
-				wait = min(2*wait, longWait)
+				wait = min(2*wait, maxReapWait)
 			}
 		}
 	}()
@@ -58,7 +58,7 @@ func reap() bool {
 		if pid <= 0 {
 			return false
 		}
-		if owned(pid) {
+		if isOwned(pid) {
 			return true
 		}
 		if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err != nil && err != syscall.EINTR {
@@ -100,22 +100,22 @@ func continueStopped() {
 	}
 }
 
-// Childless is true when this process has no child, not even one that has
+// HasNoChildren is true when this process has no child, not even one that has
 // ended and waits to be reaped.
-func Childless() bool {
+func HasNoChildren() bool {
 	_, errno := waitid(pAll, 0, wNoHang|wExited|wNoWait|wAll)
 	return errno == syscall.ECHILD
 }
 
-// AwaitDead waits until a child has ended, or stops under trace, and leaves its
+// WaitForDeadChild waits until a child has ended, or stops under trace, and leaves its
 // status. It returns the child's pid, or 0 when there is no child.
-func AwaitDead() int {
+func WaitForDeadChild() int {
 	pid, _ := waitid(pAll, 0, wExited|wNoWait|wAll)
 	return pid
 }
 
-// HasDead is true when a child has ended and waits to be reaped.
-func HasDead() bool {
+// HasDeadChild is true when a child has ended and waits to be reaped.
+func HasDeadChild() bool {
 	pid, _ := waitid(pAll, 0, wNoHang|wExited|wNoWait|wAll)
 	return pid > 0
 }
@@ -135,7 +135,7 @@ func announce(ended func(pid int) bool) {
 	}
 }
 
-func owned(pid int) bool {
+func isOwned(pid int) bool {
 	children.entry.Lock()
 	defer children.entry.Unlock()
 	_, ok := children.pids[pid]

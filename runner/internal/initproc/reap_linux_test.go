@@ -63,18 +63,18 @@ func TestEndedNeedsNoThread(t *testing.T) {
 		}
 		defer in.Close()
 		all = append(all, cmd)
-		go func() { <-Ended(cmd.Process.Pid) }()
+		go func() { <-OnEnd(cmd.Process.Pid) }()
 	}
 	if now := threads(t); now > before+10 {
 		t.Errorf("%d threads, %d before", now, before)
 	}
 	for _, cmd := range all {
 		select {
-		case <-Ended(cmd.Process.Pid):
+		case <-OnEnd(cmd.Process.Pid):
 			t.Fatal("told too early")
 		default:
 		}
-		ended := Ended(cmd.Process.Pid)
+		ended := OnEnd(cmd.Process.Pid)
 		_ = cmd.Process.Signal(os.Interrupt)
 		select {
 		case <-ended:

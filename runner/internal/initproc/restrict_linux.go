@@ -21,8 +21,8 @@ var (
 )
 
 const (
-	restrictSignal   = syscall.SIGUSR2
-	restrictPatience = 10 * time.Second
+	restrictSignal  = syscall.SIGUSR2
+	restrictTimeout = 10 * time.Second
 )
 
 // RestrictThreads has every thread of this process call capset(header, data),
@@ -37,7 +37,7 @@ func RestrictThreads(header, data unsafe.Pointer, done func(tid int) (bool, erro
 	defer handle(restrictSignal, disregardHandler)
 	// A thread that is not listed yet was made by one that was not done then: it
 	// is in the next list.
-	deadline := time.Now().Add(restrictPatience)
+	deadline := time.Now().Add(restrictTimeout)
 	for clean := 0; clean < 2; {
 		left, err := signalThreads(done)
 		switch {

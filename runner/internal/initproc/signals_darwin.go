@@ -5,4 +5,4 @@ import "syscall"
 // IgnoreSignals is for the init of a pid namespace, which only Linux has.
 func IgnoreSignals() {}
 
-func disregard(...syscall.Signal) {}
+func ignore(...syscall.Signal) {}

@@ -28,10 +28,10 @@ func handle(n syscall.Signal, handler uintptr) {
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
 }
 
-// keptByDefault are the signals that the kernel drops for the init of a pid
+// defaultSignals are the signals that the kernel drops for the init of a pid
 // namespace when they have their default action: it ends no process at once (a
 // core would be dumped first), or none at all.
-const keptByDefault = 1<<syscall.SIGQUIT | 1<<syscall.SIGILL | 1<<syscall.SIGTRAP | 1<<syscall.SIGABRT |
+const defaultSignals = 1<<syscall.SIGQUIT | 1<<syscall.SIGILL | 1<<syscall.SIGTRAP | 1<<syscall.SIGABRT |
 	1<<syscall.SIGBUS | 1<<syscall.SIGFPE | 1<<syscall.SIGSEGV | 1<<syscall.SIGXCPU | 1<<syscall.SIGXFSZ |
 	1<<syscall.SIGSYS | 1<<syscall.SIGCHLD | 1<<syscall.SIGCONT | 1<<syscall.SIGURG | 1<<syscall.SIGWINCH |
 	1<<syscall.SIGTSTP | 1<<syscall.SIGTTIN | 1<<syscall.SIGTTOU
@@ -45,7 +45,7 @@ const keptByDefault = 1<<syscall.SIGQUIT | 1<<syscall.SIGILL | 1<<syscall.SIGTRA
 // once are then taken by another thread. They get a handler that does nothing.
 func IgnoreSignals() {
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
-		if n < 32 && keptByDefault&(1<<n) != 0 {
+		if n < 32 && defaultSignals&(1<<n) != 0 {
 			handle(n, 0)
 		} else {
 			handle(n, disregardHandler)
@@ -53,8 +53,8 @@ func IgnoreSignals() {
 	}
 }
 
-// disregard is for the signals that the runtime leaves alone.
-func disregard(numbers ...syscall.Signal) {
+// ignore is for the signals that the runtime leaves alone.
+func ignore(numbers ...syscall.Signal) {
 	for _, n := range numbers {
 		handle(n, disregardHandler)
 	}

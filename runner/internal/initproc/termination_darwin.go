@@ -9,8 +9,8 @@ import (
 // Termination is a SIGTERM that arrived.
 type Termination struct{}
 
-// FromInside is false here, where no tenant has a whole sandbox.
-func (Termination) FromInside() bool { return false }
+// IsFromInside is false here, where no tenant has a whole sandbox.
+func (Termination) IsFromInside() bool { return false }
 
 func receiveTerminations(out chan<- Termination) {
 	in := make(chan os.Signal, 1)

@@ -12,9 +12,9 @@ type Termination struct {
 	sender int32 // as numbered here; 0 of another pid namespace
 }
 
-// FromInside says whether it came from a process of this pid namespace. The
+// IsFromInside says whether it came from a process of this pid namespace. The
 // parent may be one that passes on what a tenant has sent to it.
-func (t Termination) FromInside() bool { return t.code < 0 || t.sender != 0 }
+func (t Termination) IsFromInside() bool { return t.code < 0 || t.sender != 0 }
 
 // The handler writes the beginning of the siginfo_t of each SIGTERM to this
 // pipe. The Go runtime's own does not tell who sent a signal.
@@ -23,7 +23,7 @@ var (
 	terminationHandler uintptr
 )
 
-const siginfoBytes = 24
+const siginfoSize = 24
 
 // receiveTerminations replaces the runtime's handler of SIGTERM. It is called
 // once.
@@ -37,7 +37,7 @@ func receiveTerminations(out chan<- Termination) {
 	handle(syscall.SIGTERM, terminationHandler)
 	go func() {
 		in := os.NewFile(uintptr(ends[0]), "terminations")
-		var info [siginfoBytes]byte
+		var info [siginfoSize]byte
 		for {
 			if _, err := in.Read(info[:]); err != nil {
 				return

@@ -18,14 +18,14 @@ const asTerminated = "HERMES_EXEC_TEST_TERMINATED"
 // forged with sigqueue(3) is not believed. In a pid namespace of its own.
 func TestTerminationsHaveASender(t *testing.T) {
 	if os.Getenv(asTerminated) != "" {
-		terminations := Terminations()
+		terminations := HandleTerminations()
 		fmt.Println("ready")
-		fmt.Println((<-terminations).FromInside())
+		fmt.Println((<-terminations).IsFromInside())
 		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Println((<-terminations).FromInside())
-		fmt.Println((<-terminations).FromInside())
+		fmt.Println((<-terminations).IsFromInside())
+		fmt.Println((<-terminations).IsFromInside())
 		return
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestTerminationsHaveASender$", "-test.count=1")
@@ -67,7 +67,7 @@ func TestTerminationsHaveASender(t *testing.T) {
 func TestTerminationsDisturbNothing(t *testing.T) {
 	const asBusy = "HERMES_EXEC_TEST_BUSY"
 	if os.Getenv(asBusy) != "" {
-		terminations := Terminations()
+		terminations := HandleTerminations()
 		for range 2 * runtime.NumCPU() {
 			go func() {
 				for {

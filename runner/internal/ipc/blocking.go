@@ -9,7 +9,7 @@ import (
 // blocking is a socket on whose reads and writes the calling thread waits in
 // the kernel: a locked thread is woken sooner in this way than by the runtime's
 // poller.
-type blocking int
+type blockingSocket int
 
 func retry(do func() (int, error)) (int, error) {
 	for {
@@ -19,7 +19,7 @@ func retry(do func() (int, error)) (int, error) {
 	}
 }
 
-func (fd blocking) ReadMsgUnix(p, oob []byte) (n, oobn, flags int, from *net.UnixAddr, err error) {
+func (fd blockingSocket) ReadMsgUnix(p, oob []byte) (n, oobn, flags int, from *net.UnixAddr, err error) {
 	n, err = retry(func() (got int, err error) {
 		got, oobn, flags, _, err = syscall.Recvmsg(int(fd), p, oob, 0)
 		return got, err
@@ -27,12 +27,12 @@ func (fd blocking) ReadMsgUnix(p, oob []byte) (n, oobn, flags int, from *net.Uni
 	return n, oobn, flags, nil, err
 }
 
-func (fd blocking) WriteMsgUnix(p, oob []byte, _ *net.UnixAddr) (n, oobn int, err error) {
+func (fd blockingSocket) WriteMsgUnix(p, oob []byte, _ *net.UnixAddr) (n, oobn int, err error) {
 	n, err = retry(func() (int, error) { return syscall.SendmsgN(int(fd), p, oob, nil, 0) })
 	return n, len(oob), err
 }
 
-func (fd blocking) Read(p []byte) (int, error) {
+func (fd blockingSocket) Read(p []byte) (int, error) {
 	n, err := retry(func() (int, error) { return syscall.Read(int(fd), p) })
 	if n == 0 && err == nil && len(p) > 0 {
 		return 0, io.EOF
@@ -40,7 +40,7 @@ func (fd blocking) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (fd blocking) Write(p []byte) (int, error) {
+func (fd blockingSocket) Write(p []byte) (int, error) {
 	sent := 0
 	for sent < len(p) {
 		n, _, err := fd.WriteMsgUnix(p[sent:], nil, nil)
@@ -52,4 +52,4 @@ func (fd blocking) Write(p []byte) (int, error) {
 	return sent, nil
 }
 
-func (fd blocking) Close() error { return syscall.Close(int(fd)) }
+func (fd blockingSocket) Close() error { return syscall.Close(int(fd)) }

@@ -1,7 +1,3 @@
-// Package ipc is the private connection between the serving runner and a
-// slot's agent process: requests, replies and events as JSON, those of every
-// command in a form of their own, with file descriptors attached. Both ends are this same program, the agent runs no
-// tenant code, and the socket is inherited, never named.
 package ipc
 
 import (
@@ -75,10 +71,10 @@ var ErrClosed = errors.New("the slot's agent is gone")
 type Handler func(ctx context.Context, op string, m *Message) (result any, fds []int, err error)
 
 // Sent is a request that is told when it and its descriptors are on the way.
-type Sent interface{ Sent() }
+type SendHook interface{ AfterSend() }
 
 // Replied is a result that is told when it was sent to the other end.
-type Replied interface{ Replied() }
+type ReplyHook interface{ AfterReply() }
 
 // socket is what a link needs of one: net.UnixConn has it, and blocking.
 type socket interface {
@@ -91,12 +87,12 @@ type socket interface {
 type Conn struct {
 	sock    socket
 	writeMu sync.Mutex
-	in      input // only Run touches it
+	in      inputBuffer // only Run touches it
 
-	root    *Conn  // carries the cancels of a lane; itself otherwise
-	settled func() // of a lane: the other end is done with the request
-	serving *serving
-	next    atomic.Uint64 // of the root, for all its lanes
+	root      *Conn  // carries the cancels of a lane; itself otherwise
+	onSettled func() // of a lane: the other end is done with the request
+	requests  *requestSet
+	next      atomic.Uint64 // of the root, for all its lanes
 
 	mu      sync.Mutex
 	waiting map[uint64]chan *Message
@@ -116,41 +112,41 @@ func Pair() (ours, theirs *os.File, err error) {
 // New takes over file (it is closed here) and returns the link on it. Run must
 // be called before Call can be answered.
 func New(file *os.File) (*Conn, error) {
-	sock, err := polled(file)
+	sock, err := newSocket(file)
 	if err != nil {
 		return nil, err
 	}
-	c := newConn(sock, &serving{running: map[uint64]context.CancelFunc{}})
+	c := newConn(sock, &requestSet{running: map[uint64]context.CancelFunc{}})
 	c.root = c
 	return c, nil
 }
 
-func newConn(sock socket, serving *serving) *Conn {
-	return &Conn{sock: sock, serving: serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
+func newConn(sock socket, serving *requestSet) *Conn {
+	return &Conn{sock: sock, requests: serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
 }
 
 // NewLane takes over file and returns a link that leads to one thread of the
 // other end, for one call at a time. settled is called when that thread is done
 // with a call, also with one that was given up.
 func (c *Conn) NewLane(file *os.File, settled func()) (*Conn, error) {
-	sock, err := polled(file)
+	sock, err := newSocket(file)
 	if err != nil {
 		return nil, err
 	}
-	lane := newConn(sock, c.serving)
-	lane.root, lane.settled = c, settled
+	lane := newConn(sock, c.requests)
+	lane.root, lane.onSettled = c, settled
 	return lane, nil
 }
 
-// ServedLane takes over the descriptor of a lane's other end. Whoever calls
+// AcceptLane takes over the descriptor of a lane's other end. Whoever calls
 // Serve on it waits in the kernel, with its thread.
-func (c *Conn) ServedLane(fd int) *Conn {
-	lane := newConn(blocking(fd), c.serving)
+func (c *Conn) AcceptLane(fd int) *Conn {
+	lane := newConn(blockingSocket(fd), c.requests)
 	lane.root = c
 	return lane
 }
 
-func polled(file *os.File) (socket, error) {
+func newSocket(file *os.File) (socket, error) {
 	defer file.Close()
 	c, err := net.FileConn(file)
 	if err != nil {
@@ -177,7 +173,7 @@ func (c *Conn) Serve(handle Handler) error {
 			m.CloseFDs()
 			return fmt.Errorf("link: kind %d on a lane", m.kind)
 		}
-		c.serve(c.serving.enter(m.seq), handle, m)
+		c.serve(c.requests.enter(m.seq), handle, m)
 	}
 }
 
@@ -219,10 +215,10 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 				continue
 			}
 			// Entered here, so that a cancel that comes next finds it.
-			go c.serve(c.serving.enter(m.seq), handle, m)
+			go c.serve(c.requests.enter(m.seq), handle, m)
 		case kindCancel:
 			m.CloseFDs()
-			c.serving.cancel(m.seq)
+			c.requests.cancel(m.seq)
 		default:
 			m.CloseFDs()
 			return fmt.Errorf("link: bad kind %d", m.kind)
@@ -232,7 +228,7 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 
 func (c *Conn) serve(ctx context.Context, handle Handler, m *Message) {
 	result, fds, err := handle(ctx, m.op, m)
-	c.serving.leave(m.seq)
+	c.requests.leave(m.seq)
 	if err == nil {
 		err = c.send(m.seq, kindReply, "", result, fds)
 	}
@@ -243,8 +239,8 @@ func (c *Conn) serve(ctx context.Context, handle Handler, m *Message) {
 	for _, fd := range fds {
 		_ = syscall.Close(fd)
 	}
-	if r, ok := result.(Replied); ok {
-		r.Replied()
+	if r, ok := result.(ReplyHook); ok {
+		r.AfterReply()
 	}
 }
 
@@ -285,8 +281,8 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 		c.settle()
 		return nil, err
 	}
-	if s, ok := in.(Sent); ok {
-		s.Sent()
+	if s, ok := in.(SendHook); ok {
+		s.AfterSend()
 	}
 	var m *Message
 	var ok bool
@@ -325,8 +321,8 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 }
 
 func (c *Conn) settle() {
-	if c.settled != nil {
-		c.settled()
+	if c.onSettled != nil {
+		c.onSettled()
 	}
 }
 
@@ -357,7 +353,7 @@ func (c *Conn) Close() {
 		delete(c.waiting, seq)
 	}
 	if c.root == c {
-		c.serving.cancelAll()
+		c.requests.cancelAll()
 	}
 	close(c.done)
 	_ = c.sock.Close()
@@ -393,7 +389,7 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 		oob = syscall.UnixRights(fds...)
 	}
 	err = c.write(buf, oob)
-	for wait := time.Millisecond; errors.Is(err, syscall.ETOOMANYREFS) && wait < passingPatience; wait *= 2 {
+	for wait := time.Millisecond; errors.Is(err, syscall.ETOOMANYREFS) && wait < passTimeout; wait *= 2 {
 		time.Sleep(wait)
 		err = c.write(buf, oob)
 	}
@@ -407,10 +403,10 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 	return nil
 }
 
-// passingPatience bounds the wait while processes of the same user, in other
+// passTimeout bounds the wait while processes of the same user, in other
 // slots and sandboxes too, have more descriptors in flight than the kernel allows a
 // user. Nothing has been sent then, and the link is as good as before.
-const passingPatience = 256 * time.Millisecond
+const passTimeout = 256 * time.Millisecond
 
 func (c *Conn) write(buf, oob []byte) error {
 	c.writeMu.Lock()
@@ -425,7 +421,7 @@ func (c *Conn) write(buf, oob []byte) error {
 
 // input is what has been read but not handed out: bytes, and descriptors in
 // the order of the messages that they belong to.
-type input struct {
+type inputBuffer struct {
 	buf        []byte
 	start, end int
 	oob        []byte

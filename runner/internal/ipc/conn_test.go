@@ -20,8 +20,8 @@ type echo struct {
 	N    int    `json:"n"`
 }
 
-// linked gives two ends; the far one answers with handle.
-func linked(t testing.TB, handle Handler, event func(string, json.RawMessage)) (near, far *Conn) {
+// linkPair gives two ends; the far one answers with handle.
+func linkPair(t testing.TB, handle Handler, event func(string, json.RawMessage)) (near, far *Conn) {
 	t.Helper()
 	a, b, err := Pair()
 	if err != nil {
@@ -76,7 +76,7 @@ func echoing(_ context.Context, op string, m *Message) (any, []int, error) {
 }
 
 func TestCallsSideBySideWithDescriptors(t *testing.T) {
-	near, _ := linked(t, echoing, nil)
+	near, _ := linkPair(t, echoing, nil)
 	var wg sync.WaitGroup
 	for i := range 300 {
 		wg.Add(1)
@@ -113,10 +113,10 @@ func TestCallsSideBySideWithDescriptors(t *testing.T) {
 	wg.Wait()
 }
 
-// laned gives a lane beside a link; its far end is served on one thread.
-func laned(t testing.TB, handle Handler) (lane *Conn, settled <-chan struct{}, over <-chan error) {
+// makeLane gives a lane beside a link; its far end is served on one thread.
+func makeLane(t testing.TB, handle Handler) (lane *Conn, settled <-chan struct{}, over <-chan error) {
 	t.Helper()
-	near, far := linked(t, echoing, nil)
+	near, far := linkPair(t, echoing, nil)
 	a, b, err := Pair()
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func laned(t testing.TB, handle Handler) (lane *Conn, settled <-chan struct{}, o
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := far.ServedLane(fd)
+	theirs := far.AcceptLane(fd)
 	done := make(chan error, 1)
 	go func() { done <- theirs.Serve(handle) }()
 	go func() { _ = lane.Run(nil, nil) }()
@@ -139,7 +139,7 @@ func laned(t testing.TB, handle Handler) (lane *Conn, settled <-chan struct{}, o
 }
 
 func TestServedOnOneThread(t *testing.T) {
-	near, settled, over := laned(t, echoing)
+	near, settled, over := makeLane(t, echoing)
 	for _, size := range []int{0, 10, 5000, 3 << 20} {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -168,7 +168,7 @@ func TestServedOnOneThread(t *testing.T) {
 
 func TestLaneIsFreeWhenItsThreadIs(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
-	lane, settled, _ := laned(t, func(ctx context.Context, op string, m *Message) (any, []int, error) {
+	lane, settled, _ := makeLane(t, func(ctx context.Context, op string, m *Message) (any, []int, error) {
 		if op == "wait" {
 			close(entered)
 			<-ctx.Done()
@@ -201,12 +201,12 @@ func TestLaneIsFreeWhenItsThreadIs(t *testing.T) {
 }
 
 func TestCancelThatComesBeforeItsRequest(t *testing.T) {
-	s := &serving{running: map[uint64]context.CancelFunc{}}
-	for seq := range uint64(10 * mostEarly) {
+	s := &requestSet{running: map[uint64]context.CancelFunc{}}
+	for seq := range uint64(10 * maxEarlyCancels) {
 		s.cancel(seq)
 	}
-	if len(s.early) > mostEarly {
-		t.Fatal(len(s.early))
+	if len(s.earlyCancels) > maxEarlyCancels {
+		t.Fatal(len(s.earlyCancels))
 	}
 	s.cancel(1 << 40)
 	if ctx := s.enter(1 << 40); ctx.Err() == nil {
@@ -221,7 +221,7 @@ func TestCancelThatComesBeforeItsRequest(t *testing.T) {
 }
 
 func TestLargeMessages(t *testing.T) {
-	near, _ := linked(t, echoing, nil)
+	near, _ := linkPair(t, echoing, nil)
 	for _, size := range []int{0, readSize - headerSize - 20, readSize, 1 << 20, 32 << 20} {
 		in := echo{Text: strings.Repeat("x", size)}
 		var out echo
@@ -237,7 +237,7 @@ func TestLargeMessages(t *testing.T) {
 }
 
 func TestErrorsTravel(t *testing.T) {
-	near, _ := linked(t, echoing, nil)
+	near, _ := linkPair(t, echoing, nil)
 	_, err := near.Call(context.Background(), "fail", echo{Text: "/some/path"}, nil)
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != "os" || e.Errno != "ENOENT" || e.Path != "/some/path" {
@@ -246,7 +246,7 @@ func TestErrorsTravel(t *testing.T) {
 }
 
 func TestResultThatIsTooLargeIsAnError(t *testing.T) {
-	near, _ := linked(t, func(context.Context, string, *Message) (any, []int, error) {
+	near, _ := linkPair(t, func(context.Context, string, *Message) (any, []int, error) {
 		return echo{Text: strings.Repeat("x", maxBody)}, nil, nil
 	}, nil)
 	_, err := near.Call(context.Background(), "op", echo{}, nil)
@@ -258,7 +258,7 @@ func TestResultThatIsTooLargeIsAnError(t *testing.T) {
 
 func TestEventsKeepTheirOrder(t *testing.T) {
 	got := make(chan int, 1000)
-	_, far := linked(t, nil, func(op string, body json.RawMessage) {
+	_, far := linkPair(t, nil, func(op string, body json.RawMessage) {
 		var e echo
 		if err := json.Unmarshal(body, &e); err != nil || op != "tick" {
 			t.Error(op, err)
@@ -279,7 +279,7 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 
 func TestCallEndsWithTheOtherEnd(t *testing.T) {
 	begun := make(chan struct{})
-	near, far := linked(t, func(context.Context, string, *Message) (any, []int, error) {
+	near, far := linkPair(t, func(context.Context, string, *Message) (any, []int, error) {
 		close(begun)
 		select {}
 	}, nil)
@@ -298,7 +298,7 @@ func TestCallEndsWithTheOtherEnd(t *testing.T) {
 
 func TestCallEndsWithItsContext(t *testing.T) {
 	release := make(chan struct{})
-	near, _ := linked(t, func(context.Context, string, *Message) (any, []int, error) {
+	near, _ := linkPair(t, func(context.Context, string, *Message) (any, []int, error) {
 		<-release
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -324,7 +324,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 
 func TestHandlerLearnsThatTheCallerGaveUp(t *testing.T) {
 	begun, over := make(chan struct{}, 1), make(chan error, 1)
-	near, far := linked(t, func(ctx context.Context, op string, _ *Message) (any, []int, error) {
+	near, far := linkPair(t, func(ctx context.Context, op string, _ *Message) (any, []int, error) {
 		if op == "short" {
 			return echo{}, nil, ctx.Err()
 		}
@@ -347,11 +347,11 @@ func TestHandlerLearnsThatTheCallerGaveUp(t *testing.T) {
 	if _, err := near.Call(context.Background(), "short", echo{}, nil); err != nil {
 		t.Fatal("another request was cancelled too:", err)
 	}
-	far.serving.mu.Lock()
-	if len(far.serving.running) != 0 {
-		t.Error("requests that were answered are still entered:", len(far.serving.running))
+	far.requests.mu.Lock()
+	if len(far.requests.running) != 0 {
+		t.Error("requests that were answered are still entered:", len(far.requests.running))
 	}
-	far.serving.mu.Unlock()
+	far.requests.mu.Unlock()
 	go func() { _, _ = near.Call(context.Background(), "long", echo{}, nil) }()
 	<-begun
 	near.Close()
@@ -380,12 +380,12 @@ func TestDescriptorsThatCannotBePassedEndTheCallAndNotTheLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sock, err := polled(a)
+	sock, err := newSocket(a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	full := &crowded{sock, 3}
-	near := newConn(full, &serving{running: map[uint64]context.CancelFunc{}})
+	near := newConn(full, &requestSet{running: map[uint64]context.CancelFunc{}})
 	near.root = near
 	far, err := New(b)
 	if err != nil {

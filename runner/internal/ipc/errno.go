@@ -34,10 +34,10 @@ func ErrnoName(e syscall.Errno) string {
 }
 
 // OSError is the error of a system call about a path, with what was being done.
-func OSError(what, path string, err error) error {
+func OSError(action, path string, err error) error {
 	e := AsError(err)
 	if e.Kind == "internal" {
 		return e
 	}
-	return &Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: Bytes(path)}
+	return &Error{Kind: "os", Message: fmt.Sprintf("%s: %v", action, err), Errno: e.Errno, Path: Bytes(path)}
 }

@@ -60,16 +60,16 @@ func FuzzReceive(f *testing.F) {
 
 // Short messages travel packed, and come back from it as they were.
 func FuzzUnpack(f *testing.F) {
-	for _, m := range []packed{
+	for _, m := range []packable{
 		Spawn{Token: 7, Argv: []Bytes{"sh", ""}, Env: []Bytes{"A=\xfe"}, Cwd: "/w", HoldMS: 2, PTY: &PTY{24, 80}},
-		Spawned{Started: true, PID: 5, Exit: &Exit{Token: 1, ExitCode: 137, UserS: 0.25, Cwd: "/a"}},
-		Spawned{ExitCode: 127, Reason: "no"},
+		SpawnResult{Started: true, PID: 5, Exit: &Exit{Token: 1, ExitCode: 137, UserS: 0.25, Cwd: "/a"}},
+		SpawnResult{ExitCode: 127, Reason: "no"},
 	} {
 		f.Add(m.pack(nil))
 	}
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x7f})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, out := range []any{&Spawn{}, &Spawned{}, &Exit{}} {
+		for _, out := range []any{&Spawn{}, &SpawnResult{}, &Exit{}} {
 			if Decode(body, out) != nil {
 				continue
 			}

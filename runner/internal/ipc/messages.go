@@ -6,16 +6,16 @@ import "hermes-exec/runner/internal/wire"
 // is the one event.
 const (
 	// Spawn → Spawned; fds in: stdin, stdout, stderr (merged: stdout twice), then Extra; fds out: pty master
-	OpSpawn     = "spawn"
-	OpKill      = "kill"      // Kill → Receipt
-	OpSignal    = "signal"    // Signal → struct{}
-	OpKillAll   = "kill_all"  // struct{} → Receipt; every process of the slot but the agent
-	OpProcesses = "processes" // struct{} → Processes
-	OpHeld      = "held"      // struct{} → room.Use; removed files that processes of the slot have open
-	OpConnect   = "connect"   // Connect → struct{}; fds out: the connected socket
-	OpListen    = "listen"    // Listen → struct{}; fds out: the listening socket
-	OpFile      = "file"      // FileOp → its result; fds in: a pipe end for data where the method moves data
-	OpSpill     = "spill"     // Spill → Spilled; fds out: the open file
+	OpSpawn        = "spawn"
+	OpKill         = "kill"      // Kill → Receipt
+	OpSignal       = "signal"    // Signal → struct{}
+	OpKillAll      = "kill_all"  // struct{} → Receipt; every process of the slot but the agent
+	OpProcesses    = "processes" // struct{} → Processes
+	OpRemovedFiles = "held"      // struct{} → room.Use; removed files that processes of the slot have open
+	OpConnect      = "connect"   // Connect → struct{}; fds out: the connected socket
+	OpListen       = "listen"    // Listen → struct{}; fds out: the listening socket
+	OpFile         = "file"      // FileOp → its result; fds in: a pipe end for data where the method moves data
+	OpSpill        = "spill"     // Spill → Spilled; fds out: the open file
 
 	EventExit = "exit" // Exit
 )
@@ -106,7 +106,7 @@ type PTY struct {
 // Exit event follows. A cwd that is missing or no directory is an Error instead.
 // With Exit the process has ended, and no event follows either. RanS is for how
 // long it has run.
-type Spawned struct {
+type SpawnResult struct {
 	Started  bool    `json:"started"`
 	PID      int     `json:"pid"`
 	ExitCode int     `json:"exit_code,omitempty"`
@@ -179,6 +179,6 @@ type Spill struct {
 }
 
 // Spilled says where the file is in the slot's view.
-type Spilled struct {
+type SpillResult struct {
 	Path Bytes `json:"path"`
 }

@@ -9,13 +9,13 @@ import (
 
 // packed is a message of every command: JSON would take a tenth of the time
 // that a short one costs.
-type packed interface{ pack(to []byte) []byte }
+type packable interface{ pack(to []byte) []byte }
 
 // unpacker is the other direction.
-type unpacker interface{ unpack(from *unpacking) }
+type unpackable interface{ unpack(from *bodyReader) }
 
 func encode(value any) ([]byte, error) {
-	if p, ok := value.(packed); ok {
+	if p, ok := value.(packable); ok {
 		return p.pack(make([]byte, 0, 512)), nil
 	}
 	return json.Marshal(value)
@@ -23,11 +23,11 @@ func encode(value any) ([]byte, error) {
 
 // Decode reads the body of a message.
 func Decode(body []byte, out any) error {
-	u, ok := out.(unpacker)
+	u, ok := out.(unpackable)
 	if !ok {
 		return json.Unmarshal(body, out)
 	}
-	from := unpacking{rest: body}
+	from := bodyReader{rest: body}
 	u.unpack(&from)
 	if from.failed || len(from.rest) > 0 {
 		return errors.New("link: a message of a wrong form")
@@ -48,7 +48,7 @@ func (s Spawn) pack(to []byte) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(to, uint64(s.PTY.Rows)), uint64(s.PTY.Cols))
 }
 
-func (s *Spawn) unpack(from *unpacking) {
+func (s *Spawn) unpack(from *bodyReader) {
 	s.Token = from.number()
 	s.Argv, s.Env = from.list(), from.list()
 	s.Cwd, s.User = from.text(), string(from.text())
@@ -58,7 +58,7 @@ func (s *Spawn) unpack(from *unpacking) {
 	}
 }
 
-func (s Spawned) pack(to []byte) []byte {
+func (s SpawnResult) pack(to []byte) []byte {
 	to = packFlag(to, s.Started)
 	to = binary.AppendVarint(binary.AppendVarint(to, int64(s.PID)), int64(s.ExitCode))
 	to = packFloat(packText(to, s.Reason), s.RanS)
@@ -69,9 +69,9 @@ func (s Spawned) pack(to []byte) []byte {
 	return to
 }
 
-func (s *Spawned) unpack(from *unpacking) {
+func (s *SpawnResult) unpack(from *bodyReader) {
 	s.Started = from.flag()
-	s.PID, s.ExitCode = int(from.signed()), int(from.signed())
+	s.PID, s.ExitCode = int(from.integer()), int(from.integer())
 	s.Reason, s.RanS = string(from.text()), from.float()
 	if from.flag() {
 		s.Exit = &Exit{}
@@ -86,11 +86,11 @@ func (e Exit) pack(to []byte) []byte {
 	return packText(binary.AppendVarint(to, e.MaxRSS), e.Cwd)
 }
 
-func (e *Exit) unpack(from *unpacking) {
+func (e *Exit) unpack(from *bodyReader) {
 	e.Token = from.number()
-	e.ExitCode, e.Signal = int(from.signed()), int(from.signed())
+	e.ExitCode, e.Signal = int(from.integer()), int(from.integer())
 	e.OOMKilled, e.UserS, e.SystemS = from.flag(), from.float(), from.float()
-	e.MaxRSS, e.Cwd = from.signed(), from.text()
+	e.MaxRSS, e.Cwd = from.integer(), from.text()
 }
 
 func packFlag(to []byte, set bool) []byte {
@@ -117,14 +117,14 @@ func packList(to []byte, list []Bytes) []byte {
 }
 
 // unpacking is what is left of a body. After a failure everything is zero.
-type unpacking struct {
+type bodyReader struct {
 	rest   []byte
 	failed bool
 }
 
-func (u *unpacking) fail() { u.rest, u.failed = nil, true }
+func (u *bodyReader) fail() { u.rest, u.failed = nil, true }
 
-func (u *unpacking) take(n int) []byte {
+func (u *bodyReader) take(n int) []byte {
 	if n > len(u.rest) {
 		u.fail()
 		return nil
@@ -135,7 +135,7 @@ func (u *unpacking) take(n int) []byte {
 }
 
 // skip moves past a number of size bytes; a size of 0 or less is a failure.
-func (u *unpacking) skip(size int) {
+func (u *bodyReader) skip(size int) {
 	if size <= 0 {
 		u.fail()
 		return
@@ -143,24 +143,24 @@ func (u *unpacking) skip(size int) {
 	u.take(size)
 }
 
-func (u *unpacking) number() uint64 {
+func (u *bodyReader) number() uint64 {
 	n, size := binary.Uvarint(u.rest)
 	u.skip(size)
 	return n
 }
 
-func (u *unpacking) signed() int64 {
+func (u *bodyReader) integer() int64 {
 	n, size := binary.Varint(u.rest)
 	u.skip(size)
 	return n
 }
 
-func (u *unpacking) flag() bool {
+func (u *bodyReader) flag() bool {
 	b := u.take(1)
 	return len(b) == 1 && b[0] == 1
 }
 
-func (u *unpacking) float() float64 {
+func (u *bodyReader) float() float64 {
 	b := u.take(8)
 	if len(b) < 8 {
 		return 0
@@ -168,7 +168,7 @@ func (u *unpacking) float() float64 {
 	return math.Float64frombits(binary.BigEndian.Uint64(b))
 }
 
-func (u *unpacking) text() Bytes {
+func (u *bodyReader) text() Bytes {
 	size := u.number()
 	if size > uint64(len(u.rest)) {
 		u.fail()
@@ -178,7 +178,7 @@ func (u *unpacking) text() Bytes {
 }
 
 // list reads as many items as there is room for: each takes a byte or more.
-func (u *unpacking) list() []Bytes {
+func (u *bodyReader) list() []Bytes {
 	count := u.number()
 	if count > uint64(len(u.rest)) {
 		u.fail()

@@ -12,8 +12,8 @@ func TestPackedMessagesComeBack(t *testing.T) {
 		{Spawn{Token: 7, Argv: []Bytes{"sh", "-c", ""}, Env: []Bytes{"A=\xfe\n", "B="}, Cwd: "/w", User: "me",
 			HoldMS: 2, PTY: &PTY{24, 80}}, &Spawn{}},
 		{Spawn{Argv: []Bytes{"x"}, Env: []Bytes{}}, &Spawn{}},
-		{Spawned{Started: true, PID: 5, RanS: 0.001, Exit: &exit}, &Spawned{}},
-		{Spawned{ExitCode: 127, Reason: "not found"}, &Spawned{}},
+		{SpawnResult{Started: true, PID: 5, RanS: 0.001, Exit: &exit}, &SpawnResult{}},
+		{SpawnResult{ExitCode: 127, Reason: "not found"}, &SpawnResult{}},
 		{exit, &Exit{}},
 		{Exit{ExitCode: -1}, &Exit{}},
 	} {

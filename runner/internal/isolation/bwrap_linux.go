@@ -10,7 +10,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-var bwrapPlaces = []string{"/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"}
+var bwrapPaths = []string{"/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"}
 
 // tryBwrap runs this program under bubblewrap. It is for ordinary users on
 // hosts where only bubblewrap may make namespaces (a setuid program, or one
@@ -19,7 +19,7 @@ func tryBwrap(root bool) (path string, priceMS float64, err error) {
 	if root {
 		return "", 0, errors.New("not tried as root, where it can do no more than the runner")
 	}
-	for _, p := range bwrapPlaces {
+	for _, p := range bwrapPaths {
 		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() {
 			path = p
 			break
@@ -45,14 +45,14 @@ func tryBwrap(root bool) (path string, priceMS float64, err error) {
 		return p.Pid, nil
 	})
 	if err != nil {
-		return "", 0, plain(err)
+		return "", 0, cloneError(err)
 	}
 	state, err := wait(p)
 	if err != nil {
 		return "", 0, err
 	}
-	if killed(state) {
-		return "", 0, fmt.Errorf("the trial ended with %s: %w", state, ipc.ErrLack)
+	if wasKilled(state) {
+		return "", 0, fmt.Errorf("the trial ended with %s: %w", state, ipc.ErrShortage)
 	}
 	if !state.Success() {
 		return "", 0, errors.New("the trial ended with " + state.String())

@@ -1,7 +1,3 @@
-// Package isolation knows what the kernel and the sandbox allow for keeping slots
-// apart, and does it: namespaces, a private root, uids, Landlock, cgroups,
-// rlimits. Everything is found out by trying; nothing is read out of what a
-// program prints.
 package isolation
 
 import "hermes-exec/runner/internal/cgroup"
@@ -14,24 +10,24 @@ const (
 	Exclusive  = "exclusive"
 )
 
-var order = map[string]int{None: 0, UID: 1, Namespaces: 2, Exclusive: 3}
+var levelOrder = map[string]int{None: 0, UID: 1, Namespaces: 2, Exclusive: 3}
 
-// Known says whether name is a level.
-func Known(name string) bool { _, ok := order[name]; return ok }
+// IsLevel says whether name is a level.
+func IsLevel(name string) bool { _, ok := levelOrder[name]; return ok }
 
-// Below says whether level a is lower than level b.
-func Below(a, b string) bool { return order[a] < order[b] }
+// IsBelow says whether level a is lower than level b.
+func IsBelow(a, b string) bool { return levelOrder[a] < levelOrder[b] }
 
 // Way is how namespaces are made here.
-type Way string
+type Method string
 
 // Ways, best first.
 const (
-	WayNone     Way = ""
-	WayDirect   Way = "direct"   // this process may make them (CAP_SYS_ADMIN)
-	WayIdentity Way = "identity" // root without CAP_SYS_ADMIN: a user namespace in which every id keeps its number
-	WaySelf     Way = "self"     // an ordinary user: a user namespace that holds its own uid
-	WayBwrap    Way = "bubblewrap"
+	MethodNone     Method = ""
+	MethodDirect   Method = "direct"   // this process may make them (CAP_SYS_ADMIN)
+	MethodIdentity Method = "identity" // root without CAP_SYS_ADMIN: a user namespace with unchanged ids
+	MethodSelf     Method = "self"     // an ordinary user: a user namespace that holds its own uid
+	MethodBwrap    Method = "bubblewrap"
 )
 
 // Facts is what a sandbox allows, as tried (READY.isolation of docs/protocol.md).
@@ -43,7 +39,7 @@ type Facts struct {
 	Cgroup        string            `json:"cgroup"`
 	Bubblewrap    bool              `json:"bubblewrap"`
 
-	Way       Way            `json:"-"`
+	Method    Method         `json:"-"`
 	BwrapPath string         `json:"-"`
 	Loopback  bool           `json:"-"` // a network of its own can have its loopback interface
 	Root      bool           `json:"-"` // this process has uid 0
@@ -63,7 +59,7 @@ func (f Facts) Has(level string) bool {
 	case UID:
 		return f.Switch
 	case Namespaces:
-		return f.Way != WayNone
+		return f.Method != MethodNone
 	}
 	return false
 }

@@ -20,14 +20,14 @@ func TestTrialWithoutMeansProvesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	facts, err := Probe()
-	_, trial := tryIn(WaySelf, 0, ProbeArg)
+	_, trial := tryIn(MethodSelf, 0, ProbeArg)
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
 	}
-	if !ipc.Lacks(err) {
+	if !ipc.IsShortage(err) {
 		t.Errorf("%v, %+v", err, facts)
 	}
-	if !ipc.Lacks(trial) {
+	if !ipc.IsShortage(trial) {
 		t.Error(trial)
 	}
 }

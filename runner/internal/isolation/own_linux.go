@@ -32,7 +32,7 @@ func TryOwnRoot(f Facts, directory string) error {
 			return err
 		}
 	}
-	_, err := tryIn(WayIdentity, f.IDs.middle(), OwnRootArg, directory)
+	_, err := tryIn(MethodIdentity, f.IDs.middle(), OwnRootArg, directory)
 	if err == nil {
 		return nil
 	}
@@ -46,13 +46,14 @@ func TryOwnRoot(f Facts, directory string) error {
 // refused, as far as the settings of this kernel tell.
 func namespaceHint(err error) string {
 	setting := func(path string) string {
-		text, _ := bounded.ReadWhole(path, bounded.Setting)
+		text, _ := bounded.ReadWhole(path, bounded.SettingSize)
 		return strings.Trim(string(text), "\x00\n ")
 	}
 	profile := setting("/proc/self/attr/current")
 	switch {
 	case strings.HasSuffix(profile, "(enforce)"):
-		return "the sandbox's AppArmor profile " + profile + " may refuse it: start the sandbox with apparmor=unconfined"
+		return "the sandbox's AppArmor profile " + profile +
+			" may refuse it: start the sandbox with apparmor=unconfined"
 	case setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
 		return "the host's sysctl kernel.apparmor_restrict_unprivileged_userns=1 refuses it: set it to 0"
 	case setting("/proc/sys/user/max_user_namespaces") == "0":

@@ -28,12 +28,12 @@ const ProbeArg = "--probe"
 // Probe tries what this sandbox allows. The error is of a trial that came to no
 // result for want of memory, processes or room: it proves nothing.
 func Probe() (Facts, error) {
-	f := Facts{Reasons: map[string]string{}, Root: os.Geteuid() == 0, IDs: mappedIDs(), LandlockABI: LandlockABI()}
+	f := Facts{Reasons: map[string]string{}, Root: os.Geteuid() == 0, IDs: largestIDRange(), LandlockABI: LandlockABI()}
 	f.Cgroup, f.Cgroups = cgroup.Probe()
 	f.Caps, _ = rights.EffectiveCaps()
 	switched := probeSwitch(f)
-	if ipc.Lacks(switched) {
-		return f, unknown(switched)
+	if ipc.IsShortage(switched) {
+		return f, inconclusiveError(switched)
 	}
 	if f.Switch, f.Setgroups = switched == nil, switched == nil; !f.Switch {
 		f.Reasons[UID] = switched.Error()
@@ -42,7 +42,7 @@ func Probe() (Facts, error) {
 		return f, err
 	}
 	switch {
-	case f.Way != WayNone:
+	case f.Method != MethodNone:
 		f.Highest = Namespaces
 		delete(f.Reasons, Namespaces)
 	case f.Switch:
@@ -53,9 +53,9 @@ func Probe() (Facts, error) {
 	return f, nil
 }
 
-// mappedIDs is the longest run of uids that this process's user namespace has.
-func mappedIDs() IDRange {
-	data, err := bounded.ReadWhole("/proc/self/uid_map", bounded.Setting)
+// largestIDRange is the longest run of uids that this process's user namespace has.
+func largestIDRange() IDRange {
+	data, err := bounded.ReadWhole("/proc/self/uid_map", bounded.SettingSize)
 	best := IDRange{}
 	if err != nil {
 		return IDRange{First: 0, Count: 65536}
@@ -117,53 +117,53 @@ func trySwitch(uid uint32) error {
 func probeNamespaces(f *Facts) error {
 	var reasons []string
 	var lack error
-	failed := func(way Way, err error) {
-		reasons = append(reasons, string(way)+": "+err.Error())
-		if ipc.Lacks(err) {
+	failed := func(method Method, err error) {
+		reasons = append(reasons, string(method)+": "+err.Error())
+		if ipc.IsShortage(err) {
 			lack = err
 		}
 	}
-	ways := []Way{WaySelf}
+	methods := []Method{MethodSelf}
 	if f.Root {
-		ways = []Way{WayDirect, WayIdentity}
+		methods = []Method{MethodDirect, MethodIdentity}
 	}
-	for _, way := range ways {
-		if way == WayDirect || way == WayIdentity {
+	for _, method := range methods {
+		if method == MethodDirect || method == MethodIdentity {
 			if !f.Switch {
-				reasons = append(reasons, string(way)+": "+f.Reasons[UID])
+				reasons = append(reasons, string(method)+": "+f.Reasons[UID])
 				continue
 			}
 		}
 		began := time.Now()
-		loopback, err := tryIn(way, f.IDs.middle(), ProbeArg)
+		loopback, err := tryIn(method, f.IDs.middle(), ProbeArg)
 		if err == nil {
-			f.Way, f.Loopback = way, loopback
-			f.UserNamespace = f.UserNamespace || way != WayDirect
+			f.Method, f.Loopback = method, loopback
+			f.UserNamespace = f.UserNamespace || method != MethodDirect
 			f.PriceMS = float64(time.Since(began).Microseconds()) / 1000
 			return nil
 		}
-		failed(way, err)
+		failed(method, err)
 	}
 	path, price, err := tryBwrap(f.Root)
 	if err == nil {
-		f.Way, f.Loopback, f.BwrapPath, f.Bubblewrap, f.PriceMS = WayBwrap, true, path, true, price
+		f.Method, f.Loopback, f.BwrapPath, f.Bubblewrap, f.PriceMS = MethodBwrap, true, path, true, price
 		return nil
 	}
 	failed("bubblewrap", err)
 	if lack != nil {
-		return unknown(lack)
+		return inconclusiveError(lack)
 	}
 	f.Reasons[Namespaces] = strings.Join(reasons, "; ")
 	return nil
 }
 
-func unknown(lack error) error {
+func inconclusiveError(lack error) error {
 	return fmt.Errorf("isolation: it is not known what this sandbox allows: %w", lack)
 }
 
 // tryIn starts `runner agent ARGS…` in namespaces, of owner's where they may be
 // another user's, and hears its verdict.
-func tryIn(way Way, owner uint32, args ...string) (loopback bool, err error) {
+func tryIn(method Method, owner uint32, args ...string) (loopback bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return false, err
@@ -174,7 +174,7 @@ func tryIn(way Way, owner uint32, args ...string) (loopback bool, err error) {
 		started := make(chan struct{})
 		go func() { // not on this thread, which may be the first
 			defer close(started)
-			p, err = Start(way, false, owner, append([]string{"runner", "agent"}, args...), [3]*os.File{}, w)
+			p, err = Start(method, false, owner, append([]string{"runner", "agent"}, args...), [3]*os.File{}, w)
 		}()
 		if <-started; err != nil {
 			return 0, err
@@ -183,30 +183,30 @@ func tryIn(way Way, owner uint32, args ...string) (loopback bool, err error) {
 	})
 	w.Close()
 	if err != nil {
-		return false, plain(err)
+		return false, cloneError(err)
 	}
-	said, _, _ := bounded.Read(r, 4096)
+	verdict, _, _ := bounded.Read(r, 4096)
 	state, err := wait(p)
 	if err != nil {
 		return false, err
 	}
 	switch {
-	case state.Success() && string(said) == verdictOK:
+	case state.Success() && string(verdict) == verdictOK:
 		return true, nil
-	case state.Success() && string(said) == verdictNoLoopback:
+	case state.Success() && string(verdict) == verdictNoLoopback:
 		return false, nil
-	case state.ExitCode() == lackCode:
-		return false, fmt.Errorf("%s: %w", said, ipc.ErrLack)
-	case len(said) == 0 && (killed(state) || state.ExitCode() == crashCode):
-		return false, fmt.Errorf("the trial ended with %s: %w", state, ipc.ErrLack)
-	case len(said) == 0:
+	case state.ExitCode() == shortageCode:
+		return false, fmt.Errorf("%s: %w", verdict, ipc.ErrShortage)
+	case len(verdict) == 0 && (wasKilled(state) || state.ExitCode() == crashCode):
+		return false, fmt.Errorf("the trial ended with %s: %w", state, ipc.ErrShortage)
+	case len(verdict) == 0:
 		return false, fmt.Errorf("the trial ended with %s", state)
 	}
-	return false, errors.New(string(said))
+	return false, errors.New(string(verdict))
 }
 
-// killed says whether a process was ended by SIGKILL, as without memory.
-func killed(state *os.ProcessState) bool {
+// isKilled says whether a process was ended by SIGKILL, as without memory.
+func wasKilled(state *os.ProcessState) bool {
 	ws, ok := state.Sys().(syscall.WaitStatus)
 	return ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL
 }
@@ -216,8 +216,8 @@ func wait(p *os.Process) (*os.ProcessState, error) {
 	return p.Wait()
 }
 
-// plain is the errno of a clone. ENOSPC is a limit on namespaces, such as 0.
-func plain(err error) error {
+// cloneError is the errno of a clone. ENOSPC is a limit on namespaces, such as 0.
+func cloneError(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		if errno == syscall.ENOSPC {
@@ -234,12 +234,12 @@ func ProbeChild(directory string) int {
 	out := os.NewFile(3, "verdict")
 	try := rootfs.TryMounts
 	if directory != "" {
-		try = func() error { return rootfs.TryOwn(directory) }
+		try = func() error { return rootfs.TryOwnRoot(directory) }
 	}
 	if err := try(); err != nil {
 		fmt.Fprint(out, err.Error())
-		if ipc.Lacks(err) {
-			return lackCode
+		if ipc.IsShortage(err) {
+			return shortageCode
 		}
 		return 1
 	}
@@ -254,7 +254,7 @@ func ProbeChild(directory string) int {
 const (
 	verdictOK         = "ok"
 	verdictNoLoopback = "no loopback"
-	lackCode          = 3 // exit code of a trial that had too little of something
+	shortageCode      = 3 // exit code of a trial that had too little of something
 	crashCode         = 2 // that of a program which Go's runtime aborts, as without memory or threads
 )
 

@@ -33,9 +33,9 @@ type Setup struct {
 	Cgroups   []cgroup.Join `json:"cgroups,omitempty"`
 	// RLimits names the limits that have no cgroup and are held by rlimits.
 	RLimits []string `json:"rlimits,omitempty"`
-	// CountedAs is the user for whom the kernel counts what the slot takes, and
+	// CountingUID is the user for whom the kernel counts what the slot takes, and
 	// nobody else; 0: the runner's. NamespaceMost limits what a slot takes of that.
-	CountedAs     uint32           `json:"counted_as,omitempty"`
+	CountingUID   uint32           `json:"counted_as,omitempty"`
 	NamespaceMost map[string]int64 `json:"namespace_most,omitempty"`
 	// Watch is the memory limit in bytes that a watchdog holds, 0 for none.
 	Watch int64 `json:"watch,omitempty"`

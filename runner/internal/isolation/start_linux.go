@@ -23,18 +23,18 @@ const EnterArg = "--enter"
 // way. A user namespace in which every id keeps its number belongs to owner: the
 // kernel counts for that user what is taken in it. extra becomes descriptor 3.
 // The caller, which is not on the first thread, waits for the process.
-func Start(way Way, network bool, owner uint32, argv []string, std [3]*os.File, extra *os.File) (p *os.Process,
+func Start(method Method, network bool, owner uint32, argv []string, std [3]*os.File, extra *os.File) (p *os.Process,
 	err error) {
 	files := []*os.File{std[0], std[1], std[2], extra}
-	if way == WaySelf {
+	if method == MethodSelf {
 		return startSelf(network, argv, files)
 	}
 	start := func() error {
 		p, err = os.StartProcess(SelfExe, argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files,
-			Sys: attributes(way, network)})
+			Sys: attributes(method, network)})
 		return err
 	}
-	if way != WayIdentity {
+	if method != MethodIdentity {
 		return p, start()
 	}
 	runtime.LockOSThread()
@@ -59,16 +59,16 @@ func startSelf(network bool, argv []string, files []*os.File) (*os.Process, erro
 	if err != nil {
 		return nil, err
 	}
-	said, _, _ := bounded.Read(r, 4096)
+	answer, _, _ := bounded.Read(r, 4096)
 	state, err := between.Wait()
 	if err != nil {
 		return nil, err
 	}
-	pid, err := strconv.Atoi(string(said))
+	pid, err := strconv.Atoi(string(answer))
 	if err != nil {
-		err = errors.New(strings.TrimSpace("clone: " + string(said)))
-		if code := state.ExitCode(); killed(state) || code == lackCode || code == crashCode {
-			err = fmt.Errorf("%w: %w", err, ipc.ErrLack)
+		err = errors.New(strings.TrimSpace("clone: " + string(answer)))
+		if code := state.ExitCode(); wasKilled(state) || code == shortageCode || code == crashCode {
+			err = fmt.Errorf("%w: %w", err, ipc.ErrShortage)
 		}
 		return nil, err
 	}
@@ -80,14 +80,14 @@ func startSelf(network bool, argv []string, files []*os.File) (*os.Process, erro
 func Enter(args []string) int {
 	out := os.NewFile(4, "answer")
 	syscall.CloseOnExec(4)
-	attr := attributes(WaySelf, args[0] == "true")
+	attr := attributes(MethodSelf, args[0] == "true")
 	attr.Cloneflags |= syscall.CLONE_PARENT
 	argv := append([]string{"runner"}, args[1:]...)
 	pid, err := syscall.ForkExec(SelfExe, argv, &syscall.ProcAttr{Dir: "/", Files: []uintptr{0, 1, 2, 3}, Sys: attr})
 	if err != nil {
 		fmt.Fprint(out, err.Error())
-		if ipc.Lacks(plain(err)) {
-			return lackCode
+		if ipc.IsShortage(cloneError(err)) {
+			return shortageCode
 		}
 		return 1
 	}
@@ -96,9 +96,9 @@ func Enter(args []string) int {
 }
 
 // attributes are those with which an agent is started.
-func attributes(way Way, network bool) *syscall.SysProcAttr {
+func attributes(method Method, network bool) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setsid: true}
-	if way == WayNone || way == WayBwrap {
+	if method == MethodNone || method == MethodBwrap {
 		return a
 	}
 	a.Pdeathsig = syscall.SIGKILL
@@ -106,13 +106,13 @@ func attributes(way Way, network bool) *syscall.SysProcAttr {
 	if !network {
 		a.Cloneflags |= syscall.CLONE_NEWNET
 	}
-	switch way {
-	case WayIdentity:
+	switch method {
+	case MethodIdentity:
 		a.Cloneflags |= syscall.CLONE_NEWUSER
-		a.UidMappings, a.GidMappings = identity("uid_map"), identity("gid_map")
+		a.UidMappings, a.GidMappings = identityMap("uid_map"), identityMap("gid_map")
 		a.GidMappingsEnableSetgroups = true
 		a.Credential = &syscall.Credential{NoSetGroups: true} // root, and not the owner
-	case WaySelf:
+	case MethodSelf:
 		a.Cloneflags |= syscall.CLONE_NEWUSER
 		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
 		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
@@ -122,9 +122,9 @@ func attributes(way Way, network bool) *syscall.SysProcAttr {
 	return a
 }
 
-// identity maps every id that exists here to itself.
-func identity(file string) []syscall.SysProcIDMap {
-	data, err := bounded.ReadWhole("/proc/self/"+file, bounded.Setting)
+// identityMap maps every id that exists here to itself.
+func identityMap(file string) []syscall.SysProcIDMap {
+	data, err := bounded.ReadWhole("/proc/self/"+file, bounded.SettingSize)
 	if err != nil {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 const (
 	// Deepest is how many levels of directories Flatten leaves.
-	Deepest      = 200
+	MaxDepth     = 200
 	overlayMagic = 0x794c7630
 )
 
@@ -52,7 +52,7 @@ func (f *flattener) visit(dir *os.File, level int) {
 		entries, err := dir.ReadDir(512)
 		for _, entry := range entries {
 			if entry.IsDir() {
-				f.look(dir, entry.Name(), level)
+				f.visitEntry(dir, entry.Name(), level)
 			}
 		}
 		if err != nil || len(entries) == 0 {
@@ -61,7 +61,7 @@ func (f *flattener) visit(dir *os.File, level int) {
 	}
 }
 
-func (f *flattener) look(parent *os.File, name string, level int) {
+func (f *flattener) visitEntry(parent *os.File, name string, level int) {
 	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	fd, err := syscall.Openat(int(parent.Fd()), name, flags, 0)
 	if err != nil {
@@ -73,7 +73,7 @@ func (f *flattener) look(parent *os.File, name string, level int) {
 	if syscall.Fstat(fd, &info) != nil || info.Dev != f.device || info.Ctim.Sec < f.since {
 		return
 	}
-	if level > Deepest {
+	if level > MaxDepth {
 		f.wiper.WipeIn(parent, name)
 		return
 	}

@@ -1,6 +1,3 @@
-// Package leftover removes what a sandbox would leave and its engine could not
-// remove: engines hold a descriptor open for each level of a tree, so that one
-// with more levels than they may have descriptors stays for ever.
 package leftover
 
 import (

@@ -68,14 +68,14 @@ func TestFlattenLeavesWhatEnginesCanRemove(t *testing.T) {
 		}
 	}
 	nest(t, filepath.Join(dir, "deep"), "d", 2_000)
-	nest(t, filepath.Join(dir, "kept"), "just", Deepest-1)
+	nest(t, filepath.Join(dir, "kept"), "just", MaxDepth-1)
 	if problems := Flatten(dir, time.Now(), time.Minute); len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	if found := levels(t, filepath.Join(dir, "deep"), "d"); found != Deepest-1 {
+	if found := levels(t, filepath.Join(dir, "deep"), "d"); found != MaxDepth-1 {
 		t.Errorf("%d levels are left of a deep tree", found)
 	}
-	if found := levels(t, filepath.Join(dir, "kept"), "just"); found != Deepest-1 {
+	if found := levels(t, filepath.Join(dir, "kept"), "just"); found != MaxDepth-1 {
 		t.Errorf("%d levels are left of a tree that was not too deep", found)
 	}
 	for _, name := range []string{"kept/a/b", "kept/a/0", "kept/a/2", "deep/beside"} {
@@ -83,7 +83,7 @@ func TestFlattenLeavesWhatEnginesCanRemove(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if problems := wipe.Tree(dir); len(problems) > 0 {
+	if problems := wipe.RemoveTree(dir); len(problems) > 0 {
 		t.Error(problems)
 	}
 }

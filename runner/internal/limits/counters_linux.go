@@ -21,7 +21,7 @@ const (
 
 // share is the part of a user's limit that a slot may have where the kernel
 // counts other programs of that user together with the slot.
-const share = 4
+const userShare = 4
 
 // counters are the resource limits of what the kernel counts by user, with what
 // a slot may have of each where it is counted alone and where it is not. A lower
@@ -30,16 +30,16 @@ var counters = []struct {
 	resource    int
 	own, shared func(limit uint64) uint64
 }{
-	{rlimitSigpending, atMost(1024), func(limit uint64) uint64 { return min(1024, limit/share) }}, // and POSIX timers
-	{rlimitMsgqueue, asItIs, func(limit uint64) uint64 { return limit / share }},
-	{rlimitMemlock, atMost(64 << 20), asItIs}, // nearly all of it is counted by process
+	{rlimitSigpending, atMost(1024), func(limit uint64) uint64 { return min(1024, limit/userShare) }}, // and timers
+	{rlimitMsgqueue, keepLimit, func(limit uint64) uint64 { return limit / userShare }},
+	{rlimitMemlock, atMost(64 << 20), keepLimit}, // nearly all of it is counted by process
 }
 
 func atMost(most uint64) func(uint64) uint64 {
 	return func(limit uint64) uint64 { return min(most, limit) }
 }
 
-func asItIs(limit uint64) uint64 { return limit }
+func keepLimit(limit uint64) uint64 { return limit }
 
 // SetCounters bounds what this process and its children take. own says that the
 // kernel counts nobody else together with the slot.
@@ -53,7 +53,7 @@ func SetCounters(own bool) error {
 		if own {
 			most = c.own(now.Max)
 		}
-		if err := lower(c.resource, syscall.Rlimit{Cur: most, Max: most}); err != nil {
+		if err := lowerLimit(c.resource, syscall.Rlimit{Cur: most, Max: most}); err != nil {
 			return err
 		}
 	}
@@ -73,7 +73,7 @@ func WithCounters(do func() error) error {
 		if err != nil {
 			return err
 		}
-		if err := lower(c.resource, syscall.Rlimit{Cur: min(c.own(now.Max), now.Cur), Max: now.Max}); err != nil {
+		if err := lowerLimit(c.resource, syscall.Rlimit{Cur: min(c.own(now.Max), now.Cur), Max: now.Max}); err != nil {
 			return err
 		}
 		defer func() { _ = prlimit(0, c.resource, &now, nil) }()
@@ -88,9 +88,9 @@ func counter(resource int) (now syscall.Rlimit, err error) {
 	return now, err
 }
 
-// lower sets a limit of this process. gVisor refuses those that it does not have:
+// lowerLimit sets a limit of this process. gVisor refuses those that it does not have:
 // there a sandbox has a kernel, and counters, of its own.
-func lower(resource int, to syscall.Rlimit) error {
+func lowerLimit(resource int, to syscall.Rlimit) error {
 	if err := prlimit(0, resource, &to, nil); err != nil && !errors.Is(err, syscall.EPERM) {
 		return fmt.Errorf("rlimit %d: %w", resource, err)
 	}
@@ -105,10 +105,10 @@ const namespaceDirectory = "/proc/sys/user/"
 func NamespaceShare() map[string]int64 {
 	out := map[string]int64{}
 	_ = bounded.EachName(namespaceDirectory, func(name string) bool {
-		text, _ := bounded.ReadWhole(namespaceDirectory+name, bounded.Setting)
+		text, _ := bounded.ReadWhole(namespaceDirectory+name, bounded.SettingSize)
 		// In a namespace without limits of its own only those above it are known.
 		if most, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && most < math.MaxInt32 {
-			out[name] = max(1, most/share)
+			out[name] = max(1, most/userShare)
 		}
 		return true
 	})

@@ -1,5 +1,3 @@
-// Package limits sets the resource limits of a slot's processes (rlimits), and
-// bounds what a slot takes of what the kernel counts by user.
 package limits
 
 import (
@@ -44,9 +42,9 @@ func SetProcess(l ipc.Limits, names []string) error {
 	return nil
 }
 
-// OwnPIDLimit says whether a pid namespace has a highest process number of its
+// HasOwnPIDLimit says whether a pid namespace has a highest process number of its
 // own, since Linux 6.14; before, there is one for the whole machine.
-func OwnPIDLimit() bool {
+func HasOwnPIDLimit() bool {
 	var name syscall.Utsname
 	if syscall.Uname(&name) != nil {
 		return false
@@ -60,13 +58,13 @@ func OwnPIDLimit() bool {
 	return major > 6 || major == 6 && minor >= 14
 }
 
-// LeaveDescriptors lowers the limit of open files of this process and its
+// LowerOpenFiles lowers the limit of open files of this process and its
 // commands by a quarter. The kernel counts descriptors in flight by user, over
 // all slots and sandboxes, and refuses a process whose own limit is below that
 // count: commands before the runner. Where Go has raised the soft limit (to one
 // below the hard limit) nothing is lowered: commands would get the raised
 // limit.
-func LeaveDescriptors() error {
+func LowerOpenFiles() error {
 	var now syscall.Rlimit
 	if err := prlimit(0, rlimitNofile, nil, &now); err != nil {
 		return fmt.Errorf("rlimit %d: %w", rlimitNofile, err)
@@ -77,12 +75,12 @@ func LeaveDescriptors() error {
 	return setRlimit(0, rlimitNofile, now.Max-now.Max/4)
 }
 
-// NeedChild says whether each command needs limits of its own, which
+// NeedsChildLimits says whether each command needs limits of its own, which
 // its parent could not live with.
-func NeedChild(l ipc.Limits) bool { return l.OpenFiles != nil || l.CPUTimeS != nil }
+func NeedsChildLimits(l ipc.Limits) bool { return l.OpenFiles != nil || l.CPUTimeS != nil }
 
-// SetChild sets them on a command that has not run yet.
-func SetChild(pid int, l ipc.Limits) error {
+// SetChildLimits sets them on a command that has not run yet.
+func SetChildLimits(pid int, l ipc.Limits) error {
 	if l.OpenFiles != nil {
 		if err := setRlimit(pid, rlimitNofile, uint64(*l.OpenFiles)); err != nil {
 			return err

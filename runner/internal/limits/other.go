@@ -2,8 +2,8 @@
 
 package limits
 
-// OwnPIDLimit is for Linux.
-func OwnPIDLimit() bool { return false }
+// HasOwnPIDLimit is for Linux.
+func HasOwnPIDLimit() bool { return false }
 
 // NamespaceShare is for Linux.
 func NamespaceShare() map[string]int64 { return nil }

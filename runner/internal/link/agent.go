@@ -1,5 +1,3 @@
-// Package link is the runner's end of a slot's agent: it starts the agent, calls it,
-// each kind of work on lanes of its own, and says how it has ended.
 package link
 
 import (
@@ -17,17 +15,17 @@ import (
 
 const (
 	stopTimeout = 20 * time.Second
-	// unreadPatience is how long the last messages of an ended agent may stay
+	// unreadTimeout is how long the last messages of an ended agent may stay
 	// unread.
-	unreadPatience = 10 * time.Second
-	// endPatience is how long an agent that was killed may take to end.
-	endPatience = unreadPatience + 5*time.Second
+	unreadTimeout = 10 * time.Second
+	// endTimeout is how long an agent that was killed may take to end.
+	endTimeout = unreadTimeout + 5*time.Second
 )
 
 // Plan is what an agent is started with.
-type Plan struct {
+type Config struct {
 	Setup  isolation.Setup
-	Way    isolation.Way
+	Method isolation.Method
 	Scoped bool          // Landlock keeps abstract sockets and signals within the slot
 	Exe    string        // this program
 	Bwrap  string        // bubblewrap, where Way takes it
@@ -38,7 +36,7 @@ type Plan struct {
 	Shells    map[string]string // what it is → its path
 	Workspace string
 	FIFOs     FIFOs
-	Relief    *Relief
+	Relief    *CPURelief
 
 	// OnExit is called for each command that ended. It must not block.
 	OnExit func(ipc.Exit)
@@ -57,19 +55,19 @@ type Agent struct {
 
 	workdir atomic.Pointer[string]
 
-	plan Plan
-	conn *ipc.Conn
+	config Config
+	conn   *ipc.Conn
 
-	spawning lanes // lead to the threads that commands are forked from
-	filing   lanes // lead to those that have the slot's file system rights
-	walking  lanes // the same, for what may take long
-	spilling lanes // the same, for the output of commands
-	process  *os.Process
-	ended    chan struct{} // the process has been waited for
-	how      string
-	died     *ipc.Error // how, as an answer; set with it
-	oomKills int64      // of the sandbox, when it was started
-	expected atomic.Bool
+	spawnLanes    lanes // lead to the threads that commands are forked from
+	fileLanes     lanes // lead to those that have the slot's file system rights
+	treeLanes     lanes // the same, for what may take long
+	spillLanes    lanes // the same, for the output of commands
+	process       *os.Process
+	ended         chan struct{} // the process has been waited for
+	endState      string
+	deathError    *ipc.Error // how, as an answer; set with it
+	oomKills      int64      // of the sandbox, when it was started
+	stopRequested atomic.Bool
 }
 
 // Workdir is where commands start and relative paths begin: the workspace, or
@@ -95,14 +93,14 @@ func (h *Agent) StartIn(ctx context.Context, path string) error {
 func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	switch op {
 	case ipc.OpSpawn:
-		defer h.plan.Relief.Begin(slowStart)()
+		defer h.config.Relief.Begin(slowStartAfter)()
 	case ipc.OpKill, ipc.OpKillAll:
-		defer h.plan.Relief.Begin(slowKill)()
+		defer h.config.Relief.Begin(slowKillAfter)()
 	}
 	conn := h.conn
 	if lanes := h.lanesFor(op, in); lanes != nil {
 		var err error
-		if conn, err = lanes.take(ctx); err != nil {
+		if conn, err = lanes.acquire(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -110,12 +108,12 @@ func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([
 	if !errors.Is(err, ipc.ErrClosed) {
 		return got, err
 	}
-	if h.expected.Load() {
+	if h.stopRequested.Load() {
 		return nil, failure("slot_closed", "the slot was reset or destroyed")
 	}
 	select {
 	case <-h.ended:
-		return nil, h.died
+		return nil, h.deathError
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -125,56 +123,56 @@ func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([
 func (h *Agent) lanesFor(op string, in any) *lanes {
 	switch op {
 	case ipc.OpSpawn:
-		return &h.spawning
+		return &h.spawnLanes
 	case ipc.OpFile:
-		if f, ok := in.(ipc.FileOp); !ok || !single[f.Method] {
-			return &h.walking
+		if f, ok := in.(ipc.FileOp); !ok || !singleFileMethods[f.Method] {
+			return &h.treeLanes
 		}
-		return &h.filing
+		return &h.fileLanes
 	case ipc.OpListen:
-		return &h.filing
+		return &h.fileLanes
 	case ipc.OpSpill:
-		return &h.spilling
+		return &h.spillLanes
 	}
 	return nil
 }
 
 // group is how many of some lanes there are.
-type group struct {
+type laneGroup struct {
 	*lanes
 	n int
 }
 
 // groups lists the lanes in the order in which the agent gets them.
-func (h *Agent) groups() []group {
-	return []group{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes},
-		{&h.spilling, spillLanes}}
+func (h *Agent) groups() []laneGroup {
+	return []laneGroup{{&h.spawnLanes, spawnLaneCount}, {&h.fileLanes, fileLaneCount}, {&h.treeLanes, treeLaneCount},
+		{&h.spillLanes, spillLaneCount}}
 }
 
-// Ended gives why the agent is no more, nil while it runs.
-func (h *Agent) Ended() *ipc.Error {
+// EndError gives why the agent is no more, nil while it runs.
+func (h *Agent) EndError() *ipc.Error {
 	select {
 	case <-h.ended:
-		return h.died
+		return h.deathError
 	default:
 		return nil
 	}
 }
 
-// Expected says whether the agent's end is, or would be, what the runner asked for.
-func (h *Agent) Expected() bool { return h.expected.Load() }
+// IsStopRequested says whether the agent's end is, or would be, what the runner asked for.
+func (h *Agent) IsStopRequested() bool { return h.stopRequested.Load() }
 
-// Death is how the agent has ended; Detach may ask for it.
-func (h *Agent) Death() *ipc.Error { return h.died }
+// DeathError is how the agent has ended; Detach may ask for it.
+func (h *Agent) DeathError() *ipc.Error { return h.deathError }
 
 // Stop ends the agent and with it everything in the slot. Where it is init of a
 // pid namespace its own end is the proof that nothing is left.
 func (h *Agent) Stop(ctx context.Context) ipc.Receipt {
-	defer h.plan.Relief.Begin(slowKill)()
-	receipt, pids := ipc.Receipt{Handles: []string{}}, h.plan.Setup.View.Pids
+	defer h.config.Relief.Begin(slowKillAfter)()
+	receipt, pids := ipc.Receipt{Handles: []string{}}, h.config.Setup.View.Pids
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	h.expected.Store(true)
+	h.stopRequested.Store(true)
 	_, err := h.conn.Call(ctx, isolation.OpStop, struct{}{}, &receipt)
 	if err != nil && !pids {
 		receipt.Left = max(receipt.Left, 1)
@@ -185,7 +183,7 @@ func (h *Agent) Stop(ctx context.Context) ipc.Receipt {
 		_ = h.Signal(os.Kill)
 		select {
 		case <-h.ended:
-		case <-time.After(endPatience):
+		case <-time.After(endTimeout):
 			receipt.Left = max(receipt.Left, 1)
 			return receipt
 		}

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-func (p Plan) begin(null, theirs *os.File) (*os.Process, error) {
+func (p Config) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(p.Exe, []string{"runner", "agent"}, &os.ProcAttr{
 		Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs},
 		Sys: &syscall.SysProcAttr{Setsid: true},
@@ -18,4 +18,4 @@ func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do(
 
 func oomKills() int64 { return 0 }
 
-func sandboxFull() bool { return false }
+func isSandboxFull() bool { return false }

@@ -29,7 +29,7 @@ func (f FIFOs) Make() error {
 // reading without waiting. inside is its path in the slot. It is gone when
 // remove was called, or with the next reset.
 func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err error) {
-	fifos, setup := h.plan.FIFOs, h.plan.Setup
+	fifos, setup := h.config.FIFOs, h.config.Setup
 	path := filepath.Join(fifos.Dir, name)
 	_ = os.Remove(path)
 	err = syscall.Mkfifo(path, 0o600)

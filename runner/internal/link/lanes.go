@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// spawnLanes is how many commands of a slot can be forked at the same time.
-	spawnLanes = 2
-	// fileLanes is how many operations on a single file can be under way, and
-	// treeLanes how many of those that may go through whole trees, for minutes.
-	fileLanes = 4
-	treeLanes = 2
-	// spillLanes keep the output of commands from waiting for file operations.
-	spillLanes = 1
+	// spawnLaneCount is how many commands of a slot can be forked at the same time.
+	spawnLaneCount = 2
+	// fileLaneCount is how many operations on a single file can be under way, and
+	// treeLaneCount how many of those that may go through whole trees, for minutes.
+	fileLaneCount = 4
+	treeLaneCount = 2
+	// spillLaneCount keep the output of commands from waiting for file operations.
+	spillLaneCount = 1
 )
 
 // single says of the operations on files which do not walk through trees.
-var single = map[string]bool{"file.read": true, "file.write": true, "file.stat": true, "file.mkdir": true,
+var singleFileMethods = map[string]bool{"file.read": true, "file.write": true, "file.stat": true, "file.mkdir": true,
 	"file.chmod": true, "file.list": true}
 
 // lanes are links that lead to one thread of the agent each. The one that was
 // used last is taken first: its thread is warm.
 type lanes struct {
-	places chan struct{} // one for each that is free
+	tokens chan struct{} // one for each that is free
 	mu     sync.Mutex
 	free   []*ipc.Conn
 	all    []*ipc.Conn
@@ -35,7 +35,7 @@ type lanes struct {
 
 // open makes n lanes beside conn and returns the agent's ends, also with an error.
 func (l *lanes) open(conn *ipc.Conn, n int) (theirs []*os.File, err error) {
-	l.places = make(chan struct{}, n)
+	l.tokens = make(chan struct{}, n)
 	for range n {
 		ours, their, err := ipc.Pair()
 		if err != nil {
@@ -44,12 +44,12 @@ func (l *lanes) open(conn *ipc.Conn, n int) (theirs []*os.File, err error) {
 		theirs = append(theirs, their)
 		var lane *ipc.Conn
 		// Nothing settles before the first call.
-		if lane, err = conn.NewLane(ours, func() { l.give(lane) }); err != nil {
+		if lane, err = conn.NewLane(ours, func() { l.release(lane) }); err != nil {
 			return theirs, err
 		}
 		go func() { _ = lane.Run(nil, nil) }()
 		l.add(lane)
-		l.give(lane)
+		l.release(lane)
 	}
 	return theirs, nil
 }
@@ -63,11 +63,11 @@ func (l *lanes) add(lane *ipc.Conn) {
 	}
 }
 
-// take gives a free lane. It is free again when the agent is done with the call,
+// acquire gives a free lane. It is free again when the agent is done with the call,
 // which with a call that was given up is later than the return.
-func (l *lanes) take(ctx context.Context) (*ipc.Conn, error) {
+func (l *lanes) acquire(ctx context.Context) (*ipc.Conn, error) {
 	select {
-	case <-l.places:
+	case <-l.tokens:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -79,11 +79,11 @@ func (l *lanes) take(ctx context.Context) (*ipc.Conn, error) {
 	return lane, nil
 }
 
-func (l *lanes) give(lane *ipc.Conn) {
+func (l *lanes) release(lane *ipc.Conn) {
 	l.mu.Lock()
 	l.free = append(l.free, lane)
 	l.mu.Unlock()
-	l.places <- struct{}{}
+	l.tokens <- struct{}{}
 }
 
 func (l *lanes) close() {

@@ -12,34 +12,34 @@ import (
 )
 
 // crash is how an agent ends that the Go runtime has aborted.
-const crash = "exit status 2"
+const crashState = "exit status 2"
 
 // Start starts an agent that nobody uses yet; again says that it may be tried
 // once more: there may be room for its threads again, and else the error could
 // not say what was missing.
-func Start(ctx context.Context, plan Plan) (h *Agent, again bool, err error) {
+func Start(ctx context.Context, plan Config) (h *Agent, again bool, err error) {
 	if h, err = launch(plan); err != nil {
 		return nil, false, failure(Refusal(err), "the slot's init cannot be started: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, plan.Limit)
 	defer cancel()
 	if err := h.setUp(ctx); err != nil {
-		h.expected.Store(true)
+		h.stopRequested.Store(true)
 		_ = h.Signal(os.Kill)
 		<-h.ended
 		var e *ipc.Error
 		if errors.As(err, &e) {
 			return nil, false, e
 		}
-		if h.how == crash {
+		if h.endState == crashState {
 			return nil, true, failure("exhausted",
-				"the slot's init did not get ready: its runtime gave up, as without memory or threads (%s)", h.how)
+				"the slot's init did not get ready: its runtime gave up, as without memory or threads (%s)", h.endState)
 		}
 		if ctx.Err() != nil { // also where the driver has given up a command whose time was over meanwhile
 			err = errSlowSetup
 		}
 		// The time that it took and the signal that ended it say nothing about what the sandbox allows.
-		return nil, false, failure("exhausted", "the slot's init did not get ready: %v (%s)", err, h.how)
+		return nil, false, failure("exhausted", "the slot's init did not get ready: %v (%s)", err, h.endState)
 	}
 	return h, false, nil
 }
@@ -49,7 +49,7 @@ var errSlowSetup = errors.New("it took too long: the sandbox may have too little
 // Refusal returns the kind of an error of the kernel: "exhausted" where the same
 // may succeed later, "isolation" where the sandbox does not allow it.
 func Refusal(err error) string {
-	if ipc.Lacks(err) || sandboxFull() { // without room for processes it could not make its threads
+	if ipc.IsShortage(err) || isSandboxFull() { // without room for processes it could not make its threads
 		return "exhausted"
 	}
 	return "isolation"
@@ -68,14 +68,14 @@ func (h *Agent) setUp(ctx context.Context) error {
 			fds = append(fds, int(file.Fd()))
 		}
 	}
-	h.plan.Setup.SpawnLanes = spawnLanes
+	h.config.Setup.SpawnLanes = spawnLaneCount
 	var ready isolation.Ready
-	_, err := h.conn.Call(ctx, isolation.OpSetup, h.plan.Setup, &ready, fds...)
+	_, err := h.conn.Call(ctx, isolation.OpSetup, h.config.Setup, &ready, fds...)
 	return err
 }
 
 // launch starts the agent's process and the reading of its link.
-func launch(plan Plan) (*Agent, error) {
+func launch(plan Config) (*Agent, error) {
 	ours, theirs, err := ipc.Pair()
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func launch(plan Plan) (*Agent, error) {
 		return nil, err
 	}
 	h := &Agent{
-		Env: plan.Env, Shell: plan.Shell, Shells: plan.Shells, plan: plan, conn: conn, process: process,
+		Env: plan.Env, Shell: plan.Shell, Shells: plan.Shells, config: plan, conn: conn, process: process,
 		oomKills: oomKills(), ended: make(chan struct{}),
 	}
 	h.workdir.Store(&plan.Workspace)

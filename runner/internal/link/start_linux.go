@@ -11,15 +11,15 @@ import (
 )
 
 // begin starts the slot's agent with theirs as its end of the link.
-func (p Plan) begin(null, theirs *os.File) (*os.Process, error) {
+func (p Config) begin(null, theirs *os.File) (*os.Process, error) {
 	std := [3]*os.File{null, null, os.Stderr}
 	argv := []string{"runner", "agent"}
 	// A successor has to signal the processes that the dead agent left.
 	if p.Scoped && !p.Setup.Successor {
 		argv = append(argv, isolation.ScopeArg)
 	}
-	if p.Way != isolation.WayBwrap {
-		return isolation.Start(p.Way, p.Setup.View.Network, p.Setup.CountedAs, argv, std, theirs)
+	if p.Method != isolation.MethodBwrap {
+		return isolation.Start(p.Method, p.Setup.View.Network, p.Setup.CountingUID, argv, std, theirs)
 	}
 	exe := p.Exe
 	if real, err := os.Readlink(isolation.SelfExe); err == nil {
@@ -41,20 +41,20 @@ func oomKills() int64 {
 	return count
 }
 
-func sandboxFull() bool { return cgroup.SandboxFull() }
+func isSandboxFull() bool { return cgroup.IsSandboxFull() }
 
-type starting struct {
+type startRequest struct {
 	do   func() (*os.Process, error)
-	done chan started
+	done chan startResult
 }
 
-type started struct {
+type startResult struct {
 	process *os.Process
 	err     error
 }
 
 var (
-	starter   = make(chan starting)
+	starter   = make(chan startRequest)
 	startOnce sync.Once
 )
 
@@ -64,15 +64,15 @@ func serveStarts() {
 	runtime.LockOSThread()
 	for s := range starter {
 		p, err := s.do()
-		s.done <- started{p, err}
+		s.done <- startResult{p, err}
 	}
 }
 
 // onStarter runs do on that thread.
 func onStarter(do func() (*os.Process, error)) (*os.Process, error) {
 	startOnce.Do(func() { go serveStarts() })
-	done := make(chan started)
-	starter <- starting{do, done}
+	done := make(chan startResult)
+	starter <- startRequest{do, done}
 	r := <-done
 	return r.process, r.err
 }

@@ -21,43 +21,43 @@ func (h *Agent) event(op string, body json.RawMessage) {
 		fmt.Fprintln(os.Stderr, "runner: bad exit event:", err)
 		return
 	}
-	h.plan.OnExit(e)
+	h.config.OnExit(e)
 }
 
 // watch waits for the agent's end. Exits that were on their way are delivered
 // before the death is.
 func (h *Agent) watch(linkDown <-chan struct{}) {
 	// A wait of its own would hold a thread for each slot.
-	<-initproc.Ended(h.process.Pid)
+	<-initproc.OnEnd(h.process.Pid)
 	state, err := h.process.Wait()
 	initproc.Disown(h.process.Pid)
-	h.how = describeEnd(state, err)
-	oom := wasKilled(state) && oomKills() > h.oomKills
+	h.endState = describeEnd(state, err)
+	oom := isKilled(state) && oomKills() > h.oomKills
 	if oom {
-		h.how += ", out of memory"
+		h.endState += ", out of memory"
 	}
-	h.died = &ipc.Error{
-		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.how),
-		Detail: map[string]bool{"oom": oom, "exclusive": h.plan.Setup.Level == isolation.Exclusive},
+	h.deathError = &ipc.Error{
+		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.endState),
+		Detail: map[string]bool{"oom": oom, "exclusive": h.config.Setup.Level == isolation.Exclusive},
 	}
 	select {
 	case <-linkDown:
-	case <-time.After(unreadPatience):
+	case <-time.After(unreadTimeout):
 		// A process of the slot that holds the link open cannot exist, but a
 		// reader that is stuck must not delay the report of the end.
 		h.conn.Close()
 	}
-	used := h.plan.Detach(h)
+	used := h.config.Detach(h)
 	for _, group := range h.groups() {
 		group.close()
 	}
 	close(h.ended)
-	if used && !h.expected.Load() {
-		h.plan.OnDeath(h.died)
+	if used && !h.stopRequested.Load() {
+		h.config.OnDeath(h.deathError)
 	}
 }
 
-func wasKilled(state *os.ProcessState) bool {
+func isKilled(state *os.ProcessState) bool {
 	if state == nil {
 		return false
 	}

@@ -38,20 +38,20 @@ func TestWhichCommandHasLostAProcessForWantOfMemory(t *testing.T) {
 		"a part of any slot of the sandbox": {false, 1, ipc.Exit{}, false, true, false},
 	} {
 		count(5)
-		l := &Losses{counter: counter, own: c.own, half: half}
+		l := &OOMCounter{counter: counter, own: c.own, half: half}
 		m := l.Mark()
 		count(5 + c.kills)
-		if got := l.LostToOOM(m, c.exit, c.byUs, c.alone); got != c.want {
+		if got := l.IsOutOfMemory(m, c.exit, c.byUs, c.alone); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	// What was ended and is no part of a command is none of its losses.
 	count(5)
-	l := &Losses{counter: counter, own: true, half: half}
+	l := &OOMCounter{counter: counter, own: true, half: half}
 	m := l.Mark()
 	count(6)
-	l.Elsewhere()
-	if l.LostToOOM(m, ipc.Exit{}, false, true) {
+	l.CountOther()
+	if l.IsOutOfMemory(m, ipc.Exit{}, false, true) {
 		t.Error("a command is blamed for what others had left")
 	}
 }
@@ -59,13 +59,13 @@ func TestWhichCommandHasLostAProcessForWantOfMemory(t *testing.T) {
 func TestTheLargestIsOverALimit(t *testing.T) {
 	self := proc.Process{PID: os.Getpid()}
 	all := map[int]proc.Process{self.PID: self}
-	if largest, over := Over(1, all); !over || largest.PID != self.PID {
+	if largest, over := LargestOverLimit(1, all); !over || largest.PID != self.PID {
 		t.Errorf("%+v %v", largest, over)
 	}
-	if _, over := Over(1<<50, all); over {
+	if _, over := LargestOverLimit(1<<50, all); over {
 		t.Error("nobody has so much")
 	}
-	if _, over := Over(0, nil); over {
+	if _, over := LargestOverLimit(0, nil); over {
 		t.Error("nobody is there")
 	}
 }

@@ -2,9 +2,9 @@ package memory
 
 import "hermes-exec/runner/internal/proc"
 
-// Over gives the largest of these processes when all of them together have more
+// LargestOverLimit gives the largest of these processes when all of them together have more
 // than limit bytes of memory of their own.
-func Over(limit int64, processes map[int]proc.Process) (largest proc.Process, over bool) {
+func LargestOverLimit(limit int64, processes map[int]proc.Process) (largest proc.Process, over bool) {
 	var total, most int64
 	for _, p := range processes {
 		own := proc.OwnMemory(p.PID)

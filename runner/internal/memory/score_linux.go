@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// commandScore makes a command the kernel's first choice when memory runs out,
+// commandOOMScore makes a command the kernel's first choice when memory runs out,
 // in thousandths of all of it: it is ended before its agent, with which the
 // whole slot ends, and an agent before the serving runner.
-const commandScore = 1000
+const commandOOMScore = 1000
 
 // Score is this process's /proc/self/oom_score_adj: a command has the one that
 // its agent has when it forks.
@@ -35,7 +35,7 @@ func (s *Score) Init() {
 		_ = file.Close()
 		return
 	}
-	s.file, s.own = file, (runners+commandScore)/2
+	s.file, s.own = file, (runners+commandOOMScore)/2
 	s.set(s.own)
 }
 
@@ -53,7 +53,7 @@ func (s *Score) enter(more int) {
 	switch {
 	case s.file == nil:
 	case before == 0:
-		s.set(commandScore)
+		s.set(commandOOMScore)
 	case s.forks == 0:
 		s.set(s.own)
 	}

@@ -1,5 +1,3 @@
-// Package node says what a file of the file system is: its type, mode and owner,
-// which file it is, and what its names are.
 package node
 
 import (
@@ -54,7 +52,7 @@ type Version struct {
 
 // VersionOf gives the Version of a file.
 func VersionOf(info fs.FileInfo) Version {
-	return Version{IDOf(info), disk.ChangedAt(info.Sys().(*syscall.Stat_t))}
+	return Version{IDOf(info), disk.ChangeTime(info.Sys().(*syscall.Stat_t))}
 }
 
 // Links are the names of files that have several, as far as there is room: those
@@ -82,8 +80,8 @@ func (l *Links) First(info fs.FileInfo) (string, bool) {
 	return name, ok
 }
 
-// TempName is a name for what will be renamed.
-func TempName() string {
+// NewTempName is a name for what will be renamed.
+func NewTempName() string {
 	var random [8]byte
 	_, _ = rand.Read(random[:])
 	return ".hermes-exec-" + hex.EncodeToString(random[:]) + ".tmp"

@@ -23,7 +23,7 @@ type Segment [2]int64 // stream, length
 // Result is what a Collector kept. Segments tell how to put the merged view
 // together from stdout and stderr; without them EachMerged visits it.
 type Result struct {
-	Stdout, Stderr, Merged   Kept
+	Stdout, Stderr, Merged   Counts
 	StdoutParts, StderrParts [][]byte
 	EachMerged               func(visit func(part []byte))
 	Segments                 []Segment
@@ -39,7 +39,7 @@ type Collector struct {
 	account *budget.Account
 
 	mu       sync.Mutex
-	streams  [3]*bounded
+	streams  [3]*headTail
 	segments []Segment
 	order    *order // in place of segments, once they are too many or tell too much
 	files    [3]*spillFile
@@ -69,7 +69,7 @@ func (c *Collector) keep(stream int, p []byte) *spillFile {
 	}
 	kept := c.streams[stream]
 	if kept == nil {
-		kept = newBounded(c.limit, c.account)
+		kept = newHeadTail(c.limit, c.account)
 		c.streams[stream] = kept
 	}
 	if !kept.reserve(len(p)) && c.files[stream] == nil && c.spills != nil {
@@ -85,12 +85,12 @@ func (c *Collector) keep(stream int, p []byte) *spillFile {
 	if dropped := kept.write(p); dropped > 0 && kept.headMax+kept.tailMax < c.limit {
 		c.account.Drop(dropped)
 	}
-	c.note(stream, int64(len(p)))
+	c.noteOrder(stream, int64(len(p)))
 	return c.files[stream]
 }
 
-// note keeps the order of arrival.
-func (c *Collector) note(stream int, n int64) {
+// noteOrder keeps the order of arrival.
+func (c *Collector) noteOrder(stream int, n int64) {
 	if c.order != nil {
 		c.order.write(stream, n)
 		return
@@ -100,7 +100,7 @@ func (c *Collector) note(stream int, n int64) {
 	} else {
 		c.segments = append(c.segments, Segment{int64(stream), n})
 	}
-	if len(c.segments) > maxSegments || len(c.segments) > 1 && !c.whole() {
+	if len(c.segments) > maxSegments || len(c.segments) > 1 && !c.isWhole() {
 		c.order = newOrder(c.limit, c.account)
 		for _, s := range c.segments {
 			c.order.write(int(s[0]), s[1])
@@ -109,8 +109,8 @@ func (c *Collector) note(stream int, n int64) {
 	}
 }
 
-// whole says whether all output is within the limit.
-func (c *Collector) whole() bool {
+// isWhole says whether all output is within the limit.
+func (c *Collector) isWhole() bool {
 	total := int64(0)
 	for _, kept := range c.streams {
 		if kept != nil {
@@ -144,22 +144,22 @@ func (c *Collector) Finish() Result {
 	r := Result{StdoutSpill: c.files[Stdout].finish(), StderrSpill: c.files[Stderr].finish()}
 	for stream := Stdout; stream <= Stderr; stream++ {
 		if c.streams[stream] == nil {
-			c.streams[stream] = newBounded(c.limit, c.account)
+			c.streams[stream] = newHeadTail(c.limit, c.account)
 		}
 	}
-	r.Stdout, r.Stderr = c.streams[Stdout].kept(), c.streams[Stderr].kept()
+	r.Stdout, r.Stderr = c.streams[Stdout].counts(), c.streams[Stderr].counts()
 	r.StdoutParts, r.StderrParts = c.streams[Stdout].parts(), c.streams[Stderr].parts()
 	switch {
 	case c.order != nil:
 		view := c.order.view(c.streams)
-		r.Merged, r.EachMerged = view.kept(), view.pieces
+		r.Merged, r.EachMerged = view.counts(), view.pieces
 	case r.Stderr.Total == 0 && r.Stdout.Total > 0:
 		r.Merged, r.Segments = r.Stdout, []Segment{{Stdout, r.Stdout.Head + r.Stdout.Tail}}
 	case r.Stdout.Total == 0 && r.Stderr.Total > 0:
 		r.Merged, r.Segments = r.Stderr, []Segment{{Stderr, r.Stderr.Head + r.Stderr.Tail}}
 	default:
 		total := r.Stdout.Total + r.Stderr.Total
-		r.Merged, r.Segments = Kept{Total: total, Head: total}, append([]Segment{}, c.segments...)
+		r.Merged, r.Segments = Counts{Total: total, Head: total}, append([]Segment{}, c.segments...)
 	}
 	return r
 }
@@ -169,6 +169,6 @@ func (c *Collector) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	c.streams, c.order, c.segments = [3]*bounded{}, nil, nil
+	c.streams, c.order, c.segments = [3]*headTail{}, nil, nil
 	c.account.Close()
 }

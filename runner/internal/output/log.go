@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// inMemory is how much of a log is held in memory while its stream goes on,
+	// memorySize is how much of a log is held in memory while its stream goes on,
 	// and all that is kept where no file can have the rest.
-	inMemory = 256 << 10
-	// leastLog is kept however little was asked for.
-	leastLog = 4 << 10
-	// longMessage is delivered before its end has come: what waits for it always
+	memorySize = 256 << 10
+	// minLog is kept however little was asked for.
+	minLog = 4 << 10
+	// maxHeldMessage is delivered before its end has come: what waits for it always
 	// fits beside the next piece.
-	longMessage = leastLog / 2
+	maxHeldMessage = minLog / 2
 )
 
 // Log keeps the latest bytes of one stream of a long-lived process, by absolute
@@ -30,8 +30,8 @@ type Log struct {
 
 	mu        sync.Mutex
 	changed   sync.Cond
-	recent    chunked // the last bytes before total
-	most      int     // how many of them may be held
+	recent    chunkList // the last bytes before total
+	maxRecent int       // how many of them may be held
 	last      byte
 	first     int64 // oldest offset that can be read
 	total     int64
@@ -46,8 +46,8 @@ type Log struct {
 // room for a file; else the last 256 KiB.
 func NewLog(limit int, spills *Spills, name string, memory *budget.Budget) *Log {
 	account := memory.Open()
-	l := &Log{limit: min(max(limit, leastLog), MaxSpill), spills: spills, name: name, noFile: spills == nil,
-		account: account, recent: chunked{account: account}, followers: map[*Follower]struct{}{}}
+	l := &Log{limit: min(max(limit, minLog), MaxSpill), spills: spills, name: name, noFile: spills == nil,
+		account: account, recent: chunkList{account: account}, followers: map[*Follower]struct{}{}}
 	l.changed.L = &l.mu
 	return l
 }
@@ -75,13 +75,13 @@ func (l *Log) reserve(n int) (piece int, roomy bool) {
 	if enough {
 		return n, true
 	}
-	if !l.account.Take(chunkSize) {
+	if !l.account.Reserve(chunkSize) {
 		return min(n, chunkSize/2), false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		l.account.Give(chunkSize)
+		l.account.Release(chunkSize)
 	} else {
 		l.recent.addSpare()
 	}
@@ -92,14 +92,14 @@ func (l *Log) reserve(n int) (piece int, roomy bool) {
 func (l *Log) add(p []byte, roomy bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file == nil && !l.noFile && !l.closed && (l.total+int64(len(p)) > inMemory || !roomy) {
+	if l.file == nil && !l.noFile && !l.closed && (l.total+int64(len(p)) > memorySize || !roomy) {
 		l.openFile()
 	}
-	if l.most = l.memory(); l.file != nil {
-		l.most += l.most / 2 // fewer reads of the file by who follows
+	if l.maxRecent = l.memory(); l.file != nil {
+		l.maxRecent += l.maxRecent / 2 // fewer reads of the file by who follows
 	}
 	if !roomy {
-		l.most = min(l.most, max(l.recent.holds(), chunkSize))
+		l.maxRecent = min(l.maxRecent, max(l.recent.capacity(), chunkSize))
 	}
 	for !l.closed && l.wouldLose(int64(len(p))) {
 		l.changed.Wait()
@@ -108,12 +108,12 @@ func (l *Log) add(p []byte, roomy bool) bool {
 		return false
 	}
 	if l.file != nil {
-		l.toFile(p)
+		l.writeToFile(p)
 	}
 	if l.closed {
 		return false
 	}
-	l.recent.trim(max(0, l.recent.size+len(p)-l.most))
+	l.recent.trim(max(0, l.recent.size+len(p)-l.maxRecent))
 	l.recent.write(p)
 	l.total += int64(len(p))
 	l.last = p[len(p)-1]
@@ -132,14 +132,14 @@ func (l *Log) forgetOlder() {
 // memory is how many bytes are held in memory, if it is not short.
 func (l *Log) memory() int {
 	if l.noFile || l.file != nil {
-		return min(inMemory, l.limit)
+		return min(memorySize, l.limit)
 	}
-	return inMemory
+	return memorySize
 }
 
 // wouldLose says whether n more bytes push out some that a follower waits for.
 func (l *Log) wouldLose(n int64) bool {
-	room := int64(l.most)
+	room := int64(l.maxRecent)
 	if l.file != nil {
 		room = MaxSpill
 	}
@@ -162,16 +162,16 @@ func (l *Log) openFile() {
 		at += int64(len(part))
 	}
 	l.mu.Lock()
-	if !ok || !file.opened() {
+	if !ok || !file.isOpen() {
 		l.noFile = true
 		return
 	}
 	l.file = file
 }
 
-// toFile writes to the ring without the lock. What is overwritten is given up
+// writeToFile writes to the ring without the lock. What is overwritten is given up
 // first, so that no reader takes new bytes for old ones.
-func (l *Log) toFile(p []byte) {
+func (l *Log) writeToFile(p []byte) {
 	l.first = max(l.first, l.total+int64(len(p))-MaxSpill)
 	file, at := l.file, l.total
 	l.mu.Unlock()
@@ -194,13 +194,13 @@ func (l *Log) Shrink() int64 {
 }
 
 func (l *Log) empty() int64 {
-	before := l.account.Held()
+	before := l.account.Balance()
 	l.recent.clear()
-	return before - l.account.Held()
+	return before - l.account.Balance()
 }
 
 // Memory is how much memory it takes.
-func (l *Log) Memory() int64 { return l.account.Held() }
+func (l *Log) Memory() int64 { return l.account.Balance() }
 
 // DropOutput gives back all memory of a stream that is over, and says how much it
 // was. What no file has is lost.
@@ -227,7 +227,7 @@ func (l *Log) End() {
 		l.file.end()
 		l.empty()
 	}
-	l.recent.giveSpares()
+	l.recent.releaseSpares()
 	l.changed.Broadcast()
 }
 
@@ -240,7 +240,7 @@ func (l *Log) Close() {
 	if l.file != nil {
 		l.file.finish()
 	}
-	l.recent, l.first = chunked{account: l.account}, l.total
+	l.recent, l.first = chunkList{account: l.account}, l.total
 	l.account.Close()
 }
 
@@ -327,7 +327,7 @@ func (f *Follower) Next(ctx context.Context, limit int) (data []byte, ok bool) {
 	defer stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !f.due() && !l.ended && !l.closed && ctx.Err() == nil {
+	for !f.isDue() && !l.ended && !l.closed && ctx.Err() == nil {
 		l.changed.Wait()
 	}
 	if l.closed || ctx.Err() != nil || f.offset >= l.total {
@@ -341,15 +341,15 @@ func (f *Follower) Next(ctx context.Context, limit int) (data []byte, ok bool) {
 	return data, true
 }
 
-// due says whether there is something to be delivered.
-func (f *Follower) due() bool {
+// isDue says whether there is something to be delivered.
+func (f *Follower) isDue() bool {
 	l := f.log
 	n := l.total - f.offset
-	return n > 0 && (f.delimiter == nil || n >= longMessage || l.last == *f.delimiter)
+	return n > 0 && (f.delimiter == nil || n >= maxHeldMessage || l.last == *f.delimiter)
 }
 
-// Delivered moves on by n bytes.
-func (f *Follower) Delivered(n int) {
+// Advance moves on by n bytes.
+func (f *Follower) Advance(n int) {
 	f.log.mu.Lock()
 	defer f.log.mu.Unlock()
 	f.offset += int64(n)

@@ -28,7 +28,7 @@ func prefix(a, b []byte) (n int) {
 }
 
 // consistent fails unless what was kept is head and tail of all.
-func consistent(t *testing.T, where string, all []byte, kept Kept, got string) {
+func consistent(t *testing.T, where string, all []byte, kept Counts, got string) {
 	t.Helper()
 	head, tail := int(kept.Head), int(kept.Tail)
 	if kept.Total != int64(len(all)) || head+tail != len(got) || got[:head] != string(all[:head]) ||
@@ -63,7 +63,7 @@ func TestCollectorWithLittleMemoryTellsTheTruth(t *testing.T) {
 		consistent(t, where+" stderr", all[Stderr], r.Stderr, join(r.StderrParts))
 		consistent(t, where+" merged", all[Merged], r.Merged, assemble(t, r))
 		for _, s := range []struct {
-			kept  Kept
+			kept  Counts
 			spill string
 			all   []byte
 		}{{r.Stdout, r.StdoutSpill, all[Stdout]}, {r.Stderr, r.StderrSpill, all[Stderr]}} {
@@ -83,14 +83,14 @@ func TestCollectorWithLittleMemoryTellsTheTruth(t *testing.T) {
 
 func TestCollectorTakesTwiceItsLimit(t *testing.T) {
 	const limit = 8 << 20
-	memory := budget.New(budget.Default, nil)
+	memory := budget.New(budget.DefaultLimit, nil)
 	c := NewCollector(limit, nil, "x", memory)
 	block := make([]byte, 60<<10)
 	for i := range 1000 {
 		c.Write(1+i%2, block)
 	}
 	r := c.Finish()
-	if want := (Kept{500 * 60 << 10, limit * 2 / 5, limit - limit*2/5}); r.Stdout != want || r.Stderr != want {
+	if want := (Counts{500 * 60 << 10, limit * 2 / 5, limit - limit*2/5}); r.Stdout != want || r.Stderr != want {
 		t.Fatalf("%+v", r)
 	}
 	if use := memory.Stats(); use.Peak > 2*limit+limit/4 {
@@ -103,7 +103,7 @@ func TestCollectorTakesTwiceItsLimit(t *testing.T) {
 }
 
 func TestLogWithoutAFileKeepsLittle(t *testing.T) {
-	memory := budget.New(budget.Default, nil)
+	memory := budget.New(budget.DefaultLimit, nil)
 	for name, spills := range map[string]*Spills{"nowhere": nil, "no room": {
 		Open:   func(string) (*os.File, string, error) { return nil, "", os.ErrPermission },
 		Remove: func(string) {}}} {
@@ -111,10 +111,10 @@ func TestLogWithoutAFileKeepsLittle(t *testing.T) {
 		for range 200 {
 			l.Write(make([]byte, 64<<10))
 		}
-		if total, kept := l.Total(); total != 200*64<<10 || kept != inMemory {
+		if total, kept := l.Total(); total != 200*64<<10 || kept != memorySize {
 			t.Fatalf("%s: %d of %d", name, kept, total)
 		}
-		if use := memory.Stats(); use.Peak > 2*inMemory {
+		if use := memory.Stats(); use.Peak > 2*memorySize {
 			t.Fatalf("%s: %+v", name, use)
 		}
 		l.Close()
@@ -125,7 +125,7 @@ func TestLogWithoutAFileKeepsLittle(t *testing.T) {
 }
 
 func TestLogHasNoMemoryOfWhatIsInItsFile(t *testing.T) {
-	memory := budget.New(budget.Default, nil)
+	memory := budget.New(budget.DefaultLimit, nil)
 	spills, _ := diskSpills(t)
 	l := NewLog(1<<20, spills, "log", memory)
 	want := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
@@ -150,7 +150,7 @@ func TestLogHasNoMemoryOfWhatIsInItsFile(t *testing.T) {
 }
 
 func TestDroppedOutputIsCountedAsLost(t *testing.T) {
-	memory := budget.New(budget.Default, nil)
+	memory := budget.New(budget.DefaultLimit, nil)
 	l := NewLog(1<<20, nil, "", memory)
 	l.Write([]byte("0123456789"))
 	if l.DropOutput() != 0 {
@@ -168,7 +168,7 @@ func TestDroppedOutputIsCountedAsLost(t *testing.T) {
 		t.Fatal(data, from, end)
 	}
 	for data, ok := f.Next(context.Background(), 10); ok; data, ok = f.Next(context.Background(), 10) {
-		f.Delivered(len(data))
+		f.Advance(len(data))
 	}
 	if next, lost := f.Close(); next != 10 || lost != 10 {
 		t.Fatal(next, lost)
@@ -205,7 +205,7 @@ func TestLogsGoOnWithoutMemory(t *testing.T) {
 					break
 				}
 				got = append(got, data...)
-				f.Delivered(len(data))
+				f.Advance(len(data))
 				if l.Memory() > 3*chunkSize {
 					t.Fatal(l.Memory())
 				}

@@ -6,8 +6,8 @@ import (
 	"hermes-exec/runner/internal/budget"
 )
 
-// leastOrder is how many bytes' order is kept where memory is short.
-const leastOrder = 64 << 10
+// minOrder is how many bytes' order is kept where memory is short.
+const minOrder = 64 << 10
 
 // order is the order in which the bytes of two streams came: a bit for each of
 // the first 40 % and the last 60 % of them, which is 1 for Stderr.
@@ -19,8 +19,8 @@ type order struct {
 
 func newOrder(limit int, account *budget.Account) *order {
 	size := int64(limit+63) / 64 * 8
-	if !account.Take(size) {
-		limit = min(limit, leastOrder)
+	if !account.Reserve(size) {
+		limit = min(limit, minOrder)
 		size = int64(limit+63) / 64 * 8
 		account.Force(size)
 	}
@@ -38,15 +38,15 @@ func (o *order) write(stream int, n int64) {
 		o.total, n = o.total+skip, n-skip
 	}
 	for n > 0 {
-		at := o.place(o.total)
+		at := o.bitIndex(o.total)
 		some := min(n, o.headMax+o.tailMax-at)
 		o.fill(stream, at, some)
 		o.total, n = o.total+some, n-some
 	}
 }
 
-// place is the bit for a position.
-func (o *order) place(position int64) int64 {
+// bitIndex is the bit for a position.
+func (o *order) bitIndex(position int64) int64 {
 	if position < o.headMax {
 		return position
 	}
@@ -69,7 +69,7 @@ func (o *order) fill(stream int, at, n int64) {
 
 // run is how many bytes from a position on, at most n, are of one stream.
 func (o *order) run(position, n int64) (stream int, length int64) {
-	at := o.place(position)
+	at := o.bitIndex(position)
 	end := o.headMax
 	if position >= o.headMax {
 		end += o.tailMax
@@ -104,15 +104,15 @@ func (o *order) runs(position, n int64, visit func(stream int, length int64)) {
 
 // view is what of the merged output can be put together: the first bytes and
 // the last ones, for which the streams have kept theirs.
-type view struct {
+type mergedView struct {
 	order      *order
-	streams    [3]*bounded
+	streams    [3]*headTail
 	head, tail int64 // how many
 	at         [3]int64
 }
 
-func (o *order) view(streams [3]*bounded) view {
-	v := view{order: o, streams: streams, head: min(o.total, o.headMax)}
+func (o *order) view(streams [3]*headTail) mergedView {
+	v := mergedView{order: o, streams: streams, head: min(o.total, o.headMax)}
 	v.tail = min(o.total-v.head, o.tailMax)
 	var at [3]int64
 	short := false
@@ -150,8 +150,8 @@ func (o *order) view(streams [3]*bounded) view {
 	return v
 }
 
-func (v view) kept() Kept {
-	k := Kept{Total: v.order.total, Head: v.head, Tail: v.tail}
+func (v mergedView) counts() Counts {
+	k := Counts{Total: v.order.total, Head: v.head, Tail: v.tail}
 	if k.Head+k.Tail == k.Total {
 		k.Head, k.Tail = k.Total, 0
 	}
@@ -159,7 +159,7 @@ func (v view) kept() Kept {
 }
 
 // pieces visits the bytes in order.
-func (v view) pieces(visit func(part []byte)) {
+func (v mergedView) pieces(visit func(part []byte)) {
 	at := [3]int64{}
 	some := func(stream int, length int64) {
 		v.streams[stream].pieces(at[stream], length, visit)

@@ -14,7 +14,7 @@ import (
 
 func join(parts [][]byte) string { return string(bytes.Join(parts, nil)) }
 
-func merged(r Result) string {
+func mergeOutput(r Result) string {
 	var out []byte
 	r.EachMerged(func(part []byte) { out = append(out, part...) })
 	return string(out)
@@ -61,7 +61,7 @@ func TestCollectorAgainstAModel(t *testing.T) {
 		r := c.Finish()
 		where := fmt.Sprintf("seed %d limit %d", seed, limit)
 		for stream, got := range map[int]struct {
-			kept  Kept
+			kept  Counts
 			parts [][]byte
 			spill string
 		}{Stdout: {r.Stdout, r.StdoutParts, r.StdoutSpill}, Stderr: {r.Stderr, r.StderrParts, r.StderrSpill}} {
@@ -89,7 +89,7 @@ func TestCollectorAgainstAModel(t *testing.T) {
 // assemble does what a driver does.
 func assemble(t *testing.T, r Result) string {
 	if r.Segments == nil {
-		return merged(r)
+		return mergeOutput(r)
 	}
 	rest := map[int64]string{Stdout: join(r.StdoutParts), Stderr: join(r.StderrParts)}
 	out := ""
@@ -112,8 +112,8 @@ func TestManySegmentsAreSentAsBytes(t *testing.T) {
 		want += p
 	}
 	r := c.Finish()
-	if r.Segments != nil || merged(r) != want {
-		t.Fatalf("%d segments, %d bytes", len(r.Segments), len(merged(r)))
+	if r.Segments != nil || mergeOutput(r) != want {
+		t.Fatalf("%d segments, %d bytes", len(r.Segments), len(mergeOutput(r)))
 	}
 }
 
@@ -238,7 +238,7 @@ func TestLogSurvivesATruncatedFile(t *testing.T) {
 }
 
 func TestFollowerHoldsTheWriter(t *testing.T) {
-	l := NewLog(leastLog, nil, "", nil)
+	l := NewLog(minLog, nil, "", nil)
 	l.Write([]byte("early"))
 	f := l.Follow(2, nil)
 	written := make(chan struct{})
@@ -260,7 +260,7 @@ func TestFollowerHoldsTheWriter(t *testing.T) {
 			break
 		}
 		got = append(got, data...)
-		f.Delivered(len(data))
+		f.Advance(len(data))
 	}
 	<-written
 	if next, lost := f.Close(); string(got) != "rly"+string(content) || lost != 0 || next != int64(5+len(content)) {
@@ -277,7 +277,7 @@ func TestFollowerHoldsTheWriter(t *testing.T) {
 }
 
 func TestFollowerEndsWithItsContextAndWithTheLog(t *testing.T) {
-	l := NewLog(leastLog, nil, "", nil)
+	l := NewLog(minLog, nil, "", nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	f := l.Follow(0, nil)
 	time.AfterFunc(10*time.Millisecond, cancel)
@@ -292,11 +292,11 @@ func TestFollowerEndsWithItsContextAndWithTheLog(t *testing.T) {
 }
 
 func TestFollowerGivesShortMessagesWhole(t *testing.T) {
-	l, end := NewLog(leastLog, nil, "", nil), byte(0)
+	l, end := NewLog(minLog, nil, "", nil), byte(0)
 	f := l.Follow(0, &end)
 	next := func(ctx context.Context) string {
 		data, _ := f.Next(ctx, 1<<20)
-		f.Delivered(len(data))
+		f.Advance(len(data))
 		return string(data)
 	}
 	l.Write([]byte("one message"))
@@ -309,7 +309,7 @@ func TestFollowerGivesShortMessagesWhole(t *testing.T) {
 	if got := next(context.Background()); got != "one message\x00" {
 		t.Fatalf("%q", got)
 	}
-	long, got := string(bytes.Repeat([]byte("x"), 10*leastLog)), ""
+	long, got := string(bytes.Repeat([]byte("x"), 10*minLog)), ""
 	go func() {
 		l.Write([]byte(long + "\x00the last"))
 		l.End()

@@ -11,8 +11,8 @@ const (
 	MaxSlotSpill = 256 << 20
 )
 
-// diskWriters bounds the threads that can be stuck in a slow disk at once.
-var diskWriters = make(chan struct{}, 8)
+// writerSlots bounds the threads that can be stuck in a slow disk at once.
+var writerSlots = make(chan struct{}, 8)
 
 // Spills are the spill files of one slot.
 type Spills struct {
@@ -29,19 +29,19 @@ type spillFile struct {
 	spills *Spills
 	path   string
 
-	mu   sync.Mutex
-	file *os.File // nil when there is none, or no more
-	size int64
-	gone bool
-	over bool // its stream has ended
+	mu    sync.Mutex
+	file  *os.File // nil when there is none, or no more
+	size  int64
+	gone  bool
+	ended bool // its stream has ended
 }
 
 // create opens a file; where that fails the result takes writes and keeps nothing.
 func (s *Spills) create(name string) *spillFile {
 	f := &spillFile{spills: s}
-	diskWriters <- struct{}{}
+	writerSlots <- struct{}{}
 	file, path, err := s.Open(name)
-	<-diskWriters
+	<-writerSlots
 	if err != nil {
 		f.gone = true
 		return f
@@ -59,13 +59,13 @@ func (s *Spills) shrink(keep *spillFile) {
 	s.mu.Lock()
 	total := int64(0)
 	for _, f := range s.files {
-		size, _ := f.claimed()
+		size, _ := f.usage()
 		total += size
 	}
 	var victims []*spillFile
 	for _, living := range []bool{false, true} {
 		for i := 0; total > MaxSlotSpill && i < len(s.files); {
-			size, over := s.files[i].claimed()
+			size, over := s.files[i].usage()
 			if s.files[i] == keep || !over && !living {
 				i++
 				continue
@@ -93,13 +93,13 @@ func (s *Spills) forget(f *spillFile) {
 	}
 }
 
-func (f *spillFile) claimed() (size int64, over bool) {
+func (f *spillFile) usage() (size int64, over bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.size, f.over
+	return f.size, f.ended
 }
 
-func (f *spillFile) opened() bool {
+func (f *spillFile) isOpen() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.file != nil
@@ -109,7 +109,7 @@ func (f *spillFile) opened() bool {
 func (f *spillFile) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.over = true
+	f.ended = true
 }
 
 func (f *spillFile) drop() {
@@ -136,9 +136,9 @@ func (f *spillFile) write(p []byte) {
 	file := f.file
 	f.mu.Unlock()
 	f.spills.shrink(f)
-	diskWriters <- struct{}{}
+	writerSlots <- struct{}{}
 	_, err := file.Write(p)
-	<-diskWriters
+	<-writerSlots
 	if err != nil {
 		f.fail()
 	}
@@ -147,10 +147,10 @@ func (f *spillFile) write(p []byte) {
 func (f *spillFile) fail() {
 	f.spills.forget(f)
 	f.mu.Lock()
-	already := f.gone
+	removed := f.gone
 	f.mu.Unlock()
 	f.drop()
-	if !already {
+	if !removed {
 		f.spills.Remove(f.path)
 	}
 }
@@ -162,7 +162,7 @@ func (f *spillFile) finish() string {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.over = true
+	f.ended = true
 	if f.file != nil {
 		_ = f.file.Close()
 		f.file = nil
@@ -189,9 +189,9 @@ func (f *spillFile) writeRing(offset int64, p []byte) bool {
 	for len(p) > 0 {
 		at := offset % MaxSpill
 		n := min(int64(len(p)), MaxSpill-at)
-		diskWriters <- struct{}{}
+		writerSlots <- struct{}{}
 		_, err := file.WriteAt(p[:n], at)
-		<-diskWriters
+		<-writerSlots
 		if err != nil {
 			f.fail()
 			return false

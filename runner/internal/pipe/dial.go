@@ -14,8 +14,8 @@ import (
 
 // Between two attempts at a connection that is refused.
 const (
-	firstPause   = time.Millisecond
-	longestPause = 50 * time.Millisecond
+	minPause = time.Millisecond
+	maxPause = 50 * time.Millisecond
 )
 
 // Dial connects from here, which is inside the slot's network, and returns the
@@ -26,7 +26,7 @@ func Dial(ctx context.Context, c ipc.Connect) (int, error) {
 		return -1, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("port %d", c.Port)}
 	}
 	end := time.Now().Add(time.Duration(c.WaitS * float64(time.Second)))
-	pause := firstPause
+	pause := minPause
 	for {
 		conn, err := dial(ctx, c)
 		if err == nil {
@@ -42,7 +42,7 @@ func Dial(ctx context.Context, c ipc.Connect) (int, error) {
 			return -1, ctx.Err()
 		case <-time.After(min(pause, left)):
 		}
-		pause = min(2*pause, longestPause)
+		pause = min(2*pause, maxPause)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// unlinkedFile serves where memory files do not exist.
-func unlinkedFile(name string) (*os.File, error) {
+// createUnlinked serves where memory files do not exist.
+func createUnlinked(name string) (*os.File, error) {
 	file, err := os.CreateTemp("", "hermes-"+name+"-")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

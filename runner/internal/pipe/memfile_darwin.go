@@ -10,7 +10,7 @@ func FDPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
 
 // MemoryFile is a file without a name.
 func MemoryFile(name, content string) (*os.File, error) {
-	file, err := unlinkedFile(name)
+	file, err := createUnlinked(name)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func MemoryFile(name, content string) (*os.File, error) {
 	var file *os.File
 	if errno == 0 {
 		file = os.NewFile(fd, name)
-	} else if file, err = unlinkedFile(name); err != nil {
+	} else if file, err = createUnlinked(name); err != nil {
 		return nil, err
 	}
 	if _, err := file.WriteString(content); err != nil {

@@ -1,5 +1,3 @@
-// Package pipe makes the pipes and files that commands are given, and reads our
-// ends of them.
 package pipe
 
 import (
@@ -20,8 +18,8 @@ type Source struct {
 	File *os.File
 }
 
-// Waitable is the end as a file.
-func (s *Source) Waitable() *os.File {
+// OpenFile is the end as a file.
+func (s *Source) OpenFile() *os.File {
 	if s.File == nil {
 		s.File = os.NewFile(uintptr(s.FD), "pipe")
 	}
@@ -79,7 +77,7 @@ func New(readable bool) (ours, theirs int, err error) {
 	if readable {
 		mine, other = r, w
 	}
-	if err := notBlocking(mine); err != nil {
+	if err := setNonblocking(mine); err != nil {
 		CloseFDs([]int{r, w})
 		return -1, -1, err
 	}

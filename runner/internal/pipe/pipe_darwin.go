@@ -23,8 +23,8 @@ func rawPipe() (r, w int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// Waiting is how many bytes can be read at once.
-func Waiting(fd uintptr) int {
+// PendingBytes is how many bytes can be read at once.
+func PendingBytes(fd uintptr) int {
 	var n int32
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return 0

@@ -26,8 +26,8 @@ func Widen(fd int) {
 	_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), setPipeSize, size)
 }
 
-// Waiting is how many bytes can be read at once.
-func Waiting(fd uintptr) int {
+// PendingBytes is how many bytes can be read at once.
+func PendingBytes(fd uintptr) int {
 	var n int32
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return 0

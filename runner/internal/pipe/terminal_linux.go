@@ -21,7 +21,7 @@ func OpenTerminal(rows, cols uint16) (master, slave int, err error) {
 	if errno := ioctl(master, syscall.TIOCSPTLCK, uintptr(unsafe.Pointer(&unlock))); errno != 0 {
 		return fail(errno)
 	}
-	peer, err := openPeer(master)
+	peer, err := openSlave(master)
 	if err != nil {
 		return fail(err)
 	}
@@ -33,9 +33,9 @@ func OpenTerminal(rows, cols uint16) (master, slave int, err error) {
 	return master, peer, nil
 }
 
-// openPeer opens the other end of a terminal: of this very one where the
+// openSlave opens the other end of a terminal: of this very one where the
 // kernel can (not gVisor), else by its name.
-func openPeer(master int) (int, error) {
+func openSlave(master int) (int, error) {
 	const tiocGPTPeer = 0x5441
 	const flags = syscall.O_RDWR | syscall.O_NOCTTY | syscall.O_CLOEXEC
 	peer, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(master), tiocGPTPeer, flags)

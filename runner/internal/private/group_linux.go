@@ -10,12 +10,12 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// isPrivate says whether only root and this user have the rights that a
+// isPrivateGroup says whether only root and this user have the rights that a
 // directory gives to its group: many systems make such a group for each user.
 // With an ACL these rights are those of whomever that names. Accounts that are
 // not in the files of the system are not known, so that their groups are not
 // private.
-func isPrivate(dir string, info os.FileInfo) bool {
+func isPrivateGroup(dir string, info os.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if _, err := syscall.Getxattr(dir, "system.posix_acl_access", nil); !ok || err == nil {
 		return false
@@ -23,7 +23,7 @@ func isPrivate(dir string, info os.FileInfo) bool {
 	root, own, group := "0", fmt.Sprint(os.Geteuid()), fmt.Sprint(st.Gid)
 	var names []string
 	first := 0 // whose first group it is
-	for _, user := range table("/etc/passwd") {
+	for _, user := range readTable("/etc/passwd") {
 		isOurs := user[2] == root || user[2] == own
 		if isOurs {
 			names = append(names, user[0])
@@ -35,24 +35,24 @@ func isPrivate(dir string, info os.FileInfo) bool {
 			first++
 		}
 	}
-	known := false
-	for _, entry := range table("/etc/group") {
+	hasEntry := false
+	for _, entry := range readTable("/etc/group") {
 		if entry[2] != group {
 			continue
 		}
-		known = true
+		hasEntry = true
 		for member := range strings.SplitSeq(entry[3], ",") {
 			if member != "" && !slices.Contains(names, member) {
 				return false
 			}
 		}
 	}
-	return first > 0 && known
+	return first > 0 && hasEntry
 }
 
-// table reads lines of at least four fields.
-func table(path string) (entries [][]string) {
-	text, _ := bounded.ReadWhole(path, bounded.Table)
+// readTable reads lines of at least four fields.
+func readTable(path string) (entries [][]string) {
+	text, _ := bounded.ReadWhole(path, bounded.TableSize)
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Split(strings.TrimSpace(line), ":"); len(fields) >= 4 {
 			entries = append(entries, fields)

@@ -1,3 +1,3 @@
 package private
 
-func hasNoNumber(int) bool { return false }
+func isUnmapped(int) bool { return false }

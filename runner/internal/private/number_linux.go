@@ -8,17 +8,17 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// hasNoNumber says whether a uid stands for all that have no number in this user
+// isUnmapped says whether a uid stands for all that have no number in this user
 // namespace: what was made outside of it belongs to them.
-func hasNoNumber(uid int) bool { return uid == nobody() }
+func isUnmapped(uid int) bool { return uid == overflowUID() }
 
 // nobody is the uid of those without a number, -1 where each uid has one.
-var nobody = sync.OnceValue(func() int {
-	ids, err := bounded.ReadWhole("/proc/self/uid_map", bounded.Setting)
+var overflowUID = sync.OnceValue(func() int {
+	ids, err := bounded.ReadWhole("/proc/self/uid_map", bounded.SettingSize)
 	if err != nil || strings.Join(strings.Fields(string(ids)), " ") == "0 0 4294967295" {
 		return -1
 	}
-	text, _ := bounded.ReadWhole("/proc/sys/kernel/overflowuid", bounded.Setting)
+	text, _ := bounded.ReadWhole("/proc/sys/kernel/overflowuid", bounded.SettingSize)
 	uid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
 		return -1

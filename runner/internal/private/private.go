@@ -1,6 +1,3 @@
-// Package private keeps a directory that nobody else may change. It checks the
-// way there as OpenSSH checks the way to its keys (StrictModes), and holds the
-// directory open, so that another one in its place is noticed.
 package private
 
 import (
@@ -78,7 +75,7 @@ func (d *Directory) Remove() []string {
 	if err := d.Verify(); err != nil {
 		return []string{err.Error()}
 	}
-	w := wipe.New(wipe.Budget)
+	w := wipe.New(wipe.Timeout)
 	w.Wipe(d.Path)
 	return w.Problems
 }
@@ -111,14 +108,14 @@ func Check(path string) error {
 		}
 		mode, uid := info.Mode(), owner(info)
 		switch {
-		case dir != "/" && uid != 0 && uid != os.Geteuid() && !hasNoNumber(uid):
+		case dir != "/" && uid != 0 && uid != os.Geteuid() && !isUnmapped(uid):
 			return fmt.Errorf("%s belongs to another user (%d), who could exchange what is in it", dir, uid)
 		case !info.IsDir():
 			return fmt.Errorf("%s is not a directory", dir)
 		case uid == os.Geteuid() && uid != 0 && mode&(groupEnters|otherEnters) == 0:
 			open = nil
 		case open == nil && mode&os.ModeSticky == 0 && (mode&otherWrites != 0 ||
-			dir != "/" && mode&groupWrites != 0 && !isPrivate(dir, info)):
+			dir != "/" && mode&groupWrites != 0 && !isPrivateGroup(dir, info)):
 			open = fmt.Errorf("others may write to %s (mode %04o, not sticky): chmod go-w, or +t", dir, mode.Perm())
 		}
 		if dir == "/" {

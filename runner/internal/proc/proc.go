@@ -1,5 +1,3 @@
-// Package proc reads what /proc shows of processes and mounts. A tenant can make
-// it anything.
 package proc
 
 import (
@@ -104,7 +102,7 @@ func ParseStat(data []byte) (Process, bool) {
 
 // ParseStatus takes users and groups from /proc/PID/status; false when it names none.
 func (p *Process) ParseStatus(data []byte) bool {
-	found := false
+	hasUsers := false
 	for _, line := range strings.Split(string(data), "\n") {
 		switch {
 		case strings.HasPrefix(line, "Uid:"):
@@ -113,7 +111,7 @@ func (p *Process) ParseStatus(data []byte) bool {
 				if i < len(f) {
 					v, _ := strconv.ParseUint(f[i], 10, 32)
 					p.UIDs[i] = uint32(v)
-					found = true
+					hasUsers = true
 				}
 			}
 		case strings.HasPrefix(line, "Groups:"):
@@ -121,10 +119,10 @@ func (p *Process) ParseStatus(data []byte) bool {
 				v, _ := strconv.ParseUint(g, 10, 32)
 				p.Groups = append(p.Groups, uint32(v))
 			}
-			return found
+			return hasUsers
 		}
 	}
-	return found
+	return hasUsers
 }
 
 // Lineage is p and its ancestors that are visible, the nearest first.
@@ -152,8 +150,8 @@ func Root(all map[int]Process, p Process) int {
 	return top
 }
 
-// Descends says whether from is an ancestor of p.
-func Descends(all map[int]Process, p Process, from int) bool {
+// IsDescendant says whether from is an ancestor of p.
+func IsDescendant(all map[int]Process, p Process, from int) bool {
 	for each := range Lineage(all, p) {
 		if each.Parent == from {
 			return true
@@ -164,13 +162,13 @@ func Descends(all map[int]Process, p Process, from int) bool {
 
 // mostArgv is how much is read of a process's arguments. A process can have
 // any amount, also by prctl(PR_SET_MM), which needs no rights.
-const mostArgv = 64 << 10
+const maxArgv = 64 << 10
 
 // Argv is what the process shows; a tenant can make it anything. One that shows
 // nothing, as in the middle of an exec, has its short name in brackets, as ps
 // has it.
 func Argv(pid int) []ipc.Bytes {
-	data, _, err := bounded.ReadFile("/proc/"+strconv.Itoa(pid)+"/cmdline", mostArgv)
+	data, _, err := bounded.ReadFile("/proc/"+strconv.Itoa(pid)+"/cmdline", maxArgv)
 	if err != nil {
 		return []ipc.Bytes{}
 	}
@@ -186,9 +184,9 @@ func Argv(pid int) []ipc.Bytes {
 	return out
 }
 
-// mostEnviron is how much is searched of an environment. The kernel takes 6 MiB
+// maxEnviron is how much is searched of an environment. The kernel takes 6 MiB
 // from execve, and any size from prctl(PR_SET_MM).
-const mostEnviron = 1 << 20
+const maxEnviron = 1 << 20
 
 // Environ looks in the environment that a process was started with for an entry
 // that begins with prefix and whose rest is accepted. Only the beginning of a large
@@ -199,7 +197,7 @@ func Environ(pid int, prefix string, accept func(value string) bool) bool {
 		return false
 	}
 	defer file.Close()
-	return findEntry(io.LimitReader(file, mostEnviron), prefix, accept)
+	return findEntry(io.LimitReader(file, maxEnviron), prefix, accept)
 }
 
 // findEntry searches entries that end with a NUL, of which it keeps a part at a time.
@@ -238,7 +236,7 @@ type Mount struct{ Root, Path, Options, Kind, Super string }
 
 // Mounts lists the mounts that this process sees, those that cover others last.
 func Mounts() ([]Mount, error) {
-	table, err := bounded.ReadWhole("/proc/self/mountinfo", bounded.Table)
+	table, err := bounded.ReadWhole("/proc/self/mountinfo", bounded.TableSize)
 	if err != nil {
 		return nil, err
 	}

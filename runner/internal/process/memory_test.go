@@ -13,7 +13,7 @@ import (
 // printer is a process of the slot that has printed size bytes.
 func printer(t *testing.T, r *Registry, scope *command.Scope, id string, size int, over bool) *process {
 	t.Helper()
-	p := &process{id: id, scope: scope, unbind: func() bool { return false }}
+	p := &process{id: id, scope: scope, keepLogs: func() bool { return false }}
 	for stream := output.Stdout; stream <= output.Stderr; stream++ {
 		p.logs[stream] = output.NewLog(1<<20, scope.Spills, id, r.memory)
 	}
@@ -29,13 +29,13 @@ func printer(t *testing.T, r *Registry, scope *command.Scope, id string, size in
 	return p
 }
 
-func kept(p *process) int64 {
+func memoryOf(p *process) int64 {
 	_, kept := p.logs[output.Stdout].Total()
 	return kept
 }
 
 func TestANeighboursFloodTakesNoFreshOutput(t *testing.T) {
-	r := NewRegistry(budget.New(budget.Least, nil), nil)
+	r := NewRegistry(budget.New(budget.MinLimit, nil), nil)
 	free := func(need int64) int64 { return r.FreeMemory(need, 2) }
 	r.memory.OnPressure(free)
 	dir := t.TempDir()
@@ -50,15 +50,15 @@ func TestANeighboursFloodTakesNoFreshOutput(t *testing.T) {
 	old, newest := printer(t, r, flooder, "old", 200_000, true), printer(t, r, flooder, "newest", 200_000, true)
 
 	withFile := printer(t, r, quiet, "file", 600_000, false)
-	if freed := free(1); freed == 0 || withFile.Memory() != 0 || kept(withFile) != 600_000 ||
-		kept(fresh) != 28_000 || kept(old) != 200_000 {
-		t.Fatal("something was lost though a file had enough", freed, kept(withFile), kept(fresh), kept(old))
+	if freed := free(1); freed == 0 || withFile.Memory() != 0 || memoryOf(withFile) != 600_000 ||
+		memoryOf(fresh) != 28_000 || memoryOf(old) != 200_000 {
+		t.Fatal("something was lost though a file had enough", freed, memoryOf(withFile), memoryOf(fresh), memoryOf(old))
 	}
 	for i := range 20 {
 		printer(t, r, flooder, string(rune('0'+i)), 250_000, false)
 	}
-	if use := r.memory.Stats(); use.Dropped != 200_000 || kept(old) != 0 || kept(newest) != 200_000 ||
-		kept(fresh) != 28_000 {
-		t.Fatal(use, kept(old), kept(newest), kept(fresh))
+	if use := r.memory.Stats(); use.Dropped != 200_000 || memoryOf(old) != 0 || memoryOf(newest) != 200_000 ||
+		memoryOf(fresh) != 28_000 {
+		t.Fatal(use, memoryOf(old), memoryOf(newest), memoryOf(fresh))
 	}
 }

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// followPiece is how much a follower sends at once.
-	followPiece = 64 << 10
-	maxRead     = 64 << 20
+	// followPieceSize is how much a follower sends at once.
+	followPieceSize = 64 << 10
+	maxRead         = 64 << 20
 )
 
 type methodParams struct {
@@ -43,13 +43,18 @@ type Method func(r *Registry, c *channel.Conversation, params json.RawMessage) (
 
 // Methods are those of docs/protocol.md about one process.
 var Methods = map[string]Method{
-	"proc.wait": on((*process).wait), "proc.read": on((*process).read), "proc.follow": on((*process).follow),
-	"proc.write": on((*process).write), "proc.close_stdin": on((*process).closeStdin),
-	"proc.signal": on((*process).signal), "proc.kill": on((*process).kill), "proc.resize": on((*process).resize),
+	"proc.wait":        withProcess((*process).wait),
+	"proc.read":        withProcess((*process).read),
+	"proc.follow":      withProcess((*process).follow),
+	"proc.write":       withProcess((*process).write),
+	"proc.close_stdin": withProcess((*process).closeStdin),
+	"proc.signal":      withProcess((*process).signal),
+	"proc.kill":        withProcess((*process).kill),
+	"proc.resize":      withProcess((*process).resize),
 }
 
-// on finds the process that a method is about.
-func on(do func(p *process, c *channel.Conversation, q *methodParams) (any, error)) Method {
+// withProcess finds the process that a method is about.
+func withProcess(do func(p *process, c *channel.Conversation, q *methodParams) (any, error)) Method {
 	return func(r *Registry, c *channel.Conversation, params json.RawMessage) (any, error) {
 		var q methodParams
 		if err := channel.Decode(params, &q); err != nil {
@@ -60,7 +65,7 @@ func on(do func(p *process, c *channel.Conversation, q *methodParams) (any, erro
 		r.mu.Unlock()
 		if p == nil {
 			return nil, &ipc.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process) +
-				": it has ended and is forgotten, as a slot remembers the last " + strconv.Itoa(budget.MostEnded)}
+				": it has ended and is forgotten, as a slot remembers the last " + strconv.Itoa(budget.MaxEnded)}
 		}
 		return do(p, c, &q)
 	}
@@ -129,7 +134,7 @@ func (p *process) read(c *channel.Conversation, q *methodParams) (any, error) {
 	}
 	from, next, end := int64(-1), q.Offset, false
 	for {
-		part, at, last := log.Read(next, int(min(limit, followPiece)))
+		part, at, last := log.Read(next, int(min(limit, followPieceSize)))
 		if from < 0 {
 			from, next = at, at
 		} else if at != next {
@@ -155,7 +160,7 @@ func (p *process) follow(c *channel.Conversation, q *methodParams) (any, error) 
 	defer leave()
 	f := log.Follow(q.Offset, q.Delimiter)
 	for {
-		data, ok := f.Next(ctx, followPiece)
+		data, ok := f.Next(ctx, followPieceSize)
 		if !ok {
 			break
 		}
@@ -163,7 +168,7 @@ func (p *process) follow(c *channel.Conversation, q *methodParams) (any, error) 
 			f.Close()
 			return nil, err
 		}
-		f.Delivered(len(data))
+		f.Advance(len(data))
 	}
 	next, lost := f.Close()
 	if p.scope.Err() != nil {
@@ -174,13 +179,13 @@ func (p *process) follow(c *channel.Conversation, q *methodParams) (any, error) 
 }
 
 var (
-	errNoStdin = channel.BadRequest("the process was started without stdin, or it was closed")
-	errEnded   = &ipc.Error{Kind: "os", Errno: "EPIPE", Message: "the process has ended"}
-	errGone    = &ipc.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
+	errNoStdin  = channel.BadRequest("the process was started without stdin, or it was closed")
+	errEnded    = &ipc.Error{Kind: "os", Errno: "EPIPE", Message: "the process has ended"}
+	errNoTarget = &ipc.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
 )
 
-// withoutStdin distinguishes a process without input from one that never started.
-func (p *process) withoutStdin() error {
+// stdinError distinguishes a process without input from one that never started.
+func (p *process) stdinError() error {
 	if p.result() != nil {
 		return errEnded
 	}
@@ -189,7 +194,7 @@ func (p *process) withoutStdin() error {
 
 func (p *process) write(c *channel.Conversation, _ *methodParams) (any, error) {
 	if p.stdin == nil {
-		return nil, p.withoutStdin()
+		return nil, p.stdinError()
 	}
 	written := int64(0)
 	err := p.toStdin(c, func(ctx context.Context) error {
@@ -197,7 +202,7 @@ func (p *process) write(c *channel.Conversation, _ *methodParams) (any, error) {
 			n, err := p.stdin.Write(piece)
 			written += int64(n)
 			if n > 0 {
-				p.written.Store(uint32(piece[n-1]))
+				p.lastByte.Store(uint32(piece[n-1]))
 			}
 			return err
 		})
@@ -224,8 +229,8 @@ func (p *process) toStdin(c *channel.Conversation, write func(context.Context) e
 	ctx, leave := command.Join(c.Ctx, p.input)
 	defer leave()
 	select {
-	case p.writing <- struct{}{}:
-		defer func() { <-p.writing }()
+	case p.writeLock <- struct{}{}:
+		defer func() { <-p.writeLock }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -246,13 +251,13 @@ func (p *process) toStdin(c *channel.Conversation, write func(context.Context) e
 func (p *process) closeStdin(c *channel.Conversation, _ *methodParams) (any, error) {
 	switch {
 	case p.stdin == nil:
-		return nil, p.withoutStdin()
+		return nil, p.stdinError()
 	case p.terminal != nil:
 		end, disabled := endOfInput(p.terminal)
 		if disabled {
 			return nil, nil
 		}
-		if last := p.written.Load(); last != 0 && last != '\n' && last != '\r' && last != uint32(end[0]) {
+		if last := p.lastByte.Load(); last != 0 && last != '\n' && last != '\r' && last != uint32(end[0]) {
 			end = append(end, end[0]) // the first one only ends the line
 		}
 		err := p.toStdin(c, func(context.Context) error {
@@ -308,7 +313,7 @@ func (p *process) signal(c *channel.Conversation, q *methodParams) (any, error) 
 
 func (p *process) kill(_ *channel.Conversation, _ *methodParams) (any, error) {
 	receipt, err := p.scope.Kill(p.token)
-	return command.Killed(receipt), err
+	return command.KillResult(receipt), err
 }
 
 func (p *process) resize(_ *channel.Conversation, q *methodParams) (any, error) {
@@ -316,7 +321,7 @@ func (p *process) resize(_ *channel.Conversation, q *methodParams) (any, error) 
 		return nil, channel.BadRequest("a terminal has at least one row and one column")
 	}
 	if p.result() != nil {
-		return nil, errGone
+		return nil, errNoTarget
 	}
 	if p.terminal == nil {
 		return nil, channel.BadRequest("the process has no terminal")

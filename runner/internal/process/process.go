@@ -1,5 +1,3 @@
-// Package process keeps the long-lived commands of slots: their output by offset,
-// their input, their signals, and the last ones that have ended.
 package process
 
 import (
@@ -21,9 +19,9 @@ import (
 )
 
 const (
-	// drainTime bounds how long the news of an exit waits for the last output,
+	// drainTimeout bounds how long the news of an exit waits for the last output,
 	// which a follower that does not read can hold up.
-	drainTime = time.Second
+	drainTimeout = time.Second
 )
 
 // process is a long-lived command: proc.spawn.
@@ -37,12 +35,12 @@ type process struct {
 	startedAt time.Time
 	terminal  *os.File        // the master side, nil without one
 	stdin     *os.File        // nil: none was asked for
-	writing   chan struct{}   // held by the one that writes to stdin
-	written   atomic.Uint32   // the last byte of the input so far
+	writeLock chan struct{}   // held by the one that writes to stdin
+	lastByte  atomic.Uint32   // the last byte of the input so far
 	input     context.Context // ends with stdin, and says why
 	endInput  context.CancelCauseFunc
 	logs      [3]*output.Log // by stream
-	unbind    func() bool    // the logs are no longer closed with the slot
+	keepLogs  func() bool    // the logs are no longer closed with the slot
 	ended     chan struct{}
 
 	mu      sync.Mutex
@@ -93,16 +91,16 @@ func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 // could not be started. It gives the result of proc.spawn.
 func (r *Registry) Adopt(cmd *command.Command, p *command.Params) any {
 	proc := &process{
-		id: "p" + strconv.FormatUint(cmd.Token, 10), scope: cmd.Scope, token: cmd.Token, pid: cmd.Spawned.PID,
+		id: "p" + strconv.FormatUint(cmd.Token, 10), scope: cmd.Scope, token: cmd.Token, pid: cmd.Reply.PID,
 		command: p.Text(), tag: p.Tag, startedAt: cmd.Started, terminal: cmd.Terminal(), stdin: cmd.Stdin,
-		writing: make(chan struct{}, 1), ended: make(chan struct{}),
+		writeLock: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	proc.input, proc.endInput = context.WithCancelCause(cmd.Scope.Context())
 	name := strconv.FormatUint(cmd.Token, 10)
 	proc.logs[output.Stdout] = output.NewLog(p.Limit(), cmd.Scope.Spills, name+"-stdout", r.memory)
 	proc.logs[output.Stderr] = output.NewLog(p.Limit(), cmd.Scope.Spills, name+"-stderr", r.memory)
-	proc.unbind = context.AfterFunc(cmd.Scope.Context(), proc.closeLogs)
-	if !cmd.Spawned.Started {
+	proc.keepLogs = context.AfterFunc(cmd.Scope.Context(), proc.closeLogs)
+	if !cmd.Reply.Started {
 		cmd.ClosePipes()
 		proc.stdin = nil
 		stream, end := output.Stderr, "\n"
@@ -112,15 +110,15 @@ func (r *Registry) Adopt(cmd *command.Command, p *command.Params) any {
 		if p.PTY != nil {
 			end = "\r\n" // as a terminal would have made of it
 		}
-		proc.logs[stream].Write([]byte(cmd.Spawned.Reason + end))
-		proc.finish(&command.Result{ExitCode: cmd.Spawned.ExitCode, Reason: &cmd.Spawned.Reason})
+		proc.logs[stream].Write([]byte(cmd.Reply.Reason + end))
+		proc.finish(&command.Result{ExitCode: cmd.Reply.ExitCode, Reason: &cmd.Reply.Reason})
 	}
 	r.mu.Lock()
 	if cmd.Scope.Err() == nil {
 		r.all[proc.id] = proc
 	}
 	r.mu.Unlock()
-	if !cmd.Spawned.Started {
+	if !cmd.Reply.Started {
 		proc.keep(r)
 	} else {
 		cmd.Scope.Views.Start(cmd.Token, proc.pid, p.Text)
@@ -152,7 +150,7 @@ func (p *process) keep(r *Registry) {
 	for _, entry := range forgotten {
 		old := entry.(*process)
 		delete(r.all, old.id)
-		if old.unbind() {
+		if old.keepLogs() {
 			old.closeLogs()
 		}
 	}
@@ -199,7 +197,7 @@ func (r *Registry) watch(p *process, cmd *command.Command) {
 		p.logs[output.Stderr].End()
 		close(drained)
 	}()
-	timer := time.NewTimer(drainTime)
+	timer := time.NewTimer(drainTimeout)
 	defer timer.Stop()
 	select {
 	case <-drained:

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// Enterable checks a working directory.
-func Enterable(dir string) error {
+// CheckDirectory checks a working directory.
+func CheckDirectory(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {
 		return err

@@ -1,5 +1,3 @@
-// Package program finds programs and directories as a shell would, with the
-// rights of the calling thread.
 package program
 
 import (
@@ -17,9 +15,9 @@ const (
 	execute = 1
 )
 
-// Enterable checks a working directory with the thread's rights: the final
+// CheckDirectory checks a working directory with the thread's rights: the final
 // "/." needs search permission on the directory itself.
-func Enterable(dir string) error {
+func CheckDirectory(dir string) error {
 	fd, err := syscall.Open(strings.TrimSuffix(dir, "/")+"/.", oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -52,7 +50,7 @@ func OpenDir(dir string) (int, error) {
 // Lookup finds a program as a shell would.
 func Lookup(name, cwd string, env []string) (string, syscall.Errno) {
 	if strings.Contains(name, "/") {
-		return name, executable(name, cwd)
+		return name, checkExecutable(name, cwd)
 	}
 	search := ""
 	for _, e := range env {
@@ -66,7 +64,7 @@ func Lookup(name, cwd string, env []string) (string, syscall.Errno) {
 			dir = "."
 		}
 		path := dir + "/" + name
-		switch errno := executable(path, cwd); errno {
+		switch errno := checkExecutable(path, cwd); errno {
 		case 0:
 			return path, 0
 		case syscall.EACCES:
@@ -86,8 +84,8 @@ func absolute(path, cwd string) string {
 	return cwd + "/" + path
 }
 
-// executable checks path, relative to cwd, with the thread's rights.
-func executable(path, cwd string) syscall.Errno {
+// checkExecutable checks path, relative to cwd, with the thread's rights.
+func checkExecutable(path, cwd string) syscall.Errno {
 	path = absolute(path, cwd)
 	var st syscall.Stat_t
 	if err := syscall.Stat(path, &st); err != nil {

@@ -1,5 +1,3 @@
-// Package reach opens paths for tenants: nothing that the runner's own processes have in
-// /proc, and no way through the links of /proc to what processes have open.
 package reach
 
 import (
@@ -9,10 +7,10 @@ import (
 )
 
 // runner is the process that serves, beside this one.
-var runner atomic.Int64
+var runnerPID atomic.Int64
 
 // HideRunner makes a process unreachable as this one is.
-func HideRunner(pid int) { runner.Store(int64(pid)) }
+func HideRunner(pid int) { runnerPID.Store(int64(pid)) }
 
 // Open opens a path of a tenant with the rights of the calling thread. What is
 // refused was not read.

@@ -17,7 +17,7 @@ const (
 	oPath        = 0x200000
 	procMagic    = 0x9fa0
 	// Longer than a path of a file of /proc.
-	mostLink = 512
+	maxLinkSize = 512
 )
 
 // open follows no link of /proc to what a process has open, where the kernel can
@@ -44,16 +44,16 @@ func open(path string, flags int, perm uint32) (int, error) {
 		case syscall.ENOSYS, syscall.EPERM: // a kernel or a seccomp profile that does not know it
 			return syscall.Open(path, flags|syscall.O_CLOEXEC, perm)
 		case syscall.ELOOP:
-			if leads(path, flags) {
-				return -1, refusal(path, throughs)
+			if isNoLoop(path, flags) {
+				return -1, newRefusal(path, procLinkReason)
 			}
 		}
 		return -1, errno
 	}
 }
 
-// leads says that a path is no loop.
-func leads(path string, flags int) bool {
+// isNoLoop says that a path is no loop.
+func isNoLoop(path string, flags int) bool {
 	fd, err := syscall.Open(path, oPath|syscall.O_CLOEXEC|flags&syscall.O_NOFOLLOW, 0)
 	if err == nil {
 		_ = syscall.Close(fd)
@@ -79,18 +79,18 @@ func check(fd int, path string) error {
 	if err := syscall.Fstatfs(fd, &s); err != nil || int64(s.Type) != procMagic {
 		return err
 	}
-	var link [mostLink]byte
+	var link [maxLinkSize]byte
 	n, err := syscall.Readlink("/proc/self/fd/"+strconv.Itoa(fd), link[:])
 	if errors.Is(err, syscall.ELOOP) {
 		return nil // in a root of the slot's own this process is not to be seen
 	}
 	if err != nil {
-		return refusal(path, ours) // where it is cannot be told
+		return newRefusal(path, ownProcessReason) // where it is cannot be told
 	}
 	for part := range strings.SplitSeq(string(link[:n]), "/") {
 		if pid, err := strconv.Atoi(part); err == nil {
-			if hidden(pid) {
-				return refusal(path, ours)
+			if isHidden(pid) {
+				return newRefusal(path, ownProcessReason)
 			}
 			break
 		}
@@ -98,14 +98,14 @@ func check(fd int, path string) error {
 	return nil
 }
 
-// hidden says that a number of /proc is that of a thread of this process or of the runner.
-func hidden(pid int) bool {
+// isHidden says that a number of /proc is that of a thread of this process or of the runner.
+func isHidden(pid int) bool {
 	if pid == os.Getpid() {
 		return true
 	}
 	var st syscall.Stat_t
 	number := strconv.Itoa(pid)
-	for _, program := range []string{"self", strconv.FormatInt(runner.Load(), 10)} {
+	for _, program := range []string{"self", strconv.FormatInt(runnerPID.Load(), 10)} {
 		if program == number || syscall.Lstat("/proc/"+program+"/task/"+number, &st) == nil {
 			return true
 		}
@@ -121,17 +121,17 @@ func checkDir(dir, path string) error {
 		if errors.As(err, &errno) {
 			return nil // the operation itself will tell
 		}
-		return refusal(path, throughs)
+		return newRefusal(path, procLinkReason)
 	}
 	defer syscall.Close(fd)
 	return check(fd, path)
 }
 
-func refusal(path, why string) error {
+func newRefusal(path, why string) error {
 	return &ipc.Error{Kind: "os", Errno: "EACCES", Path: ipc.Bytes(path), Message: path + ": " + why}
 }
 
 const (
-	ours     = "belongs to the sandbox's own programs; a command sees itself in /proc/self"
-	throughs = "leads through a link of /proc to what a process has open, which file operations do not follow"
+	ownProcessReason = "belongs to the sandbox's own programs; a command sees itself in /proc/self"
+	procLinkReason   = "leads through a link of /proc to what a process has open, which file operations do not follow"
 )

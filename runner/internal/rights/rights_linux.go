@@ -1,4 +1,3 @@
-// Package rights is what a thread may do: its capabilities, users and keyrings.
 package rights
 
 import (
@@ -42,8 +41,8 @@ const (
 var containerCaps = []int{CapChown, CapDacOverride, 3, 4, CapKill, CapSetgid, CapSetuid, CapSetpcap, 10, 13,
 	CapSysChroot, 27, 29, CapSetfcap}
 
-// OfContainer returns the capabilities of a bit set that root has in a container.
-func OfContainer(caps uint64) []int {
+// ContainerCaps returns the capabilities of a bit set that root has in a container.
+func ContainerCaps(caps uint64) []int {
 	return slices.DeleteFunc(slices.Clone(containerCaps), func(c int) bool { return caps&(1<<c) == 0 })
 }
 
@@ -75,7 +74,7 @@ func EffectiveCaps() (uint64, error) {
 	return c.effective, err
 }
 
-func permittedCaps() uint64 {
+func capsPermitted() uint64 {
 	c, _ := capsOf(0)
 	return c.permitted
 }
@@ -95,11 +94,11 @@ var fileCaps = []int{CapChown, CapDacOverride, 2, 3, 4, 9, 27, 32}
 // rights on some threads, those of all are set aside as ThreadFS does it for that
 // user.
 func KeepCaps(fsUID uint32, caps ...int) error {
-	keep := bits(caps) & permittedCaps()
+	keep := capBits(caps) & capsPermitted()
 	h, d := capWords(keep)
 	effective := keep
 	if fsUID != 0 {
-		effective &^= bits(fileCaps)
+		effective &^= capBits(fileCaps)
 		d[0].effective, d[1].effective = uint32(effective), uint32(effective>>32)
 	}
 	err := initproc.RestrictThreads(unsafe.Pointer(h), unsafe.Pointer(d), func(tid int) (bool, error) {
@@ -112,7 +111,7 @@ func KeepCaps(fsUID uint32, caps ...int) error {
 	return nil
 }
 
-func bits(caps []int) uint64 {
+func capBits(caps []int) uint64 {
 	var out uint64
 	for _, c := range caps {
 		out |= 1 << c
@@ -121,11 +120,11 @@ func bits(caps []int) uint64 {
 }
 
 // ThreadKeepCaps is KeepCaps for the calling thread only.
-func ThreadKeepCaps(caps ...int) error { return threadKeep(bits(caps) & permittedCaps()) }
+func ThreadKeepCaps(caps ...int) error { return threadKeep(capBits(caps) & capsPermitted()) }
 
 // ThreadNoInheritedCaps leaves the calling thread its capabilities, but none
 // that a program has whoever starts it: some engines give them to all.
-func ThreadNoInheritedCaps() error { return threadKeep(permittedCaps()) }
+func ThreadNoInheritedCaps() error { return threadKeep(capsPermitted()) }
 
 func threadKeep(caps uint64) error {
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0, 0); errno != 0 &&

@@ -15,7 +15,7 @@ func (v View) BwrapArgs(program string, args []string) []string {
 		out = append(out, "--unshare-net")
 	}
 	const inside = "/run/hermes-exec/runner"
-	if v.Kind == ViewBox {
+	if v.Kind == ViewSandbox {
 		whole := "--bind"
 		if v.ImageReadOnly {
 			whole = "--ro-bind"
@@ -44,7 +44,7 @@ func (v View) BwrapArgs(program string, args []string) []string {
 		out = append(out, bwrapReadOnly(p)...)
 	}
 	out = append(out, "--ro-bind", v.Staging+"/passwd", "/etc/passwd", "--ro-bind", v.Staging+"/group", "/etc/group")
-	if v.Kind == ViewBox {
+	if v.Kind == ViewSandbox {
 		out = append(out, "--remount-ro", v.BaseDir, "--", program)
 	} else {
 		out = append(out, "--ro-bind", program, inside, "--remount-ro", "/", "--", inside)
@@ -65,7 +65,7 @@ func bwrapReadOnly(p string) []string {
 		return []string{"--ro-bind", p, p}
 	}
 	out := []string{"--ro-bind", real, real}
-	if !visible(p) && !strings.HasPrefix(p, real+"/") {
+	if !isVisible(p) && !strings.HasPrefix(p, real+"/") {
 		out = append(out, "--symlink", real, p)
 	}
 	return out

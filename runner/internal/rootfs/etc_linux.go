@@ -36,7 +36,7 @@ var (
 const largestEtcFile = 1 << 20
 
 func (v View) etc(root string) error {
-	if err := placeDir(root + "/etc"); err != nil {
+	if err := makeDir(root + "/etc"); err != nil {
 		return err
 	}
 	buffer := make([]byte, 32<<10)
@@ -67,8 +67,8 @@ func copyEtc(root, path string, buffer []byte) error {
 		if !filepath.IsAbs(to) {
 			to = filepath.Join(filepath.Dir(path), to)
 		}
-		if visible(to) {
-			if err := placeDir(filepath.Dir(root + path)); err != nil {
+		if isVisible(to) {
+			if err := makeDir(filepath.Dir(root + path)); err != nil {
 				return err
 			}
 			return os.Symlink(to, root+path)
@@ -86,7 +86,7 @@ func copyEtc(root, path string, buffer []byte) error {
 	if err != nil || !st.Mode().IsRegular() || st.Size() > largestEtcFile || st.Mode().Perm()&0o004 == 0 {
 		return nil
 	}
-	if err := placeDir(filepath.Dir(root + path)); err != nil {
+	if err := makeDir(filepath.Dir(root + path)); err != nil {
 		return err
 	}
 	out, err := os.OpenFile(root+path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)

@@ -21,7 +21,7 @@ func ReadImage(home string, shared []string, directory string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := imageReader{home: home, mounts: mounts, image: Image{Skeleton: directory, ShmSize: sharedMemory}}
+	r := imageReader{home: home, mounts: mounts, image: Image{Skeleton: directory, ShmSize: shmSize}}
 	for _, path := range shared {
 		real, err := filepath.EvalSymlinks(filepath.Clean(path))
 		if err != nil {
@@ -122,16 +122,16 @@ func (r *imageReader) directory(path string, st *syscall.Stat_t, whole bool) err
 		err = r.split(path, whole || path == "/etc")
 	case mounted && mountFlags(m.Options)&syscall.MS_RDONLY != 0:
 		r.image.ReadOnly = append(r.image.ReadOnly, path)
-	case !mounted && (whole || small(path)):
+	case !mounted && (whole || isSmall(path)):
 		err = r.split(path, true)
 	default:
 		r.image.Directories = append(r.image.Directories, path)
 	}
-	return errors.Join(err, r.asIn(path, st)) // what was put into it has changed its time
+	return errors.Join(err, r.copyMetadata(path, st)) // what was put into it has changed its time
 }
 
-// small says that a directory holds so little that a copy costs less than a layer.
-func small(path string) bool {
+// isSmall says that a directory holds so little that a copy costs less than a layer.
+func isSmall(path string) bool {
 	entries, bytes := 0, int64(0)
 	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -170,15 +170,15 @@ func mountsByPath() (map[string]proc.Mount, error) {
 // holdsMounts says that something is mounted below a directory.
 func holdsMounts(mounts map[string]proc.Mount, path string) bool {
 	for at := range mounts {
-		if at != path && inside(at, path) {
+		if at != path && isInside(at, path) {
 			return true
 		}
 	}
 	return false
 }
 
-// asIn gives what was made in the skeleton owner and mode of its original.
-func (r *imageReader) asIn(path string, st *syscall.Stat_t) error {
+// copyMetadata gives what was made in the skeleton owner and mode of its original.
+func (r *imageReader) copyMetadata(path string, st *syscall.Stat_t) error {
 	at := r.image.Skeleton + path
 	if err := os.Lchown(at, int(st.Uid), int(st.Gid)); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (r *imageReader) link(path string, st *syscall.Stat_t) error {
 	if err := os.Symlink(to, r.image.Skeleton+path); err != nil {
 		return err
 	}
-	return r.asIn(path, st)
+	return r.copyMetadata(path, st)
 }
 
 func (r *imageReader) file(path string, st *syscall.Stat_t) error {
@@ -217,7 +217,7 @@ func (r *imageReader) file(path string, st *syscall.Stat_t) error {
 	if err := errors.Join(err, out.Close()); err != nil {
 		return err
 	}
-	return r.asIn(path, st)
+	return r.copyMetadata(path, st)
 }
 
 // devices finds the sandbox's device nodes.

@@ -99,9 +99,9 @@ func mountFlags(options string) uintptr {
 	return flags
 }
 
-// handle opens a directory so that it can still be mounted from when its path
+// openDirHandle opens a directory so that it can still be mounted from when its path
 // is covered: /proc/self/fd/N is a mount source like any other.
-func handle(path string) (*os.File, error) {
+func openDirHandle(path string) (*os.File, error) {
 	fd, err := syscall.Open(path, oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, pathError("open", path, err)
@@ -109,7 +109,7 @@ func handle(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-func sourceOf(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+func handlePath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 func isDir(path string) bool {
 	st, err := os.Stat(path)
@@ -121,7 +121,7 @@ func isRegular(path string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-func placeFile(path string) error {
+func makeFile(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("view: %w", err)
 	}
@@ -132,7 +132,7 @@ func placeFile(path string) error {
 	return f.Close()
 }
 
-func placeDir(path string) error {
+func makeDir(path string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return fmt.Errorf("view: %w", err)
 	}

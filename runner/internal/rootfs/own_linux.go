@@ -32,15 +32,15 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 		return lastPID, v.ownSys("")
 	}
 	root := v.Staging
-	if err := v.lay(0, v.Image.Skeleton, root); err != nil {
+	if err := v.mountLayer(0, v.Image.Skeleton, root); err != nil {
 		return nil, err
 	}
 	for i, directory := range v.Image.Directories {
-		if err := v.lay(i+1, directory, root+directory); err != nil {
+		if err := v.mountLayer(i+1, directory, root+directory); err != nil {
 			return nil, err
 		}
 	}
-	sandbox, err := handle("/")
+	sandbox, err := openDirHandle("/")
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 		return nil, fmt.Errorf("pivot_root: %w", err)
 	}
 	// The sandbox's root lies over the slot's until it is left; paths that begin with "/" are the slot's.
-	if lastPID, err = v.furnish(sourceOf(sandbox)); err != nil {
+	if lastPID, err = v.mountSpecial(handlePath(sandbox)); err != nil {
 		return nil, err
 	}
 	if err := syscall.Unmount(".", syscall.MNT_DETACH); err != nil {
@@ -61,8 +61,8 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 	return lastPID, os.Chdir("/")
 }
 
-// lay mounts a directory of the sandbox with layer n of the slot over it.
-func (v View) lay(n int, lower, at string) error {
+// mountLayer mounts a directory of the sandbox with layer n of the slot over it.
+func (v View) mountLayer(n int, lower, at string) error {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(lower, &st); err != nil {
 		return pathError("stat", lower, err)
@@ -92,8 +92,8 @@ func overlayOptions(lower, upper, work string) string {
 		",userxattr,volatile"
 }
 
-// furnish mounts what is not of the image; sandbox is a path to the sandbox's root.
-func (v View) furnish(sandbox string) (lastPID *os.File, err error) {
+// mountSpecial mounts what is not of the image; sandbox is a path to the sandbox's root.
+func (v View) mountSpecial(sandbox string) (lastPID *os.File, err error) {
 	if lastPID, err = v.ownProc(); err != nil {
 		return nil, err
 	}
@@ -125,8 +125,8 @@ func (v View) ownProc() (lastPID *os.File, err error) {
 	if lastPID, err = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0); err != nil {
 		return nil, fmt.Errorf("view: %w", err)
 	}
-	if v.MostPIDs > 0 {
-		most := strconv.FormatInt(v.MostPIDs+seccomp.FirstPID, 10)
+	if v.MaxPIDs > 0 {
+		most := strconv.FormatInt(v.MaxPIDs+seccomp.FirstPID, 10)
 		if err := os.WriteFile("/proc/sys/kernel/pid_max", []byte(most), 0); err != nil {
 			return nil, fmt.Errorf("limit of processes: %w", err)
 		}
@@ -143,7 +143,7 @@ func (v View) ownProc() (lastPID *os.File, err error) {
 }
 
 func (v View) ownSys(sandbox string) error {
-	if err := placeDir("/sys"); err != nil {
+	if err := makeDir("/sys"); err != nil {
 		return err
 	}
 	if err := bind(sandbox+"/sys", "/sys", true, attrNosuid|attrNodev|attrNoexec); err != nil {
@@ -171,7 +171,7 @@ func (v View) ownDev(sandbox string) error {
 		return err
 	}
 	for _, path := range v.Image.Devices {
-		if err := placeFile(path); err != nil {
+		if err := makeFile(path); err != nil {
 			return err
 		}
 		if err := bind(sandbox+path, path, false, 0); err != nil {
@@ -185,7 +185,7 @@ func (v View) ownDev(sandbox string) error {
 // or nobody may write to, and what the slot has of the runner's.
 func (v View) ownMounts(sandbox string) error {
 	for _, m := range v.Image.Memory {
-		if err := placeDir(m.Path); err != nil {
+		if err := makeDir(m.Path); err != nil {
 			return err
 		}
 		if err := mount("tmpfs", m.Path, "tmpfs", uintptr(m.Flags), m.Options); err != nil {
@@ -199,21 +199,21 @@ func (v View) ownMounts(sandbox string) error {
 	}
 	// Nothing of the tenant's has run yet: these paths are the image's.
 	if _, err := os.Stat("/tmp"); err != nil {
-		if err := placeDir("/tmp"); err != nil {
+		if err := makeDir("/tmp"); err != nil {
 			return err
 		}
 		if err := os.Chmod("/tmp", 0o777|os.ModeSticky); err != nil {
 			return err
 		}
 	}
-	if err := placeDir(v.Workspace); err != nil {
+	if err := makeDir(v.Workspace); err != nil {
 		return err
 	}
 	if err := os.Chown(v.Workspace, int(v.Owner.UID), int(v.Owner.GID)); err != nil {
 		return fmt.Errorf("view: %w", err)
 	}
 	for _, b := range v.Binds {
-		if err := placeDir(b.Target); err != nil {
+		if err := makeDir(b.Target); err != nil {
 			return err
 		}
 		if err := bind(sandbox+b.Source, b.Target, b.ReadOnly, attrNosuid|attrNodev|attrNoexec); err != nil {
@@ -223,11 +223,11 @@ func (v View) ownMounts(sandbox string) error {
 	return nil
 }
 
-// ThreadNotInProc gives the calling thread a mount namespace of its own in
+// HideProcFromThread gives the calling thread a mount namespace of its own in
 // which /proc does not show this process, whose memory and descriptors are open
 // to its own threads, and links in /proc lead nowhere. Commands are to be
 // started by others.
-func ThreadNotInProc() error {
+func HideProcFromThread() error {
 	if err := syscall.Unshare(syscall.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("mount namespace of a thread: %w", err)
 	}
@@ -238,10 +238,10 @@ func ThreadNotInProc() error {
 	return mount("tmpfs", self, "tmpfs", msNosuidNodev|syscall.MS_NOEXEC|syscall.MS_RDONLY, "mode=555,nr_inodes=2")
 }
 
-// TryOwn tries, in namespaces of its own, a root of a slot's own with directory for
+// TryOwnRoot tries, in namespaces of its own, a root of a slot's own with directory for
 // its layer.
-func TryOwn(directory string) error {
-	image := Image{Skeleton: filepath.Join(directory, "lower"), ShmSize: sharedMemory, Directories: directoryOfRoot()}
+func TryOwnRoot(directory string) error {
+	image := Image{Skeleton: filepath.Join(directory, "lower"), ShmSize: shmSize, Directories: findRootDirectory()}
 	for _, name := range append([]string{"/proc", "/sys", "/dev"}, image.Directories...) {
 		if err := os.Mkdir(image.Skeleton+name, 0o755); err != nil {
 			return err
@@ -256,12 +256,12 @@ func TryOwn(directory string) error {
 	if err := ReserveFirst(lastPID); err != nil {
 		return err
 	}
-	return ThreadNotInProc()
+	return HideProcFromThread()
 }
 
-// directoryOfRoot is a directory of the root's own file system with no mounts in it, on
+// findRootDirectory is a directory of the root's own file system with no mounts in it, on
 // which a layer has to be possible; none where there is none.
-func directoryOfRoot() []string {
+func findRootDirectory() []string {
 	var root, st syscall.Stat_t
 	if err := syscall.Stat("/", &root); err != nil {
 		return nil
@@ -293,7 +293,7 @@ func TryMounts() error {
 	if os.Getpid() != 1 {
 		return errors.New("not init of a new pid namespace")
 	}
-	if err := newDeviceMounts("/dev", sharedMemory); err != nil {
+	if err := newDeviceMounts("/dev", shmSize); err != nil {
 		return err
 	}
 	if err := mount("tmpfs", "/dev", "tmpfs", msNosuidNodev, "mode=0755,size=64k"); err != nil {

@@ -29,13 +29,13 @@ func TestAThirdOverlayIsOneTooMany(t *testing.T) {
 	lower := dir("lower")
 	for n := range 2 {
 		at := dir("at" + string(rune('0'+n)))
-		if err := v.lay(n, lower, at); err != nil {
+		if err := v.mountLayer(n, lower, at); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = syscall.Unmount(at, syscall.MNT_DETACH) })
 		lower = at
 	}
-	err := v.lay(2, lower, dir("at2"))
+	err := v.mountLayer(2, lower, dir("at2"))
 	if err == nil {
 		_ = syscall.Unmount(dir("at2"), syscall.MNT_DETACH)
 		t.Fatal("three overlays, one over the other")

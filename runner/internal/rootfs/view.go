@@ -1,5 +1,3 @@
-// Package rootfs makes the file system that a slot sees: a private root, the
-// sandbox's with what belongs to others covered, or layers of the slot's over it.
 package rootfs
 
 import "hermes-exec/runner/internal/accounts"
@@ -16,7 +14,7 @@ type View struct {
 	Hostname string   `json:"hostname"`
 	Network  bool     `json:"network"` // shared with the sandbox; false: only a loopback of its own
 	Pids     bool     `json:"pids"`    // the agent is init of its own pid namespace
-	Made     bool     `json:"made"`    // bubblewrap has made it all
+	ByBwrap  bool     `json:"made"`    // bubblewrap has made it all
 
 	// Of "sandbox", where the image may belong to the slots' own user: all of it is
 	// read-only but for the slot's directories and the directories that slots share.
@@ -30,7 +28,7 @@ type View struct {
 	Layer     string        `json:"layer,omitempty"`
 	Workspace string        `json:"workspace,omitempty"`
 	Owner     accounts.User `json:"owner,omitzero"`
-	MostPIDs  int64         `json:"most_pids,omitempty"`
+	MaxPIDs   int64         `json:"most_pids,omitempty"`
 }
 
 // Image is a sandbox as slots with a root of their own see it.
@@ -63,6 +61,6 @@ type Bind struct {
 const (
 	ViewShared  = ""
 	ViewPrivate = "private"
-	ViewBox     = "sandbox"
+	ViewSandbox = "sandbox"
 	ViewOwn     = "own"
 )

@@ -19,7 +19,7 @@ func (v View) Enter() (lastPID *os.File, err error) {
 	if v.Kind == ViewShared {
 		return nil, nil
 	}
-	if v.Made {
+	if v.ByBwrap {
 		return nil, nil
 	}
 	if err := mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
@@ -57,7 +57,7 @@ func (v View) enterPrivate() error {
 			return err
 		}
 	}
-	if err := placeDir(root + "/proc"); err != nil {
+	if err := makeDir(root + "/proc"); err != nil {
 		return err
 	}
 	if err := mount("proc", root+"/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, ""); err != nil {
@@ -90,7 +90,7 @@ func (v View) systemDirs(root string) error {
 	}
 	for _, p := range []string{"/run", "/run/lock", "/var", "/var/tmp", "/tmp", "/home", "/mnt", "/srv", "/var/lib",
 		"/var/cache", "/var/log"} {
-		if err := placeDir(root + p); err != nil {
+		if err := makeDir(root + p); err != nil {
 			return err
 		}
 	}
@@ -112,7 +112,7 @@ func showReadOnly(root, path string) error {
 		if err != nil {
 			return fmt.Errorf("view: %w", err)
 		}
-		if err := placeDir(filepath.Dir(at)); err != nil {
+		if err := makeDir(filepath.Dir(at)); err != nil {
 			return err
 		}
 		if err := os.Symlink(to, at); err != nil && !errors.Is(err, os.ErrExist) {
@@ -120,11 +120,11 @@ func showReadOnly(root, path string) error {
 		}
 		return nil
 	case st.IsDir():
-		if err := placeDir(at); err != nil {
+		if err := makeDir(at); err != nil {
 			return err
 		}
 	default:
-		if err := placeFile(at); err != nil {
+		if err := makeFile(at); err != nil {
 			return err
 		}
 	}
@@ -143,18 +143,18 @@ func (v View) readOnlyPaths(root string) error {
 		if err != nil {
 			return fmt.Errorf("read-only path: %w", err)
 		}
-		if _, err := os.Lstat(root + real); err != nil || !visible(real) {
+		if _, err := os.Lstat(root + real); err != nil || !isVisible(real) {
 			if err := showReadOnly(root, real); err != nil {
 				return err
 			}
 		}
-		if real == p || visible(p) {
+		if real == p || isVisible(p) {
 			continue
 		}
 		if _, err := os.Lstat(root + p); err == nil {
 			continue
 		}
-		if err := placeDir(filepath.Dir(root + p)); err != nil {
+		if err := makeDir(filepath.Dir(root + p)); err != nil {
 			return err
 		}
 		if err := os.Symlink(real, root+p); err != nil {
@@ -164,8 +164,8 @@ func (v View) readOnlyPaths(root string) error {
 	return nil
 }
 
-// visible says whether a path of the sandbox is below one of the system paths.
-func visible(path string) bool {
+// isVisible says whether a path of the sandbox is below one of the system paths.
+func isVisible(path string) bool {
 	for _, s := range systemPaths {
 		if len(path) > len(s) && path[:len(s)] == s && path[len(s)] == '/' {
 			return true
@@ -176,7 +176,7 @@ func visible(path string) bool {
 
 func (v View) ownDirs(root string) error {
 	for _, b := range v.Binds {
-		if err := placeDir(root + b.Target); err != nil {
+		if err := makeDir(root + b.Target); err != nil {
 			return err
 		}
 		if err := bind(b.Source, root+b.Target, false, attrNosuid|attrNodev); err != nil {
@@ -190,21 +190,21 @@ var deviceNames = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 func (v View) devices(root string) error {
 	dev := root + "/dev"
-	if err := placeDir(dev); err != nil {
+	if err := makeDir(dev); err != nil {
 		return err
 	}
 	for _, name := range deviceNames {
 		if _, err := os.Lstat("/dev/" + name); err != nil {
 			continue
 		}
-		if err := placeFile(dev + "/" + name); err != nil {
+		if err := makeFile(dev + "/" + name); err != nil {
 			return err
 		}
 		if err := bind("/dev/"+name, dev+"/"+name, false, attrNosuid); err != nil {
 			return err
 		}
 	}
-	return deviceLinks(dev, sharedMemory)
+	return deviceLinks(dev, shmSize)
 }
 
 // deviceLinks are those of a /dev that was made anew, and what is mounted in it.
@@ -217,25 +217,25 @@ func deviceLinks(dev, shmSize string) error {
 		}
 	}
 	for _, d := range []string{"pts", "shm", "mqueue"} {
-		if err := placeDir(dev + "/" + d); err != nil {
+		if err := makeDir(dev + "/" + d); err != nil {
 			return err
 		}
 	}
 	return newDeviceMounts(dev, shmSize)
 }
 
-// sharedMemory is the most that a slot may keep in /dev/shm, which is memory of
+// shmSize is the most that a slot may keep in /dev/shm, which is memory of
 // the sandbox that no other limit may count.
-const sharedMemory = "256m"
+const shmSize = "256m"
 
 // terminals is how many a slot may have of those of the whole machine, by default 3,072.
-const terminals = "64"
+const maxTerminals = "64"
 
 // newDeviceMounts gives terminals, shared memory and message queues of its own.
 func newDeviceMounts(dev, shmSize string) error {
 	if isDir(dev + "/pts") {
 		if err := mount("devpts", dev+"/pts", "devpts", syscall.MS_NOSUID|syscall.MS_NOEXEC,
-			"newinstance,ptmxmode=0666,mode=0620,max="+terminals); err != nil {
+			"newinstance,ptmxmode=0666,mode=0620,max="+maxTerminals); err != nil {
 			return err
 		}
 	}
@@ -255,7 +255,7 @@ func newDeviceMounts(dev, shmSize string) error {
 func (v View) enterSandbox() error {
 	sources := make([]*os.File, len(v.Binds))
 	for i, b := range v.Binds {
-		f, err := handle(b.Source)
+		f, err := openDirHandle(b.Source)
 		if err != nil {
 			return err
 		}
@@ -266,14 +266,14 @@ func (v View) enterSandbox() error {
 		return err
 	}
 	for i, b := range v.Binds {
-		if inside(b.Target, v.BaseDir) {
-			if err := placeDir(b.Target); err != nil {
+		if isInside(b.Target, v.BaseDir) {
+			if err := makeDir(b.Target); err != nil {
 				return err
 			}
 		} else if !isDir(b.Target) {
 			continue
 		}
-		if err := bind(sourceOf(sources[i]), b.Target, false, attrNosuid|attrNodev); err != nil {
+		if err := bind(handlePath(sources[i]), b.Target, false, attrNosuid|attrNodev); err != nil {
 			return err
 		}
 	}
@@ -284,7 +284,7 @@ func (v View) enterSandbox() error {
 		""); err != nil {
 		return err
 	}
-	if err := newDeviceMounts("/dev", sharedMemory); err != nil {
+	if err := newDeviceMounts("/dev", shmSize); err != nil {
 		return err
 	}
 	if st, err := os.Lstat("/dev/ptmx"); err == nil && st.Mode()&os.ModeCharDevice != 0 && isDir("/dev/pts") {
@@ -312,7 +312,7 @@ func (v View) imageReadOnly() error {
 		return err
 	}
 	for _, m := range mounts {
-		if slices.ContainsFunc(kept, func(path string) bool { return inside(m.Path, path) }) {
+		if slices.ContainsFunc(kept, func(path string) bool { return isInside(m.Path, path) }) {
 			continue
 		}
 		flags := mountFlags(m.Options) | syscall.MS_REMOUNT | syscall.MS_BIND | syscall.MS_RDONLY
@@ -345,7 +345,7 @@ func (v View) ownNames() error {
 	return nil
 }
 
-func inside(path, dir string) bool {
+func isInside(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[:len(dir)] == dir && path[len(dir)] == '/'
 }
 

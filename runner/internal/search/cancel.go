@@ -9,24 +9,24 @@ import (
 
 var errCanceled = &ipc.Error{Kind: "canceled", Message: "the operation was cancelled"}
 
-// Canceled is the answer of an operation whose ctx has ended, else nil.
-func Canceled(ctx context.Context) error {
+// CheckCanceled is the answer of an operation whose ctx has ended, else nil.
+func CheckCanceled(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errCanceled
 	}
 	return nil
 }
 
-// Until reads from in as long as ctx lasts.
-func Until(ctx context.Context, in io.Reader) io.Reader { return until{ctx, in} }
+// WithContext reads from in as long as ctx lasts.
+func WithContext(ctx context.Context, in io.Reader) io.Reader { return contextReader{ctx, in} }
 
-type until struct {
+type contextReader struct {
 	ctx context.Context
 	in  io.Reader
 }
 
-func (u until) Read(p []byte) (int, error) {
-	if err := Canceled(u.ctx); err != nil {
+func (u contextReader) Read(p []byte) (int, error) {
+	if err := CheckCanceled(u.ctx); err != nil {
 		return 0, err
 	}
 	return u.in.Read(p)

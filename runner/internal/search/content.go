@@ -22,7 +22,7 @@ const (
 )
 
 // job is one opened file on its way through the search.
-type job struct {
+type fileJob struct {
 	path ipc.Bytes
 	file *os.File
 	done chan struct{}
@@ -41,7 +41,7 @@ type contentSearch struct {
 	result *Result
 	size   int
 	// counted is the number of matches in the files that were collected.
-	counted atomic.Int64
+	matchCount atomic.Int64
 }
 
 func newContentSearch(ctx context.Context, p *params, re *regexp.Regexp) *contentSearch {
@@ -51,15 +51,15 @@ func newContentSearch(ctx context.Context, p *params, re *regexp.Regexp) *conten
 }
 
 func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
-	waiting := make(chan *job, maxWaiting)
-	work := make(chan *job, maxWaiting)
+	waiting := make(chan *fileJob, maxWaiting)
+	work := make(chan *fileJob, maxWaiting)
 	collected := make(chan struct{})
 	for range max(1, min(runtime.GOMAXPROCS(0), 4)) {
 		go func() {
 			// One for all files of this worker: many small ones would each leave a block behind.
 			block := make([]byte, 0, blockSize)
 			for j := range work {
-				c.scan(j, block, 0, c.p.Offset+c.p.limit-int(c.counted.Load()))
+				c.scan(j, block, 0, c.p.Offset+c.p.limit-int(c.matchCount.Load()))
 				close(j.done)
 			}
 		}()
@@ -72,8 +72,8 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 		}
 	}()
 	var failed []string
-	open := func(path string, shown ipc.Bytes) {
-		j, err := openJob(path, shown)
+	open := func(path string, display ipc.Bytes) {
+		j, err := openJob(path, display)
 		switch {
 		case err != nil && len(failed) < maxErrors:
 			failed = append(failed, path+": "+reason(err))
@@ -84,9 +84,9 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 	}
 	w := c.p.walker(c.ctx)
 	if info.IsDir() {
-		w.visit = func(f found) bool {
+		w.visit = func(f walkEntry) bool {
 			if !f.isDir && (c.p.filter == nil || c.p.filter.match(f.relative, f.name)) {
-				open(f.full, shownPath(string(c.p.Path), f.relative))
+				open(f.full, displayPath(string(c.p.Path), f.relative))
 			}
 			return true
 		}
@@ -97,7 +97,7 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 	close(waiting)
 	close(work)
 	<-collected
-	if err := Canceled(c.ctx); err != nil {
+	if err := CheckCanceled(c.ctx); err != nil {
 		return nil, err
 	}
 	r := c.result
@@ -109,7 +109,7 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 
 // openJob opens a regular file without waiting for anybody; nil for an empty
 // one or one that is gone.
-func openJob(path string, shown ipc.Bytes) (*job, error) {
+func openJob(path string, display ipc.Bytes) (*fileJob, error) {
 	file, err := reach.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err == syscall.ENOENT {
 		return nil, nil
@@ -122,10 +122,10 @@ func openJob(path string, shown ipc.Bytes) (*job, error) {
 		file.Close()
 		return nil, err
 	}
-	return &job{path: shown, file: file, done: make(chan struct{}), mtime: mtime(info)}, nil
+	return &fileJob{path: display, file: file, done: make(chan struct{}), mtime: mtime(info)}, nil
 }
 
-func (c *contentSearch) scan(j *job, block []byte, from, to int) {
+func (c *contentSearch) scan(j *fileJob, block []byte, from, to int) {
 	j.scan = &scanner{ctx: c.ctx, re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine,
 		keepFrom: from, keepTo: to}
 	j.err = j.scan.scan(j.file, block)
@@ -133,7 +133,7 @@ func (c *contentSearch) scan(j *job, block []byte, from, to int) {
 
 // collect takes the files in order, so it alone knows which matches lie in the
 // window that was asked for.
-func (c *contentSearch) collect(j *job) {
+func (c *contentSearch) collect(j *fileJob) {
 	defer j.file.Close()
 	r, s := c.result, j.scan
 	switch {
@@ -153,7 +153,7 @@ func (c *contentSearch) collect(j *job) {
 	if from < to {
 		kept := s.kept[min(from, len(s.kept)):min(to, len(s.kept))]
 		if s.full && len(kept) < to-from {
-			kept = c.again(j, from, to)
+			kept = c.rescan(j, from, to)
 		}
 		c.add(j, kept)
 	}
@@ -162,11 +162,11 @@ func (c *contentSearch) collect(j *job) {
 	if c.size += len(j.path) + 60; len(r.Files) < maxFiles && c.size < maxAnswer {
 		r.Files = append(r.Files, File{Path: j.path, Count: s.count, MTime: j.mtime})
 	}
-	c.counted.Store(int64(r.Total))
+	c.matchCount.Store(int64(r.Total))
 }
 
-// again reads the file a second time for matches that the first pass had no room for.
-func (c *contentSearch) again(j *job, from, to int) []Match {
+// rescan reads the file a second time for matches that the first pass had no room for.
+func (c *contentSearch) rescan(j *fileJob, from, to int) []Match {
 	if _, err := j.file.Seek(0, io.SeekStart); err != nil {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (c *contentSearch) again(j *job, from, to int) []Match {
 	return j.scan.kept
 }
 
-func (c *contentSearch) add(j *job, kept []Match) {
+func (c *contentSearch) add(j *fileJob, kept []Match) {
 	for _, m := range kept {
 		m.Path = j.path
 		c.size += len(m.Path) + len(m.Text)*2 + 80

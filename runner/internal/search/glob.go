@@ -48,13 +48,13 @@ func translate(pattern string) string {
 		c := pattern[i]
 		switch {
 		case c == '*' && strings.HasPrefix(pattern[i:], "**"):
-			i += stars(&b, pattern, i) - 1
+			i += writeStars(&b, pattern, i) - 1
 		case c == '*':
 			b.WriteString(`[^/]*`)
 		case c == '?':
 			b.WriteString(`[^/]`)
 		case c == '[':
-			i += class(&b, pattern[i:]) - 1
+			i += writeClass(&b, pattern[i:]) - 1
 		case c == '{' && strings.IndexByte(pattern[i:], '}') > 0:
 			b.WriteString(`(?:`)
 			braces++
@@ -76,8 +76,8 @@ func translate(pattern string) string {
 	return b.String()
 }
 
-// stars writes a run of two and more stars and tells how much of the pattern it took.
-func stars(b *strings.Builder, pattern string, i int) int {
+// writeStars writes a run of two and more stars and tells how much of the pattern it took.
+func writeStars(b *strings.Builder, pattern string, i int) int {
 	n := 2
 	for i+n < len(pattern) && pattern[i+n] == '*' {
 		n++
@@ -97,9 +97,9 @@ func stars(b *strings.Builder, pattern string, i int) int {
 	return n
 }
 
-// class writes a bracket expression and tells how much of the pattern it took.
+// writeClass writes a bracket expression and tells how much of the pattern it took.
 // One that does not end is an ordinary `[`.
-func class(b *strings.Builder, pattern string) int {
+func writeClass(b *strings.Builder, pattern string) int {
 	i, negated := 1, false
 	if i < len(pattern) && (pattern[i] == '!' || pattern[i] == '^') {
 		negated = true

@@ -55,10 +55,10 @@ func (w *walker) loadIgnores(outer *ignoreSet, dir string) *ignoreSet {
 			text = text[:strings.LastIndexByte(string(text), '\n')+1]
 		}
 		set.bytes += len(text)
-		rules, all := parseIgnore(string(text), maxIgnoreRules-set.count)
+		rules, complete := parseIgnore(string(text), maxIgnoreRules-set.count)
 		set.rules = append(set.rules, rules...)
 		set.count += len(rules)
-		if whole = whole && all; !whole && !w.ignoresCut {
+		if whole = whole && complete; !whole && !w.ignoresCut {
 			w.ignoresCut = true
 			w.errors = append(w.errors, fmt.Sprintf("%s: not all of its rules are applied, so that files may be "+
 				"listed that it ignores: a search takes %d rules and %d bytes of ignore files at a time", path,
@@ -107,7 +107,7 @@ func parseIgnore(text string, most int) (rules []rule, all bool) {
 	for text != "" {
 		text = strings.TrimSuffix(text, "\n")
 		start := strings.LastIndexByte(text, '\n') + 1
-		r, ok := parseRule(trimIgnored(strings.TrimSuffix(text[start:], "\r")))
+		r, ok := parseRule(trimLine(strings.TrimSuffix(text[start:], "\r")))
 		text = text[:start]
 		key := r.pattern
 		if r.dirOnly {
@@ -146,7 +146,7 @@ func parseRule(line string) (r rule, ok bool) {
 	}
 	r.pattern = line
 	r.wild = strings.ContainsAny(line, `*?[\`)
-	r.least = shortest(line)
+	r.least = minLength(line)
 	if line == "" || r.least < 0 {
 		return r, false // git passes over what it cannot read, too
 	}
@@ -157,8 +157,8 @@ func parseRule(line string) (r rule, ok bool) {
 	return r, true
 }
 
-// trimIgnored takes spaces off the end unless a backslash keeps them.
-func trimIgnored(line string) string {
+// trimLine takes spaces off the end unless a backslash keeps them.
+func trimLine(line string) string {
 	end := len(strings.TrimRight(line, " "))
 	backslashes := end - len(strings.TrimRight(line[:end], `\`))
 	if end < len(line) && backslashes%2 == 1 {
@@ -167,8 +167,8 @@ func trimIgnored(line string) string {
 	return line[:end]
 }
 
-// ignored asks the rules from the innermost directory out, each file from its end.
-func (s *ignoreSet) ignored(path, name string, isDir bool) bool {
+// matches asks the rules from the innermost directory out, each file from its end.
+func (s *ignoreSet) matches(path, name string, isDir bool) bool {
 	for ; s != nil; s = s.outer {
 		relative := strings.TrimPrefix(path[len(s.base):], "/")
 		for i := range s.rules {

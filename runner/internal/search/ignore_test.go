@@ -36,7 +36,7 @@ func TestMatchWild(t *testing.T) {
 			if !matchWild(c.pattern, text) {
 				t.Errorf("%.40q does not match %.40q", c.pattern, text)
 			}
-			if n := shortest(c.pattern); n < 0 || n > len(text) {
+			if n := minLength(c.pattern); n < 0 || n > len(text) {
 				t.Errorf("%.40q is at least %d long, and matches %.40q", c.pattern, n, text)
 			}
 		}
@@ -124,7 +124,7 @@ func without(list, others []string) []string {
 
 func TestIgnoreRulesBeyondTheBudgetAreReported(t *testing.T) {
 	for name, text := range map[string]string{
-		"rules": strings.Join(numbered("n%06d", maxIgnoreRules+10), "\n") + "\n",
+		"rules": strings.Join(numberNames("n%06d", maxIgnoreRules+10), "\n") + "\n",
 		"bytes": strings.Repeat("#"+strings.Repeat("x", 98)+"\n", 11_000),
 	} {
 		dir := tree(t, map[string]string{".gitignore": text, "a/.gitignore": "x\n", "a/b/.gitignore": text,
@@ -144,7 +144,7 @@ func TestIgnoreRulesBeyondTheBudgetAreReported(t *testing.T) {
 		if err := os.Mkdir(sub, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		rules := strings.Join(numbered("n%06d", maxIgnoreRules-10), "\n")
+		rules := strings.Join(numberNames("n%06d", maxIgnoreRules-10), "\n")
 		if err := os.WriteFile(sub+"/.ignore", []byte(rules), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestIgnoreRulesBeyondTheBudgetAreReported(t *testing.T) {
 	}
 }
 
-func numbered(format string, n int) []string {
+func numberNames(format string, n int) []string {
 	out := make([]string, n)
 	for i := range out {
 		out[i] = fmt.Sprintf(format, i)

@@ -14,23 +14,23 @@ import (
 )
 
 // newest keeps the n newest files of any number.
-type newest struct {
+type newestFiles struct {
 	n     int
 	files []File
 }
 
-func (h *newest) Len() int           { return len(h.files) }
-func (h *newest) Less(i, j int) bool { return compareFiles(h.files[i], h.files[j]) > 0 }
-func (h *newest) Swap(i, j int)      { h.files[i], h.files[j] = h.files[j], h.files[i] }
-func (h *newest) Push(x any)         { h.files = append(h.files, x.(File)) }
+func (h *newestFiles) Len() int           { return len(h.files) }
+func (h *newestFiles) Less(i, j int) bool { return compareFiles(h.files[i], h.files[j]) > 0 }
+func (h *newestFiles) Swap(i, j int)      { h.files[i], h.files[j] = h.files[j], h.files[i] }
+func (h *newestFiles) Push(x any)         { h.files = append(h.files, x.(File)) }
 
-func (h *newest) Pop() any {
+func (h *newestFiles) Pop() any {
 	last := h.files[len(h.files)-1]
 	h.files = h.files[:len(h.files)-1]
 	return last
 }
 
-func (h *newest) add(f File) {
+func (h *newestFiles) add(f File) {
 	if h.n == 0 {
 		return
 	}
@@ -53,7 +53,7 @@ func compareFiles(a, b File) int {
 	return strings.Compare(string(a.Path), string(b.Path))
 }
 
-func (h *newest) sorted() []File {
+func (h *newestFiles) newestFirst() []File {
 	slices.SortFunc(h.files, compareFiles)
 	return h.files
 }
@@ -70,7 +70,7 @@ func (p *params) listFiles(ctx context.Context, root string, info fs.FileInfo) (
 		return nil, badRequest("glob %q: %v", pattern, err)
 	}
 	r := &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}
-	keep := &newest{n: min(p.Offset, 1_000_000) + p.limit}
+	keep := &newestFiles{n: min(p.Offset, 1_000_000) + p.limit}
 	if !info.IsDir() {
 		if names.glob.match(info.Name()) {
 			r.Total = 1
@@ -78,24 +78,24 @@ func (p *params) listFiles(ctx context.Context, root string, info fs.FileInfo) (
 		}
 	} else {
 		w := p.walker(ctx)
-		w.visit = func(f found) bool {
+		w.visit = func(f walkEntry) bool {
 			if f.isDir || !names.match(f.relative, f.name) || (p.filter != nil && !p.filter.match(f.relative, f.name)) {
 				return true
 			}
 			if info, err := os.Lstat(f.full); err == nil {
 				r.Total++
-				keep.add(File{Path: shownPath(string(p.Path), f.relative), MTime: mtime(info)})
+				keep.add(File{Path: displayPath(string(p.Path), f.relative), MTime: mtime(info)})
 			}
 			return true
 		}
 		w.run(root)
-		if err := Canceled(ctx); err != nil {
+		if err := CheckCanceled(ctx); err != nil {
 			return nil, err
 		}
 		r.finish(w)
 	}
 	r.TotalFiles = r.Total
-	if files := keep.sorted(); p.Offset < len(files) {
+	if files := keep.newestFirst(); p.Offset < len(files) {
 		r.Files = files[p.Offset:]
 	}
 	r.Truncated = r.Truncated || r.Total > p.Offset+len(r.Files)
@@ -145,7 +145,7 @@ func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult
 	if err != nil {
 		return nil, badRequest("glob %q: %v", p.Pattern, err)
 	}
-	keep := &newest{n: maxLimit}
+	keep := &newestFiles{n: maxLimit}
 	if p.Limit != nil {
 		keep.n = min(*p.Limit, maxLimit)
 	}
@@ -155,21 +155,21 @@ func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult
 	if strings.Contains(pattern, "**") {
 		w.maxDepth = 0
 	}
-	w.visit = func(f found) bool {
+	w.visit = func(f walkEntry) bool {
 		if glob.match(f.relative) {
 			if info, err := os.Lstat(f.full); err == nil {
 				result.Total++
-				keep.add(File{Path: shownPath(asked, f.relative), MTime: mtime(info)})
+				keep.add(File{Path: displayPath(asked, f.relative), MTime: mtime(info)})
 			}
 		}
 		return true
 	}
 	w.run(root)
-	if err := Canceled(ctx); err != nil {
+	if err := CheckCanceled(ctx); err != nil {
 		return nil, err
 	}
 	size := 0
-	for _, f := range keep.sorted() {
+	for _, f := range keep.newestFirst() {
 		if size += len(f.Path) * 3 / 2; size > maxAnswer {
 			break
 		}

@@ -43,7 +43,7 @@ type scanner struct {
 // scan reads to the end, into the empty block and larger ones for longer lines;
 // what is kept is copied. The file is binary when it holds a NUL byte anywhere.
 func (s *scanner) scan(in io.Reader, block []byte) error {
-	in = Until(s.ctx, in)
+	in = WithContext(s.ctx, in)
 	buffer := block
 	for {
 		if len(buffer) == cap(buffer) {

@@ -1,7 +1,3 @@
-// Package search finds text and files below a directory: regular expressions or
-// literal text, globs, ignore files, exact totals, bounded memory. Directories are
-// read and files opened on the calling thread, whose rights count; only their
-// contents are searched on others.
 package search
 
 import (

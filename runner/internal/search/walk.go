@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// maxHeld bounds the names that are held at once while directories are read, in bytes.
-	maxHeld   = 32 << 20
-	entrySize = 40 // beside the name
-	maxErrors = 100
+	// maxNameBytes bounds the names that are held at once while directories are read, in bytes.
+	maxNameBytes = 32 << 20
+	entrySize    = 40 // beside the name
+	maxErrors    = 100
 	// maxDuration ends a search that would go through a whole machine.
 	maxDuration = 120 * time.Second
 )
@@ -40,7 +40,7 @@ func Resolve(workdir, path string) (string, error) {
 }
 
 // found is one entry that a walk came to. Relative is its path below the root.
-type found struct {
+type walkEntry struct {
 	full, relative, name string
 	isDir                bool
 }
@@ -51,10 +51,10 @@ type walker struct {
 	ctx         context.Context
 	hidden      bool
 	ignoreFiles bool
-	maxDepth    int                // 0: no limit
-	visit       func(f found) bool // false ends the walk
+	maxDepth    int                    // 0: no limit
+	visit       func(f walkEntry) bool // false ends the walk
 	errors      []string
-	held        int // bytes of names
+	nameBytes   int // bytes of names
 	stopped     bool
 	ignoresCut  bool // not all rules of ignore files are applied
 	deadline    time.Time
@@ -90,13 +90,13 @@ func (w *walker) directory(full, relative string, rules *ignoreSet, depth int, d
 	if path == "" {
 		path = "/"
 	}
-	before := w.held
+	before := w.nameBytes
 	entries, err := w.read(path, relative == "")
 	if err != nil {
 		w.fail(path, err)
 		return
 	}
-	defer func() { w.held = before }()
+	defer func() { w.nameBytes = before }()
 	if w.ignoreFiles {
 		rules = w.loadIgnores(rules, path)
 	}
@@ -105,8 +105,9 @@ func (w *walker) directory(full, relative string, rules *ignoreSet, depth int, d
 			w.stopped = true
 			return
 		}
-		child := found{full: full + "/" + e.name, relative: join(relative, e.name), name: e.name, isDir: e.kind.IsDir()}
-		if !w.wanted(&child, rules) {
+		child := walkEntry{full: full + "/" + e.name, relative: join(relative, e.name), name: e.name,
+			isDir: e.kind.IsDir()}
+		if !w.includes(&child, rules) {
 			continue
 		}
 		if child.isDir || e.kind.IsRegular() {
@@ -121,7 +122,7 @@ func (w *walker) directory(full, relative string, rules *ignoreSet, depth int, d
 	}
 }
 
-func (w *walker) descend(dir found, rules *ignoreSet, depth int, device uint64) {
+func (w *walker) descend(dir walkEntry, rules *ignoreSet, depth int, device uint64) {
 	info, err := os.Lstat(dir.full)
 	if err != nil {
 		return // gone since its parent was read
@@ -140,7 +141,7 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-func (w *walker) wanted(f *found, rules *ignoreSet) bool {
+func (w *walker) includes(f *walkEntry, rules *ignoreSet) bool {
 	if !w.hidden && strings.HasPrefix(f.name, ".") {
 		return false
 	}
@@ -150,16 +151,16 @@ func (w *walker) wanted(f *found, rules *ignoreSet) bool {
 	if f.name == ".git" {
 		return false
 	}
-	return !rules.ignored(f.full, f.name, f.isDir)
+	return !rules.matches(f.full, f.name, f.isDir)
 }
 
-type entry struct {
+type dirEntry struct {
 	name string
 	kind fs.FileMode
 }
 
 // read gives the entries of a directory by name. The root may be a symbolic link.
-func (w *walker) read(path string, isRoot bool) ([]entry, error) {
+func (w *walker) read(path string, isRoot bool) ([]dirEntry, error) {
 	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NONBLOCK
 	if !isRoot {
 		flags |= syscall.O_NOFOLLOW
@@ -169,14 +170,14 @@ func (w *walker) read(path string, isRoot bool) ([]entry, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	var entries []entry
+	var entries []dirEntry
 	for {
 		some, err := dir.ReadDir(1024)
 		for _, e := range some {
-			entries = append(entries, entry{e.Name(), e.Type()})
-			w.held += len(e.Name()) + entrySize
+			entries = append(entries, dirEntry{e.Name(), e.Type()})
+			w.nameBytes += len(e.Name()) + entrySize
 		}
-		if w.held > maxHeld {
+		if w.nameBytes > maxNameBytes {
 			w.fail(path, syscall.ENOMEM)
 			break
 		}
@@ -191,12 +192,12 @@ func (w *walker) read(path string, isRoot bool) ([]entry, error) {
 			break
 		}
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(entries, func(a, b dirEntry) int { return strings.Compare(a.name, b.name) })
 	return entries, nil
 }
 
-// shownPath is a path as the answer tells it: below what the caller asked for.
-func shownPath(asked, relative string) ipc.Bytes {
+// displayPath is a path as the answer tells it: below what the caller asked for.
+func displayPath(asked, relative string) ipc.Bytes {
 	asked = strings.TrimRight(asked, "/")
 	switch {
 	case relative == "":

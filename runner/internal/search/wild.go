@@ -103,8 +103,8 @@ func matchSet(pattern string, p int, c byte) (end int, ok bool) {
 			before = 0
 		case this == '[' && at(i+1) == ':' && strings.HasSuffix(untilBracket(pattern, i+2), ":"):
 			name := untilBracket(pattern, i+2)
-			known, in := inClass(strings.TrimSuffix(name, ":"), c)
-			if !known {
+			valid, in := inClass(strings.TrimSuffix(name, ":"), c)
+			if !valid {
 				return -1, false
 			}
 			matched = matched || in
@@ -135,7 +135,7 @@ func untilBracket(pattern string, i int) string {
 	return before
 }
 
-func inClass(name string, c byte) (known, in bool) {
+func inClass(name string, c byte) (valid, in bool) {
 	lower, upper, digit := 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9'
 	graph := c > ' ' && c < 0x7f
 	switch name {
@@ -167,8 +167,8 @@ func inClass(name string, c byte) (known, in bool) {
 	return false, false
 }
 
-// shortest is how many bytes match at least, -1 for a pattern that is none.
-func shortest(pattern string) int {
+// minLength is how many bytes match at least, -1 for a pattern that is none.
+func minLength(pattern string) int {
 	n := 0
 	for p := 0; p < len(pattern); {
 		if pattern[p] == '*' {

@@ -1,4 +1,3 @@
-// Package seccomp keeps commands from system calls.
 package seccomp
 
 import (

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// connectTime is how long a connection may take to be made, in seconds.
-	connectTime = 30
-	// longestWait is how long something may be waited for to listen, in seconds.
-	longestWait = 1_000_000_000
-	// flushTime is how long a peer has for what was sent before the end.
-	flushTime = 2 * time.Second
+	// connectTimeoutS is how long a connection may take to be made, in seconds.
+	connectTimeoutS = 30
+	// maxWaitS is how long something may be waited for to listen, in seconds.
+	maxWaitS = 1_000_000_000
+	// flushTimeout is how long a peer has for what was sent before the end.
+	flushTimeout = 2 * time.Second
 )
 
 // netConnect carries one TCP connection of the slot's network.
@@ -38,8 +38,8 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 	if p.Host == "" || p.Port < 1 || p.Port > 65535 {
 		return nil, channel.BadRequest("host %q and port %d are no address", p.Host, p.Port)
 	}
-	if p.WaitS < 0 || p.WaitS > longestWait {
-		return nil, channel.BadRequest("wait_s must be from 0 to %d, not %v", longestWait, p.WaitS)
+	if p.WaitS < 0 || p.WaitS > maxWaitS {
+		return nil, channel.BadRequest("wait_s must be from 0 to %d, not %v", maxWaitS, p.WaitS)
 	}
 	scope, err := s.exec.Scope(c.Ctx, p.Slot)
 	if err != nil {
@@ -47,8 +47,8 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 	}
 	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
-	where := ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime, WaitS: p.WaitS}
-	peer, err := opened[*net.TCPConn](ctx, scope.Agent, ipc.OpConnect, where, net.FileConn)
+	where := ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTimeoutS, WaitS: p.WaitS}
+	peer, err := openSocket[*net.TCPConn](ctx, scope.Agent, ipc.OpConnect, where, net.FileConn)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) 
 		c.FinishInput()
 		now := time.Now()
 		_ = peer.SetReadDeadline(now)
-		_ = peer.SetWriteDeadline(now.Add(flushTime))
+		_ = peer.SetWriteDeadline(now.Add(flushTimeout))
 	})()
 	c.Event([]byte(`{"event":"connected"}`), false)
 	received := make(chan struct{})
@@ -95,8 +95,8 @@ func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) 
 	return err
 }
 
-// opened is a socket that the agent of a slot opens.
-func opened[T io.Closer, Found io.Closer](ctx context.Context, agent *link.Agent, op string, in any,
+// openSocket is a socket that the agent of a slot opens.
+func openSocket[T io.Closer, Found io.Closer](ctx context.Context, agent *link.Agent, op string, in any,
 	as func(*os.File) (Found, error)) (T, error) {
 	var none T
 	fds, err := agent.Call(ctx, op, in, nil)
@@ -111,13 +111,13 @@ func opened[T io.Closer, Found io.Closer](ctx context.Context, agent *link.Agent
 	if len(files) != 1 {
 		return none, &wire.Error{Kind: "internal", Message: "the agent opened no socket"}
 	}
-	found, err := as(files[0])
+	socket, err := as(files[0])
 	if err != nil {
 		return none, err
 	}
-	wanted, ok := any(found).(T)
+	wanted, ok := any(socket).(T)
 	if !ok {
-		_ = found.Close()
+		_ = socket.Close()
 		return none, &wire.Error{Kind: "internal", Message: "the agent opened another kind of socket"}
 	}
 	return wanted, nil

@@ -30,17 +30,18 @@ type sandboxFacts struct {
 }
 
 type memoryFacts struct {
-	OOMKills   int64      `json:"oom_kills"`
-	LimitBytes *int64     `json:"limit_bytes"`
-	Runner     budget.Use `json:"runner"`
+	OOMKills   int64        `json:"oom_kills"`
+	LimitBytes *int64       `json:"limit_bytes"`
+	Runner     budget.Stats `json:"runner"`
 }
 
 // Facts are those of READY and sandbox.info.
 func (s *Server) Facts() any {
 	f := sandboxFacts{
-		BootID: s.bootID, InputWindow: channel.InputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(),
+		BootID: s.bootID, InputWindow: channel.DefaultInputWindow,
+		OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(),
 		BaseDir: s.config.Base, DiskFull: !s.slots.DiskHasRoom(),
-		Isolation: s.config.Isolation, Memory: memory(),
+		Isolation: s.config.Isolation, Memory: readMemoryFacts(),
 		Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}
 	f.Runner.Version, f.Runner.PID = s.config.Version, os.Getpid()
@@ -52,18 +53,18 @@ func (s *Server) Facts() any {
 // unlimited is what cgroup v1 shows, rounded down by page size, for no limit.
 const unlimited = 1 << 62
 
-func memory() memoryFacts {
+func readMemoryFacts() memoryFacts {
 	var f memoryFacts
 	for _, try := range []struct{ events, limit string }{
 		{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.max"},
 		{"/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.limit_in_bytes"},
 	} {
-		kills, ok := counter(try.events, "oom_kill")
+		kills, ok := readCounter(try.events, "oom_kill")
 		if !ok {
 			continue
 		}
 		f.OOMKills = kills
-		if text, err := bounded.ReadWhole(try.limit, bounded.Setting); err == nil {
+		if text, err := bounded.ReadWhole(try.limit, bounded.SettingSize); err == nil {
 			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n < unlimited {
 				f.LimitBytes = &n
 			}
@@ -73,8 +74,8 @@ func memory() memoryFacts {
 	return f
 }
 
-func counter(path, key string) (int64, bool) {
-	text, err := bounded.ReadWhole(path, bounded.Setting)
+func readCounter(path, key string) (int64, bool) {
+	text, err := bounded.ReadWhole(path, bounded.SettingSize)
 	if err != nil {
 		return 0, false
 	}

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// fileProgress is how long a file operation may stand still.
-	fileProgress = 60 * time.Second
-	// treeTime bounds operations over a whole tree that report no progress.
-	treeTime = 30 * time.Minute
+	// progressTimeout is how long a file operation may stand still.
+	progressTimeout = 60 * time.Second
+	// treeTimeout bounds operations over a whole tree that report no progress.
+	treeTimeout = 30 * time.Minute
 	// committed is the byte that ends complete data (ipc.FileOp.Committed).
-	committed = 1
+	commitByte = 1
 )
 
 var errNoProgress = &wire.Error{Kind: "timeout", Message: "the file operation made no progress for 60 s"}
@@ -89,9 +89,9 @@ func (f *fileCall) call(limit time.Duration, fds ...int) (ipc.FileResult, error)
 	return result, err
 }
 
-func (f *fileCall) simple() (any, error) { return f.plain(fileProgress) }
+func (f *fileCall) simple() (any, error) { return f.plain(progressTimeout) }
 
-func (f *fileCall) tree() (any, error) { return f.plain(treeTime) }
+func (f *fileCall) tree() (any, error) { return f.plain(treeTimeout) }
 
 func (f *fileCall) plain(limit time.Duration) (any, error) {
 	result, err := f.call(limit)
@@ -109,7 +109,7 @@ func (f *fileCall) workdir() (any, error) {
 	if !filepath.IsAbs(string(p.Path)) {
 		return nil, channel.BadRequest("the working directory %q is not absolute", p.Path)
 	}
-	ctx, cancel := context.WithTimeoutCause(f.ctx, fileProgress, errNoProgress)
+	ctx, cancel := context.WithTimeoutCause(f.ctx, progressTimeout, errNoProgress)
 	defer cancel()
 	return nil, f.agent.StartIn(ctx, string(p.Path))
 }
@@ -126,7 +126,7 @@ func orEmpty(result json.RawMessage) any {
 func (f *fileCall) read() (any, error) {
 	if f.length == nil || *f.length <= ipc.InlineLimit {
 		f.op.Small = true
-		result, err := f.call(fileProgress)
+		result, err := f.call(progressTimeout)
 		if err != nil {
 			return nil, err
 		}
@@ -170,7 +170,7 @@ func (f *fileCall) fetch() (any, error) {
 	buffer := pipe.Buffers.Get().(*[wire.MaxData]byte)
 	defer pipe.Buffers.Put(buffer)
 	for {
-		_ = ours.SetReadDeadline(time.Now().Add(fileProgress))
+		_ = ours.SetReadDeadline(time.Now().Add(progressTimeout))
 		n, err := ours.Read(buffer[:])
 		if n > 0 {
 			if err := f.c.Send(1, buffer[:n], false); err != nil {
@@ -188,7 +188,7 @@ func (f *fileCall) fetch() (any, error) {
 }
 
 func (f *fileCall) finish(answer <-chan fileAnswer) (any, error) {
-	timer := time.NewTimer(fileProgress)
+	timer := time.NewTimer(progressTimeout)
 	defer timer.Stop()
 	select {
 	case a := <-answer:
@@ -204,12 +204,12 @@ func (f *fileCall) write() (any, error) {
 	complete, err := f.c.Receive(f.ctx, func(piece []byte) error {
 		content = append(content, piece...)
 		if len(content) > ipc.InlineLimit {
-			return errTooLong
+			return errNotInline
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, errTooLong):
+	case errors.Is(err, errNotInline):
 		return f.storeFrom(content)
 	case err != nil:
 		return nil, err
@@ -223,7 +223,7 @@ func (f *fileCall) write() (any, error) {
 	return f.simple()
 }
 
-var errTooLong = errors.New("too long for a message")
+var errNotInline = errors.New("too long for a message")
 
 func (f *fileCall) store() (any, error) { return f.storeFrom(nil) }
 
@@ -250,7 +250,7 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 		early <- a
 	}()
 	put := func(piece []byte) error {
-		_ = ours.SetWriteDeadline(time.Now().Add(fileProgress))
+		_ = ours.SetWriteDeadline(time.Now().Add(progressTimeout))
 		_, err := ours.Write(piece)
 		return err
 	}
@@ -259,7 +259,7 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 		complete, err = f.c.Receive(f.ctx, put)
 	}
 	if err == nil && complete {
-		err = put([]byte{committed})
+		err = put([]byte{commitByte})
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, errNoProgress

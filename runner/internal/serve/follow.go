@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// followEvery is how soon the end of the driver's process is noticed.
-const followEvery = time.Second
+// followInterval is how soon the end of the driver's process is noticed.
+const followInterval = time.Second
 
 // Follow ends the runner when the driver's process has ended, where that can be
 // seen: nobody will come back then, and nothing has to wait for the lease. A
 // stream that breaks while the driver lives changes nothing.
 func (s *Server) Follow(ended func() bool) {
-	ticks := time.NewTicker(followEvery)
+	ticks := time.NewTicker(followInterval)
 	defer ticks.Stop()
 	for !ended() {
 		select {

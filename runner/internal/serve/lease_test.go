@@ -28,7 +28,7 @@ func TestLeaseEndsEverything(t *testing.T) {
 		t.Fatal("ended although the driver spoke")
 	default:
 	}
-	b.WaitEnd(testdriver.Patience)
+	b.WaitEnd(testdriver.Timeout)
 	if m := <-d.Bye; m.Reason != "lease" {
 		t.Fatal(m)
 	}
@@ -41,14 +41,14 @@ func TestRunnerWithoutDriverEnds(t *testing.T) {
 	b := testdriver.NewSandbox(t, 300*time.Millisecond)
 	conn := b.Dial() // says nothing, and proves nothing
 	defer conn.Close()
-	b.WaitEnd(testdriver.Patience)
+	b.WaitEnd(testdriver.Timeout)
 }
 
 func TestShutdown(t *testing.T) {
 	t.Run("method", func(t *testing.T) {
 		b, d := testdriver.Open(t)
 		d.Call("sandbox.shutdown", testdriver.Params{}, nil)
-		b.WaitEnd(testdriver.Patience)
+		b.WaitEnd(testdriver.Timeout)
 		if m := <-d.Bye; m.Reason != "shutdown" {
 			t.Fatal(m)
 		}
@@ -58,7 +58,7 @@ func TestShutdown(t *testing.T) {
 		d.Slot("s")
 		d.Begin("exec.run", testdriver.Shell("s", "sleep 1000"), 1<<20)
 		d.Write(wire.AppendFrame(nil, wire.Goodbye, 0, 0, []byte(`{"reason":"shutdown","message":""}`)))
-		b.WaitEnd(testdriver.Patience)
+		b.WaitEnd(testdriver.Timeout)
 	})
 	t.Run("detach", func(t *testing.T) {
 		b, d := testdriver.Open(t)

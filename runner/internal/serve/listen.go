@@ -44,7 +44,8 @@ func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any
 	}
 	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
-	socket, err := opened[*net.UnixListener](ctx, scope.Agent, ipc.OpListen, ipc.Listen{Path: p.Path}, net.FileListener)
+	socket, err := openSocket[*net.UnixListener](ctx, scope.Agent, ipc.OpListen, ipc.Listen{Path: p.Path},
+		net.FileListener)
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +91,8 @@ func (s *Server) netAccept(c *channel.Conversation, params json.RawMessage) (any
 	if err != nil {
 		return nil, err
 	}
-	found, _ := s.listeners.Load(p.Listener)
-	l, _ := found.(*listener)
+	value, _ := s.listeners.Load(p.Listener)
+	l, _ := value.(*listener)
 	if l == nil || l.slot != p.Slot {
 		return nil, errNotListening
 	}

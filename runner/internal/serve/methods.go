@@ -71,7 +71,7 @@ func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (a
 	}
 	s.exec.EndSlot(p.Slot, command.ErrSlotClosed)
 	receipt, err := s.slots.Destroy(s.ctx, p.Slot)
-	return command.Killed(receipt), err
+	return command.KillResult(receipt), err
 }
 
 func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (any, error) {
@@ -80,7 +80,7 @@ func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (a
 		return nil, err
 	}
 	receipt, err := s.slots.KillAll(s.ctx, p.Slot)
-	return command.Killed(receipt), err
+	return command.KillResult(receipt), err
 }
 
 func (s *Server) slotDisk(_ *channel.Conversation, params json.RawMessage) (any, error) {

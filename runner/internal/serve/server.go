@@ -1,5 +1,3 @@
-// Package serve is the serving runner: it keeps the lease, and carries out the
-// methods of docs/protocol.md through the agents of the slots.
 package serve
 
 import (
@@ -26,14 +24,14 @@ import (
 )
 
 const (
-	// longestTick bounds what one tick may add to the silence, so that the
+	// maxTick bounds what one tick may add to the silence, so that the
 	// lease of a sandbox that was paused is not over at once.
-	longestTick = 2 * time.Second
-	// firstContact is how long an unclaimed runner waits for its driver.
-	firstContact = 60 * time.Second
-	closeTime    = 10 * time.Second
-	// flattenTime bounds the search for what the engine of a container could not remove.
-	flattenTime = 10 * time.Second
+	maxTick = 2 * time.Second
+	// firstContactTimeout is how long an unclaimed runner waits for its driver.
+	firstContactTimeout = 60 * time.Second
+	closeTimeout        = 10 * time.Second
+	// flattenTimeout bounds the search for what the engine of a container could not remove.
+	flattenTimeout = 10 * time.Second
 )
 
 // Config of a Server.
@@ -49,23 +47,23 @@ type Config struct {
 
 // Server is one serving runner: one boot id, one key, one driver.
 type Server struct {
-	config Config
-	bootID string
-	slots  *slots.Manager
-	exec   *exec.Runner
-	log    *log.Logger
-	began  time.Time
-	memory *budget.Budget
-	quiet  *initproc.Quiet
-	ctx    context.Context // ends with the server
-	cancel context.CancelCauseFunc
+	config  Config
+	bootID  string
+	slots   *slots.Manager
+	exec    *exec.Runner
+	log     *log.Logger
+	began   time.Time
+	memory  *budget.Budget
+	trimmer *initproc.IdleTrimmer
+	ctx     context.Context // ends with the server
+	cancel  context.CancelCauseFunc
 	// Endpoint is where the streams of the driver arrive.
 	Endpoint *channel.Endpoint
 
 	listeners sync.Map // *listener by the id of its conversation
 
 	lease  atomic.Int64 // nanoseconds
-	spoken atomic.Bool  // something was heard since the last tick
+	active atomic.Bool  // something was heard since the last tick
 	once   sync.Once
 	reason goodbyeReason
 }
@@ -82,15 +80,15 @@ func New(config Config) (*Server, error) {
 		config.Log = log.New(io.Discard, "", 0)
 	}
 	if config.Lease <= 0 {
-		config.Lease = firstContact
+		config.Lease = firstContactTimeout
 	}
 	s := &Server{
 		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log,
 		began: time.Now(),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.memory, s.quiet = budget.New(budget.Default, initproc.FreeMemory), initproc.NewQuiet()
-	allow(s.memory, budget.Default)
+	s.memory, s.trimmer = budget.New(budget.DefaultLimit, initproc.FreeMemory), initproc.NewIdleTrimmer()
+	setBudget(s.memory, budget.DefaultLimit)
 	s.Endpoint = channel.NewEndpoint(s.ctx, s, config.Base, s.bootID, s.memory, s.log)
 	s.lease.Store(int64(config.Lease))
 	var err error
@@ -112,10 +110,10 @@ func (s *Server) Run() error {
 	return nil
 }
 
-// Protected says whether those inside the sandbox have no business with the
+// IsProtected says whether those inside the sandbox have no business with the
 // runner's end: where it is process 1, and where one of them has the whole
 // sandbox.
-func (s *Server) Protected() bool { return os.Getpid() == 1 || s.slots.Whole() }
+func (s *Server) IsProtected() bool { return os.Getpid() == 1 || s.slots.IsExclusive() }
 
 // End makes Run return after an orderly end.
 func (s *Server) End(reason, message string) {
@@ -127,14 +125,14 @@ func (s *Server) End(reason, message string) {
 }
 
 func (s *Server) shutDown() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	receipt := s.slots.Close(ctx)
 	if receipt.Left > 0 {
 		s.log.Printf("%d processes are left", receipt.Left)
 	}
 	if os.Getpid() == 1 { // else the root is that of a machine, which is not ours
-		until := time.Now().Add(flattenTime)
+		until := time.Now().Add(flattenTimeout)
 		for _, root := range append([]string{"/"}, s.config.Own...) {
 			for _, problem := range leftover.Flatten(root, s.began, time.Until(until)) {
 				s.log.Print("left behind: ", problem)
@@ -144,27 +142,27 @@ func (s *Server) shutDown() {
 	s.Endpoint.Close(ctx, s.reason.reason, s.reason.message)
 }
 
-// Heard notes that something came from the driver.
-func (s *Server) Heard() { s.spoken.Store(true) }
+// NoteActivity notes that something came from the driver.
+func (s *Server) NoteActivity() { s.active.Store(true) }
 
-// Attached takes lease and budget of a driver that has a new stream.
-func (s *Server) Attached(hello wire.HelloMessage) {
+// ApplyHello takes lease and budget of a driver that has a new stream.
+func (s *Server) ApplyHello(hello wire.HelloMessage) {
 	s.lease.Store(int64(hello.LeaseS * float64(time.Second)))
-	allow(s.memory, cmp.Or(hello.MemoryBytes, budget.Default))
-	s.Heard()
+	setBudget(s.memory, cmp.Or(hello.MemoryBytes, budget.DefaultLimit))
+	s.NoteActivity()
 }
 
-// baseMemory is what the runner takes besides its budget.
-const baseMemory = 48 << 20
+// baseMemorySize is what the runner takes besides its budget.
+const baseMemorySize = 48 << 20
 
-// allow gives a budget so many bytes, within what the sandbox has.
-func allow(b *budget.Budget, bytes int64) {
+// setBudget gives a budget so many bytes, within what the sandbox has.
+func setBudget(b *budget.Budget, bytes int64) {
 	sandbox := int64(0)
-	if limit := memory().LimitBytes; limit != nil {
+	if limit := readMemoryFacts().LimitBytes; limit != nil {
 		sandbox = *limit
 	}
 	b.Resize(bytes, sandbox)
-	debug.SetMemoryLimit(b.Limit() + baseMemory)
+	debug.SetMemoryLimit(b.Limit() + baseMemorySize)
 }
 
 func (s *Server) keepLease() {
@@ -172,7 +170,7 @@ func (s *Server) keepLease() {
 	last := time.Now()
 	for {
 		lease := time.Duration(s.lease.Load())
-		timer := time.NewTimer(max(min(lease/8, longestTick), time.Millisecond))
+		timer := time.NewTimer(max(min(lease/8, maxTick), time.Millisecond))
 		select {
 		case <-timer.C:
 		case <-s.ctx.Done():
@@ -180,9 +178,9 @@ func (s *Server) keepLease() {
 			return
 		}
 		now := time.Now()
-		silence += min(now.Sub(last), longestTick)
+		silence += min(now.Sub(last), maxTick)
 		last = now
-		if s.spoken.Swap(false) {
+		if s.active.Swap(false) {
 			silence = 0
 		}
 		if lease = time.Duration(s.lease.Load()); silence >= lease {
@@ -194,15 +192,15 @@ func (s *Server) keepLease() {
 
 // Begin carries out a request.
 func (s *Server) Begin(c *channel.Conversation, m wire.RequestMessage) {
-	s.quiet.Used()
-	result, err := s.guarded(c, m)
+	s.trimmer.Touch()
+	result, err := s.callMethod(c, m)
 	if s.ctx.Err() != nil {
 		return // GOODBYE says what happened; a half-ended answer would mislead
 	}
 	c.Respond(result, err)
 }
 
-func (s *Server) guarded(c *channel.Conversation, m wire.RequestMessage) (result any, err error) {
+func (s *Server) callMethod(c *channel.Conversation, m wire.RequestMessage) (result any, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			s.log.Printf("%s: %v\n%s", m.Method, fault, debug.Stack())

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// lastWords is how long the answer to sandbox.shutdown has to leave.
-const lastWords = 100 * time.Millisecond
+// shutdownDelay is how long the answer to sandbox.shutdown has to leave.
+const shutdownDelay = 100 * time.Millisecond
 
 func (s *Server) shutdownSoon() {
 	go func() {
-		ctx, cancel := context.WithTimeout(s.ctx, lastWords)
+		ctx, cancel := context.WithTimeout(s.ctx, shutdownDelay)
 		defer cancel()
 		<-ctx.Done()
 		s.End("shutdown", "the driver asked for it")

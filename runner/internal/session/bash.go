@@ -21,7 +21,7 @@ func (bash) keeps() []string {
 // command lets the shell read the program as its start-up file: then text runs
 // exactly as in any bash -c, to the line numbers of its messages.
 func (bash) command(s *State, program, text string) (argv, env []string) {
-	return append([]string{s.shell.Path}, Text(text)...), []string{"BASH_ENV=" + program}
+	return append([]string{s.shell.Path}, ShellArgs(text)...), []string{"BASH_ENV=" + program}
 }
 
 // program is read by the shell in one piece, before any alias or option of the
@@ -31,7 +31,8 @@ func (bash) program(s *State, call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "{\nunset BASH_ENV\nexec %d<&-\n__hx_l=\n", FirstFD)
 	if call.Save != "" {
-		b.WriteString("__hx_w=" + quote(call.Save) + " __hx_v=(" + strings.Join(inTheWay, " ") + ")\n" + bashSave)
+		b.WriteString("__hx_w=" + quote(call.Save) + " __hx_v=(" + strings.Join(shadowingFunctions, " ") + ")\n" +
+			bashSave)
 	}
 	if s.saved == nil {
 		b.WriteString(call.exports(isPosixMode) + "__hx_l=1\nshopt -s expand_aliases\n" + s.posixMode(call))
@@ -46,10 +47,10 @@ func (bash) program(s *State, call *Call) string {
 // state ends with one command that is read as a whole before it changes how
 // commands are read, and that has the functions which would be called instead
 // of the builtins that it uses.
-func (bash) state(saved *saved, call *Call) string {
+func (bash) state(saved *savedState, call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "exec %d<&-\n%s", stateFD, saved.before)
-	for _, name := range sortedKeys(saved.vars) {
+	for _, name := range sortKeys(saved.vars) {
 		b.WriteString(saved.vars[name])
 	}
 	options := saved.options
@@ -63,9 +64,9 @@ func (bash) state(saved *saved, call *Call) string {
 	return b.String()
 }
 
-// apart: in POSIX mode bash reads no start-up file, and a function never stands
+// isExcluded: in POSIX mode bash reads no start-up file, and a function never stands
 // before trap.
-func (bash) apart(name string) bool { return name == posixMode }
+func (bash) isExcluded(name string) bool { return name == posixMode }
 
 func isPosixMode(name string) bool { return name == posixMode }
 
@@ -77,7 +78,7 @@ func enterPosixMode(value string) string {
 func (s *State) posixMode(call *Call) string {
 	value, ok := call.Env[posixMode]
 	for _, entry := range s.env {
-		if own, found := strings.CutPrefix(entry, posixMode+"="); found && !ok {
+		if own, isSet := strings.CutPrefix(entry, posixMode+"="); isSet && !ok {
 			value, ok = own, true
 		}
 	}
@@ -111,31 +112,31 @@ var ownVariables = map[string]bool{
 	"COMP_POINT": true, "COMP_TYPE": true, "COMP_WORDBREAKS": true, "COMP_WORDS": true,
 }
 
-func isOwn(name string) bool {
+func isOwnVariable(name string) bool {
 	return ownVariables[name] || strings.HasPrefix(name, "__hx_") || name == ipc.RequestVariable
 }
 
 // posixMode is the variable that switches this mode on, wherever it is set.
 const posixMode = "POSIXLY_CORRECT"
 
-// inTheWay are the functions that would be called instead of builtins that the
+// shadowingFunctions are the functions that would be called instead of builtins that the
 // saving or the reading of a state needs.
-var inTheWay = []string{"alias", "builtin", "declare", "enable", "local", "printf", "pwd", "set", "shopt", "umask",
-	"unalias"}
+var shadowingFunctions = []string{"alias", "builtin", "declare", "enable", "local", "printf", "pwd", "set", "shopt",
+	"umask", "unalias"}
 
 // decode reads what __hx_save of bash.sh writes.
-func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part bool) {
+func (bash) decode(s *State, record [][]byte, call *Call) (next *savedState, part bool) {
 	if len(record) != 12 {
 		return nil, false
 	}
 	vars := map[string]string{}
 	for _, d := range declarations(string(record[6])) {
-		if !isOwn(d.name) {
+		if !isOwnVariable(d.name) {
 			vars[d.name] = d.text
 		}
 	}
 	hidden := strings.Fields(string(record[11]))
-	s.restore(vars, slices.Concat(sortedKeys(call.Env), hidden))
+	s.restore(vars, slices.Concat(sortKeys(call.Env), hidden))
 	setOptions, shoptions := strings.Split(string(record[3]), ":"), strings.Split(string(record[4]), ":")
 	posix, posixVariable := slices.Contains(setOptions, "posix"), vars[posixMode]
 	if _, ofCall := call.Env[posixMode]; ofCall {
@@ -152,7 +153,7 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 		}
 		shoptions = without
 	}
-	next = &saved{vars: vars, posix: posix, posixVariable: posixVariable, before: shopts(shoptions) +
+	next = &savedState{vars: vars, posix: posix, posixVariable: posixVariable, before: shopts(shoptions) +
 		unset(vars, "HOSTNAME", "IFS", "OLDPWD", "PATH", "PS4", "SHELL", "TERM")}
 	if umask := strings.TrimSpace(string(record[5])); umask != "" && strings.Trim(umask, "01234567") == "" {
 		next.before += "umask " + umask + "\n"
@@ -160,15 +161,15 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	defined, exports, functions := string(record[8]), string(record[9]), strings.Trim(string(record[10]), "\n")
 	if functions != "" {
 		// What is exported comes again, and declare may be a function.
-		defined, functions = withoutExports(defined), withoutExports(functions)
+		defined, functions = removeExports(defined), removeExports(functions)
 	}
 	named, unnamed := "", ""
 	if strings.Contains(defined, "coproc COPROC ") && !strings.Contains("\n"+defined, "\nCOPROC () ") {
 		named, unnamed = coprocNamed, coprocUnnamed
 	}
-	next.after = globIgnored + named + withoutOurTrap(defined)
+	next.after = globIgnored + named + removeTrapFunction(defined)
 	if functions != "" {
-		next.after += withoutInTheWay + shopts(shoptions)
+		next.after += unsetShadowing + shopts(shoptions)
 		if !slices.Contains(shoptions, "inherit_errexit") {
 			next.after += "shopt -u inherit_errexit\n"
 		}
@@ -210,9 +211,9 @@ func (s *State) wasPosix() (on bool, variable string) {
 	return variable != "", variable
 }
 
-// withoutOurTrap leaves out the function of bash.sh that stands before trap:
+// removeTrapFunction leaves out the function of bash.sh that stands before trap:
 // where nothing is saved the rest of it is missing.
-func withoutOurTrap(functions string) string {
+func removeTrapFunction(functions string) string {
 	const begin, end = "trap () \n", "\n}\n"
 	from := 0
 	if !strings.HasPrefix(functions, begin) {
@@ -227,12 +228,13 @@ func withoutOurTrap(functions string) string {
 	return functions[:from] + functions[from+size+len(end):]
 }
 
-// withoutInTheWay takes functions away where any name may be one: in POSIX mode
+// unsetShadowing takes functions away where any name may be one: in POSIX mode
 // special builtins come before functions. It leaves options of that mode behind.
-var withoutInTheWay = posixMode + "=y\n\\unset -f " + strings.Join(inTheWay, " ") + "\n\\unset " + posixMode + "\n"
+var unsetShadowing = posixMode + "=y\n\\unset -f " + strings.Join(shadowingFunctions, " ") +
+	"\n\\unset " + posixMode + "\n"
 
-// withoutExports leaves out what declare -f prints behind an exported function.
-func withoutExports(functions string) string {
+// removeExports leaves out what declare -f prints behind an exported function.
+func removeExports(functions string) string {
 	var kept []string
 	lines := strings.Split(functions, "\n")
 	for i, line := range lines {
@@ -250,7 +252,7 @@ func lastFunctions(functions, exports string) string {
 	var marks strings.Builder
 	for _, line := range strings.Split(exports, "\n") {
 		words := strings.Fields(line)
-		if len(words) == 3 && slices.Contains(inTheWay, words[2]) {
+		if len(words) == 3 && slices.Contains(shadowingFunctions, words[2]) {
 			marks.WriteString(words[2] + " () { :; }\n")
 		}
 	}
@@ -307,17 +309,18 @@ func shopts(on []string) string {
 func bashSetOptions(letters string, on []string) string {
 	var b strings.Builder
 	for _, name := range on {
-		if optionName(name) && name != "posix" && !leftOut[name] && !onByDefault[name] && ourOptions[name] == "" {
+		if optionName(name) && name != "posix" && !excludedOptions[name] && !defaultOptions[name] &&
+			suspendedOptions[name] == "" {
 			b.WriteString(" -o " + name)
 		}
 	}
-	for _, name := range sortedKeys(onByDefault) {
+	for _, name := range sortKeys(defaultOptions) {
 		if !slices.Contains(on, name) {
 			b.WriteString(" +o " + name)
 		}
 	}
-	for _, name := range sortedKeys(ourOptions) {
-		if strings.Contains(letters, ourOptions[name]) {
+	for _, name := range sortKeys(suspendedOptions) {
+		if strings.Contains(letters, suspendedOptions[name]) {
 			b.WriteString(" -o " + name)
 		}
 	}
@@ -335,7 +338,7 @@ type declaration struct{ name, text string }
 func declarations(text string) []declaration {
 	var list []declaration
 	for text != "" {
-		size := constant(text)
+		size := constantSize(text)
 		words := strings.SplitN(text[:size], " ", 3)
 		if len(words) == 3 && words[0] == "declare" && strings.HasPrefix(words[1], "-") {
 			name, _, _ := strings.Cut(words[2], "=")
@@ -374,8 +377,8 @@ func declare(flags, assignment string) string {
 	return "declare -" + early + " " + assignment + "\ndeclare -" + late + " " + name + "\n"
 }
 
-// constant measures text up to the first newline that is not quoted.
-func constant(text string) int {
+// constantSize measures text up to the first newline that is not quoted.
+func constantSize(text string) int {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
 		case '\n':

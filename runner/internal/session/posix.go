@@ -48,10 +48,10 @@ func (posix) program(s *State, call *Call) string {
 	return b.String()
 }
 
-func (posix) state(saved *saved, call *Call) string {
+func (posix) state(saved *savedState, call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "exec %d<&-\n%s", stateFD, saved.before)
-	for _, name := range sortedKeys(saved.vars) {
+	for _, name := range sortKeys(saved.vars) {
 		b.WriteString(saved.vars[name])
 	}
 	// Setting what is readonly would end the shell.
@@ -60,24 +60,24 @@ func (posix) state(saved *saved, call *Call) string {
 	return b.String()
 }
 
-func (posix) apart(string) bool { return false }
+func (posix) isExcluded(string) bool { return false }
 
 func noName(string) bool { return false }
 
 func readonlyName(name string) string { return "readonly " + name + "\n" }
 
-// ourTrap is what the alias trap stands for, as a shell prints it.
-const ourTrap = "'__hx_trap'"
+// trapAlias is what the alias trap stands for, as a shell prints it.
+const trapAlias = "'__hx_trap'"
 
 // special variables are set by the shell itself, or would end it.
-var special = map[string]bool{
+var specialVariables = map[string]bool{
 	"PPID": true, "PWD": true, "OPTIND": true, "OPTARG": true, "OPTERR": true, "LINENO": true, "FUNCNAME": true,
 	"_": true, "SHLVL": true, "RANDOM": true,
 	"EPOCHSECONDS": true, "EPOCHREALTIME": true,
 }
 
 // elsewhere are variables that are special in other shells than dash and busybox.
-var elsewhere = map[string]bool{
+var otherShellVariables = map[string]bool{
 	"SECONDS": true, "EUID": true, "UID": true, "PIPESTATUS": true, "SHELLOPTS": true, "BASHOPTS": true, "GROUPS": true,
 	"DIRSTACK": true, "BASHPID": true,
 	"BASH": true,
@@ -85,14 +85,14 @@ var elsewhere = map[string]bool{
 
 // keepsVariable tells whether a variable is the tenant's.
 func (s *State) keepsVariable(name string) bool {
-	if !identifier(name) || special[name] || strings.HasPrefix(name, "__hx_") || name == ipc.RequestVariable {
+	if !identifier(name) || specialVariables[name] || strings.HasPrefix(name, "__hx_") || name == ipc.RequestVariable {
 		return false
 	}
-	known := s.shell.Name == "dash" || s.shell.Name == "busybox" || s.shell.Name == "ash"
-	return known || !elsewhere[name] && !strings.HasPrefix(name, "BASH_")
+	isBasicShell := s.shell.Name == "dash" || s.shell.Name == "busybox" || s.shell.Name == "ash"
+	return isBasicShell || !otherShellVariables[name] && !strings.HasPrefix(name, "BASH_")
 }
 
-func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bool) {
+func (posix) decode(s *State, record [][]byte, call *Call) (next *savedState, part bool) {
 	if len(record) != 8 {
 		return nil, false
 	}
@@ -100,7 +100,7 @@ func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bo
 	values, exports, readonly, aliases := entries(record[4], ""), entries(record[5], "export "),
 		entries(record[6], "readonly "), entries(record[7], "alias ")
 	vars := map[string]string{}
-	next = &saved{vars: vars, options: options(letters, opts)}
+	next = &savedState{vars: vars, options: options(letters, opts)}
 	if len(umask) > 0 && strings.Trim(umask, "01234567") == "" {
 		next.before = "umask " + umask + "\n"
 	}
@@ -119,10 +119,10 @@ func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bo
 			vars[e.name] += readonlyName(e.name)
 		}
 	}
-	s.restore(vars, sortedKeys(call.Env))
+	s.restore(vars, sortKeys(call.Env))
 	next.before += unset(vars, "IFS", "PATH", "PS4")
 	for _, e := range aliases {
-		if e.value != ourTrap && aliasName(e.name) {
+		if e.value != trapAlias && aliasName(e.name) {
 			next.after += "\\alias " + e.name + "=" + e.value + "\n"
 		}
 	}
@@ -164,12 +164,12 @@ func options(letters, lines string) string {
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
 		words := strings.Fields(line)
-		if len(words) != 3 || words[0] != "set" || !optionName(words[2]) || leftOut[words[2]] ||
-			notForScripts[words[2]] {
+		if len(words) != 3 || words[0] != "set" || !optionName(words[2]) || excludedOptions[words[2]] ||
+			unsafeOptions[words[2]] {
 			continue
 		}
 		on := words[1] == "-o"
-		if letter := ourOptions[words[2]]; letter != "" {
+		if letter := suspendedOptions[words[2]]; letter != "" {
 			on = strings.Contains(letters, letter)
 		}
 		if on {
@@ -182,8 +182,8 @@ func options(letters, lines string) string {
 	return "\\set" + b.String() + "\n"
 }
 
-// notForScripts are options that dash refuses or that change how it reads.
-var notForScripts = map[string]bool{"interactive": true, "stdin": true, "vi": true, "emacs": true, "ignoreeof": true,
+// unsafeOptions are options that dash refuses or that change how it reads.
+var unsafeOptions = map[string]bool{"interactive": true, "stdin": true, "vi": true, "emacs": true, "ignoreeof": true,
 	"nolog": true, "debug": true}
 
 func aliasName(name string) bool {
@@ -210,12 +210,12 @@ func entries(text []byte, prefix string) []entry {
 			rest = next
 			continue
 		}
-		size, ok := word(after)
+		size, ok := wordSize(after)
 		if ok {
 			list = append(list, entry{name, after[:size]})
 		}
 		rest = after[size:]
-		if _, next, found := strings.Cut(rest, "\n"); found {
+		if _, next, hasMore := strings.Cut(rest, "\n"); hasMore {
 			rest = next
 		} else {
 			rest = ""
@@ -224,9 +224,9 @@ func entries(text []byte, prefix string) []entry {
 	return list
 }
 
-// word measures one shell word that is a constant. ok is false when it holds
+// wordSize measures one shell word that is a constant. ok is false when it holds
 // something that a shell would expand.
-func word(text string) (size int, ok bool) {
+func wordSize(text string) (size int, ok bool) {
 	ok = true
 	for size < len(text) {
 		switch c := text[size]; {

@@ -1,8 +1,3 @@
-// Package session keeps the state of a shell between commands. Each command
-// runs in a new shell that first reads the saved state from a descriptor, and
-// writes its own when it exits to a FIFO that it opens then: what the command
-// does to its descriptors, its limits and its disk does not matter. Nothing is
-// looked for in what the command prints.
 package session
 
 import (
@@ -24,9 +19,9 @@ type Shell struct {
 	Path string
 }
 
-// Best chooses the shell that keeps most state. A known one comes before "sh",
+// BestShell chooses the shell that keeps most state. A known one comes before "sh",
 // which may be any shell.
-func Best(shells map[string]string, fallback string) (Shell, bool) {
+func BestShell(shells map[string]string, fallback string) (Shell, bool) {
 	for _, name := range []string{"bash", "dash", "busybox", "ash", "sh"} {
 		if where := shells[name]; where != "" {
 			return Shell{Name: name, Path: where}, true
@@ -39,9 +34,9 @@ func Best(shells map[string]string, fallback string) (Shell, bool) {
 }
 
 // Keeps lists what lasts from one command to the next.
-func (s Shell) Keeps() []string { return s.kind().keeps() }
+func (s Shell) Keeps() []string { return s.family().keeps() }
 
-func (s Shell) kind() kind {
+func (s Shell) family() shellFamily {
 	if s.Name == "bash" {
 		return bash{}
 	}
@@ -69,16 +64,16 @@ type Call struct {
 
 // State is one session. Its methods are not for concurrent use.
 type State struct {
-	shell Shell
-	kind  kind
-	cwd   string
-	env   []string // environment until the first state was saved
-	odd   []string // entries that no shell variable can hold
-	saved *saved
+	shell  Shell
+	family shellFamily
+	cwd    string
+	env    []string // environment until the first state was saved
+	odd    []string // entries that no shell variable can hold
+	saved  *savedState
 }
 
 // saved is what the shell wrote, as the next one will read it.
-type saved struct {
+type savedState struct {
 	vars   map[string]string // commands that set each variable
 	before string            // what is read before the variables
 	after  string            // what is read after them
@@ -90,23 +85,23 @@ type saved struct {
 }
 
 // kind is a family of shells.
-type kind interface {
+type shellFamily interface {
 	keeps() []string
 	// apart is true for variables that a new shell must not find in its environment.
-	apart(name string) bool
+	isExcluded(name string) bool
 	// command makes a shell read the file program and then run text.
 	command(s *State, program, text string) (argv, env []string)
 	program(s *State, call *Call) string
 	// state makes the text that the program reads when there is a saved state.
-	state(saved *saved, call *Call) string
+	state(saved *savedState, call *Call) string
 	// decode gives what a record holds; part is true when that is not all: the
 	// shell could read only a part of the state before, or not see all of its own.
-	decode(s *State, record [][]byte, call *Call) (next *saved, part bool)
+	decode(s *State, record [][]byte, call *Call) (next *savedState, part bool)
 }
 
 // Open begins a session in cwd with a complete environment.
 func Open(shell Shell, cwd string, env []string) *State {
-	s := &State{shell: shell, cwd: cwd, env: env, kind: shell.kind()}
+	s := &State{shell: shell, cwd: cwd, env: env, family: shell.family()}
 	for _, entry := range env {
 		name, _, _ := strings.Cut(entry, "=")
 		if !identifier(name) && !strings.HasPrefix(name, "BASH_FUNC_") {
@@ -128,7 +123,7 @@ func (s *State) Command(text string, call Call) Program {
 	if call.Cwd != "" {
 		p.Cwd = call.Cwd
 	}
-	program := s.kind.program(s, &call)
+	program := s.family.program(s, &call)
 	if len(text) > maxArgument {
 		// First of all, while nothing that is set is exported by itself.
 		program = "__hx_c=" + quote(text) + "\n" + program
@@ -136,34 +131,34 @@ func (s *State) Command(text string, call Call) Program {
 	}
 	p.Files = append(p.Files, []byte(program))
 	if s.saved != nil {
-		p.Files = append(p.Files, []byte(s.kind.state(s.saved, &call)))
+		p.Files = append(p.Files, []byte(s.family.state(s.saved, &call)))
 		p.Env = slices.Clone(s.odd)
 	} else {
 		p.Env = slices.Clone(s.env)
 	}
 	p.Env = slices.DeleteFunc(p.Env, func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		return s.kind.apart(name)
+		return s.family.isExcluded(name)
 	})
-	for _, name := range sortedKeys(call.Env) {
+	for _, name := range sortKeys(call.Env) {
 		if !identifier(name) {
-			p.Env = append(without(p.Env, name), name+"="+call.Env[name])
+			p.Env = append(removeVariable(p.Env, name), name+"="+call.Env[name])
 		}
 	}
 	// So that the shell takes over the name of the directory as it was given.
-	p.Env = append(without(p.Env, "PWD"), "PWD="+p.Cwd)
-	argv, env := s.kind.command(s, call.FDPath(FirstFD), text)
+	p.Env = append(removeVariable(p.Env, "PWD"), "PWD="+p.Cwd)
+	argv, env := s.family.command(s, call.FDPath(FirstFD), text)
 	p.Argv, p.Env = argv, append(p.Env, env...)
 	return p
 }
 
-func without(env []string, name string) []string {
+func removeVariable(env []string, name string) []string {
 	return slices.DeleteFunc(env, func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
 }
 
-// Text gives the arguments of a shell that runs text: one that begins like an
+// ShellArgs gives the arguments of a shell that runs text: one that begins like an
 // option is none.
-func Text(text string) []string {
+func ShellArgs(text string) []string {
 	if strings.HasPrefix(text, "-") || strings.HasPrefix(text, "+") {
 		return []string{"-c", "--", text}
 	}
@@ -177,12 +172,12 @@ const stateFD = FirstFD + 1
 // was killed or replaced, and the state before it still holds; cwdIfKilled is
 // then where it was, if that is known. kept is false also where the shell could
 // read or save only a part of the state.
-func (s *State) Done(call Call, wrote []byte, cwdIfKilled string) (kept bool) {
-	record := lastRecord(wrote)
-	var next *saved
+func (s *State) Done(call Call, output []byte, cwdIfKilled string) (kept bool) {
+	record := lastRecord(output)
+	var next *savedState
 	var part bool
 	if record != nil {
-		next, part = s.kind.decode(s, record, &call)
+		next, part = s.family.decode(s, record, &call)
 	}
 	if next == nil {
 		if cwdIfKilled != "" {
@@ -195,21 +190,21 @@ func (s *State) Done(call Call, wrote []byte, cwdIfKilled string) (kept bool) {
 	return !part
 }
 
-// mostFields is more than any record has.
-const mostFields = 16
+// maxFields is more than any record has.
+const maxFields = 16
 
 // lastRecord finds the last complete "\0[\0" field "\0" … field "\0]". No field
 // holds a NUL byte, for no shell value can, and none is a bracket alone.
-func lastRecord(wrote []byte) [][]byte {
-	end := bytes.LastIndex(wrote, []byte("\x00]"))
+func lastRecord(output []byte) [][]byte {
+	end := bytes.LastIndex(output, []byte("\x00]"))
 	if end < 0 {
 		return nil
 	}
-	begin := bytes.LastIndex(wrote[:end], []byte("\x00[\x00"))
+	begin := bytes.LastIndex(output[:end], []byte("\x00[\x00"))
 	if begin < 0 {
 		return nil
 	}
-	return bytes.SplitN(wrote[begin+3:end], []byte{0}, mostFields)
+	return bytes.SplitN(output[begin+3:end], []byte{0}, maxFields)
 }
 
 // quote makes one shell word of any bytes.
@@ -229,7 +224,7 @@ func identifier(name string) bool {
 // cannot be set here.
 func (c *Call) exports(cannot func(name string) bool) string {
 	var b strings.Builder
-	for _, name := range sortedKeys(c.Env) {
+	for _, name := range sortKeys(c.Env) {
 		if identifier(name) && !cannot(name) {
 			b.WriteString("\\export " + name + "=" + quote(c.Env[name]) + "\n")
 		}
@@ -237,22 +232,22 @@ func (c *Call) exports(cannot func(name string) bool) string {
 	return b.String()
 }
 
-// ourOptions are off while the state is written; their letters tell how they were.
-var ourOptions = map[string]string{"errexit": "e", "nounset": "u", "verbose": "v", "xtrace": "x"}
+// suspendedOptions are off while the state is written; their letters tell how they were.
+var suspendedOptions = map[string]string{"errexit": "e", "nounset": "u", "verbose": "v", "xtrace": "x"}
 
-// leftOut are options that belong to how the shell was started.
-var leftOut = map[string]bool{"noexec": true, "onecmd": true, "privileged": true, "monitor": true, "history": true,
-	"histexpand": true}
+// excludedOptions are options that belong to how the shell was started.
+var excludedOptions = map[string]bool{"noexec": true, "onecmd": true, "privileged": true, "monitor": true,
+	"history": true, "histexpand": true}
 
-// onByDefault are options that a new bash has set.
-var onByDefault = map[string]bool{"braceexpand": true, "hashall": true, "interactive-comments": true}
+// defaultOptions are options that a new bash has set.
+var defaultOptions = map[string]bool{"braceexpand": true, "hashall": true, "interactive-comments": true}
 
 // optionName tells whether a word, which a tenant may have forged, can be one.
 func optionName(word string) bool {
 	return word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz_-0123456789") == "" && word[0] != '-'
 }
 
-func sortedKeys[V any](m map[string]V) []string {
+func sortKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)

@@ -182,7 +182,7 @@ func TestBest(t *testing.T) {
 		{map[string]string{"zsh": "/bin/zsh"}, "/bin/zsh", Shell{"zsh", "/bin/zsh"}},
 		{map[string]string{}, "", Shell{}},
 	} {
-		if shell, ok := Best(have.shells, have.fallback); shell != have.want || ok != (shell.Name != "") {
+		if shell, ok := BestShell(have.shells, have.fallback); shell != have.want || ok != (shell.Name != "") {
 			t.Errorf("%v: %+v %v", have.shells, shell, ok)
 		}
 	}
@@ -501,8 +501,8 @@ func BenchmarkShell(b *testing.B) {
 	}
 }
 
-// unsaved runs text as a background process of the session.
-func (s *tester) unsaved(text, out string, code int) {
+// checkUnsaved runs text as a background process of the session.
+func (s *tester) checkUnsaved(text, out string, code int) {
 	s.t.Helper()
 	if r := s.with(text, Call{}); r.out != out || r.code != code || r.err != "" {
 		s.t.Fatalf("%s\n→ %q, code %d, stderr %q; expected %q, code %d", text, r.out, r.code, r.err, out, code)
@@ -513,13 +513,13 @@ func TestTrapsOfAProcess(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
 		s.expect("v=5", "", 0)
 		const traps = "trap 'echo cleanup' EXIT; trap 'echo term; exit 3' TERM; echo $v; kill -TERM $$; sleep 1"
-		s.unsaved(traps, "5\nterm\ncleanup\n", 3)
+		s.checkUnsaved(traps, "5\nterm\ncleanup\n", 3)
 		if s.state.shell.Name == "bash" {
 			s.expect("set -o posix", "", 0)
-			s.unsaved(traps, "5\nterm\ncleanup\n", 3)
+			s.checkUnsaved(traps, "5\nterm\ncleanup\n", 3)
 			s.expect("set +o posix", "", 0)
 			s.expect("trap() { echo mine; }", "", 0)
-			s.unsaved("trap; echo $v", "mine\n5\n", 0)
+			s.checkUnsaved("trap; echo $v", "mine\n5\n", 0)
 		}
 	})
 }
@@ -544,7 +544,7 @@ func TestPOSIXModeByEnvironment(t *testing.T) {
 	s.state.env = append(s.state.env, "POSIXLY_CORRECT=1")
 	s.expect("x=1; cd /; trap 'echo bye' EXIT", "bye\n", 0)
 	s.expect(`echo $x $PWD $POSIXLY_CORRECT ${BASH_ENV-unset}; sh -c 'echo $POSIXLY_CORRECT'; shopt -qo posix && echo strict`, "1 / 1 unset\n1\nstrict\n", 0)
-	s.unsaved("echo $x $POSIXLY_CORRECT; trap 'echo bye' EXIT", "1 1\nbye\n", 0)
+	s.checkUnsaved("echo $x $POSIXLY_CORRECT; trap 'echo bye' EXIT", "1 1\nbye\n", 0)
 }
 
 func TestReadonlyNamesAreTheTenants(t *testing.T) {

@@ -5,15 +5,15 @@ import (
 	"path/filepath"
 )
 
-// shellPlaces in the order in which they are looked at.
-var shellPlaces = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/bin/dash",
+// shellPaths in the order in which they are looked at.
+var shellPaths = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/bin/dash",
 	"/usr/bin/dash", "/bin/ash", "/bin/zsh", "/usr/bin/zsh"}
 
-// Installed maps what a shell is to a path of it. What /bin/sh is shows in where
+// FindShells maps what a shell is to a path of it. What /bin/sh is shows in where
 // it leads to; "sh" alone means that it is none of those that are known.
-func Installed() map[string]string {
+func FindShells() map[string]string {
 	out := map[string]string{}
-	for _, path := range shellPlaces {
+	for _, path := range shellPaths {
 		real, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			continue
@@ -48,8 +48,8 @@ func sameAsBusybox(st os.FileInfo) bool {
 	return false
 }
 
-// Standard is the one for commands outside of sessions, by name.
-func Standard(shells map[string]string) *string {
+// StandardShell is the one for commands outside of sessions, by name.
+func StandardShell(shells map[string]string) *string {
 	for _, kind := range []string{"bash", "dash", "busybox", "ash", "sh", "ksh", "mksh", "yash", "zsh"} {
 		if _, ok := shells[kind]; ok {
 			return &kind

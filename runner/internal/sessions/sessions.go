@@ -1,5 +1,3 @@
-// Package sessions keeps the shell sessions of slots: each runs one command at a
-// time and takes the state that its shell hands over (package session).
 package sessions
 
 import (
@@ -19,11 +17,11 @@ import (
 	"hermes-exec/runner/internal/session"
 )
 
-// maxSaved bounds the state of a session; a larger one is not kept.
-const maxSaved = 16 << 20
+// maxStateSize bounds the state of a session; a larger one is not kept.
+const maxStateSize = 16 << 20
 
-// fewestFiles is what a shell needs to put its own descriptors aside.
-const fewestFiles = 16
+// minOpenFiles is what a shell needs to put its own descriptors aside.
+const minOpenFiles = 16
 
 // Session runs one command at a time. Their order is the driver's.
 type Session struct {
@@ -68,13 +66,13 @@ func (r *Registry) Open(c *channel.Conversation, scope *command.Scope, params js
 		return nil, err
 	}
 	agent := scope.Agent
-	shell, known := session.Best(agent.Shells, agent.Shell)
-	if !known {
+	shell, ok := session.BestShell(agent.Shells, agent.Shell)
+	if !ok {
 		return nil, channel.BadRequest("this image has no shell, and a session needs one")
 	}
-	if agent.OpenFiles > 0 && agent.OpenFiles < fewestFiles {
+	if agent.OpenFiles > 0 && agent.OpenFiles < minOpenFiles {
 		return nil, channel.BadRequest("a session needs at least %d open files, and a process of this slot may have %d",
-			fewestFiles, agent.OpenFiles)
+			minOpenFiles, agent.OpenFiles)
 	}
 	entries := command.Environment(agent.Env, p.Env)
 	env := make([]string, len(entries))
@@ -189,9 +187,9 @@ func (x *Session) Run(c *channel.Conversation, p *command.Params,
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	saving, works := newSaving(x), false
+	saving, works := newStateReader(x), false
 	defer func() { saving.memory.Close() }()
-	defer func() { x.done(works) }()
+	defer func() { x.releaseFIFO(works) }()
 	l, call, err := x.prepare(c.ID, p, saving.path)
 	if err != nil {
 		return nil, err
@@ -199,12 +197,12 @@ func (x *Session) Run(c *channel.Conversation, p *command.Params,
 	defer pipe.CloseFiles(l.Extra)
 	l.Saved = saving.pump
 	result, exit, err := run(l)
-	if p.Cwd == nil && x.entered && l.Cwd != agent.Workdir() && command.CannotEnter(err, l.Cwd) {
+	if p.Cwd == nil && x.entered && l.Cwd != agent.Workdir() && command.IsDirectoryError(err, l.Cwd) {
 		// The command must not run elsewhere, and not every later one may fail.
 		x.mu.Lock()
 		x.state.Move(agent.Workdir())
 		x.mu.Unlock()
-		err = moved(err, agent.Workdir())
+		err = newMovedError(err, agent.Workdir())
 	}
 	if err != nil {
 		return nil, err
@@ -221,15 +219,15 @@ func (x *Session) Run(c *channel.Conversation, p *command.Params,
 		x.mu.Unlock()
 		works = kept // else the tenant may have removed it
 		if !kept {
-			result.StateLost = saving.whyLost(exit)
+			result.StateLost = saving.explainLoss(exit)
 		}
 	}
 	result.Cwd = &where
 	return result, nil
 }
 
-// moved is err with the directory in which the session goes on.
-func moved(err error, to string) error {
+// newMovedError is err with the directory in which the session goes on.
+func newMovedError(err error, to string) error {
 	e := *channel.AsWire(err)
 	e.Detail = map[string]ipc.Bytes{"cwd": ipc.Bytes(to)}
 	e.Message = "nothing ran, for the session's directory cannot be entered any more; the next command starts in " + to
@@ -248,9 +246,9 @@ func (ch *fifo) close() {
 	ch.source.Close()
 }
 
-// open gives the session's FIFO, empty; done must be called. It is there
+// acquireFIFO gives the session's FIFO, empty; done must be called. It is there
 // from the first command on, for a FIFO takes longer to make than to use.
-func (x *Session) open() (*fifo, error) {
+func (x *Session) acquireFIFO() (*fifo, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ended {
@@ -266,13 +264,13 @@ func (x *Session) open() (*fifo, error) {
 	if file := x.fifo.source.File; file != nil {
 		_ = file.SetReadDeadline(time.Time{})
 	}
-	command.Empty(x.fifo.source)
+	command.DiscardPending(x.fifo.source)
 	x.busy = true
 	return x.fifo, nil
 }
 
-// done gives the FIFO back. One that may not work any more is replaced.
-func (x *Session) done(works bool) {
+// releaseFIFO gives the FIFO back. One that may not work any more is replaced.
+func (x *Session) releaseFIFO(works bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.busy = false
@@ -301,46 +299,46 @@ func (x *Session) closeFIFO() {
 
 // saving takes the state that a shell writes to the FIFO, to which the tenant
 // can write too.
-type saving struct {
+type stateReader struct {
 	path string // in the slot; "" where nothing can be saved
 	err  error  // why
 	pump *command.Pump
 	kept []byte // nil when it is too much
 	size int
 
-	memory *budget.Account
-	short  bool // of memory
+	memory      *budget.Account
+	outOfMemory bool // of memory
 }
 
-func newSaving(x *Session) *saving {
-	ch, err := x.open()
+func newStateReader(x *Session) *stateReader {
+	ch, err := x.acquireFIFO()
 	if err != nil {
-		return &saving{err: err}
+		return &stateReader{err: err}
 	}
-	v := &saving{path: ch.path, memory: x.memory.Open()}
-	v.pump = command.NewSavedPump(x.scope, ch.source, v.take)
+	v := &stateReader{path: ch.path, memory: x.memory.Open()}
+	v.pump = command.NewSavedPump(x.scope, ch.source, v.add)
 	return v
 }
 
-func (v *saving) take(p []byte) {
+func (v *stateReader) add(p []byte) {
 	v.size += len(p)
-	v.short = v.short || !v.memory.Take(int64(len(p)))
-	if v.size <= maxSaved && !v.short {
+	v.outOfMemory = v.outOfMemory || !v.memory.Reserve(int64(len(p)))
+	if v.size <= maxStateSize && !v.outOfMemory {
 		v.kept = append(v.kept, p...)
 	} else {
 		v.kept = nil
 	}
 }
 
-// whyLost says why a session does not go on from where its command ended.
-func (v *saving) whyLost(exit ipc.Exit) string {
+// explainLoss says why a session does not go on from where its command ended.
+func (v *stateReader) explainLoss(exit ipc.Exit) string {
 	const before = "; the session goes on from the state before this command"
 	switch {
 	case v.err != nil:
 		return "the state of the shell cannot be saved: " + v.err.Error() + before
-	case v.size > maxSaved:
-		return "the state of the shell is larger than " + strconv.Itoa(maxSaved>>20) + " MiB" + before
-	case v.short:
+	case v.size > maxStateSize:
+		return "the state of the shell is larger than " + strconv.Itoa(maxStateSize>>20) + " MiB" + before
+	case v.outOfMemory:
 		return "the runner has no memory left for the state of the shell" + before
 	case exit.Signal != 0:
 		return "the shell was killed by signal " + strconv.Itoa(exit.Signal) + before

@@ -9,14 +9,14 @@ import (
 // clearKeys empties the keyrings of a uid, which the kernel keeps for some time
 // after its last process. The problems are what is left.
 func clearKeys(uid, gid uint32) []string {
-	if err := asThreadOf(uid, gid, rights.ClearUserKeys); err != nil {
+	if err := runAsUser(uid, gid, rights.ClearUserKeys); err != nil {
 		return []string{"the keys of the slot's user cannot be removed: " + err.Error()}
 	}
 	return nil
 }
 
-// asThreadOf runs do on a thread of its own that has become a user.
-func asThreadOf(uid, gid uint32, do func() error) error {
+// runAsUser runs do on a thread of its own that has become a user.
+func runAsUser(uid, gid uint32, do func() error) error {
 	done := make(chan error)
 	go func() {
 		// Never unlocked: the thread ends with this goroutine.

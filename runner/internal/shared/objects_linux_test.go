@@ -41,7 +41,7 @@ var kinds = []struct {
 // stays attached to the shared memory until the test ends.
 func makeObjects(t *testing.T, maker, owner uint32) {
 	t.Helper()
-	err := asThreadOf(maker, maker, func() error {
+	err := runAsUser(maker, maker, func() error {
 		for _, kind := range kinds {
 			id, _, errno := syscall.Syscall(kind.get, 0, kind.arguments[0], kind.arguments[1])
 			if errno != 0 {
@@ -87,14 +87,14 @@ func objectsOf(t *testing.T, uid uint32) (found []string) {
 	return found
 }
 
-func placesOf(t *testing.T, holders int) (p *Places, uids []uint32) {
+func placesOf(t *testing.T, holders int) (p *Cleaner, uids []uint32) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("takes root")
 	}
 	p = New(users.NewAllocator(isolation.Facts{IDs: isolation.IDRange{Count: 1<<32 - 1}}), t.TempDir(), nil)
 	for range holders {
-		uid, err := p.ids.Take()
+		uid, err := p.ids.Allocate()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func placesOf(t *testing.T, holders int) (p *Places, uids []uint32) {
 }
 
 // end is the reset of a slot whose holder has a uid of its own.
-func (p *Places) end(uid uint32) []string {
+func (p *Cleaner) end(uid uint32) []string {
 	p.ids.End(uid)
 	return p.Remove(Holder{UID: uid, GID: uid, Own: true, Objects: true})
 }

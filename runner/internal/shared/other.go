@@ -1,18 +1,17 @@
 //go:build !linux
 
-// Package shared removes what slots leave in places that they share, on Linux.
 package shared
 
 import "hermes-exec/runner/internal/users"
 
 // Places are of Linux.
-type Places struct{}
+type Cleaner struct{}
 
 // New makes no Places.
-func New(*users.Allocator, string, []string) *Places { return &Places{} }
+func New(*users.Allocator, string, []string) *Cleaner { return &Cleaner{} }
 
 // Find finds none.
-func (*Places) Find() {}
+func (*Cleaner) Find() {}
 
 // Holder is one whose processes are gone.
 type Holder struct {
@@ -21,7 +20,7 @@ type Holder struct {
 }
 
 // Remove has nothing to remove: slots have no uids of their own.
-func (*Places) Remove(Holder) []string { return nil }
+func (*Cleaner) Remove(Holder) []string { return nil }
 
 // Finish has nothing to remove either.
-func (*Places) Finish() {}
+func (*Cleaner) Finish() {}

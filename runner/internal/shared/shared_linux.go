@@ -1,5 +1,3 @@
-// Package shared removes what slots leave in places that they share with others:
-// files, by their owners, keys and System V objects.
 package shared
 
 import (
@@ -10,40 +8,40 @@ import (
 )
 
 const (
-	// mostLooks is how many entries of others a reset looks at. What it did not
+	// maxLooks is how many entries of others a reset looks at. What it did not
 	// come to is removed afterwards: the next holder has another uid.
-	mostLooks = 5000
-	// searchTime is how long it looks where the next holder has the same uid.
-	searchTime = 3 * time.Second
-	// removeTime is how long it removes what its holder has left.
-	removeTime = 10 * time.Second
-	// finishTime bounds the last sweep.
-	finishTime = 3 * time.Second
+	maxLooks = 5000
+	// searchTimeout is how long it looks where the next holder has the same uid.
+	searchTimeout = 3 * time.Second
+	// removeTimeout is how long it removes what its holder has left.
+	removeTimeout = 10 * time.Second
+	// finishTimeout bounds the last sweep.
+	finishTimeout = 3 * time.Second
 )
 
-const notAll = "the shared directories could not be searched to the end, or hold files of the slot's user that " +
-	"cannot be removed"
+const incompleteProblem = "the shared directories could not be searched to the end, or hold files of the " +
+	"slot's user that cannot be removed"
 
 // Places are those of a sandbox in which slots may leave files.
-type Places struct {
-	ids  *users.Allocator
-	open func() []string
+type Cleaner struct {
+	ids      *users.Allocator
+	openDirs func() []string
 
-	mu       sync.Mutex
-	image    bool // the slots see the image's files
-	left     bool // something that a holder has left may be there
-	sweeping bool
+	mu           sync.Mutex
+	image        bool // the slots see the image's files
+	hasLeftovers bool // something that a holder has left may be there
+	sweeping     bool
 }
 
 // New makes the Places of a sandbox whose runner is at home, and whose
 // configuration mounts asked.
-func New(ids *users.Allocator, home string, asked []string) *Places {
-	return &Places{ids: ids, open: sync.OnceValue(func() []string { return findOpen(home, asked) })}
+func New(ids *users.Allocator, home string, asked []string) *Cleaner {
+	return &Cleaner{ids: ids, openDirs: sync.OnceValue(func() []string { return findOpenDirs(home, asked) })}
 }
 
 // Find looks for the open directories of the image. It is called before there
 // are tenants, who would make more of them.
-func (p *Places) Find() { p.open() }
+func (p *Cleaner) Find() { p.openDirs() }
 
 // Holder is one whose processes are gone.
 type Holder struct {
@@ -57,20 +55,20 @@ type Holder struct {
 // Remove removes what a holder has left, and returns what it cannot. Files and
 // objects of a uid of its own are not among that: the next holder cannot reach
 // them, and they are tried again.
-func (p *Places) Remove(h Holder) (problems []string) {
+func (p *Cleaner) Remove(h Holder) (problems []string) {
 	if h.Own {
 		problems = clearKeys(h.UID, h.GID)
 	}
 	if h.Files {
-		s := sweep{ids: p.ids, holder: h, looks: mostLooks, until: time.Now().Add(removeTime)}
+		s := sweep{ids: p.ids, holder: h, looks: maxLooks, until: time.Now().Add(removeTimeout)}
 		if !h.Own {
-			s.looks, s.until = 0, time.Now().Add(searchTime)
+			s.looks, s.until = 0, time.Now().Add(searchTimeout)
 		}
-		s.run(p.list(h.Image))
-		if h.Own && s.left {
+		s.run(p.dirs(h.Image))
+		if h.Own && s.incomplete {
 			p.sweepLater(h.Image)
-		} else if s.left {
-			problems = append(problems, notAll)
+		} else if s.incomplete {
+			problems = append(problems, incompleteProblem)
 		}
 	}
 	if h.Objects {
@@ -79,19 +77,19 @@ func (p *Places) Remove(h Holder) (problems []string) {
 	return problems
 }
 
-func (p *Places) list(image bool) []string {
+func (p *Cleaner) dirs(image bool) []string {
 	if image {
-		return p.open()
+		return p.openDirs()
 	}
-	return usualPlaces()
+	return usualDirs()
 }
 
 // sweepLater removes what all holders who are gone have left, beside other work.
 // What cannot be removed then is tried again with a later reset.
-func (p *Places) sweepLater(image bool) {
+func (p *Cleaner) sweepLater(image bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.left, p.image = true, image
+	p.hasLeftovers, p.image = true, image
 	if p.sweeping {
 		return
 	}
@@ -99,13 +97,13 @@ func (p *Places) sweepLater(image bool) {
 	go func() {
 		for again := true; again; {
 			p.mu.Lock()
-			p.left = false
+			p.hasLeftovers = false
 			p.mu.Unlock()
 			s := sweep{ids: p.ids, all: true, slow: true}
-			s.run(p.list(image))
+			s.run(p.dirs(image))
 			p.mu.Lock()
-			again = p.left
-			p.left = p.left || s.left
+			again = p.hasLeftovers
+			p.hasLeftovers = p.hasLeftovers || s.incomplete
 			p.sweeping = again
 			p.mu.Unlock()
 		}
@@ -113,12 +111,12 @@ func (p *Places) sweepLater(image bool) {
 }
 
 // Finish removes what is left when all holders are gone.
-func (p *Places) Finish() {
+func (p *Cleaner) Finish() {
 	p.mu.Lock()
-	left, image := p.left || p.sweeping, p.image
+	left, image := p.hasLeftovers || p.sweeping, p.image
 	p.mu.Unlock()
 	if left {
-		s := sweep{ids: p.ids, all: true, until: time.Now().Add(finishTime)}
-		s.run(p.list(image))
+		s := sweep{ids: p.ids, all: true, until: time.Now().Add(finishTimeout)}
+		s.run(p.dirs(image))
 	}
 }

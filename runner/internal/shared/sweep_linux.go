@@ -15,11 +15,11 @@ import (
 const (
 	// deepest is how many directories that are open to all, one in another, are
 	// searched.
-	deepest = 32
-	// stepsAtOnce is how many entries are looked at between two looks at the time.
-	stepsAtOnce = 256
+	maxDepth = 32
+	// stepBatch is how many entries are looked at between two looks at the time.
+	stepBatch = 256
 	// pause is how long a slow sweep does nothing after so many.
-	pause = 5 * time.Millisecond
+	slowPause = 5 * time.Millisecond
 )
 
 var (
@@ -42,26 +42,26 @@ type sweep struct {
 	until  time.Time
 	slow   bool
 
-	left   bool // it did not see everything, or something could not be removed
-	over   bool
-	steps  int
-	looked int
-	user   uint32 // whose rights the thread has
+	incomplete bool // it did not see everything, or something could not be removed
+	expired    bool
+	steps      int
+	looked     int
+	user       uint32 // whose rights the thread has
 }
 
 // run searches some directories, on a thread of its own.
-func (s *sweep) run(places []string) {
+func (s *sweep) run(dirs []string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		// Never unlocked: the thread ends with this goroutine.
 		runtime.LockOSThread()
-		for _, place := range places {
-			if dir, err := openDirAt(atCwd, place); err == nil {
+		for _, path := range dirs {
+			if dir, err := openDirAt(atCwd, path); err == nil {
 				s.search(dir, 0)
 				dir.Close()
 			} else if !errors.Is(err, syscall.ENOENT) {
-				s.left = true
+				s.incomplete = true
 			}
 		}
 	}()
@@ -73,7 +73,7 @@ func (s *sweep) run(places []string) {
 func (s *sweep) search(dir *os.File, depth int) {
 	var own syscall.Stat_t
 	if syscall.Fstat(int(dir.Fd()), &own) != nil {
-		s.left = true
+		s.incomplete = true
 		return
 	}
 	err := tree.EachName(dir, func(name string) (removed, more bool) {
@@ -84,23 +84,23 @@ func (s *sweep) search(dir *os.File, depth int) {
 		if err != nil || st.Dev != own.Dev {
 			return false, true
 		}
-		given, _ := s.ids.Given(st.Uid)
+		assigned, _ := s.ids.Status(st.Uid)
 		switch gone := isGone(s.ids, s.holder, st.Uid); {
 		case gone && (s.all || st.Uid == s.holder.UID):
-			return s.remove(dir, name, st.Uid), !s.over
+			return s.remove(dir, name, st.Uid), !s.expired
 		case gone:
-			s.left = true
-		case given || !isOpen(&st):
-		case depth >= deepest:
-			s.left = true
+			s.incomplete = true
+		case assigned || !isWorldWritable(&st):
+		case depth >= maxDepth:
+			s.incomplete = true
 		default:
 			s.searchIn(dir, name, depth)
 		}
 		s.looked++
-		s.over = s.over || s.looked == s.looks
-		return false, !s.over
+		s.expired = s.expired || s.looked == s.looks
+		return false, !s.expired
 	})
-	s.left = s.left || s.over || err != nil
+	s.incomplete = s.incomplete || s.expired || err != nil
 }
 
 func (s *sweep) searchIn(dir *os.File, name string, depth int) {
@@ -114,16 +114,16 @@ func (s *sweep) searchIn(dir *os.File, name string, depth int) {
 func (s *sweep) remove(dir *os.File, name string, owner uint32) bool {
 	defer func() {
 		if s.become(0) != nil {
-			s.left = true
+			s.incomplete = true
 			runtime.Goexit() // a thread that cannot come back must not go on
 		}
 	}()
 	if s.become(owner) != nil {
-		s.left = true
+		s.incomplete = true
 		return false
 	}
 	parent := int(dir.Fd())
-	r := tree.Remover{Force: true, Step: s.step, Fail: func(string, error) { s.left = true }}
+	r := tree.Remover{Force: true, Step: s.step, Fail: func(string, error) { s.incomplete = true }}
 	r.Keep = s.keep
 	r.Enter = func(fd int) error {
 		if fd == parent {
@@ -141,7 +141,7 @@ func (s *sweep) keep(dir int, name string) error {
 	if err != nil {
 		return nil // it is removed with the rights of the directory's owner, or stays
 	}
-	if _, living := s.ids.Given(st.Uid); living && st.Uid != s.holder.UID {
+	if _, living := s.ids.Status(st.Uid); living && st.Uid != s.holder.UID {
 		return errLiving
 	}
 	return nil
@@ -180,13 +180,13 @@ func (s *sweep) become(uid uint32) error {
 
 // step fails when the time is over.
 func (s *sweep) step() error {
-	if s.steps++; s.steps%stepsAtOnce == 0 {
+	if s.steps++; s.steps%stepBatch == 0 {
 		if s.slow {
-			time.Sleep(pause)
+			time.Sleep(slowPause)
 		}
-		s.over = s.over || !s.until.IsZero() && time.Now().After(s.until)
+		s.expired = s.expired || !s.until.IsZero() && time.Now().After(s.until)
 	}
-	if s.over {
+	if s.expired {
 		return errLate
 	}
 	return nil

@@ -40,37 +40,37 @@ func (s *slot) agent(ctx context.Context) (*link.Agent, error) {
 func (s *slot) current() (*link.Agent, *ipc.Error) {
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()
-	return s.live, s.died
+	return s.running, s.deathError
 }
 
 // start makes a new agent the slot's; mu is held.
 func (s *slot) start(ctx context.Context) (*link.Agent, error) {
-	h, again, err := s.boot(ctx)
+	h, again, err := s.launch(ctx)
 	if again {
-		h, _, err = s.boot(ctx)
+		h, _, err = s.launch(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()
-	if died := h.Ended(); died != nil {
+	if died := h.EndError(); died != nil {
 		return nil, died
 	}
-	s.live, s.died = h, nil
+	s.running, s.deathError = h, nil
 	return h, nil
 }
 
-// boot starts an agent that nobody uses yet; again says that it may be tried
+// launch starts an agent that nobody uses yet; again says that it may be tried
 // once more.
-func (s *slot) boot(ctx context.Context) (h *link.Agent, again bool, err error) {
+func (s *slot) launch(ctx context.Context) (h *link.Agent, again bool, err error) {
 	if s.setup.View.Layer != "" {
 		if err := s.freshLayer(); err != nil {
 			return nil, false, failure(link.Refusal(err), "the slot's layer cannot be made: %v", err)
 		}
 	}
-	plan := link.Plan{
-		Setup: s.setup, Way: s.way, Scoped: s.scoped(), Exe: s.m.exe, Bwrap: s.m.facts.BwrapPath,
+	plan := link.Config{
+		Setup: s.setup, Method: s.method, Scoped: s.isScoped(), Exe: s.m.exe, Bwrap: s.m.facts.BwrapPath,
 		Limit: s.m.setupTimeout, Env: s.env, Shells: s.facts.Shells, Workspace: string(s.facts.Workspace),
 		FIFOs: s.fifoDir(), Relief: &s.relief, Detach: s.detach,
 		OnExit:  func(e ipc.Exit) { s.m.onExit(s.id, e) },
@@ -83,19 +83,19 @@ func (s *slot) boot(ctx context.Context) (h *link.Agent, again bool, err error) 
 }
 
 func (s *slot) fifoDir() link.FIFOs {
-	return link.FIFOs{Dir: filepath.Join(s.dir, fifos), Inside: s.fifos}
+	return link.FIFOs{Dir: filepath.Join(s.dir, fifoDirName), Inside: s.fifos}
 }
 
 // detach forgets an agent that has ended. It says whether that was the slot's.
 func (s *slot) detach(h *link.Agent) bool {
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()
-	if s.live != h {
+	if s.running != h {
 		return false
 	}
-	s.live = nil
-	if !h.Expected() {
-		s.died = h.Death()
+	s.running = nil
+	if !h.IsStopRequested() {
+		s.deathError = h.DeathError()
 	}
 	return true
 }

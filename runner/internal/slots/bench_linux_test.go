@@ -59,7 +59,7 @@ func BenchmarkNoop(b *testing.B) {
 				began := time.Now()
 				s := ipc.Spawn{Token: uint64(i + 1), Argv: []ipc.Bytes{"/bin/true"}, Cwd: ipc.Bytes(h.Workdir()),
 					Env: []ipc.Bytes{"PATH=/usr/bin:/bin"}}
-				var spawned ipc.Spawned
+				var spawned ipc.SpawnResult
 				if _, err := h.Call(context.Background(), ipc.OpSpawn, s, &spawned, int(fd), int(fd),
 					int(fd)); err != nil {
 					b.Fatal(err)

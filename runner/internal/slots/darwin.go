@@ -2,6 +2,6 @@
 
 package slots
 
-const rlimitsWork = false
+const hasRlimits = false
 
-func (s *level) scoped() bool { return false }
+func (s *level) isScoped() bool { return false }

@@ -18,10 +18,10 @@ func (s *level) describe(p CreateParams) {
 	u := s.setup
 	s.facts.Workspace, s.facts.Home, s.facts.Tmp = ipc.Bytes(u.Workspace), ipc.Bytes(u.Home), ipc.Bytes(u.Tmp)
 	s.facts.UID, s.facts.GID, s.facts.UserName = int(u.UID), int(u.GID), u.UserName
-	s.facts.Shells = session.Installed()
-	s.facts.Shell = session.Standard(s.facts.Shells)
+	s.facts.Shells = session.FindShells()
+	s.facts.Shell = session.StandardShell(s.facts.Shells)
 	if s.facts.Shell != nil {
-		if shell, ok := session.Best(s.facts.Shells, s.facts.Shells[*s.facts.Shell]); ok {
+		if shell, ok := session.BestShell(s.facts.Shells, s.facts.Shells[*s.facts.Shell]); ok {
 			s.facts.Session = &SessionFacts{Shell: shell.Name, Keeps: shell.Keeps()}
 		}
 	}
@@ -31,7 +31,7 @@ func (s *level) describe(p CreateParams) {
 	case isolation.Exclusive:
 		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole sandbox", "the whole sandbox",
 			"the whole sandbox, as "+u.UserName, "the "+s.m.networkOwner()+"'s"
-		if s.scoped() {
+		if s.isScoped() {
 			iso.Network += scopedSockets
 		}
 	case isolation.Namespaces:
@@ -56,7 +56,7 @@ func (s *level) describeNamespaces() {
 	}
 	iso.PriceMS = s.m.facts.PriceMS
 	iso.Filesystem = "private mount namespace: the system read-only, own workspace, home, /tmp, /dev/shm"
-	if u.View.Kind == rootfs.ViewBox {
+	if u.View.Kind == rootfs.ViewSandbox {
 		iso.Filesystem = "private mount namespace: the image, own workspace, home, /dev/shm"
 		if u.View.ImageReadOnly {
 			iso.Filesystem = "private mount namespace: the image read-only, own workspace, home, /dev/shm"
@@ -66,10 +66,10 @@ func (s *level) describeNamespaces() {
 		}
 	}
 	iso.Processes = "own pid and ipc namespaces"
-	switch s.way {
-	case isolation.WayDirect:
+	switch s.method {
+	case isolation.MethodDirect:
 		iso.Users = "own uid, no capabilities"
-	case isolation.WayIdentity:
+	case isolation.MethodIdentity:
 		iso.Users = "own uid in a user namespace, no capabilities"
 	default:
 		iso.Users = "the runner's uid in a user namespace of its own, no capabilities"
@@ -81,7 +81,7 @@ func (s *level) describeNetwork() string {
 	switch {
 	case !s.setup.View.Network:
 		return "own namespace, loopback only"
-	case s.scoped():
+	case s.isScoped():
 		return "shared with the " + s.m.networkOwner() + scopedSockets
 	}
 	return "shared with the " + s.m.networkOwner()
@@ -97,18 +97,18 @@ func (s *level) describeShared(p CreateParams) {
 	case u.Level == isolation.None && !u.Switch, u.Level == isolation.None && !p.PrivateRoot:
 		iso.Users, iso.Filesystem = "shared: "+u.UserName, "shared with the sandbox"
 		iso.Processes = "shared with the sandbox"
-	case u.Level == isolation.UID && !s.name:
+	case u.Level == isolation.UID && !s.named:
 		iso.Users = "own uid without a passwd name, no_new_privs"
 	}
-	if s.scoped() {
+	if s.isScoped() {
 		iso.Processes = "shared table; signals within the slot only (Landlock)"
 		iso.Network += scopedSockets
 	}
 }
 
 func (s *level) shellPath() string {
-	all := session.Installed()
-	if kind := session.Standard(all); kind != nil {
+	all := session.FindShells()
+	if kind := session.StandardShell(all); kind != nil {
 		return all[*kind]
 	}
 	return "/bin/false"
@@ -117,14 +117,14 @@ func (s *level) shellPath() string {
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // allowed is what a slot on a host gets of the runner's own environment.
-var allowed = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ"}
+var inheritedVariables = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ"}
 
 // environment is the slot's base environment: in a sandbox the image's, then the
 // pool's, then what the slot is.
 func environment(p CreateParams, setup isolation.Setup) []string {
 	env := map[string]string{}
 	if p.PrivateRoot {
-		for _, key := range allowed {
+		for _, key := range inheritedVariables {
 			if v, ok := os.LookupEnv(key); ok {
 				env[key] = v
 			}

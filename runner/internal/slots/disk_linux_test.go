@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/isolation"
-	"hermes-exec/runner/internal/room"
 )
 
 // smallDisk is a directory with a file system of its own, of 64 MiB and 4000
@@ -41,7 +41,7 @@ func sandboxAt(t *testing.T, base string) *sandbox {
 	return b
 }
 
-func (b *sandbox) disk(slot string) room.Facts {
+func (b *sandbox) disk(slot string) diskspace.Facts {
 	b.t.Helper()
 	facts, err := b.Disk(context.Background(), slot, false, false)
 	if err != nil {
@@ -148,7 +148,7 @@ func TestFilesWithoutRoomForOthersCountToo(t *testing.T) {
 func BenchmarkDiskRoom(b *testing.B) {
 	dir := b.TempDir()
 	for b.Loop() {
-		if _, ok := room.At(dir, false); !ok {
+		if _, ok := diskspace.At(dir, false); !ok {
 			b.Fatal("no room is told")
 		}
 	}

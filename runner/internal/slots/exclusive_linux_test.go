@@ -41,7 +41,7 @@ func enterTestSandbox() {
 	for _, line := range strings.Split(mountTable(), "\n") {
 		f := strings.Fields(line)
 		if len(f) > 4 && slices.ContainsFunc([]string{"/var/lib", "/run", "/tmp", "/var/tmp"},
-			func(dir string) bool { return below(f[4], dir) }) {
+			func(dir string) bool { return isInside(f[4], dir) }) {
 			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
 		}
 	}
@@ -57,7 +57,7 @@ func mountTable() string {
 }
 
 func TestExclusiveSandbox(t *testing.T) {
-	if probed().Way != isolation.WayDirect {
+	if probed().Method != isolation.MethodDirect {
 		t.Skip("no namespaces can be made for it")
 	}
 	args := []string{"-test.run=InTheSandbox", "-test.count=1"}

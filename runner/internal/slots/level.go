@@ -20,7 +20,7 @@ import (
 )
 
 // fifos is the directory of the FIFOs that a slot's shells write their state to.
-const fifos = "fifos"
+const fifoDirName = "fifos"
 
 // level is what a slot is made of: chosen at its creation, the same until its end.
 type level struct {
@@ -30,14 +30,14 @@ type level struct {
 	facts  SlotFacts
 	setup  isolation.Setup
 	env    []string
-	way    isolation.Way
+	method isolation.Method
 	ownUID bool // the slot's uid is nobody else's
-	name   bool // a line of ours is in the sandbox's passwd
+	named  bool // a line of ours is in the sandbox's passwd
 
-	image    *rootfs.Image // below the slot's root of its own; nil: it has none
-	mostPIDs int64         // limit of processes by their numbers, 0 for none
-	modes    modes
-	fifos    string // where the slot sees them
+	image   *rootfs.Image // below the slot's root of its own; nil: it has none
+	maxPIDs int64         // limit of processes by their numbers, 0 for none
+	modes   modes
+	fifos   string // where the slot sees them
 }
 
 func (s *level) user() accounts.User {
@@ -58,8 +58,8 @@ func (s *level) choose(p CreateParams) error {
 		level = f.Highest
 	}
 	if p.OwnRoot {
-		image, err := s.m.ownRoots(p.Setup)
-		if ipc.Lacks(err) {
+		image, err := s.m.ownRootImage(p.Setup)
+		if ipc.IsShortage(err) {
 			return failure("exhausted", "a root of its own cannot be made for the slot now: %v", err)
 		}
 		if err != nil {
@@ -73,27 +73,28 @@ func (s *level) choose(p CreateParams) error {
 	}
 	switch {
 	case level == isolation.Exclusive && p.PrivateRoot:
-		return s.cannot("a slot has a whole sandbox only in a container or VM that was made for it")
+		return s.newIsolationError("a slot has a whole sandbox only in a container or VM that was made for it")
 	case s.image == nil && !f.Has(level):
-		return s.cannot(fmt.Sprintf("%s cannot be given here: %s", level, f.Reasons[level]))
-	case isolation.Below(level, floor):
-		return s.cannot(fmt.Sprintf("%s is below the lowest that is accepted, %s: %s", level, floor, reasons(f)))
+		return s.newIsolationError(fmt.Sprintf("%s cannot be given here: %s", level, f.Reasons[level]))
+	case isolation.IsBelow(level, floor):
+		return s.newIsolationError(fmt.Sprintf("%s is below the lowest that is accepted, %s: %s", level, floor,
+			reasons(f)))
 	case level != isolation.Exclusive && p.PrivateRoot && f.Root && !f.Switch:
-		return s.cannot("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolation.UID])
+		return s.newIsolationError("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolation.UID])
 	}
 	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since,
 		Filter: s.m.filter}
 	s.modes = modes{own: 0o700, tmp: 0o700}
 	if level == isolation.Namespaces {
-		s.way = f.Way
+		s.method = f.Method
 	}
 	if s.image != nil {
-		s.way = isolation.WayIdentity
+		s.method = isolation.MethodIdentity
 	}
 	return s.chooseUser(p)
 }
 
-func (s *level) cannot(why string) error { return failure("isolation", "%s", why) }
+func (s *level) newIsolationError(why string) error { return failure("isolation", "%s", why) }
 
 func reasons(f isolation.Facts) string {
 	var out []string
@@ -115,11 +116,11 @@ func (s *level) chooseUser(p CreateParams) error {
 	s.ownUID = f.Switch && (level == isolation.Namespaces || level == isolation.UID || level == isolation.None &&
 		p.PrivateRoot)
 	if s.ownUID {
-		uid, err := s.m.ids.Take()
+		uid, err := s.m.ids.Allocate()
 		if err != nil {
 			return err
 		}
-		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.CountedAs = uid, uid, []uint32{}, uid
+		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.CountingUID = uid, uid, []uint32{}, uid
 		s.setup.UserName = "slot"
 		if level != isolation.Namespaces {
 			s.setup.UserName = fmt.Sprintf("slot%d", s.m.ids.Index(uid))
@@ -128,7 +129,7 @@ func (s *level) chooseUser(p CreateParams) error {
 		return err
 	}
 	s.setup.Switch = f.Switch
-	if level == isolation.Namespaces && (s.way == isolation.WaySelf || s.way == isolation.WayBwrap) {
+	if level == isolation.Namespaces && (s.method == isolation.MethodSelf || s.method == isolation.MethodBwrap) {
 		s.setup.Switch, s.setup.NamespaceMost = false, limits.NamespaceShare()
 	}
 	if s.setup.Switch && f.Setgroups {
@@ -144,17 +145,17 @@ func (s *level) renewUser() error {
 	if !s.ownUID {
 		return nil
 	}
-	uid, err := s.m.ids.Take()
+	uid, err := s.m.ids.Allocate()
 	if err != nil {
 		return err
 	}
 	before, u, shell := s.user(), &s.setup, s.shellPath()
-	u.UID, u.GID, u.CountedAs = uid, uid, uid
+	u.UID, u.GID, u.CountingUID = uid, uid, uid
 	s.facts.UID, s.facts.GID = int(uid), int(uid)
 	v := &u.View
 	v.Passwd = strings.Replace(v.Passwd, accounts.PasswdLine(before, shell), accounts.PasswdLine(s.user(), shell), 1)
 	v.Group = strings.Replace(v.Group, accounts.GroupLine(before), accounts.GroupLine(s.user()), 1)
-	if s.name {
+	if s.named {
 		return users.ChangeName(s.user(), shell)
 	}
 	return nil
@@ -206,57 +207,57 @@ func (s *level) sandboxUser(name string) error {
 	return nil
 }
 
-// place decides at which paths the slot sees what.
-func (s *level) place(p CreateParams) error {
+// choosePaths decides at which paths the slot sees what.
+func (s *level) choosePaths(p CreateParams) error {
 	if s.image != nil {
-		s.placeOwn(p)
+		s.chooseOwnRootPaths(p)
 		return nil
 	}
 	at := func(part string) string { return filepath.Join(s.dir, part) }
-	s.setup.Workspace, s.setup.Tmp, s.fifos = at("workspace"), at("tmp"), at(fifos)
+	s.setup.Workspace, s.setup.Tmp, s.fifos = at("workspace"), at("tmp"), at(fifoDirName)
 	if s.setup.Level != isolation.Exclusive {
 		s.setup.Home = at("home")
 	}
 	switch s.setup.Level {
 	case isolation.Namespaces:
 		if !p.Network && !s.m.facts.Loopback {
-			return s.cannot("a network of its own would have no loopback interface (no CAP_NET_ADMIN)")
+			return s.newIsolationError("a network of its own would have no loopback interface (no CAP_NET_ADMIN)")
 		}
-		s.placeView(p)
+		s.chooseViewPaths(p)
 	case isolation.UID, isolation.None:
 		s.setup.View.Network = true
-		if err := s.reachable(); err != nil {
+		if err := s.checkReachable(); err != nil {
 			return err
 		}
 	default:
 		s.setup.View.Network = true
-		s.placeInSandbox(p)
+		s.chooseSandboxPaths(p)
 	}
 	if !p.Network && s.setup.View.Network && s.setup.Level != isolation.Exclusive && p.PrivateRoot {
-		return s.cannot("the network can be taken away only with namespaces: " +
+		return s.newIsolationError("the network can be taken away only with namespaces: " +
 			s.m.facts.Reasons[isolation.Namespaces])
 	}
 	if s.setup.Level == isolation.UID && !p.PrivateRoot {
-		s.name = users.AddName(s.user(), s.shellPath()) == nil
+		s.named = users.AddName(s.user(), s.shellPath()) == nil
 	}
 	return nil
 }
 
-func (s *level) placeView(p CreateParams) {
+func (s *level) chooseViewPaths(p CreateParams) {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
 	v := rootfs.View{
-		Kind: rootfs.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network,
-		Pids: true,
-		Made: s.way == isolation.WayBwrap,
+		Kind: rootfs.ViewSandbox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network,
+		Pids:    true,
+		ByBwrap: s.method == isolation.MethodBwrap,
 	}
 	if p.PrivateRoot {
 		v.Kind = rootfs.ViewPrivate
 		s.setup.Workspace, s.setup.Home, s.setup.Tmp = "/workspace", "/home/"+s.setup.UserName, "/tmp"
-		s.fifos = "/run/hermes-exec/" + fifos
+		s.fifos = "/run/hermes-exec/" + fifoDirName
 		for _, r := range p.ReadOnlyPaths {
 			v.ReadOnly = append(v.ReadOnly, string(r))
 		}
-	} else if isDir("/tmp") && !below(s.m.base, "/tmp") {
+	} else if isDir("/tmp") && !isInside(s.m.base, "/tmp") {
 		s.setup.Tmp = "/tmp"
 	}
 	if v.ImageReadOnly = !p.PrivateRoot && !s.setup.Switch; v.ImageReadOnly {
@@ -264,23 +265,23 @@ func (s *level) placeView(p CreateParams) {
 	}
 	v.Binds = []rootfs.Bind{{Source: at("workspace"), Target: s.setup.Workspace},
 		{Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp},
-		{Source: at(fifos), Target: s.fifos}}
-	if p.PrivateRoot || isDir("/var/tmp") && !below(s.m.base, "/var/tmp") {
+		{Source: at(fifoDirName), Target: s.fifos}}
+	if p.PrivateRoot || isDir("/var/tmp") && !isInside(s.m.base, "/var/tmp") {
 		v.Binds = append(v.Binds, rootfs.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
 	}
 	user := s.user()
 	if p.PrivateRoot {
-		v.Passwd, v.Group = accounts.PasswdFor(user, s.shellPath()), accounts.GroupFor(user)
+		v.Passwd, v.Group = accounts.PasswdFile(user, s.shellPath()), accounts.GroupFile(user)
 	} else {
-		v.Passwd, v.Group = fileAnd("/etc/passwd", accounts.PasswdLine(user, s.shellPath())),
-			fileAnd("/etc/group", accounts.GroupLine(user))
+		v.Passwd, v.Group = fileWithLine("/etc/passwd", accounts.PasswdLine(user, s.shellPath())),
+			fileWithLine("/etc/group", accounts.GroupLine(user))
 	}
 	s.setup.View = v
 }
 
-// fileAnd is the content of a file of the sandbox with one more line.
-func fileAnd(path, line string) string {
-	data, err := bounded.ReadWhole(path, bounded.Table)
+// fileWithLine is the content of a file of the sandbox with one more line.
+func fileWithLine(path, line string) string {
+	data, err := bounded.ReadWhole(path, bounded.TableSize)
 	if err != nil {
 		return ""
 	}
@@ -291,8 +292,8 @@ func fileAnd(path, line string) string {
 	return content + line
 }
 
-// reachable checks that the slot's user can get to its directories.
-func (s *level) reachable() error {
+// checkReachable checks that the slot's user can get to its directories.
+func (s *level) checkReachable() error {
 	if !s.setup.Switch {
 		return nil
 	}
@@ -302,8 +303,8 @@ func (s *level) reachable() error {
 			return failure("internal", "%v", err)
 		}
 		if st.Mode().Perm()&0o001 == 0 {
-			return s.cannot(fmt.Sprintf("other users cannot pass through %s, so that a slot with a uid of its own "+
-				"could not reach its directories", dir))
+			return s.newIsolationError(fmt.Sprintf("other users cannot pass through %s, so that a slot with a uid "+
+				"of its own could not reach its directories", dir))
 		}
 		if dir == "/" {
 			return nil
@@ -316,10 +317,10 @@ func isDir(path string) bool {
 	return err == nil && st.IsDir()
 }
 
-func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+func isInside(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// limit decides how each limit is enforced.
-func (s *level) limit(p CreateParams) error {
+// chooseLimits decides how each limit is enforced.
+func (s *level) chooseLimits(p CreateParams) error {
 	l := p.Limits
 	s.setup.Limits = l
 	joins, how, err := cgroup.Make(s.m.facts.Cgroups, s.m.groupName(s.id), l)
@@ -335,28 +336,28 @@ func (s *level) limit(p CreateParams) error {
 	}
 	// A user's other processes count too: that is not done unasked.
 	unasked := slices.Contains(p.DefaultLimits, "pids") && !s.ownUID
-	if l.PIDs != nil && how["pids"] == "" && ownUID && rlimitsWork && !unasked {
+	if l.PIDs != nil && how["pids"] == "" && ownUID && hasRlimits && !unasked {
 		byRlimit("pids", "rlimit of the uid")
 	}
-	if l.PIDs != nil && how["pids"] == "" && s.image != nil && limits.OwnPIDLimit() {
-		s.mostPIDs = *l.PIDs
+	if l.PIDs != nil && how["pids"] == "" && s.image != nil && limits.HasOwnPIDLimit() {
+		s.maxPIDs = *l.PIDs
 		how["pids"] = "numbers of the pid namespace"
 	}
-	if l.OpenFiles != nil && rlimitsWork {
+	if l.OpenFiles != nil && hasRlimits {
 		byRlimit("open_files", "rlimit, each process")
 	}
-	if l.FileSizeMB != nil && rlimitsWork {
+	if l.FileSizeMB != nil && hasRlimits {
 		byRlimit("file_size_mb", "rlimit, each process")
 	}
-	if l.CPUTimeS != nil && rlimitsWork {
+	if l.CPUTimeS != nil && hasRlimits {
 		byRlimit("cpu_time_s", "rlimit, each process")
 	}
 	var missing []string
-	for name, wanted := range requested(l) {
+	for name, wanted := range limitFlags(l) {
 		if !wanted || how[name] != "" {
 			continue
 		}
-		if name == "memory_mb" && p.BestEffortLimits && rlimitsWork {
+		if name == "memory_mb" && p.BestEffortLimits && hasRlimits {
 			s.setup.Watch = *l.MemoryMB << 20
 			how[name] = "watchdog over resident memory"
 			continue
@@ -375,7 +376,7 @@ func (s *level) limit(p CreateParams) error {
 	return nil
 }
 
-func requested(l ipc.Limits) map[string]bool {
+func limitFlags(l ipc.Limits) map[string]bool {
 	return map[string]bool{
 		"cpus": l.CPUs != nil, "memory_mb": l.MemoryMB != nil, "pids": l.PIDs != nil, "disk_mb": l.DiskMB != nil,
 		"open_files":   l.OpenFiles != nil,

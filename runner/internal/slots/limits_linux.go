@@ -2,11 +2,11 @@ package slots
 
 import "hermes-exec/runner/internal/isolation"
 
-const rlimitsWork = true
+const hasRlimits = true
 
-// scoped says whether Landlock keeps abstract sockets and signals within the
+// isScoped says whether Landlock keeps abstract sockets and signals within the
 // slot.
-func (s *level) scoped() bool {
+func (s *level) isScoped() bool {
 	shares := s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID ||
 		s.setup.Level == isolation.Exclusive && s.m.network != ""
 	return shares && isolation.CanScope(s.m.facts.LandlockABI)

@@ -13,12 +13,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/proc"
-	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/shared"
 	"hermes-exec/runner/internal/users"
 	"hermes-exec/runner/internal/wipe"
@@ -41,16 +41,16 @@ type Manager struct {
 	onExit  func(slot string, e ipc.Exit)
 	onDeath func(slot string, why *ipc.Error)
 
-	places  *shared.Places
-	roots   roots
+	cleaner *shared.Cleaner
+	ownRoot ownRootState
 	shared  []string // directories of the sandbox to which all slots write
 	network string   // whose the network of the sandbox is
 	filter  bool     // the engine does not keep a sandbox from system calls
 
-	whole        atomic.Bool
-	disk         room.Mark
-	ground       atomic.Pointer[room.Ground] // that of the last slot: all share the same
-	setupTimeout time.Duration               // how long an agent may take to get ready
+	exclusive    atomic.Bool
+	disk         diskspace.FullMark
+	monitor      atomic.Pointer[diskspace.Monitor] // that of the last slot: all share the same
+	setupTimeout time.Duration                     // how long an agent may take to get ready
 }
 
 // home is the directory of a container that belongs to the runner.
@@ -62,7 +62,7 @@ func (m *Manager) home() string {
 }
 
 // NewManager keeps slots below baseDir, which it makes when it is not there.
-// selfExe is this program, as a path that an agent can be started from.
+// ownPath is this program, as a path that an agent can be started from.
 func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager, error) {
 	mode := os.FileMode(0o700)
 	if facts.Switch {
@@ -85,39 +85,39 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout,
 	}
-	m.ground.Store(&room.Ground{})
-	m.ground.Load().Survey(os.Geteuid() == 0, base)
-	m.places = shared.New(m.ids, m.home(), nil)
-	if err := m.tellGroups(); err != nil {
+	m.monitor.Store(&diskspace.Monitor{})
+	m.monitor.Load().Survey(os.Geteuid() == 0, base)
+	m.cleaner = shared.New(m.ids, m.home(), nil)
+	if err := m.recordGroups(); err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	return m, nil
 }
 
-// Share names directories of the sandbox to which slots with roots of their own write
+// SetShared names directories of the sandbox to which slots with roots of their own write
 // too. It is called before the first slot is made.
-func (m *Manager) Share(directories []string) { m.shared = directories }
+func (m *Manager) SetShared(directories []string) { m.shared = directories }
 
-// Mounts names directories that the configuration mounts. What slots leave there
+// SetMounts names directories that the configuration mounts. What slots leave there
 // stays. It is called before the first slot is made.
-func (m *Manager) Mounts(dirs []string) { m.places = shared.New(m.ids, m.home(), dirs) }
+func (m *Manager) SetMounts(dirs []string) { m.cleaner = shared.New(m.ids, m.home(), dirs) }
 
-// NetworkOf says whose the network of the sandbox is, where it is not its own. It
+// SetNetworkOwner says whose the network of the sandbox is, where it is not its own. It
 // is called before the first slot is made.
-func (m *Manager) NetworkOf(whose string) { m.network = whose }
+func (m *Manager) SetNetworkOwner(whose string) { m.network = whose }
 
-// Filter keeps the tenants of a whole sandbox from the system calls that a
+// EnableFilter keeps the tenants of a whole sandbox from the system calls that a
 // container may not call, where its engine does not. It is called before the
 // first slot is made.
-func (m *Manager) Filter() { m.filter = true }
+func (m *Manager) EnableFilter() { m.filter = true }
 
 // groupName is what a slot's cgroups are called.
 func (m *Manager) groupName(slot string) string { return "hermes-exec-" + m.boot + "-" + slot }
 
-// tellGroups writes the path prefixes of all cgroups of this sandbox to a file, one
+// recordGroups writes the path prefixes of all cgroups of this sandbox to a file, one
 // a line, so that they can be removed with the directory of a sandbox that was
 // killed.
-func (m *Manager) tellGroups() error {
+func (m *Manager) recordGroups() error {
 	var text []byte
 	for _, group := range m.facts.Cgroups {
 		text = append(text, filepath.Join(group.Dir, m.groupName(""))+"\n"...)
@@ -145,7 +145,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		m.mu.Unlock()
 		return SlotFacts{}, failure("slot_closed", "the runner is shutting down")
 	}
-	if _, known := m.slots[p.Slot]; known {
+	if _, exists := m.slots[p.Slot]; exists {
 		m.mu.Unlock()
 		return SlotFacts{}, failure("bad_request", "slot %q exists", p.Slot)
 	}
@@ -166,7 +166,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		return SlotFacts{}, errors.Join(err, s.removeTraces())
 	}
 	if s.setup.Level == isolation.Exclusive {
-		m.whole.Store(true)
+		m.exclusive.Store(true)
 	}
 	return s.facts, nil
 }
@@ -181,8 +181,8 @@ func (m *Manager) slot(id string) (*slot, error) {
 	return s, nil
 }
 
-// Whole says whether a slot has, or had, the whole sandbox.
-func (m *Manager) Whole() bool { return m.whole.Load() }
+// IsExclusive says whether a slot has, or had, the whole sandbox.
+func (m *Manager) IsExclusive() bool { return m.exclusive.Load() }
 
 // Facts of a slot, as Create returned them; its uid is that of its holder.
 func (m *Manager) Facts(id string) (SlotFacts, error) {
@@ -253,40 +253,40 @@ func (m *Manager) destroy(ctx context.Context, s *slot) (ipc.Receipt, error) {
 // not answer.
 func (m *Manager) DiskNearlyFull(id string) bool {
 	s, err := m.slot(id)
-	return err == nil && m.disk.NearlyFull(&s.ground)
+	return err == nil && m.disk.NearlyFull(&s.monitor)
 }
 
 // DiskHasRoom says whether the file systems that slots share with others have
 // room for another tenant.
 func (m *Manager) DiskHasRoom() bool {
-	return m.disk.HasRoom(m.ground.Load())
+	return m.disk.HasRoom(m.monitor.Load())
 }
 
 // heldTime is how long an agent may take to say what removed files are held open.
-const heldTime = 5 * time.Second
+const openFilesTimeout = 5 * time.Second
 
 // Disk says whose doing it is that a file system is nearly full. prepared says that
 // the slot is as its tenant gets it: what is there is not the tenant's.
-func (m *Manager) Disk(ctx context.Context, id string, refused, prepared bool) (room.Facts, error) {
+func (m *Manager) Disk(ctx context.Context, id string, refused, prepared bool) (diskspace.Facts, error) {
 	s, err := m.slot(id)
 	if err != nil {
-		return room.Facts{}, err
+		return diskspace.Facts{}, err
 	}
 	if prepared {
-		s.ground.SurveyAgain()
+		s.monitor.SurveyAgain()
 	}
 	m.mu.Lock()
 	neighbours := len(m.slots)
 	m.mu.Unlock()
-	held := func() (use room.Use, err error) {
+	held := func() (use diskspace.Usage, err error) {
 		if h, _ := s.current(); h != nil {
-			ctx, cancel := context.WithTimeout(ctx, heldTime)
+			ctx, cancel := context.WithTimeout(ctx, openFilesTimeout)
 			defer cancel()
-			_, err = h.Call(ctx, ipc.OpHeld, struct{}{}, &use)
+			_, err = h.Call(ctx, ipc.OpRemovedFiles, struct{}{}, &use)
 		}
 		return use, err
 	}
-	return s.ground.Judge(refused, neighbours, held, places(s.setup.Level, s.dir)...), nil
+	return s.monitor.FindCause(refused, neighbours, held, writablePaths(s.setup.Level, s.dir)...), nil
 }
 
 // KillAll ends every process of a slot but its agent.
@@ -333,7 +333,7 @@ func (m *Manager) Close(ctx context.Context) ipc.Receipt {
 		}()
 	}
 	wg.Wait()
-	m.places.Finish()
+	m.cleaner.Finish()
 	for _, problem := range m.dir.Remove() {
 		fmt.Fprintln(os.Stderr, "runner: left behind:", problem)
 	}

@@ -58,7 +58,7 @@ func TestBubblewrap(t *testing.T) {
 		t.Skip("needs bubblewrap and an ordinary user")
 	}
 	f := probed()
-	f.Way, f.BwrapPath, f.Bubblewrap = isolation.WayBwrap, path, true
+	f.Method, f.BwrapPath, f.Bubblewrap = isolation.MethodBwrap, path, true
 	b := newSandbox(t, f)
 	facts := b.create(CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true})
 	out := b.sh("a", "echo $$ > pid; id -un; pwd; ls /home; cat /proc/1/environ 2>/dev/null | tr -d '\\0'; touch /x "+
@@ -81,7 +81,7 @@ func TestBubblewrap(t *testing.T) {
 func TestSlotHasItsShareOfAnOrdinaryUsersNamespaces(t *testing.T) {
 	f := probed()
 	most, ok := limits.NamespaceShare()["max_user_namespaces"]
-	if f.Way != isolation.WaySelf || !ok {
+	if f.Method != isolation.MethodSelf || !ok {
 		t.Skip("needs an ordinary user who may make namespaces")
 	}
 	b := newSandbox(t, f)

@@ -1,5 +1,3 @@
-// Package slots keeps the slots of a sandbox: their directories, users, limits and
-// agents, from creation over any number of resets to the end.
 package slots
 
 import (
@@ -67,10 +65,10 @@ func (p CreateParams) check() error {
 		return failure("bad_request", "slot %q: 1 to 64 letters, digits, dots, dashes and underscores, not beginning "+
 			"with a dot", p.Slot)
 	}
-	if p.Level != "auto" && p.Level != "" && !isolation.Known(p.Level) {
+	if p.Level != "auto" && p.Level != "" && !isolation.IsLevel(p.Level) {
 		return failure("bad_request", "unknown isolation level %q", p.Level)
 	}
-	if p.Floor != "" && !isolation.Known(p.Floor) {
+	if p.Floor != "" && !isolation.IsLevel(p.Floor) {
 		return failure("bad_request", "unknown isolation floor %q", p.Floor)
 	}
 	for name, n := range map[string]*int64{"memory_mb": p.Limits.MemoryMB, "pids": p.Limits.PIDs,

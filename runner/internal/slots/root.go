@@ -17,22 +17,22 @@ import (
 
 // roots is what a sandbox has found out about roots of their own for its slots. Only
 // what proves something is kept: a trial that lacked memory or room is repeated.
-type roots struct {
+type ownRootState struct {
 	mu     sync.Mutex
 	tried  bool
 	refuse error
 	image  *rootfs.Image
 }
 
-// ownRoots gives what is below the slots' roots of their own, or why they
+// ownRootImage gives what is below the slots' roots of their own, or why they
 // cannot have any. The sandbox's directories are to stay as they are from then on;
 // for the slot that prepares them there is nothing below yet.
-func (m *Manager) ownRoots(setup bool) (*rootfs.Image, error) {
-	r := &m.roots
+func (m *Manager) ownRootImage(setup bool) (*rootfs.Image, error) {
+	r := &m.ownRoot
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.tried {
-		if err := m.tryOwnRoot(); ipc.Lacks(err) {
+		if err := m.tryOwnRoot(); ipc.IsShortage(err) {
 			return nil, err
 		} else {
 			r.tried, r.refuse = true, err
@@ -44,7 +44,7 @@ func (m *Manager) ownRoots(setup bool) (*rootfs.Image, error) {
 	if r.image == nil {
 		at := filepath.Join(m.base, "image")
 		image, err := rootfs.ReadImage(m.home(), m.shared, at)
-		if ipc.Lacks(err) {
+		if ipc.IsShortage(err) {
 			_ = os.RemoveAll(at)
 			return nil, err
 		}
@@ -70,30 +70,30 @@ func (s *level) imageUser(name string) error {
 		return failure("user", "%v", err)
 	}
 	u := &s.setup
-	if u.CountedAs, err = s.m.ids.Take(); err != nil {
+	if u.CountingUID, err = s.m.ids.Allocate(); err != nil {
 		return err
 	}
 	u.UID, u.GID, u.Groups, u.UserName, u.Home = user.UID, user.GID, user.Groups, user.Name, homeOf(user)
 	u.Switch = true
-	u.Caps = rights.OfContainer(s.m.facts.Caps)
+	u.Caps = rights.ContainerCaps(s.m.facts.Caps)
 	return nil
 }
 
-// placeOwn decides what a slot sees in a root of its own. The one that prepares
+// chooseOwnRootPaths decides what a slot sees in a root of its own. The one that prepares
 // the sandbox sees the sandbox's, behind what hides parts of /proc and /sys.
-func (s *level) placeOwn(p CreateParams) {
+func (s *level) chooseOwnRootPaths(p CreateParams) {
 	u := &s.setup
 	if p.Setup {
 		u.Workspace, u.Tmp, s.fifos = filepath.Join(s.dir, "workspace"), filepath.Join(s.dir, "tmp"),
-			filepath.Join(s.dir, fifos)
+			filepath.Join(s.dir, fifoDirName)
 		u.View = rootfs.View{Kind: rootfs.ViewOwn, Image: s.image, Network: true, Pids: true}
 		return
 	}
 	u.Workspace, u.Tmp, s.fifos = freePath(cmp.Or(string(p.Workspace), "/workspace")), "/tmp", "/dev/.hermes-exec"
 	u.View = rootfs.View{
-		Kind: rootfs.ViewOwn, Staging: filepath.Join(s.dir, "root"), Layer: filepath.Join(s.dir, layer),
-		Image: s.image, Network: p.Network, Pids: true, Workspace: u.Workspace, Owner: s.user(), MostPIDs: s.mostPIDs,
-		Binds: []rootfs.Bind{{Source: filepath.Join(s.dir, fifos), Target: s.fifos, ReadOnly: true}},
+		Kind: rootfs.ViewOwn, Staging: filepath.Join(s.dir, "root"), Layer: filepath.Join(s.dir, layerDirName),
+		Image: s.image, Network: p.Network, Pids: true, Workspace: u.Workspace, Owner: s.user(), MaxPIDs: s.maxPIDs,
+		Binds: []rootfs.Bind{{Source: filepath.Join(s.dir, fifoDirName), Target: s.fifos, ReadOnly: true}},
 	}
 }
 
@@ -104,7 +104,7 @@ func (s *slot) freshLayer() error {
 	if n, err := bounded.Count(at, 1); err != nil || n == 0 {
 		return err
 	}
-	waste, err := s.m.trash.Take(at)
+	waste, err := s.m.trash.Discard(at)
 	if err != nil {
 		return err
 	}
@@ -112,10 +112,10 @@ func (s *slot) freshLayer() error {
 	return os.Mkdir(at, 0o700)
 }
 
-// placeInSandbox puts the workspace of a whole sandbox where it is to be, and gives its
+// chooseSandboxPaths puts the workspace of a whole sandbox where it is to be, and gives its
 // tenant the sandbox's temporary directory. Where the sandbox's root cannot be written
 // to, or nothing is asked for, they are in the slot's directory.
-func (s *level) placeInSandbox(p CreateParams) {
+func (s *level) chooseSandboxPaths(p CreateParams) {
 	u := &s.setup
 	if p.Workspace == "" {
 		return
@@ -143,12 +143,12 @@ func freePath(path string) string {
 }
 
 // layer is the directory of what a slot changes in a root of its own.
-const layer = "layer"
+const layerDirName = "layer"
 
 // parts are the slot's own directories.
 func (s *level) parts() []string {
 	if s.setup.View.Layer != "" {
-		return []string{layer}
+		return []string{layerDirName}
 	}
 	return []string{"workspace", "home", "tmp", "var-tmp"}
 }

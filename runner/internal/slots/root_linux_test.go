@@ -20,7 +20,7 @@ func ownRoot(t *testing.T, user string) (*sandbox, SlotFacts) {
 		t.Skip("runs inside TestExclusiveSandbox")
 	}
 	b := newSandbox(t, probed())
-	if _, err := b.ownRoots(false); err != nil {
+	if _, err := b.ownRootImage(false); err != nil {
 		t.Skip(err)
 	}
 	return b, b.create(rootParams("a", user))
@@ -131,7 +131,7 @@ func TestInTheSandboxOwnRootLimitsProcesses(t *testing.T) {
 	if os.Getpid() != 1 {
 		t.Skip("runs inside TestExclusiveSandbox")
 	}
-	if !limits.OwnPIDLimit() {
+	if !limits.HasOwnPIDLimit() {
 		t.Skip("this kernel has one highest process number for the whole machine")
 	}
 	facts := probed()

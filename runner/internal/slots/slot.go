@@ -11,10 +11,10 @@ import (
 
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/shared"
 	"hermes-exec/runner/internal/users"
 	"hermes-exec/runner/internal/wipe"
@@ -24,19 +24,19 @@ import (
 // creating, starting the agent, resetting, destroying.
 type slot struct {
 	level
-	waste     []*wipe.Discarded // what resets discarded and may not be removed yet
-	container bool              // the slot sees the image's files, and may write to some
+	waste     []*wipe.DiscardedTree // what resets discarded and may not be removed yet
+	container bool                  // the slot sees the image's files, and may write to some
 
-	ground room.Ground
+	monitor diskspace.Monitor
 
-	relief link.Relief
+	relief link.CPURelief
 
 	mu   sync.Mutex
 	gone bool
 
-	liveMu sync.Mutex
-	live   *link.Agent
-	died   *ipc.Error // why the last agent ended unasked
+	liveMu     sync.Mutex
+	running    *link.Agent
+	deathError *ipc.Error // why the last agent ended unasked
 }
 
 // modes of the slot's directories.
@@ -46,11 +46,11 @@ func (s *slot) create(p CreateParams) error {
 	if err := s.choose(p); err != nil {
 		return err
 	}
-	if err := s.limit(p); err != nil {
+	if err := s.chooseLimits(p); err != nil {
 		return err
 	}
 	s.relief.Joins = s.setup.Cgroups
-	if err := s.place(p); err != nil {
+	if err := s.choosePaths(p); err != nil {
 		return err
 	}
 	if err := s.makeDirs(); err != nil {
@@ -58,17 +58,17 @@ func (s *slot) create(p CreateParams) error {
 	}
 	s.container = !p.PrivateRoot
 	if s.container && s.leavesWithOthers() {
-		s.m.places.Find() // as long as they are nobody's yet
+		s.m.cleaner.Find() // as long as they are nobody's yet
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
-	s.ground.Survey(s.setup.UID == 0, places(s.setup.Level, s.m.base)...)
-	s.m.ground.Store(&s.ground)
+	s.monitor.Survey(s.setup.UID == 0, writablePaths(s.setup.Level, s.m.base)...)
+	s.m.monitor.Store(&s.monitor)
 	return nil
 }
 
-// places are where a slot has files: one of a whole sandbox everywhere.
-func places(level, own string) []string {
+// writablePaths are where a slot has files: one of a whole sandbox everywhere.
+func writablePaths(level, own string) []string {
 	if level == isolation.Exclusive {
 		return []string{own, "/"}
 	}
@@ -180,7 +180,7 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Differences = append(result.Differences, err.Error())
 		return result
 	}
-	result.Differences = append(result.Differences, s.clear()...)
+	result.Differences = append(result.Differences, s.discardDirs()...)
 	result.Differences = append(result.Differences, s.wipeShared()...)
 	if err := s.renewUser(); err != nil {
 		result.Differences = append(result.Differences, err.Error())
@@ -193,13 +193,13 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	if err := s.relief.Err(); err != nil {
 		result.Differences = append(result.Differences, err.Error())
 	}
-	if s.ground.NearlyFull() {
+	if s.monitor.NearlyFull() {
 		s.m.trash.Settle(s.waste) // what is being removed may be what filled it
 	}
-	s.ground.SurveyAgain()
+	s.monitor.SurveyAgain()
 	result.Clean = len(result.Differences) == 0
 	s.liveMu.Lock()
-	s.died = nil
+	s.deathError = nil
 	s.liveMu.Unlock()
 	return result
 }
@@ -211,20 +211,20 @@ func (s *slot) wipeShared() []string {
 	if !s.leavesWithOthers() {
 		return nil
 	}
-	return s.m.places.Remove(shared.Holder{UID: u.UID, GID: u.GID, Own: s.ownUID, Image: s.container,
+	return s.m.cleaner.Remove(shared.Holder{UID: u.UID, GID: u.GID, Own: s.ownUID, Image: s.container,
 		Files: !u.View.Pids || s.container, Objects: !u.View.Pids})
 }
 
-// clear takes the slot's directories away, at once and whatever they hold.
-func (s *slot) clear() []string {
+// discardDirs takes the slot's directories away, at once and whatever they hold.
+func (s *slot) discardDirs() []string {
 	going, left := s.m.trash.SettleOnce(s.waste)
 	s.waste = going
-	if waste, err := s.m.trash.Take(s.dir); err == nil {
+	if waste, err := s.m.trash.Discard(s.dir); err == nil {
 		s.waste = append(s.waste, waste)
-		waste.Wait(wipe.Grace)
+		waste.Wait(wipe.ResetGrace)
 		return left
 	}
-	w := wipe.New(wipe.Budget)
+	w := wipe.New(wipe.Timeout)
 	for _, part := range s.parts() {
 		w.Wipe(filepath.Join(s.dir, part))
 	}
@@ -273,11 +273,11 @@ func (s *slot) removeTraces() error {
 	var problems []error
 	if err := s.m.dir.Verify(); err != nil {
 		problems = append(problems, err)
-	} else if waste, err := s.m.trash.Take(s.dir); err == nil {
+	} else if waste, err := s.m.trash.Discard(s.dir); err == nil {
 		_, more := s.m.trash.Settle(append(s.waste, waste))
 		left = append(left, more...)
 	} else {
-		w := wipe.New(wipe.Budget)
+		w := wipe.New(wipe.Timeout)
 		w.Wipe(s.dir)
 		left = append(left, w.Problems...)
 	}
@@ -285,7 +285,7 @@ func (s *slot) removeTraces() error {
 		problems = append(problems, errors.New(p))
 	}
 	problems = append(problems, cgroup.Remove(s.setup.Cgroups))
-	if s.name {
+	if s.named {
 		problems = append(problems, users.RemoveName(s.setup.UserName))
 	}
 	return errors.Join(problems...)

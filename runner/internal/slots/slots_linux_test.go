@@ -182,7 +182,7 @@ func (b *sandbox) create(p CreateParams) SlotFacts {
 // command is one that has been started.
 type command struct {
 	token   uint64
-	spawned ipc.Spawned
+	spawned ipc.SpawnResult
 	exit    chan ipc.Exit
 	out     *os.File
 }
@@ -281,7 +281,7 @@ func levels() []string {
 	if f.Switch {
 		out = append(out, isolation.UID)
 	}
-	if f.Way != isolation.WayNone {
+	if f.Method != isolation.MethodNone {
 		out = append(out, isolation.Namespaces)
 	}
 	return out
@@ -305,7 +305,7 @@ func TestProbeFacts(t *testing.T) {
 	}
 	took := time.Since(began)
 	text, _ := json.Marshal(f)
-	t.Logf("%s way=%s price=%.1f ms, probe %v", text, f.Way, f.PriceMS, took)
+	t.Logf("%s way=%s price=%.1f ms, probe %v", text, f.Method, f.PriceMS, took)
 	if took > time.Minute {
 		t.Errorf("the probe took %v", took)
 	}

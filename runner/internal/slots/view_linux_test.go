@@ -232,7 +232,7 @@ func TestTerminal(t *testing.T) {
 		for _, e := range h.Env {
 			s.Env = append(s.Env, ipc.Bytes(e))
 		}
-		var spawned ipc.Spawned
+		var spawned ipc.SpawnResult
 		fds, err := h.Call(context.Background(), ipc.OpSpawn, s, &spawned)
 		if err != nil || len(fds) != 1 {
 			t.Fatal(err, fds)
@@ -280,7 +280,7 @@ func TestFilesAndSpill(t *testing.T) {
 				os.Remove("/etc/hermes-new")
 			}
 		}
-		var spilled ipc.Spilled
+		var spilled ipc.SpillResult
 		fds, err := h.Call(context.Background(), ipc.OpSpill, ipc.Spill{Name: "out-1"}, &spilled)
 		if err != nil || len(fds) != 1 {
 			t.Fatal(err)
@@ -303,7 +303,7 @@ func TestFilesAndSpill(t *testing.T) {
 func TestLevelsAndFloors(t *testing.T) {
 	b := newSandbox(t, probed())
 	f := probed()
-	f.Way, f.Switch, f.Highest = isolation.WayNone, false, isolation.None
+	f.Method, f.Switch, f.Highest = isolation.MethodNone, false, isolation.None
 	f.Reasons = map[string]string{isolation.Namespaces: "refused for this test", isolation.UID: "refused too"}
 	low := newSandbox(t, f)
 	for name, c := range map[string]struct {
@@ -355,7 +355,7 @@ ln -s %[2]s %[3]s/link; mkdir %[3]s/shut; ln %[2]s/kept %[3]s/shut/hard; chmod 0
 	if out, err := exec.Command("/bin/sh", "-c", script).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	if problems := wipe.Tree(tree); len(problems) > 0 {
+	if problems := wipe.RemoveTree(tree); len(problems) > 0 {
 		t.Error(problems)
 	}
 	if left, _ := os.ReadDir(root); len(left) != 0 {

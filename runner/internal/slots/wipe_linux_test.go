@@ -57,11 +57,11 @@ func TestWipeStopsAtItsTime(t *testing.T) {
 
 // holdWipers holds up whoever removes things from the trash, until letGo.
 func (b *sandbox) holdWipers() (letGo func()) {
-	for range wipe.AtOnce {
+	for range wipe.MaxRemovals {
 		b.trash.Turns <- struct{}{}
 	}
 	return func() {
-		for range wipe.AtOnce {
+		for range wipe.MaxRemovals {
 			<-b.trash.Turns
 		}
 	}
@@ -102,7 +102,7 @@ func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 // does not go away at all would fill the disk.
 func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 	b := newSandbox(t, probed())
-	b.trash.Patience = 2 * time.Second
+	b.trash.Timeout = 2 * time.Second
 	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
 	b.sh("a", "mkdir huge")
 	manyEntries(t, filepath.Join(b.base, "slots", "a", "workspace", "huge"), 20_000)

@@ -1,5 +1,3 @@
-// Package sysv lists and removes System V objects: shared memory, semaphores and
-// message queues outlive the processes that made them.
 package sysv
 
 import (
@@ -58,7 +56,7 @@ func control(call, id, second, third uintptr) syscall.Errno {
 // Each visits all objects.
 func Each(do func(Object)) error {
 	for _, kind := range kinds {
-		text, err := bounded.ReadWhole("/proc/sysvipc/"+kind.name, bounded.Table)
+		text, err := bounded.ReadWhole("/proc/sysvipc/"+kind.name, bounded.TableSize)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // a kernel without them
 		}

@@ -12,11 +12,11 @@ type claims struct {
 }
 
 const (
-	byGroupID  = "group_id"
-	bySession  = "session"
-	byParent   = "descendants"
-	byMarker   = "environment"
-	byLateness = "started_since"
+	handleGroupID   = "group_id"
+	handleSession   = "session"
+	handleParent    = "descendants"
+	handleMarker    = "environment"
+	handleStartTime = "started_since"
 )
 
 // claim attributes processes in the order of how much a handle can be relied
@@ -27,7 +27,7 @@ func (t *Tenants) claim(procs map[int]proc.Process, markers bool) claims {
 	c.forking = forking
 	for pid, p := range procs {
 		if token, ok := t.byGroup(p); ok {
-			c.set(pid, token, byGroupID)
+			c.set(pid, token, handleGroupID)
 		}
 	}
 	for pid, p := range procs {
@@ -36,7 +36,7 @@ func (t *Tenants) claim(procs map[int]proc.Process, markers bool) claims {
 		}
 		for _, number := range [2]int{p.Session, p.Group} {
 			if token, ok := leaders[number]; ok && t.stillLeads(procs, number, token) {
-				c.set(pid, token, bySession)
+				c.set(pid, token, handleSession)
 				break
 			}
 		}
@@ -46,8 +46,8 @@ func (t *Tenants) claim(procs map[int]proc.Process, markers bool) claims {
 			if c.token[pid] != 0 {
 				continue
 			}
-			if token, ok := t.markedToken(pid); ok {
-				c.set(pid, token, byMarker)
+			if token, ok := t.markToken(pid); ok {
+				c.set(pid, token, handleMarker)
 			}
 		}
 	}
@@ -68,7 +68,7 @@ func (c claims) inherit(procs map[int]proc.Process) {
 		}
 		for each := range proc.Lineage(procs, p) {
 			if token := c.token[each.Parent]; token != 0 {
-				c.set(pid, token, byParent)
+				c.set(pid, token, handleParent)
 				break
 			}
 		}

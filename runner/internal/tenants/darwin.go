@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/children"
+	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/room"
 )
 
 // Tenants are the processes of the slot.
@@ -22,15 +22,16 @@ type Tenants struct {
 func New(table *children.Table) *Tenants { return &Tenants{table: table} }
 
 // Kill ends the process group of a command.
-func (t *Tenants) Kill(what ipc.Kill) (ipc.Receipt, error) {
-	return t.killGroups([]uint64{what.Token}, time.Duration(min(max(what.GraceS, 0), 3)*float64(time.Second))), nil
+func (t *Tenants) Kill(request ipc.Kill) (ipc.Receipt, error) {
+	grace := time.Duration(min(max(request.GraceS, 0), 3) * float64(time.Second))
+	return t.killGroups([]uint64{request.Token}, grace), nil
 }
 
 // KillAll ends the process groups of all commands.
 func (t *Tenants) KillAll() ipc.Receipt {
 	t.killing.Lock()
 	defer t.killing.Unlock()
-	return t.killGroups(t.table.Known(), 0)
+	return t.killGroups(t.table.Tokens(), 0)
 }
 
 // killGroups ends process groups, the one handle that there is here.
@@ -47,10 +48,10 @@ func (t *Tenants) killGroups(tokens []uint64, grace time.Duration) ipc.Receipt {
 		if grace > 0 {
 			_ = syscall.Kill(-c.PID, syscall.SIGTERM)
 			_ = syscall.Kill(-c.PID, syscall.SIGCONT)
-			gone(c.PID, grace)
+			waitForGroupEnd(c.PID, grace)
 		}
 		_ = syscall.Kill(-c.PID, syscall.SIGKILL)
-		if gone(c.PID, 2*time.Second) {
+		if waitForGroupEnd(c.PID, 2*time.Second) {
 			receipt.Killed++
 		} else {
 			receipt.Left++
@@ -60,7 +61,7 @@ func (t *Tenants) killGroups(tokens []uint64, grace time.Duration) ipc.Receipt {
 	return receipt
 }
 
-func gone(group int, within time.Duration) bool {
+func waitForGroupEnd(group int, within time.Duration) bool {
 	for until := time.Now().Add(within); time.Now().Before(until); time.Sleep(2 * time.Millisecond) {
 		if syscall.Kill(-group, 0) != nil {
 			return true
@@ -78,5 +79,5 @@ func (t *Tenants) Processes() ipc.Processes {
 	return out
 }
 
-// Held is nothing: there is no /proc that shows open files.
-func (t *Tenants) Held() room.Use { return room.Use{} }
+// MeasureOpenFiles is nothing: there is no /proc that shows open files.
+func (t *Tenants) MeasureOpenFiles() diskspace.Usage { return diskspace.Usage{} }

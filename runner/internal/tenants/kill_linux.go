@@ -21,33 +21,33 @@ import (
 
 const (
 	killBudget = 4 * time.Second
-	// A runner that stood still meanwhile does not give up before leastRounds.
-	leastRounds = 10
-	firstPause  = 500 * time.Microsecond
-	longPause   = 20 * time.Millisecond
-	// After freezeAfter rounds processes fork faster than they are killed.
-	freezeAfter = 3
-	// After freezeAllAfter rounds even stopping one by one does not catch up;
+	// A runner that stood still meanwhile does not give up before minRounds.
+	minRounds = 10
+	minPause  = 500 * time.Microsecond
+	maxPause  = 20 * time.Millisecond
+	// After freezeRounds rounds processes fork faster than they are killed.
+	freezeRounds = 3
+	// After freezeAllRounds rounds even stopping one by one does not catch up;
 	// with more than crowd processes all are stopped at once.
-	freezeAllAfter = 12
-	crowd          = 32
+	freezeAllRounds = 12
+	crowdSize       = 32
 )
 
 // sweep is one kill under way: it remembers every process that it has seen.
 type sweep struct {
-	t        *Tenants
-	stop     func()
-	whole    bool // all processes of the slot are meant
-	find     func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error)
-	began    time.Time
-	seen     map[proc.Key]bool
-	handles  map[string]bool
-	rounds   int
-	left     int
-	empty    int  // passes in a row that found no process
-	doubtful bool // a process ended during the last pass and may have forked before
-	failed   bool
-	deadline time.Time
+	t           *Tenants
+	stop        func()
+	whole       bool // all processes of the slot are meant
+	find        func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error)
+	began       time.Time
+	seen        map[proc.Key]bool
+	handles     map[string]bool
+	rounds      int
+	left        int
+	emptyPasses int  // passes in a row that found no process
+	doubtful    bool // a process ended during the last pass and may have forked before
+	failed      bool
+	deadline    time.Time
 }
 
 func (t *Tenants) newSweep(find func(map[proc.Key]bool) (map[int]proc.Process, []string, error),
@@ -67,7 +67,7 @@ func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	alive, handles, err := s.find(s.seen)
 	s.failed = err != nil
 	// What is not reaped yet is counted before it is reaped.
-	s.doubtful = initproc.HasDead() || s.t.table.Count() != before
+	s.doubtful = initproc.HasDeadChild() || s.t.table.Count() != before
 	for _, p := range alive {
 		if id := p.Key(); !s.seen[id] {
 			s.seen[id] = true
@@ -78,64 +78,64 @@ func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 		s.handles[h] = true
 	}
 	s.left = len(alive)
-	if s.empty++; s.left > 0 || s.failed {
-		s.empty = 0
+	if s.emptyPasses++; s.left > 0 || s.failed {
+		s.emptyPasses = 0
 	}
 	return alive, fresh
 }
 
-// over proves that no process of the slot is left, which costs less than a scan
+// isEmpty proves that no process of the slot is left, which costs less than a scan
 // of all processes.
-func (s *sweep) over() bool {
-	if !s.whole || !s.t.rooted || !initproc.Childless() {
+func (s *sweep) isEmpty() bool {
+	if !s.whole || !s.t.rooted || !initproc.HasNoChildren() {
 		return false
 	}
 	s.left, s.failed, s.doubtful = 0, false, false
 	return true
 }
 
-// proven is true when two passes in a row have found no process, and none ended
+// isProven is true when two passes in a row have found no process, and none ended
 // meanwhile: one that was listed may have forked and ended before the pass read
 // it, and its child may have been overlooked.
-func (s *sweep) proven() bool { return s.empty >= 2 && !s.doubtful }
+func (s *sweep) isProven() bool { return s.emptyPasses >= 2 && !s.doubtful }
 
 // settle waits shortly for killed processes to end.
 func (s *sweep) settle() {
-	for until := time.Now().Add(longPause); time.Now().Before(until); {
+	for until := time.Now().Add(maxPause); time.Now().Before(until); {
 		changed := s.t.table.OnChange()
-		if s.over() {
+		if s.isEmpty() {
 			return
 		}
-		wait(changed, longPause)
+		wait(changed, maxPause)
 	}
 }
 
 // finish kills until it is proven that no process is left.
 func (s *sweep) finish() {
-	pause := firstPause
-	for rounds := 0; !s.proven() && !s.over(); rounds++ {
+	pause := minPause
+	for rounds := 0; !s.isProven() && !s.isEmpty(); rounds++ {
 		changed := s.t.table.OnChange()
 		alive, fresh := s.pass()
-		if s.empty > 0 && !s.doubtful {
+		if s.emptyPasses > 0 && !s.doubtful {
 			continue
 		}
-		if rounds >= leastRounds && time.Now().After(s.deadline) {
+		if rounds >= minRounds && time.Now().After(s.deadline) {
 			return
 		}
-		crowded := len(alive) > crowd || rounds >= freezeAllAfter
+		crowded := len(alive) > crowdSize || rounds >= freezeAllRounds
 		if (fresh > 0 || s.doubtful) && crowded && s.freezeSlot() {
-			pause = firstPause
+			pause = minPause
 		} else {
-			if fresh > 0 && rounds >= freezeAfter {
+			if fresh > 0 && rounds >= freezeRounds {
 				alive = s.freeze(alive)
 			}
 			s.signalAll(alive, syscall.SIGKILL)
 		}
 		if fresh > 0 {
-			pause = firstPause
+			pause = minPause
 		}
 		wait(changed, pause)
-		pause = min(2*pause, longPause)
+		pause = min(2*pause, maxPause)
 	}
 }
 
@@ -160,7 +160,7 @@ func (s *sweep) freeze(alive map[int]proc.Process) map[int]proc.Process {
 // all processor time and changes faster than it can be listed.
 func (s *sweep) freezeSlot() bool {
 	before, err := s.t.snapshot()
-	if err != nil || !s.t.signalEverybody(syscall.SIGSTOP) {
+	if err != nil || !s.t.signalSlot(syscall.SIGSTOP) {
 		return false
 	}
 	// A stop takes effect when its process comes out of the kernel.
@@ -176,7 +176,7 @@ func (s *sweep) freezeSlot() bool {
 	if err != nil {
 		now = before
 	}
-	for pid, p := range s.t.tenants(now) {
+	for pid, p := range s.t.selectSlot(now) {
 		if _, ours := alive[pid]; !ours && before[pid].State != 'T' {
 			signalProc(p, syscall.SIGCONT)
 		}
@@ -224,9 +224,9 @@ func signalProc(p proc.Process, sig syscall.Signal) {
 	_ = proc.PidfdSignal(fd, sig)
 }
 
-// signalEverybody signals all processes of the slot in one step that no fork
+// signalSlot signals all processes of the slot in one step that no fork
 // can escape, where the kernel allows that; false elsewhere.
-func (t *Tenants) signalEverybody(sig syscall.Signal) bool {
+func (t *Tenants) signalSlot(sig syscall.Signal) bool {
 	switch {
 	case t.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
 		return syscall.Kill(-1, sig) == nil
@@ -261,24 +261,24 @@ func (s *sweep) receipt() ipc.Receipt {
 }
 
 // Kill ends one command with all that it has started.
-func (t *Tenants) Kill(what ipc.Kill) (ipc.Receipt, error) {
-	c, known := t.table.Get(what.Token)
-	if !known && t.setup.Track.Count == 0 {
+func (t *Tenants) Kill(request ipc.Kill) (ipc.Receipt, error) {
+	c, ok := t.table.Get(request.Token)
+	if !ok && t.setup.Track.Count == 0 {
 		return ipc.Receipt{Handles: []string{}}, nil
 	}
 	var receipt ipc.Receipt
-	t.threads.Do(func() { receipt = t.killCommand(c, what) })
+	t.threads.Do(func() { receipt = t.killCommand(c, request) })
 	return receipt, nil
 }
 
-func (t *Tenants) killCommand(c children.Command, what ipc.Kill) ipc.Receipt {
-	c.Token = what.Token
-	grace := time.Duration(min(max(what.GraceS, 0), 3) * float64(time.Second))
+func (t *Tenants) killCommand(c children.Command, request ipc.Kill) ipc.Receipt {
+	c.Token = request.Token
+	grace := time.Duration(min(max(request.GraceS, 0), 3) * float64(time.Second))
 	s := t.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) { return t.treeOf(c, seen) },
 		killBudget)
 	defer s.end()
 	alive, _ := s.pass()
-	t.table.MarkKilled(what.Token, func(pid int) string {
+	t.table.MarkKilled(request.Token, func(pid int) string {
 		cwd, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
 		return cwd
 	})
@@ -295,7 +295,7 @@ func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 	s.signalAll(alive, syscall.SIGTERM)
 	s.signalAll(alive, syscall.SIGCONT)
 	until := time.Now().Add(grace)
-	pause := firstPause
+	pause := minPause
 	for {
 		changed := s.t.table.OnChange()
 		alive, _ = s.pass()
@@ -304,7 +304,7 @@ func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 			return
 		}
 		wait(changed, min(pause, rest))
-		pause = min(2*pause, longPause)
+		pause = min(2*pause, maxPause)
 	}
 }
 
@@ -318,7 +318,7 @@ func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]pr
 	if err != nil {
 		return nil, nil, err
 	}
-	tenants := t.tenants(all)
+	tenants := t.selectSlot(all)
 	claimed := t.claim(tenants, t.setup.Track.Count == 0 || t.setup.Level == isolation.Exclusive)
 	// A process without any handle may be of the command if it started later.
 	evasive := t.setup.Track.Count == 0 || t.setup.Level == isolation.Exclusive
@@ -332,23 +332,23 @@ func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]pr
 		case seen[p.Key()]:
 			out[pid] = p
 		case evasive && claimed.handle[pid] == "" && c.Start > 0:
-			oldest, top := startOf(p, tenants)
+			oldest, top := oldestStart(p, tenants)
 			switch {
 			case oldest < c.Start: // of an older process
 			case top.Parent == os.Getpid() && top.Start >= claimed.forking:
 				err = errForking
 			default:
 				out[pid] = p
-				handles = append(handles, byLateness)
+				handles = append(handles, handleStartTime)
 			}
 		}
 	}
 	return out, handles, err
 }
 
-// startOf is when the oldest of a process and its ancestors started, and the
+// oldestStart is when the oldest of a process and its ancestors started, and the
 // topmost of them.
-func startOf(p proc.Process, all map[int]proc.Process) (oldest uint64, top proc.Process) {
+func oldestStart(p proc.Process, all map[int]proc.Process) (oldest uint64, top proc.Process) {
 	oldest = p.Start
 	for each := range proc.Lineage(all, p) {
 		oldest, top = min(oldest, each.Start), each
@@ -363,13 +363,13 @@ func (t *Tenants) KillAll() ipc.Receipt {
 	var receipt ipc.Receipt
 	t.threads.Do(func() {
 		t.table.MarkAllKilled()
-		s := t.newSweep(t.everybody, killBudget)
+		s := t.newSweep(t.findAll, killBudget)
 		defer s.end()
 		s.whole = true
-		if !s.over() {
+		if !s.isEmpty() {
 			// Stopped processes are listed faster, and do not fork.
-			t.signalEverybody(syscall.SIGSTOP)
-			if alive, _ := s.pass(); len(alive) > 0 && t.signalEverybody(syscall.SIGKILL) {
+			t.signalSlot(syscall.SIGSTOP)
+			if alive, _ := s.pass(); len(alive) > 0 && t.signalSlot(syscall.SIGKILL) {
 				s.settle()
 			}
 			s.finish()
@@ -379,12 +379,12 @@ func (t *Tenants) KillAll() ipc.Receipt {
 	return receipt
 }
 
-func (t *Tenants) everybody(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
+func (t *Tenants) findAll(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
 	all, err := t.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
-	out := t.tenants(all)
+	out := t.selectSlot(all)
 	for pid, p := range all {
 		if seen[p.Key()] {
 			out[pid] = p

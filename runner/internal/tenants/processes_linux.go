@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// argvBudget bounds how long a listing reads arguments: a process that forks
+	// argvTimeout bounds how long a listing reads arguments: a process that forks
 	// all the time keeps its memory locked against readers.
-	argvBudget = 500 * time.Millisecond
+	argvTimeout = 500 * time.Millisecond
 	// mostArgv bounds the arguments of all processes of a listing, in bytes.
-	mostArgv = 4 << 20
+	maxArgvBytes = 4 << 20
 	// argOverhead is what an argument takes beside its bytes.
 	argOverhead = 16
 )
@@ -27,21 +27,21 @@ func (t *Tenants) Processes() ipc.Processes {
 		if err != nil {
 			return
 		}
-		tenants := t.tenants(all)
+		tenants := t.selectSlot(all)
 		claimed := t.claim(tenants, t.setup.Track.Count == 0)
-		began, room := time.Now(), mostArgv
+		began, room := time.Now(), maxArgvBytes
 		boot := began.Add(-time.Duration(proc.BootTicks()) * 10 * time.Millisecond)
 		for pid, p := range tenants {
-			shown := []ipc.Bytes{}
-			if time.Since(began) < argvBudget && room > 0 {
-				shown = proc.Argv(pid)
-				for _, arg := range shown {
+			argv := []ipc.Bytes{}
+			if time.Since(began) < argvTimeout && room > 0 {
+				argv = proc.Argv(pid)
+				for _, arg := range argv {
 					room -= len(arg) + argOverhead
 				}
 			}
 			started := boot.Add(time.Duration(p.Start) * 10 * time.Millisecond)
 			out.Processes = append(out.Processes, ipc.Process{
-				PID: pid, Argv: shown, StartedAt: float64(started.UnixMilli()) / 1000,
+				PID: pid, Argv: argv, StartedAt: float64(started.UnixMilli()) / 1000,
 				RSS: p.RSSPages * int64(os.Getpagesize()), Token: claimed.token[pid], State: string(p.State),
 			})
 		}

@@ -33,8 +33,8 @@ func (t *Tenants) snapshot() (map[int]proc.Process, error) {
 	return out, nil
 }
 
-// tenants keeps those processes of all that belong to the slot.
-func (t *Tenants) tenants(all map[int]proc.Process) map[int]proc.Process {
+// selectSlot keeps those processes of all that belong to the slot.
+func (t *Tenants) selectSlot(all map[int]proc.Process) map[int]proc.Process {
 	s := t.setup
 	out := make(map[int]proc.Process, len(all))
 	self := os.Getpid()
@@ -46,7 +46,7 @@ func (t *Tenants) tenants(all map[int]proc.Process) map[int]proc.Process {
 			}
 		}
 	case s.Level == isolation.Exclusive:
-		t.sandboxTenants(all, out)
+		t.selectSandbox(all, out)
 	case s.Switch:
 		for pid, p := range all {
 			if pid != self && p.Start >= s.Since && (p.UIDs[0] == s.UID || p.UIDs[1] == s.UID || p.UIDs[2] == s.UID) {
@@ -55,7 +55,7 @@ func (t *Tenants) tenants(all map[int]proc.Process) map[int]proc.Process {
 		}
 	default:
 		for pid, p := range all {
-			if pid != self && p.Start >= s.Since && (proc.Descends(all, p, self) || t.marked(pid)) {
+			if pid != self && p.Start >= s.Since && (proc.IsDescendant(all, p, self) || t.isMarked(pid)) {
 				out[pid] = p
 			}
 		}
@@ -63,30 +63,30 @@ func (t *Tenants) tenants(all map[int]proc.Process) map[int]proc.Process {
 	return out
 }
 
-// sandboxTenants: in a whole sandbox all that started after the runner is the
+// selectSandbox: in a whole sandbox all that started after the runner is the
 // tenant's, save the runner, its ancestors and what came in from outside (a
 // process whose parent is in another pid namespace shows parent 0).
-func (t *Tenants) sandboxTenants(all, out map[int]proc.Process) {
-	serve, known := all[t.setup.ServePID]
+func (t *Tenants) selectSandbox(all, out map[int]proc.Process) {
+	serve, alive := all[t.setup.ServePID]
 	ours := map[int]bool{os.Getpid(): true, 1: true}
-	for p, ok := serve, known; ok && !ours[p.PID]; p, ok = all[p.Parent] {
+	for p, ok := serve, alive; ok && !ours[p.PID]; p, ok = all[p.Parent] {
 		ours[p.PID] = true
 	}
-	if known {
+	if alive {
 		ours[serve.PID] = true
 	}
 	for pid, p := range all {
 		if ours[pid] || p.Start < t.setup.Since {
 			continue
 		}
-		if from := proc.Root(all, p); from != 1 && from != serve.PID && all[from].Parent == 0 && !t.tracked(p) {
+		if from := proc.Root(all, p); from != 1 && from != serve.PID && all[from].Parent == 0 && !t.isTracked(p) {
 			continue
 		}
 		out[pid] = p
 	}
 }
 
-func (t *Tenants) tracked(p proc.Process) bool {
+func (t *Tenants) isTracked(p proc.Process) bool {
 	track := t.setup.Track
 	for _, g := range p.Groups {
 		if track.Count > 0 && g >= track.First && g-track.First < track.Count {
@@ -96,14 +96,14 @@ func (t *Tenants) tracked(p proc.Process) bool {
 	return false
 }
 
-// marked says whether a process carries this runner's marker in the environment
+// isMarked says whether a process carries this runner's marker in the environment
 // that it was started with.
-func (t *Tenants) marked(pid int) bool {
-	_, ok := t.markedToken(pid)
+func (t *Tenants) isMarked(pid int) bool {
+	_, ok := t.markToken(pid)
 	return ok
 }
 
-func (t *Tenants) markedToken(pid int) (token uint64, ok bool) {
+func (t *Tenants) markToken(pid int) (token uint64, ok bool) {
 	slot := t.setup.Boot + "." + t.setup.Slot
 	// One that hides the mark behind a larger environment than is searched is
 	// as one that has cleared it: it is known by its ancestors and its age.

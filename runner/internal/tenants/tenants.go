@@ -1,5 +1,3 @@
-// Package tenants finds the processes of a slot among all that the system shows,
-// says to which command each belongs, and kills them with a receipt.
 package tenants
 
 import (

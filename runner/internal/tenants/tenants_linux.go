@@ -9,15 +9,15 @@ import (
 
 	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
+	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/memory"
 	"hermes-exec/runner/internal/proc"
-	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/threads"
 )
 
 // lookers is how many threads look at processes and signal them.
-const lookers = 2
+const threadCount = 2
 
 // Tenants are the processes of the slot that is set up.
 type Tenants struct {
@@ -37,15 +37,15 @@ func New(setup isolation.Setup, user accounts.User, table *children.Table, roote
 
 // StartThreads starts the threads that look at processes and signal them.
 func (t *Tenants) StartThreads(prepare func() error) (err error) {
-	t.threads, err = threads.NewPool(lookers, prepare)
+	t.threads, err = threads.NewPool(threadCount, prepare)
 	return err
 }
 
-// Held is what the removed files take that the slot's processes have open.
-func (t *Tenants) Held() (use room.Use) {
+// MeasureOpenFiles is what the removed files take that the slot's processes have open.
+func (t *Tenants) MeasureOpenFiles() (use diskspace.Usage) {
 	t.threads.Do(func() {
 		if all, err := t.snapshot(); err == nil {
-			use = room.Held(slices.Collect(maps.Keys(t.tenants(all))))
+			use = diskspace.MeasureOpenFiles(slices.Collect(maps.Keys(t.selectSlot(all))))
 		}
 	})
 	return use
@@ -73,7 +73,7 @@ func (t *Tenants) CountTasks() (own, others int64) {
 		if err != nil {
 			return
 		}
-		for _, p := range t.tenants(all) {
+		for _, p := range t.selectSlot(all) {
 			own += p.Threads
 		}
 		for _, p := range all {
@@ -85,21 +85,21 @@ func (t *Tenants) CountTasks() (own, others int64) {
 	return own, others - own
 }
 
-const watchEvery = 200 * time.Millisecond
+const watchInterval = 200 * time.Millisecond
 
 // WatchMemory holds a memory limit where no cgroup can: it ends the largest
 // process of the slot whenever all of them together have more than limit bytes
 // of memory of their own. A process that grows fast may exceed the limit
 // between two looks. It never returns.
 func (t *Tenants) WatchMemory(limit int64) {
-	for range time.Tick(watchEvery) {
+	for range time.Tick(watchInterval) {
 		t.threads.Do(func() {
 			all, err := t.snapshot()
 			if err != nil {
 				return
 			}
-			if largest, over := memory.Over(limit, t.tenants(all)); over {
-				t.table.Losses.Watched()
+			if largest, over := memory.LargestOverLimit(limit, t.selectSlot(all)); over {
+				t.table.OOM.CountWatchdogKill()
 				signalProc(largest, syscall.SIGKILL)
 			}
 		})

@@ -1,5 +1,3 @@
-// Package testdriver is for the tests of other packages: a serving runner in this
-// process, and a small driver that speaks the protocol with it.
 package testdriver
 
 import (
@@ -31,7 +29,7 @@ import (
 )
 
 // Patience is how long anything may take.
-const Patience = 60 * time.Second
+const Timeout = 60 * time.Second
 
 // Main makes the test program its own agent, and runs the tests.
 func Main(m *testing.M) {
@@ -110,7 +108,7 @@ func (b *Sandbox) Start(lease time.Duration) {
 	}()
 	b.T.Cleanup(func() {
 		b.Server.End("shutdown", "test over")
-		b.WaitEnd(Patience)
+		b.WaitEnd(Timeout)
 	})
 }
 
@@ -276,7 +274,7 @@ func WriteJSON(conn net.Conn, t wire.Type, message any) error {
 // Attach opens a stream and resumes what is not over.
 func (d *Driver) Attach(conn net.Conn, leaseS float64) error {
 	r := wire.NewReader(conn)
-	_ = conn.SetDeadline(time.Now().Add(Patience))
+	_ = conn.SetDeadline(time.Now().Add(Timeout))
 	if err := d.Handshake(conn, r, leaseS); err != nil {
 		conn.Close()
 		return err
@@ -479,9 +477,9 @@ func (d *Driver) Begin(method string, p any, window int64) *Talk {
 // Until waits for a condition on the conversation.
 func (k *Talk) Until(what string, ok func() bool) {
 	k.D.T.Helper()
-	timer := time.AfterFunc(Patience, k.Changed.Broadcast)
+	timer := time.AfterFunc(Timeout, k.Changed.Broadcast)
 	defer timer.Stop()
-	deadline := time.Now().Add(Patience)
+	deadline := time.Now().Add(Timeout)
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	for !ok() {
@@ -655,8 +653,8 @@ func (d *Driver) Look(slot string, window int64) *Talk {
 	return k
 }
 
-// Seen counts events of a kind.
-func (k *Talk) Seen(kind string) int {
+// CountEvents counts events of a kind.
+func (k *Talk) CountEvents(kind string) int {
 	n := 0
 	for _, e := range k.Events {
 		if e["event"] == kind {
@@ -681,8 +679,8 @@ func (k *Talk) Output(stream float64) string {
 	return all.String()
 }
 
-// Attached starts what `runner attach` does, on the given descriptors.
-func (b *Sandbox) Attached(in, out *os.File) <-chan error {
+// StartAttach starts what `runner attach` does, on the given descriptors.
+func (b *Sandbox) StartAttach(in, out *os.File) <-chan error {
 	result := make(chan error, 1)
 	copies := make([]*os.File, 2)
 	for i, f := range []*os.File{in, out} {

@@ -1,5 +1,3 @@
-// Package threads starts threads that are prepared alike: credentials, Landlock,
-// cgroup, what the kernel keeps for each thread.
 package threads
 
 import "runtime"

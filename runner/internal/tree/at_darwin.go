@@ -26,13 +26,13 @@ func (r *Remover) open(dir int, name string) (int, error) {
 	if r.Enter != nil {
 		if err := r.Enter(int(fd)); err != nil {
 			_ = syscall.Close(int(fd))
-			return -1, r.back(dir, err)
+			return -1, r.reenter(dir, err)
 		}
 	}
 	return int(fd), nil
 }
 
-func openUp(int, string) error { return syscall.ENOTSUP }
+func grantOwner(int, string) error { return syscall.ENOTSUP }
 
 func rename(fromDir int, from string, toDir int, to string) error {
 	p, err := syscall.BytePtrFromString(from)

@@ -16,7 +16,7 @@ const (
 func (r *Remover) open(dir int, name string) (int, error) {
 	if r.Enter == nil {
 		fd, err := syscall.Openat(dir, name, openFlags, 0)
-		if err == syscall.EACCES && r.Force && openUp(dir, name) == nil {
+		if err == syscall.EACCES && r.Force && grantOwner(dir, name) == nil {
 			return syscall.Openat(dir, name, openFlags, 0)
 		}
 		return fd, err
@@ -28,14 +28,14 @@ func (r *Remover) open(dir int, name string) (int, error) {
 	}
 	defer syscall.Close(handle)
 	if err := r.Enter(handle); err != nil {
-		return -1, r.back(dir, err)
+		return -1, r.reenter(dir, err)
 	}
 	fd, err := syscall.Openat(handle, ".", openFlags, 0)
 	if err == syscall.EACCES && r.Force && chmod(handle) == nil {
 		fd, err = syscall.Openat(handle, ".", openFlags, 0)
 	}
 	if err != nil {
-		return -1, r.back(dir, err)
+		return -1, r.reenter(dir, err)
 	}
 	return fd, nil
 }
@@ -46,8 +46,8 @@ func openHandle(dir int, name string) (int, error) {
 
 func chmod(handle int) error { return syscall.Chmod("/proc/self/fd/"+strconv.Itoa(handle), 0o700) }
 
-// openUp lets the owner of a directory do everything in it.
-func openUp(dir int, name string) error {
+// grantOwner lets the owner of a directory do everything in it.
+func grantOwner(dir int, name string) error {
 	handle, err := openHandle(dir, name)
 	if err != nil {
 		return err

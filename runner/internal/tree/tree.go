@@ -1,7 +1,3 @@
-// Package tree removes directory trees that tenants shape. It copes with any
-// depth in bounded memory, works on the caller's thread with that thread's
-// rights, never follows a link and never leaves the tree: each step is relative
-// to an open directory.
 package tree
 
 import (
@@ -20,12 +16,12 @@ const (
 	// MaxOpen is how many directories of one path are open at once. A directory
 	// below them is moved up, into the top directory of the tree.
 	MaxOpen = 64
-	// namesAtOnce bounds what is held of each open directory.
-	namesAtOnce = 64
-	// mostPasses is how often a directory is read again, because entries that
+	// nameBatch bounds what is held of each open directory.
+	nameBatch = 64
+	// maxPasses is how often a directory is read again, because entries that
 	// were removed may have made others be skipped, or because somebody makes new
 	// ones meanwhile.
-	mostPasses = 16
+	maxPasses = 16
 	// maxPath cuts the paths of problems.
 	maxPath = 1000
 )
@@ -56,17 +52,17 @@ type Remover struct {
 	// has one open makes no new entries in it. What is another user's takes root.
 	Shut bool
 
-	names []string // from the top of the tree to the present entry
-	top   int      // the open top directory
-	mark  string   // names of moved directories begin with it
-	moved int
-	ended bool
+	names       []string // from the top of the tree to the present entry
+	top         int      // the open top directory
+	movedPrefix string   // names of moved directories begin with it
+	moved       int
+	stopped     bool
 }
 
 // Remove removes an entry of an open directory, with everything in it, and
 // returns whether it is gone from there.
 func (r *Remover) Remove(parent int, name string) bool {
-	r.ended = false
+	r.stopped = false
 	r.names = r.names[:0]
 	return r.entry(parent, name)
 }
@@ -74,12 +70,12 @@ func (r *Remover) Remove(parent int, name string) bool {
 func (r *Remover) entry(dir int, name string) bool {
 	r.names = append(r.names, name)
 	defer func() { r.names = r.names[:len(r.names)-1] }()
-	if r.ended {
+	if r.stopped {
 		return false
 	}
 	if r.Step != nil {
 		if err := r.Step(); err != nil {
-			r.ended = true
+			r.stopped = true
 			r.fail(err)
 			return false
 		}
@@ -103,7 +99,7 @@ func (r *Remover) entry(dir int, name string) bool {
 		r.fail(err)
 		return false
 	}
-	return !r.ended
+	return !r.stopped
 }
 
 // unlink removes an entry that is no directory, or an empty one.
@@ -131,17 +127,17 @@ func (r *Remover) directory(dir int, name string) error {
 		return err
 	}
 	if r.Shut {
-		shut(fd)
+		takeFromOthers(fd)
 	}
 	r.empty(fd, name)
-	if err := r.back(dir, nil); err != nil || r.ended {
+	if err := r.reenter(dir, nil); err != nil || r.stopped {
 		return err
 	}
 	return unlink(dir, name, atRemoveDir)
 }
 
-// shut gives an open directory to the thread's user, with rights for nobody else.
-func shut(dir int) {
+// takeFromOthers gives an open directory to the thread's user, with rights for nobody else.
+func takeFromOthers(dir int) {
 	var st syscall.Stat_t
 	const othersWrite = 0o022
 	me := os.Geteuid()
@@ -154,13 +150,13 @@ func shut(dir int) {
 	_ = syscall.Fchmod(dir, 0o700)
 }
 
-// back enters a directory again, and returns err. Without it nothing more can be done.
-func (r *Remover) back(dir int, err error) error {
+// reenter enters a directory again, and returns err. Without it nothing more can be done.
+func (r *Remover) reenter(dir int, err error) error {
 	if r.Enter == nil {
 		return err
 	}
 	if failed := r.Enter(dir); failed != nil {
-		r.ended = true
+		r.stopped = true
 		return failed
 	}
 	return err
@@ -175,27 +171,27 @@ func (r *Remover) empty(fd int, name string) {
 	}
 	for again := true; again; {
 		moved := r.moved
-		err := EachName(file, func(name string) (removed, more bool) { return r.entry(fd, name), !r.ended })
+		err := EachName(file, func(name string) (removed, more bool) { return r.entry(fd, name), !r.stopped })
 		if err != nil {
 			r.fail(err)
 		}
-		again = len(r.names) == 1 && r.moved != moved && !r.ended && err == nil
+		again = len(r.names) == 1 && r.moved != moved && !r.stopped && err == nil
 	}
 }
 
 // moveUp makes a deep directory an entry of the top directory, which is read
 // again for it.
 func (r *Remover) moveUp(dir int, name string) error {
-	if r.mark == "" {
+	if r.movedPrefix == "" {
 		random := make([]byte, 8)
 		if _, err := rand.Read(random); err != nil {
 			return err
 		}
-		r.mark = ".deep-" + hex.EncodeToString(random) + "-"
+		r.movedPrefix = ".deep-" + hex.EncodeToString(random) + "-"
 	}
-	to := r.mark + strconv.Itoa(r.moved+1)
+	to := r.movedPrefix + strconv.Itoa(r.moved+1)
 	err := rename(dir, name, r.top, to)
-	if err == syscall.EACCES && r.Force && openUp(dir, name) == nil {
+	if err == syscall.EACCES && r.Force && grantOwner(dir, name) == nil {
 		err = rename(dir, name, r.top, to)
 	}
 	if err != nil {
@@ -221,10 +217,10 @@ func (r *Remover) fail(err error) {
 // for others can be skipped then, but not without end.
 func EachName(dir *os.File, do func(name string) (removed, more bool)) error {
 	again := true
-	for pass := 0; again && pass < mostPasses; pass++ {
+	for pass := 0; again && pass < maxPasses; pass++ {
 		again = false
 		for {
-			names, err := dir.Readdirnames(namesAtOnce)
+			names, err := dir.Readdirnames(nameBatch)
 			for _, name := range names {
 				removed, more := do(name)
 				if !more {

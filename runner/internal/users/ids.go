@@ -1,4 +1,3 @@
-// Package users gives slots user ids of their own, and names to these.
 package users
 
 import (
@@ -13,8 +12,8 @@ import (
 	"hermes-exec/runner/internal/isolation"
 )
 
-// mostInBlock is how many ids a runner claims at a time.
-const mostInBlock = 1 << 16
+// maxBlockSize is how many ids a runner claims at a time.
+const maxBlockSize = 1 << 16
 
 // Allocator gives every holder of a slot a uid that nobody had before in this
 // boot, so that what one holder leaves anywhere is not the next one's. Runners
@@ -25,16 +24,16 @@ const mostInBlock = 1 << 16
 // each have one in common once in 80,000 times. In a user namespace there are
 // few ids (16,383 of 65,536), and runners in several of them may have the same.
 type Allocator struct {
-	mu     sync.Mutex
-	first  uint32   // of all ids
-	size   uint32   // of a block
-	count  uint32   // of blocks
-	blocks []uint32 // the first id of each that is this runner's, in their order
-	start  uint32   // the id of each block that is given first, counted from its own first
-	next   uint32   // how many were given, counting those that were passed over
-	living map[uint32]bool
-	taken  map[uint32]bool   // what users of the sandbox have, read once: it is then made ready
-	Track  isolation.IDRange // for the group ids of commands
+	mu       sync.Mutex
+	first    uint32   // of all ids
+	size     uint32   // of a block
+	count    uint32   // of blocks
+	blocks   []uint32 // the first id of each that is this runner's, in their order
+	start    uint32   // the id of each block that is given first, counted from its own first
+	next     uint32   // how many were given, counting those that were passed over
+	living   map[uint32]bool
+	reserved map[uint32]bool   // what users of the sandbox have, read once: it is then made ready
+	Track    isolation.IDRange // for the group ids of commands
 }
 
 // NewAllocator of a boot.
@@ -53,7 +52,7 @@ func NewAllocator(f isolation.Facts) *Allocator {
 }
 
 func newAllocator(uids, track isolation.IDRange) *Allocator {
-	size := max(1, min(mostInBlock, uids.Count/16))
+	size := max(1, min(maxBlockSize, uids.Count/16))
 	return &Allocator{first: uids.First, size: size, count: uids.Count / size, start: random(size),
 		living: map[uint32]bool{}, Track: track}
 }
@@ -64,17 +63,17 @@ func random(below uint32) uint32 {
 	return uint32(binary.NativeEndian.Uint64(raw[:]) % uint64(below))
 }
 
-// Take returns a uid that was not given before in this boot.
-func (a *Allocator) Take() (uint32, error) {
+// Allocate returns a uid that was not given before in this boot.
+func (a *Allocator) Allocate() (uint32, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.taken == nil {
-		a.taken = accounts.TakenNumbers()
+	if a.reserved == nil {
+		a.reserved = accounts.NumbersInUse()
 	}
 	for uint64(a.next) < uint64(len(a.blocks))*uint64(a.size) || a.addBlock() {
 		uid := a.blocks[a.next/a.size] + (a.start+a.next)%a.size
 		a.next++
-		if uid != 0 && uid != 65534 && !a.taken[uid] {
+		if uid != 0 && uid != 65534 && !a.reserved[uid] {
 			a.living[uid] = true
 			return uid, nil
 		}
@@ -119,7 +118,7 @@ func (a *Allocator) Index(uid uint32) uint32 {
 	return index
 }
 
-func (a *Allocator) index(uid uint32) (index uint32, given bool) {
+func (a *Allocator) index(uid uint32) (index uint32, assigned bool) {
 	for n, block := range a.blocks {
 		if at := uid - block; at < a.size {
 			index = uint32(n)*a.size + (at+a.size-a.start)%a.size
@@ -129,10 +128,10 @@ func (a *Allocator) index(uid uint32) (index uint32, given bool) {
 	return 0, false
 }
 
-// Given tells whether a uid is or was that of a holder, and whether it still is.
-func (a *Allocator) Given(uid uint32) (given, living bool) {
+// Status tells whether a uid is or was that of a holder, and whether it still is.
+func (a *Allocator) Status(uid uint32) (assigned, living bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	_, given = a.index(uid)
-	return given, a.living[uid]
+	_, assigned = a.index(uid)
+	return assigned, a.living[uid]
 }

@@ -24,7 +24,7 @@ func AddName(user accounts.User, shell string) error {
 }
 
 func appendLine(path, line string) error {
-	data, err := bounded.ReadWhole(path, bounded.Table)
+	data, err := bounded.ReadWhole(path, bounded.TableSize)
 	if err != nil {
 		return err
 	}
@@ -68,38 +68,38 @@ func RemoveName(name string) error {
 // changeLine writes in place, and no more than it has to: the file may be a
 // mount, keeps its owner, and others read it meanwhile.
 func changeLine(path, name, line string) error {
-	data, err := bounded.ReadWhole(path, bounded.Table)
+	data, err := bounded.ReadWhole(path, bounded.TableSize)
 	if err != nil {
 		return err
 	}
 	var text strings.Builder
-	for one := range strings.Lines(string(data)) {
-		if strings.HasPrefix(one, name+":x:") {
-			one = line
+	for entry := range strings.Lines(string(data)) {
+		if strings.HasPrefix(entry, name+":x:") {
+			entry = line
 		}
-		text.WriteString(one)
+		text.WriteString(entry)
 	}
-	changed := text.String()
+	content := text.String()
 	from := 0
-	for from < min(len(data), len(changed)) && data[from] == changed[from] {
+	for from < min(len(data), len(content)) && data[from] == content[from] {
 		from++
 	}
-	to := len(changed)
+	to := len(content)
 	if to == len(data) {
-		for to > from && data[to-1] == changed[to-1] {
+		for to > from && data[to-1] == content[to-1] {
 			to--
 		}
 	}
-	if from == to && len(changed) == len(data) {
+	if from == to && len(content) == len(data) {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt([]byte(changed[from:to]), int64(from))
-	if err == nil && len(changed) < len(data) {
-		err = f.Truncate(int64(len(changed)))
+	_, err = f.WriteAt([]byte(content[from:to]), int64(from))
+	if err == nil && len(content) < len(data) {
+		err = f.Truncate(int64(len(content)))
 	}
 	if closing := f.Close(); err == nil {
 		err = closing

@@ -13,30 +13,30 @@ func TestEachHolderHasAUIDThatNobodyHadBefore(t *testing.T) {
 	many := NewAllocator(isolation.Facts{IDs: isolation.IDRange{Count: 1<<32 - 1}})
 	for name, a := range map[string]*Allocator{"many": many, "few": few} {
 		seen := map[uint32]bool{}
-		for n := uint32(0); n < 2*mostInBlock; n++ {
-			uid, err := a.Take()
+		for n := uint32(0); n < 2*maxBlockSize; n++ {
+			uid, err := a.Allocate()
 			if err != nil {
 				break
 			}
-			if given, living := a.Given(uid); seen[uid] || !given || !living || a.Index(uid) < n {
+			if given, living := a.Status(uid); seen[uid] || !given || !living || a.Index(uid) < n {
 				t.Fatalf("%s: %d %v %v %d", name, uid, given, living, a.Index(uid))
 			}
 			if later := a.blocks[len(a.blocks)-1] + (a.start+a.next)%a.size; a.next%a.size != 0 {
-				if given, _ := a.Given(later); given {
+				if given, _ := a.Status(later); given {
 					t.Fatalf("%s: %d lives before it is given", name, later)
 				}
 			}
 			seen[uid] = true
 			a.End(uid)
-			if given, living := a.Given(uid); !given || living {
+			if given, living := a.Status(uid); !given || living {
 				t.Fatalf("%s: %d %v %v at its end", name, uid, given, living)
 			}
 		}
-		if want := map[string]int{"many": 2 * mostInBlock, "few": 16_368}[name]; len(seen) != want {
+		if want := map[string]int{"many": 2 * maxBlockSize, "few": 16_368}[name]; len(seen) != want {
 			t.Errorf("%s: %d", name, len(seen))
 		}
 		for _, uid := range []uint32{0, 1000, a.first - 1, a.first + a.count*a.size} {
-			if given, _ := a.Given(uid); given {
+			if given, _ := a.Status(uid); given {
 				t.Errorf("%s: %d was never given", name, uid)
 			}
 		}
@@ -53,12 +53,12 @@ func TestRunnersOfAHostHaveNoUIDInCommon(t *testing.T) {
 	for range 8 {
 		a := newAllocator(isolation.IDRange{First: 1 << 30, Count: 16 * 64}, isolation.IDRange{})
 		for range 65 { // a block, and the first of another one
-			uid, err := a.Take()
+			uid, err := a.Allocate()
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, other := range all {
-				if given, _ := other.Given(uid); given {
+				if given, _ := other.Status(uid); given {
 					t.Fatalf("%d is also another runner's", uid)
 				}
 			}
@@ -66,7 +66,7 @@ func TestRunnersOfAHostHaveNoUIDInCommon(t *testing.T) {
 		all = append(all, a)
 	}
 	// All blocks are claimed: another runner works all the same.
-	if _, err := newAllocator(isolation.IDRange{First: 1 << 30, Count: 16 * 64}, isolation.IDRange{}).Take(); err != nil {
+	if _, err := newAllocator(isolation.IDRange{First: 1 << 30, Count: 16 * 64}, isolation.IDRange{}).Allocate(); err != nil {
 		t.Error(err)
 	}
 }

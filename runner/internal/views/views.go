@@ -1,5 +1,3 @@
-// Package views shows what the commands of a slot print to whoever looks on.
-// The commands never wait for a viewer.
 package views
 
 import (
@@ -15,11 +13,11 @@ import (
 )
 
 const (
-	// queueSize is how many bytes wait for somebody who looks on; what comes
+	// queueLimit is how many bytes wait for somebody who looks on; what comes
 	// while it is full is not shown.
-	queueSize = 256 << 10
-	pieceSize = 16 << 10
-	eventCost = 128 // of an event besides its bytes
+	queueLimit    = 256 << 10
+	pieceSize     = 16 << 10
+	eventOverhead = 128 // of an event besides its bytes
 )
 
 // Views are those who look at one slot.
@@ -52,12 +50,12 @@ type event struct {
 }
 
 func (v *view) add(e event) {
-	cost := eventCost + len(e.Data)
+	cost := eventOverhead + len(e.Data)
 	if e.Command != nil {
 		cost += len(*e.Command)
 	}
 	v.mu.Lock()
-	if v.size+cost > queueSize || !v.memory.Take(int64(cost)) {
+	if v.size+cost > queueLimit || !v.memory.Reserve(int64(cost)) {
 		v.dropped += int64(len(e.Data))
 	} else {
 		v.queue, v.size = append(v.queue, e), v.size+cost
@@ -69,8 +67,8 @@ func (v *view) add(e event) {
 	}
 }
 
-// take gives the queued events; what was dropped came after them.
-func (v *view) take() []event {
+// takeEvents gives the queued events; what was dropped came after them.
+func (v *view) takeEvents() []event {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	events := v.queue
@@ -95,25 +93,25 @@ func (vs *Views) Show(ctx context.Context, c *channel.Conversation, memory *budg
 		case <-v.news:
 		case <-ctx.Done():
 		}
-		events := v.take()
+		events := v.takeEvents()
 		for i := range events {
 			// The last output before a reset is small enough to go without
 			// credit.
 			if !c.RoomWithin(ctx) {
-				tellAll(c, append(events[i:], v.take()...))
+				sendEvents(c, append(events[i:], v.takeEvents()...))
 				break
 			}
-			tellAll(c, events[i:i+1])
+			sendEvents(c, events[i:i+1])
 		}
 		c.Flush()
 		if ctx.Err() != nil {
-			tellAll(c, v.take())
+			sendEvents(c, v.takeEvents())
 			return
 		}
 	}
 }
 
-func tellAll(c *channel.Conversation, events []event) {
+func sendEvents(c *channel.Conversation, events []event) {
 	for _, e := range events {
 		if encoded, err := json.Marshal(e); err == nil {
 			c.Event(encoded, true)
@@ -143,7 +141,7 @@ func (vs *Views) remove(v *view) {
 	vs.all.Store(&views)
 }
 
-func (vs *Views) tell(e event) {
+func (vs *Views) publish(e event) {
 	if views := vs.all.Load(); views != nil {
 		for _, v := range *views {
 			v.add(e)
@@ -157,7 +155,7 @@ func (vs *Views) Output(id uint64, stream int, p []byte) {
 		return
 	}
 	for piece := range slices.Chunk(p, pieceSize) {
-		vs.tell(event{Event: "output", ID: id, Stream: stream, Data: slices.Clone(piece)})
+		vs.publish(event{Event: "output", ID: id, Stream: stream, Data: slices.Clone(piece)})
 	}
 }
 
@@ -168,12 +166,12 @@ func (vs *Views) Start(id uint64, pid int, command func() ipc.Bytes) {
 	}
 	text := command()
 	text = text[:min(len(text), pieceSize)]
-	vs.tell(event{Event: "started", ID: id, PID: pid, Command: &text})
+	vs.publish(event{Event: "started", ID: id, PID: pid, Command: &text})
 }
 
 // End tells that it has ended.
 func (vs *Views) End(id uint64, exitCode int) {
 	if vs.all.Load() != nil {
-		vs.tell(event{Event: "ended", ID: id, ExitCode: &exitCode})
+		vs.publish(event{Event: "ended", ID: id, ExitCode: &exitCode})
 	}
 }

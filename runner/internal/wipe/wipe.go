@@ -1,4 +1,3 @@
-// Package wipe removes the trees that tenants leave.
 package wipe
 
 import (
@@ -13,20 +12,20 @@ import (
 )
 
 // Budget bounds what one wipe may take of a reset.
-const Budget = 10 * time.Second
+const Timeout = 10 * time.Second
 
-// Tree removes a tree, however long that takes, and returns what could not be
+// RemoveTree removes a tree, however long that takes, and returns what could not be
 // removed.
-func Tree(path string) []string {
+func RemoveTree(path string) []string {
 	w := &Wiper{}
 	w.Wipe(path)
 	return w.Problems
 }
 
 const (
-	mostProblems = 20
-	// stepsAtOnce is how many entries are removed between two looks at the time.
-	stepsAtOnce = 256
+	maxProblems = 20
+	// stepBatch is how many entries are removed between two looks at the time.
+	stepBatch = 256
 )
 
 // Wiper removes trees with the runner's rights. Directories that forbid it are
@@ -73,11 +72,11 @@ func (w *Wiper) step() error {
 	if w.trash != nil {
 		w.trash.steps.Add(1)
 	}
-	if w.steps++; w.steps%stepsAtOnce != 0 {
+	if w.steps++; w.steps%stepBatch != 0 {
 		return nil
 	}
 	if !w.until.IsZero() && time.Now().After(w.until) {
-		return fmt.Errorf("not removed within %v", Budget)
+		return fmt.Errorf("not removed within %v", Timeout)
 	}
 	if w.trash != nil {
 		<-w.trash.Turns
@@ -87,7 +86,7 @@ func (w *Wiper) step() error {
 }
 
 func (w *Wiper) problem(path string, err error) {
-	if len(w.Problems) < mostProblems {
+	if len(w.Problems) < maxProblems {
 		w.Problems = append(w.Problems, fmt.Sprintf("%s: %v", path, err))
 	}
 }

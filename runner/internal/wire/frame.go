@@ -1,5 +1,3 @@
-// Package wire holds the frames of docs/protocol.md: how they are written,
-// read and checked, and the JSON messages of the handshake.
 package wire
 
 import (
@@ -11,12 +9,12 @@ import (
 
 // Sizes of the protocol, in bytes.
 const (
-	HeaderSize   = 16
-	MaxPayload   = 65536
-	PositionSize = 8
-	MaxData      = MaxPayload - PositionSize
-	MaxMessage   = 32 << 20
-	MemoryUse    = 32
+	HeaderSize      = 16
+	MaxPayload      = 65536
+	PositionSize    = 8
+	MaxData         = MaxPayload - PositionSize
+	MaxMessage      = 32 << 20
+	MemoryStatsSize = 32
 )
 
 // Type of a frame.
@@ -80,7 +78,7 @@ var shapes = map[Type]shape{
 	Cancel:    {},
 	Resume:    {min: PositionSize, max: PositionSize},
 	Resumed:   {min: PositionSize + 1, max: PositionSize + 1},
-	Keepalive: {max: MemoryUse, connection: true},
+	Keepalive: {max: MemoryStatsSize, connection: true},
 	Goodbye:   {min: 2, max: MaxPayload, connection: true},
 }
 
@@ -131,10 +129,10 @@ func AppendPositioned(dst []byte, t Type, channel uint16, id uint64, position in
 }
 
 // AppendResumed adds a RESUMED frame.
-func AppendResumed(dst []byte, id uint64, known bool, position int64) []byte {
+func AppendResumed(dst []byte, id uint64, exists bool, position int64) []byte {
 	dst = AppendHeader(dst, Header{Length: PositionSize + 1, Type: Resumed, ID: id})
 	var k byte
-	if known {
+	if exists {
 		k = 1
 	}
 	return binary.BigEndian.AppendUint64(append(dst, k), uint64(position))

@@ -55,7 +55,7 @@ type RequestMessage struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params"`
 	Window int64           `json:"window"`
-	// InputWindow is how far the driver may be ahead with its input; 0 for that of READY.
+	// DefaultInputWindow is how far the driver may be ahead with its input; 0 for that of READY.
 	InputWindow int64 `json:"input_window"`
 }
 
@@ -82,11 +82,11 @@ func DecodeHello(payload []byte) (m HelloMessage, nonce, claim []byte, err error
 	if err = json.Unmarshal(payload, &m); err != nil {
 		return m, nil, nil, fmt.Errorf("%w: HELLO: %w", ErrProtocol, err)
 	}
-	if nonce, err = fixedHex("nonce", m.Nonce, NonceSize); err != nil {
+	if nonce, err = decodeHex("nonce", m.Nonce, NonceSize); err != nil {
 		return m, nil, nil, err
 	}
 	if m.Claim != "" {
-		if claim, err = fixedHex("claim", m.Claim, KeySize); err != nil {
+		if claim, err = decodeHex("claim", m.Claim, KeySize); err != nil {
 			return m, nil, nil, err
 		}
 	}
@@ -99,8 +99,8 @@ func DecodeHello(payload []byte) (m HelloMessage, nonce, claim []byte, err error
 	return m, nonce, claim, nil
 }
 
-// Speaks reports whether the driver offers this program's version.
-func (m *HelloMessage) Speaks() bool { return slices.Contains(m.Versions, Version) }
+// SupportsVersion reports whether the driver offers this program's version.
+func (m *HelloMessage) SupportsVersion() bool { return slices.Contains(m.Versions, Version) }
 
 // DecodeProof reads PROOF.
 func DecodeProof(payload []byte) ([]byte, error) {
@@ -108,7 +108,7 @@ func DecodeProof(payload []byte) ([]byte, error) {
 	if err := json.Unmarshal(payload, &m); err != nil {
 		return nil, fmt.Errorf("%w: PROOF: %w", ErrProtocol, err)
 	}
-	return fixedHex("proof", m.Proof, sha256.Size)
+	return decodeHex("proof", m.Proof, sha256.Size)
 }
 
 // DecodeRequest reads a whole REQUEST.
@@ -130,7 +130,7 @@ func Prove(key []byte, side string, driverNonce, runnerNonce []byte, bootID stri
 	return mac.Sum(nil)
 }
 
-func fixedHex(name, value string, size int) ([]byte, error) {
+func decodeHex(name, value string, size int) ([]byte, error) {
 	if len(value) != 2*size {
 		return nil, fmt.Errorf("%w: %s has %d characters", ErrProtocol, name, len(value))
 	}

@@ -90,7 +90,7 @@ func TestDecodeHello(t *testing.T) {
 	nonce, claim := strings.Repeat("0a", NonceSize), strings.Repeat("0b", KeySize)
 	good := `{"versions":[1],"nonce":"` + nonce + `","claim":"` + claim + `","lease_s":60,"client":"x"}`
 	m, n, c, err := DecodeHello([]byte(good))
-	if err != nil || !m.Speaks() || len(n) != NonceSize || len(c) != KeySize {
+	if err != nil || !m.SupportsVersion() || len(n) != NonceSize || len(c) != KeySize {
 		t.Fatalf("%+v %v", m, err)
 	}
 	bad := map[string]string{

@@ -1,0 +1,2 @@
+// Package node describes files of a file system: type, mode, owner, identity and names.
+package node
