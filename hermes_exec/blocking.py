@@ -94,7 +94,7 @@ class Process(SyncFacade[process.Process]):
 
 
 def _wrap_processes(processes: list[process.Process], portal: BlockingPortal) -> list[Process]:
-    return [Process(one, portal) for one in processes]
+    return [Process(process, portal) for process in processes]
 
 
 class Session(SyncFacade[session.Session]):
@@ -233,7 +233,7 @@ class Events(SyncFacade[events.Events], Iterator[PoolEvent]):
 
 
 def _wrap_slots(slots: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
-    return [Slot(one, portal) for one in slots]
+    return [Slot(slot, portal) for slot in slots]
 
 
 class SandboxPool(SyncFacade[pool.SandboxPool]):

@@ -14,42 +14,42 @@ LARGEST_COUNT = 1 << 60
 """The largest count or position: the sum of two still fits into 64 bits."""
 
 
-def validate_timeout(timeout_s: float | None, what: str = "timeout_s") -> float | None:
+def validate_timeout(timeout_s: float | None, name: str = "timeout_s") -> float | None:
     """Return seconds above 0, or None for no limit. Raises ConfigError."""
     if timeout_s is None:
         return None
     if not _is_number(timeout_s):
-        raise ConfigError(f"{what} must be a number of seconds or None, not {timeout_s!r}")
+        raise ConfigError(f"{name} must be a number of seconds or None, not {timeout_s!r}")
     if math.isnan(timeout_s) or not 0 < timeout_s <= LONGEST_S:
-        raise ConfigError(f"{what} must be above 0 and at most {LONGEST_S:g}, or None for no limit, not {timeout_s!r}")
+        raise ConfigError(f"{name} must be above 0 and at most {LONGEST_S:g}, or None for no limit, not {timeout_s!r}")
     return float(timeout_s)
 
 
-def validate_wait(wait_s: float, what: str = "wait_s") -> float:
+def validate_wait(wait_s: float, name: str = "wait_s") -> float:
     """Return seconds, 0 or more. Raises ConfigError."""
     if not _is_number(wait_s) or not 0 <= wait_s <= LONGEST_S:
-        raise ConfigError(f"{what} must be a number of seconds from 0 to {LONGEST_S:g}, not {wait_s!r}")
+        raise ConfigError(f"{name} must be a number of seconds from 0 to {LONGEST_S:g}, not {wait_s!r}")
     return float(wait_s)
 
 
-def validate_size(size: int, what: str) -> int:
+def validate_size(size: int, name: str) -> int:
     """Return a number of bytes, 0 or more. Raises ConfigError."""
-    return validate_count(size, what, least=0)
+    return validate_count(size, name, least=0)
 
 
-def validate_count(count: int, what: str, *, least: int = 1) -> int:
+def validate_count(count: int, name: str, *, least: int = 1) -> int:
     """Return a count of at least `least`. Raises ConfigError."""
     if not is_integer(count) or count < least:
-        raise ConfigError(f"{what} must be an integer of {least} or more, not {count!r}")
+        raise ConfigError(f"{name} must be an integer of {least} or more, not {count!r}")
     if count > LARGEST_COUNT:
-        raise ConfigError(f"{what} must be at most 2^60, not {count!r}")
+        raise ConfigError(f"{name} must be at most 2^60, not {count!r}")
     return count
 
 
-def validate_offset(offset: int, what: str) -> int:
+def validate_offset(offset: int, name: str) -> int:
     """Return a number of bytes from the beginning, or from the end if it is negative. Raises ConfigError."""
     if not is_integer(offset) or abs(offset) > LARGEST_COUNT:
-        raise ConfigError(f"{what} must be an integer from -2^60 to 2^60, not {offset!r}")
+        raise ConfigError(f"{name} must be an integer from -2^60 to 2^60, not {offset!r}")
     return offset
 
 

@@ -66,9 +66,9 @@ class Events(AsyncIterator[PoolEvent]):
         self.end()
 
 
-def _report_error(error: BaseException, what: str) -> None:
+def _report_error(error: BaseException, message: str) -> None:
     """Log an exception of a callback. A KeyboardInterrupt is raised again in the main thread."""
-    logger.error(what, exc_info=error)
+    logger.error(message, exc_info=error)
     if isinstance(error, KeyboardInterrupt):
         interrupt_main()
 

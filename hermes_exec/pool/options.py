@@ -39,28 +39,28 @@ def resolve_options(
     return resolve_config({**arguments, "backend": backend, **options}, config_type(backend))
 
 
-def validate_mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+def validate_mapping(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     """Return a mapping as a dict, None as an empty one. Raises ConfigError for anything else."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{what} must be a mapping, not {type(value).__name__}")
+        raise ConfigError(f"{name} must be a mapping, not {type(value).__name__}")
     return dict(value)
 
 
-def validate_commands(value: object, what: str) -> tuple[str, ...]:
+def validate_commands(value: object, name: str) -> tuple[str, ...]:
     """Return a command or a list of commands as a tuple, None as an empty one. Raises ConfigError for an invalid
     command.
     """
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else () if value is None else (value,)
     commands = tuple(command for command in values if isinstance(command, str) and command and "\0" not in command)
     if len(commands) != len(values):
-        raise ConfigError(f"{what} must be a command or a list of commands, each a str without NUL")
+        raise ConfigError(f"{name} must be a command or a list of commands, each a str without NUL")
     return commands
 
 
-def validate_callback(value: T | None, what: str) -> T | None:
+def validate_callback(value: T | None, name: str) -> T | None:
     """Return the value if it is callable or None. Raises ConfigError otherwise."""
     if value is not None and not callable(value):
-        raise ConfigError(f"{what} must be a function, not {type(value).__name__}")
+        raise ConfigError(f"{name} must be a function, not {type(value).__name__}")
     return value

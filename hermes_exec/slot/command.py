@@ -79,7 +79,7 @@ def argv_words(command: Sequence[str | bytes | os.PathLike[str]]) -> list[WireBy
     return [to_wire(word, f"command[{index}]") for index, word in enumerate(command)]
 
 
-def validate_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
+def validate_path(path: str | bytes | os.PathLike[str], name: str) -> WireBytes:
     """Return a path in wire form.
 
     Raises:
@@ -87,8 +87,8 @@ def validate_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
         OSError: ENAMETOOLONG, if it is longer than any system accepts.
     """
     if path in ("", b""):
-        raise ConfigError(f"{what} is empty")
-    wired = to_wire(path, what)
+        raise ConfigError(f"{name} is empty")
+    wired = to_wire(path, name)
     if len(text := wired if isinstance(wired, str) else wired["b64"]) > LONGEST_PATH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), text[:SHOWN_PATH])
     return wired
