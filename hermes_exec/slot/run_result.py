@@ -96,7 +96,7 @@ def _merge(answer: Mapping[str, Any], stdout: KeptOutput, stderr: KeptOutput, pi
         return stderr
     segments = answer.get("segments")
     if segments is None and not stdout.data and not stderr.data:
-        return _parse_stream(answer, "merged", pieces)  # output_limit_bytes is 0
+        return _parse_stream(answer, "merged", pieces)  # nothing of either was kept
     if not isinstance(segments, list):
         raise ProtocolError("the sandbox did not report the order of the output")
     parts: list[bytes] = []
