@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 _REF = re.compile(r"\[ref=((f\d+)?e\d+)\]")
 _BOX = re.compile(r" \[box=(-?[\d.]+),(-?[\d.]+),([\d.]+),([\d.]+)\]")
-_DRAW = """boxes => new Promise(tell => {
+_DRAW = """boxes => new Promise(resolve => {
     const key = (...box) => box.map(Math.round).join();
     const refs = {};
     for (const [ref, ...box] of boxes) (refs[key(...box)] ??= []).push(ref);
@@ -26,7 +26,7 @@ _DRAW = """boxes => new Promise(tell => {
     const inside = root =>
         [...root.querySelectorAll('*')].flatMap(e => e.shadowRoot ? [e, ...inside(e.shadowRoot)] : [e]);
     const elements = document.body ? inside(document).filter(e => refsOf(e.getBoundingClientRect())) : [];
-    if (!elements.length) return tell({});
+    if (!elements.length) return resolve({});
     const observer = new IntersectionObserver(entries => {
         observer.disconnect();
         const drawn = {};
@@ -47,24 +47,25 @@ _DRAW = """boxes => new Promise(tell => {
             layer.append(box);
         }
         document.body.append(layer);
-        tell(drawn);
+        resolve(drawn);
     });
     elements.forEach(e => observer.observe(e));
 })"""
-"""Draws the references of the elements in these boxes around what is in sight of each, and tells what that is: a list
-that scrolls hides most of its items.
+"""Draw the references of the elements with these boxes around the visible part of each, and return the drawn boxes.
+
+Only visible parts count, because a list that scrolls hides most of its items.
 """
 _UNDRAW = "() => document.getElementById('hermes-annotations')?.remove()"
 _EDGE = """e => {
     const style = getComputedStyle(e);
     return ['Left', 'Top'].map(side => parseFloat(style[`border${side}Width`]) + parseFloat(style[`padding${side}`]));
 }"""
-"""How far the document of an <iframe> is from the corner of that."""
+"""The offset of an <iframe>'s document from the corner of the <iframe>."""
 
 
 @dataclass
 class _Document:
-    """A document of the page: its frame, where in the picture its left upper corner is, and the boxes in it."""
+    """A document of the page: its frame, the position of its left upper corner in the picture, and the boxes in it."""
 
     frame: Frame
     left: float = 0.0
@@ -74,8 +75,9 @@ class _Document:
 
 @asynccontextmanager
 async def draw_references(page: Page) -> AsyncIterator[list[JsonObject]]:
-    """The references are drawn over what is in sight: each with its element and its box (x, y, width and height in the
-    picture, in pixels). None are in a document that is no page, as an image is.
+    """Draw the references over the visible elements and yield them, each with its element and its box.
+
+    A box is x, y, width and height in pixels of the picture. A document that is not a page, such as an image, has none.
     """
     if await snapshots.top_selector(page) != "body":
         yield []
@@ -100,7 +102,9 @@ async def draw_references(page: Page) -> AsyncIterator[list[JsonObject]]:
 
 
 async def _find_documents(page: Page, tree: str) -> list[_Document]:
-    """The page and what is in its frames, by a tree with boxes: the references of each document have a prefix."""
+    """Return the documents of the page and its frames from a tree with boxes, in which each has its own reference
+    prefix.
+    """
     documents: dict[str, _Document | None] = {}
     iframe, outer = "", _Document(page.main_frame)
     for line in tree.splitlines():
@@ -119,7 +123,7 @@ async def _find_documents(page: Page, tree: str) -> list[_Document]:
 
 
 async def _open_iframe(page: Page, iframe: str, outer: _Document) -> _Document | None:
-    """The document in the <iframe> with this reference; None when it is gone."""
+    """Return the document in the <iframe> with this reference, or None if it is gone."""
     element = await page.query_selector(f"aria-ref={iframe}")
     frame = await element.content_frame() if element is not None else None
     if element is None or frame is None:

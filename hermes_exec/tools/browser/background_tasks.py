@@ -1,4 +1,4 @@
-"""What goes on in a browser by itself, while nobody waits for it."""
+"""Tasks of a browser that run while no call waits for them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from hermes_exec.tools.browser.playwright_driver import ignore_errors
 
 
 class BackgroundTasks:
-    """Keeps tasks until they end."""
+    """Holds references to tasks until they end."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def start(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Begin something, which fails unnoticed when the page or the browser is gone."""
+        """Start a task. Its errors are ignored if the page or the browser is gone."""
         self.keep(asyncio.ensure_future(ignore_errors(work)))
 
     def keep(self, task: asyncio.Future[Any]) -> None:
-        """Let something go on that was begun already."""
+        """Hold a task that already runs."""
         self._tasks.add(task)
         task.add_done_callback(self._discard)
 
     async def wait(self) -> None:
-        """Return when nothing goes on any more."""
+        """Wait until no task runs."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def cancel(self) -> None:
-        """End all of it."""
+        """Cancel all tasks."""
         for task in list(self._tasks):
             task.cancel()
 

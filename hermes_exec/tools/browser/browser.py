@@ -1,4 +1,4 @@
-"""The browser of a slot: one Chromium, its tabs, and what happened in them."""
+"""The browser of a slot: one Chromium, its tabs, and the events in them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ VIEWPORT = (1280, 720)
 
 
 class RunningBrowser:
-    """A browser that was started: its process, its connection, its context and its tabs."""
+    """A started browser: its process, connection, context and tabs."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot, self.rules = slot, slot.browser_rules
@@ -67,9 +67,11 @@ class RunningBrowser:
         self.screenshots = 0
         self.last_tree = ""
         self.passwords: set[str] = set()
-        """What was typed into fields for passwords: no result shows it."""
+        """Text that was typed into password fields. No result shows it."""
         self._changed = asyncio.Event()
-        """Set by what is waited for: the end of a navigation or of the connection, a dialog, a download."""
+        """Set at each event that a call may wait for: the end of a navigation or of the connection, a dialog, a
+        download.
+        """
         self._background = BackgroundTasks()
         self.dialogs = Dialogs(self.rules, self._background, self._changed.set)
         self.navigation = Navigation(slot, self._changed.set)
@@ -83,14 +85,14 @@ class RunningBrowser:
         self._browser: Browser | None = None
         self._context: BrowserContext | None = None
 
-    # its life
+    # start and end
 
     async def start(self, *, alone: bool = False) -> None:
-        """Start the process, connect, and open an empty tab; `alone` without sharing Playwright's driver.
+        """Start the process, connect, and open an empty tab; with `alone`, without sharing Playwright's driver.
 
         Raises:
-            ToolFailure: with the reason.
-            PlaywrightDriverLost: the driver ended meanwhile.
+            ToolFailure: If the browser does not start.
+            PlaywrightDriverLost: If the driver ended meanwhile.
         """
         self._driver = PlaywrightDriver.for_this_loop(alone=alone)
         try:
@@ -141,41 +143,45 @@ class RunningBrowser:
 
     @property
     def tasks(self) -> TaskGroup:
-        """What runs in the background until it is closed."""
+        """The task group of the browser, until it is closed."""
         assert self._tasks is not None
         return self._tasks.tasks
 
     @property
     def gone(self) -> anyio.Event:
-        """Set when the browser's side of the connection has ended."""
+        """An event that is set when the browser's side of the connection has ended."""
         assert self._pipe is not None
         return self._pipe.ended
 
     @property
     def ended(self) -> bool:
-        """Whether the connection to it is gone."""
+        """Whether the connection to the browser has ended."""
         return self._browser is None or not self._browser.is_connected() or self.gone.is_set()
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many events of pages the client was not given, by their kind."""
+        """The number of events of pages that were not passed to the client, by method."""
         return self._pipe.guard.left_out if self._pipe is not None else {}
 
     async def check(self) -> None:
-        """Raise what is more than an error of the page: the ExecError of a slot that has ended, or whose sandbox has,
-        PlaywrightDriverLost, and ToolFailure when the browser was ended for what it sent.
+        """Raise if an error is more than an error of the page.
+
+        Raises:
+            ExecError: If the slot or its sandbox has ended.
+            ToolFailure: If the browser was ended because of a message that it sent.
+            PlaywrightDriverLost: If Playwright's driver has ended.
         """
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
                 await self._process.wait(0)
         if self._pipe is not None and self._pipe.fault is not None:
-            message = f"The browser was ended, because it sent {self._pipe.fault}. browser_navigate starts another."
+            message = f"The browser was ended because it sent {self._pipe.fault}. browser_navigate starts another one."
             raise ToolFailure("browser_ended", message, success=False)
         if self.ended and self._driver is not None and await self._driver.has_ended():
             raise PlaywrightDriverLost(LOST_MESSAGE)
 
     async def aclose(self) -> None:
-        """End the process and everything it started, then let go of the client's side, and remove the profile."""
+        """End the process and everything it started, close the client's side, and remove the profile."""
         with anyio.CancelScope(shield=True):
             if self._process is not None:
                 with anyio.move_on_after(END_S), contextlib.suppress(ExecError, OSError):
@@ -194,11 +200,15 @@ class RunningBrowser:
                 driver, self._driver = self._driver, None
                 driver.stop_using()
 
-    # its tabs
+    # tabs
 
     async def usable_page(self) -> Page:
-        """The current tab, or a new one when it has crashed or hangs, or all are closed. It goes nowhere else."""
-        if self.navigation.waiting is not None:  # until then it would answer nothing
+        """Return the current tab, or a new one if it crashed, hangs or shows a forbidden page, or if all tabs are
+        closed.
+
+        The tab's own navigation is stopped.
+        """
+        if self.navigation.waiting is not None:  # a page does not respond during a navigation
             with anyio.move_on_after(ANSWER_S):
                 await self.stop_loading()
         tabs = self.tabs
@@ -213,19 +223,21 @@ class RunningBrowser:
         return tabs.page
 
     async def is_hanging(self, page: Page) -> bool:
-        """Whether a page does not answer; one that a dialog holds does."""
+        """Return whether a page does not respond. A page behind a dialog does not count as hanging."""
         with anyio.move_on_after(ANSWER_S) as answering:
             await self.act(partial(ignore_errors, partial(page.evaluate, "1")))
         return answering.cancelled_caught
 
     def begin(self) -> None:
-        """Begin a call: count what begins from now on as begun by it."""
+        """Start a call: navigations and requests from now on count as its effects."""
         self.calls += 1
         self.navigation.begin()
         self.downloads.began = False
 
     async def settle(self, page: Page) -> None:
-        """Wait until a page has done what an action made it do, with the requests of its scripts and what followed."""
+        """Wait until a page has finished the effects of an action, including requests of its scripts and
+        their effects.
+        """
         navigation = self.navigation
 
         def leads_elsewhere() -> bool:
@@ -239,13 +251,14 @@ class RunningBrowser:
                 await self._wait_until(lambda: not navigation.is_asking or leads_elsewhere())
 
     async def wait_for_departure(self) -> None:
-        """Wait until a tab begins to go elsewhere."""
+        """Wait until a tab starts a navigation."""
         await self._wait_until(lambda: self.navigation.waiting is not None)
 
     async def wait_for_arrival(self) -> str | None:
-        """Wait until the tabs are where they are going, and a small file that this turned out to be is there.
+        """Wait until the navigations of all tabs have ended, and a small file that one of them turned out to be is
+        downloaded.
 
-        Returns the URL that did not answer in time; the tab stays where it was.
+        Returns the URL that did not respond in time; the tab then stays at its page.
         """
         with anyio.move_on_after(NEW_TAB_S):
             await self._wait_until(lambda: self.navigation.tabs_to_come == 0 or self.navigation.waiting is not None)
@@ -263,14 +276,15 @@ class RunningBrowser:
         return None
 
     async def wait_for_error_page(self, shown_before: int) -> None:
-        """Wait for the browser's page about a navigation that failed, which would come into the next one; it had shown
-        `seen` of them before.
+        """Wait for the browser's own page about a failed navigation, which would otherwise disturb the next navigation.
+
+        `shown_before` is the number of such pages before the navigation.
         """
         with anyio.move_on_after(ERROR_PAGE_S):
             await self._wait_until(lambda: self.navigation.error_pages > shown_before or self.ended)
 
     async def stop_loading(self) -> None:
-        """Leave all tabs where they are."""
+        """Stop the navigations of all tabs."""
         self.navigation.forget()
         for page in self.tabs.pages:
             await ignore_errors(partial(_stop_loading, page))
@@ -280,13 +294,13 @@ class RunningBrowser:
             self._changed.clear()
             await self._changed.wait()
 
-    # what the tools do in it
+    # actions
 
     async def act(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Do something in a page. None when a dialog opened, which holds the page until it is answered: the work goes
-        on after that by itself.
+        """Run an action in a page and return its result. Raises Playwright's errors.
 
-        Raises what Playwright raises.
+        Returns None if a dialog opened, because it blocks the page until it is answered. The action then continues in
+        the background.
         """
         self.dialogs.dialog_opened.clear()
         work_task = asyncio.ensure_future(work())

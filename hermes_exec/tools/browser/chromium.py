@@ -1,4 +1,4 @@
-"""Chromium as a process of a slot: where it is, how it is started, and why it did not start."""
+"""Chromium as a process of a slot: its location, its options, and the reason if it does not start."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PROGRAMS = (
     "/ms-playwright/chromium_headless_shell-*/chrome-linux*/headless_shell",
     "$HOME/.cache/ms-playwright/chromium-*/chrome-linux*/chrome",
 )
-"""Where a browser is looked for in an image; the first that is there is taken. The paths are Playwright's."""
+"""The programs that may be a browser in an image; the first existing one is used. The paths are Playwright's."""
 
 DISABLED_FEATURES = (
     "AvoidUnnecessaryBeforeUnloadCheckSync",
-    "DeferRendererTasksAfterInput",  # it keeps what a click began waiting for the next frame, for 10 ms and more
+    "DeferRendererTasksAfterInput",  # it delays the effects of a click until the next frame, 10 ms or more
     "DestroyProfileOnBrowserClose",
     "HttpsFirstBalancedModeAutoEnable",
     "HttpsUpgrades",
@@ -41,12 +41,12 @@ DISABLED_FEATURES = (
     "Translate",
 )
 OPTIONS = (
-    # The slot is what confines it: Chromium's own sandbox needs rights that a slot does not have.
+    # The slot isolates it: Chromium's own sandbox needs rights that a slot does not have.
     "--no-sandbox",
     "--headless",
     "--remote-debugging-pipe",
     "--no-startup-window",
-    # As Playwright starts it, see chromiumSwitches.ts there.
+    # The options of Playwright: see its chromiumSwitches.ts.
     "--allow-pre-commit-input",
     "--disable-back-forward-cache",
     "--disable-background-networking",
@@ -81,15 +81,17 @@ OPTIONS = (
     "--use-mock-keychain",
 )
 PREFERENCES = {"plugins": {"always_open_pdf_externally": True}}
-"""Of the profile. A PDF is a download: its viewer is an extension, in which no snapshot sees anything."""
+"""Preferences of the profile. A PDF is downloaded, because snapshots see nothing in the viewer, which is an
+extension.
+"""
 NO_BROWSER_EXIT_CODE = 127
 _LOG_TAIL_BYTES = 2000
 
 
 def command(directory: str, more: Sequence[str] = ()) -> str:
-    """The shell text that starts the first browser there is, with its DevTools pipe as input and output.
+    """Return the shell command that starts the first existing browser, with its DevTools pipe as stdin and stdout.
 
-    TMPDIR is relative: Chromium makes a socket in it, and the path of one has at most 107 bytes.
+    TMPDIR is relative: Chromium creates a socket in it, whose path may have at most 107 bytes.
     """
     options = " ".join(map(shlex.quote, [*OPTIONS, *more, f"--user-data-dir={directory}/profile"]))
     log = shlex.quote(f"{directory}/log")
@@ -107,7 +109,7 @@ def command(directory: str, more: Sequence[str] = ()) -> str:
 
 
 async def start_failure(slot: Slot, process: Process, directory: str) -> ToolFailure:
-    """What the model is told when the browser has ended as it started."""
+    """Return the error for a browser that ended during its start."""
     try:
         exit_code = (await process.wait(5)).exit_code
     except TimeoutError:

@@ -1,9 +1,9 @@
-"""The DevTools pipe of a browser in a slot, in the hands of Playwright's client on this host.
+"""The DevTools pipe between a browser in a slot and Playwright's client on this host.
 
-The browser speaks the DevTools protocol on a pipe (`--remote-debugging-pipe`: JSON texts, each ended by a NUL byte)
-that is the input and output of its process; no port is opened, here or in the slot. What the client starts as its
-browser is a small program that hands its ends of such a pipe to this process, which carries what both say, and judges
-what the browser says.
+The browser speaks the DevTools protocol on a pipe (`--remote-debugging-pipe`: JSON texts, each ended by a NUL byte),
+which is the stdin and stdout of its process. No port is opened, here or in the slot. Instead of a browser, the client
+starts a small program that passes its ends of such a pipe to this process. This process forwards the messages of both
+sides and checks the browser's messages.
 """
 
 from __future__ import annotations
@@ -36,31 +36,33 @@ with socket.socket(socket.AF_UNIX) as to:
     os.close(4)
     to.recv(1)
 """
-"""A browser reads descriptor 3 and writes 4. It ends when the other side has let go of the pipe."""
+"""The program that the client starts. A browser reads descriptor 3 and writes 4. It ends when the pipe is closed."""
 CLOSED_ERRORS = (OSError, ExecError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 PIECE_BYTES = 1 << 15
-"""Bytes of a long message that are sent before its end has come."""
+"""The size at which a long message is forwarded before its end has arrived."""
 MAX_DIRECTORY_CHARS = 60
-"""Characters of a temporary directory in whose directories a socket can be: its path has at most 107, on macOS 103."""
+"""The maximum length of the temporary directory. The path of a socket has at most 107 bytes, on macOS 103."""
 
 
 class DevToolsPipe:
-    """Joins the client to the browser of a slot, whose process it is. `ended` is set when one side has closed, or the
-    browser said what the client must not read.
+    """The connection between the client and the browser of a slot.
+
+    `ended` is set when one side has closed, or when the browser sent a message that the client must not read.
     """
 
     def __init__(self, process: Process) -> None:
         self.ended = anyio.Event()
         self.fault: str | None = None
-        """What the browser said that no client reads, as half a sentence."""
+        """A description of the message that the client must not read, as part of a sentence."""
         self._process = process
         self.guard = MessageGuard(self._release_later)
         self._client: FdStream | None = None
         self._scope: anyio.CancelScope | None = None
 
     async def connect(self, playwright: Playwright, tasks: TaskGroup, timeout_s: float) -> Browser:
-        """Return the browser as the client sees it; the pipe is carried in `tasks` until they are cancelled. Raises
-        what Playwright raises.
+        """Return the client's connection to the browser. The pipe is served in `tasks` until they are cancelled.
+
+        Raises Playwright's errors.
         """
         default = tempfile.gettempdir()
         parent = default if len(default) <= MAX_DIRECTORY_CHARS else "/tmp"
@@ -98,8 +100,8 @@ class DevToolsPipe:
         commands, wake, gone, behind = bytearray(), anyio.Event(), False, False
 
         def take(data: bytes) -> None:
-            # The client writes a message and its end one after the other: they are sent as one. Nearly always there is
-            # room: a message that wakes no task is a tenth of a millisecond sooner there.
+            # Not the obvious code: see docs/why-not-obvious.md ("Data without waking a task"). The client writes a
+            # message and its end separately; they are sent together.
             self.guard.note_commands(data)
             commands.extend(data)
             if not data.endswith(END) and len(commands) < PIECE_BYTES:

@@ -1,4 +1,4 @@
-"""The dialogs of a browser's pages: those that wait for an answer, and those that had one."""
+"""The dialogs of a browser's pages: open ones that wait for an answer, and answered ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OpenDialog:
     answer: str | None = None
 
     def describe(self) -> dict[str, object]:
-        """As a model sees it."""
+        """Return the fields of the dialog for the model."""
         fields: dict[str, object] = {
             "id": self.id,
             "type": self.dialog.type,
@@ -48,18 +48,18 @@ class OpenDialog:
 
 
 class Dialogs:
-    """All of one browser. `news` is called when one has opened; `left` does what nobody waits for."""
+    """All dialogs of one browser. `on_open` is called when one opens; `background` runs automatic answers."""
 
     def __init__(self, rules: BrowserConfig, background: BackgroundTasks, on_open: Callable[[], object]) -> None:
         self.open: list[OpenDialog] = []
-        """Each holds its page until it is answered."""
+        """The open dialogs. Each blocks its page until it is answered."""
         self.past: deque[OpenDialog] = deque(maxlen=MAX_PAST_DIALOGS)
         self._rules, self._background, self._on_open = rules, background, on_open
         self.dialog_opened = asyncio.Event()
-        """Set when one opens."""
+        """Set when a dialog opens."""
 
     def watch(self, context: BrowserContext) -> None:
-        """Note each that opens from now on."""
+        """Record the dialogs of a context from now on."""
         context.on("dialog", self._on_dialog)
 
     def _on_dialog(self, dialog: Dialog) -> None:
@@ -71,7 +71,7 @@ class Dialogs:
             self._background.start(partial(self.answer, opened, accept=self._rules.dialogs == "auto_accept"))
 
     async def answer(self, opened: OpenDialog, *, accept: bool, text: str | None = None) -> None:
-        """Answer a dialog; `text` is what a prompt is given."""
+        """Answer a dialog; `text` is the input for a prompt."""
         if opened in self.open:
             self.open.remove(opened)
             opened.answer = "accepted" if accept else "dismissed"

@@ -1,4 +1,4 @@
-"""The files that pages have a browser fetch: into ~/Downloads of the slot, under the names that they came with."""
+"""Files that pages make a browser download: they are stored in ~/Downloads of the slot under their own names."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 MAX_URL_CHARS = 2000
 MAX_FILES = 100
-"""Downloads of one browser of which the model was not told; further ones are broken off."""
+"""The maximum number of downloads not yet reported to the model. Further downloads are cancelled."""
 MAX_NAME_BYTES, MAX_SUFFIX_BYTES = 255, 100
-"""Bytes of a file's name, and of what counts as its ending."""
+"""The maximum size of a file's name, and of its suffix."""
 
 
 @dataclass
 class FileDownload:
-    """A file that a page had the browser fetch; `path` is where it is in the slot, once it is there."""
+    """A download; `path` is its path in the slot, once it is complete."""
 
     url: str
     name: str
@@ -36,16 +36,16 @@ class FileDownload:
     size: int = 0
     reported: bool = False
     arrival_path: str | None = None
-    """Where the browser has put it, under a name of its own."""
+    """The path at which the browser stored it, under a generated name."""
 
     @property
     def under_way(self) -> bool:
-        """Whether it is still coming, or waits for its name."""
+        """Whether it is still downloading, or is not renamed yet."""
         return self.state == "in progress" or (self.state == "completed" and self.path is None)
 
 
 class Downloads:
-    """The downloads of one browser; `on_change` is called when one begins, goes on or ends."""
+    """The downloads of one browser. `on_change` is called when one starts, progresses or ends."""
 
     def __init__(self, slot: Slot, on_change: Callable[[], None]) -> None:
         self._slot, self._on_change = slot, on_change
@@ -55,10 +55,10 @@ class Downloads:
         self._session: CDPSession | None = None
         self._stopping = BackgroundTasks()
         self.began = False
-        """Whether one began since this was set to false."""
+        """Whether a download has started since this was set to False."""
 
     async def accept(self, session: CDPSession, context_id: str) -> None:
-        """Take the downloads of a browser's context; `session` is one with the browser."""
+        """Accept the downloads of a browser's context; `session` is a session with the browser."""
         self._session = session
         session.on("Browser.downloadWillBegin", self._on_begin)
         session.on("Browser.downloadProgress", self._on_progress)
@@ -73,24 +73,22 @@ class Downloads:
         )
 
     def downloads_to_report(self) -> list[FileDownload]:
-        """Those whose end the model was not told."""
+        """Return the downloads whose end was not reported to the model."""
         return [download for download in self._files.values() if not download.reported]
 
     def refuse(self, url: str, why: str) -> None:
-        """Keep nothing that came from a URL."""
+        """Refuse all unfinished downloads from a URL."""
         for download in list(self._files.values()):
             if download.url == url[:MAX_URL_CHARS] and download.path is None:
                 download.state = f"refused: {why}"
 
     @property
     def in_progress(self) -> bool:
-        """Whether one still comes."""
+        """Whether a download is in progress."""
         return any(download.state == "in progress" for download in self._files.values())
 
     async def settle(self) -> None:
-        """Give those that are complete the names that they came with, or the next ones that are free, and remove those
-        that are refused and came all the same.
-        """
+        """Rename complete downloads to their own names, or to the next free ones, and remove refused ones."""
         files = self._slot.files
         for download in list(self._files.values()):
             if download.arrival_path is None or download.path is not None:
@@ -100,7 +98,7 @@ class Downloads:
                     download.path = await self._move_to_name(download.arrival_path, download.name)
                 else:
                     await files.remove(download.arrival_path, missing_ok=True)
-            except OSError as error:  # somebody in the slot has it, or its directory, no more as it was
+            except OSError as error:  # a process in the slot changed the file or its directory
                 if isinstance(error, ExecError):
                     raise
                 download.state = f"lost: {error.strerror or error}"
@@ -108,7 +106,7 @@ class Downloads:
                 download.arrival_path = None
 
     async def _move_to_name(self, arrived: str, name: str) -> str:
-        """The path of a file that has come, under its name or the next one that is free."""
+        """Rename a download to its name or the next free one, and return the new path."""
         for number in itertools.count(1):
             path = (
                 f"{self._directory}/{number_name(posixpath.basename(name.replace(chr(0), '')) or 'download', number)}"
@@ -153,12 +151,14 @@ class Downloads:
 
 
 def _byte_count(number: object) -> int:
-    """A number of bytes, as a browser tells it that may be another program."""
+    """Return a number of bytes from a message; the browser may be another program, so any value may come."""
     return int(min(max(number, 0), 1 << 60)) if isinstance(number, int | float) else 0
 
 
 def number_name(name: str, number: int) -> str:
-    """A name with a number, except the first, in what a file system takes; its ending is kept."""
+    """Return a file name with a number (none for the first), shortened to the limit of file systems; its suffix is
+    kept.
+    """
     stem, dot, ending = name.partition(".")
     if len(ending.encode("utf-8", "replace")) > MAX_SUFFIX_BYTES:
         stem, dot, ending = name, "", ""

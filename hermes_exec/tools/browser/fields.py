@@ -1,4 +1,4 @@
-"""Fields of pages: text, choices, dates and files."""
+"""Input of text, choices, dates and files into fields of pages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ DESCRIBE_FIELD = """e => {
         several: !!e.multiple,
         options: options.map(o => [o.label, o.disabled || o.matches('optgroup[disabled] *')]),
     }; }"""
-"""What kind of field an element is (`other` for what takes no text), whether it takes several values, and its options
-with whether each is disabled.
+"""The type of field of an element (`other` if it accepts no text), whether it accepts several values, and its options.
+
+Each option has its label and whether it is disabled.
 """
 FORMATS = {
     "date": "YYYY-MM-DD",
@@ -33,19 +34,26 @@ FORMATS = {
     "month": "YYYY-MM",
     "week": "YYYY-Www",
 }
-"""What fields take that drop anything else."""
+"""The formats of fields that drop any other input."""
 
 
 _MARK = """(e, mark) => {
     e.setAttribute(mark, e.isConnected ? '' : 'alone');
     if (!e.isConnected) e.ownerDocument.documentElement.append(e); }"""
-"""DevTools finds it in its document, which a script need not have put it into."""
+"""Mark the element and make sure that it is in its document, so that DevTools finds it. A script may have
+left it out.
+"""
 _UNMARK = "(e, mark) => { if (e.getAttribute(mark)) e.remove(); e.removeAttribute(mark); }"
 
 
 async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text: str, within_s: float) -> None:
-    """Put text into a field in place of what is there; choose in a list; give a file field, or the chooser that waits,
-    files of the slot. Raises ToolFailure for what the field does not take, and what Playwright raises.
+    """Replace the text of a field, select options of a list, or set files of the slot for a file field or an open
+    chooser.
+
+    Raises Playwright's errors.
+
+    Raises:
+        ToolFailure: If the field does not accept the text.
     """
     facts = await locator.evaluate(DESCRIBE_FIELD)
     kind: str = facts["kind"]
@@ -75,7 +83,7 @@ async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text
 
 
 async def _set_files(running: RunningBrowser, state: ToolState, field: ElementHandle, text: str) -> None:
-    """Set the files of a file field: paths in the slot, one a line."""
+    """Set the files of a file field: paths in the slot, one per line."""
     paths = [state.resolve(line.strip(), "text") for line in text.splitlines() if line.strip()]
     for path in paths:
         if not await state.slot.files.exists(path):
@@ -97,7 +105,7 @@ async def _set_files(running: RunningBrowser, state: ToolState, field: ElementHa
 
 
 def _find_nodes(attribute: str, root: dict[str, Any]) -> list[int]:
-    """The nodes of a document that have an attribute, in its frames and shadows, too."""
+    """Return the nodes of a document that have an attribute, including those in frames and shadow trees."""
     nodes, stack = [], [root]
     while stack:
         node = stack.pop()

@@ -1,8 +1,8 @@
-"""The judge of what a browser says on its DevTools pipe, before Playwright's client reads it.
+"""Checks of the messages from a browser's DevTools pipe before Playwright's client reads them.
 
-The client ends, for all slots that it serves, at a message that it cannot take, and keeps what pages have it told. A
-page says much, and a program in the slot may have taken the pipe. So answers pass where they were asked for, events
-that the client works with pass at a bounded rate, and of all other events so many that the newest can be shown.
+At a message that it cannot handle, the client ends for all slots that it serves, and it stores data that pages send. A
+page can send a lot, and a program in the slot may have replaced the browser. So responses pass if they were requested,
+events that the client needs pass at a limited rate, and of all other events enough pass to show the newest.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MIB = 1 << 20
 MAX_MESSAGE_BYTES = 32 * MIB
 MAX_OPTIONAL_BYTES = MIB
 MAX_STRUCTURE_BYTES = 8 * MIB
-"""Bytes of a message outside of its strings."""
+"""The maximum size of a message outside of its strings."""
 MAX_SESSIONS = 300
-"""Tabs, frames with processes of their own, and workers."""
+"""The maximum number of tabs, frames with their own process, and workers."""
 MAX_OPTIONAL_EVENTS = 500
-"""How many of the newest optional events wait for their turn; as many as the tools show."""
+"""The number of newest optional events that are queued; the tools show as many."""
 RETRY_S = 0.1
 NEEDED_EVENTS = frozenset(
     b"Browser.downloadProgress Browser.downloadWillBegin Debugger.paused Fetch.authRequired Fetch.requestPaused "
@@ -40,20 +40,20 @@ NEEDED_EVENTS = frozenset(
     b"Runtime.executionContextCreated Runtime.executionContextDestroyed Runtime.executionContextsCleared "
     b"Target.attachedToTarget Target.detachedFromTarget Tracing.tracingComplete".split()
 )
-"""Events without which the client, or a tool, goes wrong. Others, as what a page logs, may be left out."""
+"""Events without which the client or a tool fails. Others, such as console messages, may be left out."""
 _EVENT_HEAD = b'{"method":"'
 _EVENT = re.compile(r"[A-Z][A-Za-z]*\.[a-z][A-Za-z]*")
 _COMMAND = re.compile(rb'\{"id":(-?\d+),(?:.*"sessionId":"(\w+)"\}$)?', re.DOTALL)
 _SESSION_ENDED_CODE = -32001
-"""The error of a command to a session that has ended."""
+"""The error code of a command to a session that has ended."""
 
 
 class BadMessage(Exception):
-    """A message that no browser of ours would have sent; the text says what is wrong, as half a sentence."""
+    """A message that a browser never sends. The text describes it as part of a sentence."""
 
 
 class Allowance:
-    """So many a second, and so many at once after a rest."""
+    """A rate limit: an amount per second, with a burst after a rest."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
@@ -61,13 +61,13 @@ class Allowance:
         self._seen = time.monotonic()
 
     def spend(self, amount: float) -> None:
-        """Take from it, also what is not there."""
+        """Use an amount, which may exceed the remaining allowance."""
         self._refill()
         self._left -= amount
 
     @property
     def missing_s(self) -> float:
-        """How long it takes until what was spent is there again."""
+        """The seconds until the allowance is no longer exceeded."""
         if self._left >= 0:
             return 0.0
         self._refill()
@@ -80,22 +80,22 @@ class Allowance:
 
 
 class MessageGuard:
-    """Judges the messages of one browser. `later` is called with a time in seconds after which `release` has more."""
+    """Checks the messages of one browser. `schedule` is called with the seconds until `release` returns more events."""
 
     def __init__(self, schedule: Callable[[float], object]) -> None:
         self._schedule = schedule
         self._pending: dict[int, bytes] = {}
-        """The sessions of the commands that wait for their answer, by id."""
+        """The sessions of the commands without a response yet, by id."""
         self._sessions = 0
         self._parts: list[bytes] = []
         self._size = 0
         self._skipping = False
         self._commands = bytearray()
-        """Commands whose end has not come."""
+        """Commands whose end has not arrived."""
         self._optional_queue: deque[bytes] = deque()
         self._optional_queue_bytes = 0
         self.left_out: dict[str, int] = {}
-        """How many events of each kind were left out."""
+        """The number of events that were left out, by method."""
         self._all_bytes = Allowance(16 * MIB, 64 * MIB)
         self._events, self._event_bytes = Allowance(500, 10_000), Allowance(MIB, 16 * MIB)
         self._optional, self._optional_bytes = Allowance(100, 1000), Allowance(MIB // 4, 2 * MIB)
@@ -103,7 +103,7 @@ class MessageGuard:
     # commands
 
     def note_commands(self, data: bytes) -> None:
-        """Remember what the client asks for, in however many pieces."""
+        """Record the commands of the client, which may come in any number of pieces."""
         if not self._commands and data.count(END) == 1 and data.endswith(END):
             self._note_command(data[:-1])
             return
@@ -120,7 +120,7 @@ class MessageGuard:
     # messages
 
     def admit(self, piece: bytes) -> bytes:
-        """Return what the client may read, now that a further piece has come. Raises BadMessage."""
+        """Return the data that the client may read after the next piece. Raises BadMessage."""
         self._all_bytes.spend(len(piece))
         if self._parts or self._skipping:
             head, end, piece = piece.partition(END)
@@ -152,7 +152,7 @@ class MessageGuard:
             raise BadMessage(f"a message of more than {MAX_MESSAGE_BYTES // MIB} MiB")
 
     def _judge(self, message: bytes) -> bytes:
-        """Return a message as it is passed on; nothing when it is left out, or waits."""
+        """Return a message to forward; empty if it is left out or queued."""
         method = _event_method(message)
         if method and method not in NEEDED_EVENTS:
             return self._judge_optional(message, method)
@@ -169,20 +169,20 @@ class MessageGuard:
         number, error = content["id"], content.get("error")
         session = self._pending.pop(number, None) if type(number) is int else None
         if session is None:
-            raise BadMessage("an answer to nothing that was asked")
+            raise BadMessage("a response without a command")
         if isinstance(error, dict) and error.get("code") == _SESSION_ENDED_CODE:
             return
         if str(content.get("sessionId", "")) != session.decode():
-            raise BadMessage("an answer from another session than was asked")
+            raise BadMessage("a response from the wrong session")
         if not isinstance(error if error is not None else content.get("result"), dict):
-            raise BadMessage("an answer without a result")
+            raise BadMessage("a response without a result")
 
     def _check_event(self, content: dict[str, object]) -> None:
         method = content.get("method")
         if not isinstance(method, str) or _EVENT.fullmatch(method) is None:
-            raise BadMessage("a message that is neither an answer nor an event")
+            raise BadMessage("a message that is neither a response nor an event")
         if not isinstance(content.get("params", {}), dict) or not isinstance(content.get("sessionId", ""), str):
-            raise BadMessage(f"a {method} of no known form")
+            raise BadMessage(f"a {method} event of unknown form")
         if method == "Target.attachedToTarget":
             self._sessions += 1
             if self._sessions > MAX_SESSIONS:
@@ -190,7 +190,7 @@ class MessageGuard:
         elif method == "Target.detachedFromTarget":
             self._sessions -= 1
 
-    # events that may be left out
+    # optional events
 
     def _judge_optional(self, message: bytes, method: bytes) -> bytes:
         if len(message) > MAX_OPTIONAL_BYTES:
@@ -209,7 +209,7 @@ class MessageGuard:
         return b""
 
     def release(self) -> bytes:
-        """Return the optional events whose turn has come. Raises BadMessage."""
+        """Return the queued optional events that the rate limit now allows. Raises BadMessage."""
         released = []
         while self._optional_queue and not self._waiting_s:
             message = self._optional_queue.popleft()
@@ -233,34 +233,34 @@ class MessageGuard:
         name = method.decode("ascii", "replace")
         self.left_out[name] = self.left_out.get(name, 0) + 1
 
-    # how fast it may speak
+    # rate
 
     @property
     def pause_s(self) -> float:
-        """How long nothing more is to be read from the browser."""
+        """The seconds for which no more data may be read from the browser."""
         return max(self._all_bytes.missing_s, self._events.missing_s, self._event_bytes.missing_s)
 
 
 def _event_method(message: bytes) -> bytes:
-    """The method of an event, by its beginning, as Chromium writes it; empty for anything else."""
+    """Return the method of an event, from its beginning as Chromium writes it; empty for any other message."""
     if not message.startswith(_EVENT_HEAD):
         return b""
     return message[len(_EVENT_HEAD) : message.find(b'"', len(_EVENT_HEAD), 100)]
 
 
 def _parse(message: bytes) -> dict[str, object]:
-    """A message as an object, where the client's own parser takes it, too."""
+    """Return a message as an object, if the client's own parser accepts it, too."""
     if len(message) > MAX_STRUCTURE_BYTES and is_structure_above(message, MAX_STRUCTURE_BYTES):
         raise BadMessage(f"a message of more than {MAX_STRUCTURE_BYTES // MIB} MiB outside of strings")
     try:
         try:
             content = from_json(message, allow_inf_nan=False, cache_strings="keys")
-        except ValueError:  # half a surrogate pair, which it does not take
+        except ValueError:  # half of a surrogate pair, which this parser does not accept
             content = json.loads(message.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise BadMessage("what is not JSON") from None
+        raise BadMessage("a message that is not JSON") from None
     if type(content) is not dict:
-        raise BadMessage("a message that is no object")
+        raise BadMessage("a message that is not an object")
     return content
 
 

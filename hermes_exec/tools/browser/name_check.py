@@ -1,4 +1,4 @@
-"""Requests of pages for names that lead to private addresses: refused before they are made, where the name says so."""
+"""Refusal of pages' requests for host names with private addresses, before the requests are sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOOK_UP = ("getent", "ahosts")
 LOOK_UP_S = 3.0
-"""A name that is not found in this time is asked for: what answers is looked at once more."""
+"""The time limit of a lookup. After it, the request is sent, and its response is checked instead."""
 FRESH_S = 30.0
 MAX_NAMES = 1000
 MAX_LOOK_UPS = 4
@@ -27,8 +27,9 @@ PATTERNS = [{"urlPattern": f"{scheme}://*"} for scheme in ("http", "https")]
 
 
 class NameCheck:
-    """Looks up the names that pages ask for, in the slot, where private addresses are refused. `refused` is called with
-    the URL of a page or a frame that is not asked for, and why.
+    """Looks up the host names of requests in the slot, if private addresses are refused.
+
+    `on_refused` is called with the URL of a page or frame that is refused, and the reason.
     """
 
     def __init__(self, slot: Slot, on_refused: Callable[[str, str], None]) -> None:
@@ -38,13 +39,13 @@ class NameCheck:
         self._turns = anyio.Semaphore(MAX_LOOK_UPS)
 
     async def watch(self, session: CDPSession) -> None:
-        """Have the browser wait with each request; `session` is one with the browser."""
+        """Make the browser hold each request until it is checked; `session` is a session with the browser."""
         if self._slot.network and not self._rules.allow_private:
             session.on("Fetch.requestPaused", lambda event: self._asking.start(partial(self._decide, session, event)))
             await session.send("Fetch.enable", {"patterns": PATTERNS})
 
     def close(self) -> None:
-        """End what is being looked up."""
+        """Cancel running lookups."""
         self._asking.cancel()
 
     async def _decide(self, session: CDPSession, event: dict[str, Any]) -> None:
@@ -58,7 +59,7 @@ class NameCheck:
         await session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "BlockedByClient"})
 
     async def _refusal(self, host: str) -> str | None:
-        """Why what a name leads to may not be asked for, as half a sentence; None when it may, or is not known."""
+        """Return the reason why a host may not be requested, as part of a sentence; None if it may, or is unknown."""
         now = anyio.current_time()
         async with self._turns:
             seen_at, why = self._refusals.get(host, (-FRESH_S, None))
@@ -74,7 +75,7 @@ class NameCheck:
         return why
 
     async def _addresses(self, host: str) -> list[str]:
-        is_address = ":" in host or host.rpartition(".")[2].isdecimal()  # the browser's own rules know them
+        is_address = ":" in host or host.rpartition(".")[2].isdecimal()  # the browser's own rules handle addresses
         if not host or is_address or host.startswith("-") or host in self._rules.allow_hosts:
             return []
         try:

@@ -1,4 +1,4 @@
-"""Where the tabs of a browser go: what waits for an answer, and what the rules of the pool keep them from."""
+"""Navigations of a browser's tabs: those in progress, and those that the rules of the pool forbid."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ CHECK_S = 10.0
 LEAVE_S = 2.0
 FRAMES_S = 0.1
 SOCKET_S = 0.15
-"""After so long without a further message, the answer of a web socket is whole."""
+"""The answer of a web socket is complete after this time without a message."""
 SCRIPT_REQUEST_TYPES = frozenset({"document", "script", "fetch", "xhr", "ping"})
-"""Types of requests that an action waits for: those that change a page or a server. Others go on beside it."""
+"""Types of requests that an action waits for, because they change a page or a server. Other requests do not
+delay it.
+"""
 REQUESTLESS_URLS = ("about:", "data:")
-"""URLs for which there is no request: of frames that are empty, or whose text is in the page."""
+"""URLs that cause no request: frames that are empty, or whose text is in the page."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 NO_UDP_OPTIONS = tuple(f"--{force}webrtc-ip-handling-policy=disable_non_proxied_udp" for force in ("", "force-"))
-"""WebRTC would send datagrams to any address; the option had another name once."""
+"""WebRTC would send datagrams to any address. The option had another name once."""
 NEXT_TASK_SCRIPT = "() => new Promise(done => setTimeout(done))"
-"""Answered when the page has done what it had to do."""
+"""Resolved when the page has run its pending tasks."""
 
 
 class Navigation:
-    """Watches the navigations of all tabs; `on_change` is called when one of them has ended."""
+    """Tracks the navigations of all tabs. `on_change` is called when one of them ends."""
 
     def __init__(self, slot: Slot, on_change: Callable[[], None]) -> None:
         self._slot, self._rules, self._on_change = slot, slot.browser_rules, on_change
@@ -47,19 +49,19 @@ class Navigation:
         self._answered: set[Request] = set()
         self._script_requests: set[Request | WebSocket] = set()
         self._answer_timers: dict[WebSocket, asyncio.TimerHandle] = {}
-        """What drops a web socket of those asked once its answer is whole."""
+        """Timers that drop a web socket from the script requests once its answer is complete."""
         self._redirected: set[Request] = set()
-        """Answered with another address, which is not asked for yet."""
+        """Requests that were redirected to a URL which is not requested yet."""
         self._expected_requests = 0
         self._sessions: dict[Page, CDPSession] = {}
         self.loading: set[Page] = set()
-        """Tabs that may have a new document that is not there yet."""
+        """Tabs that may have a new document which is not loaded yet."""
         self.begun_count = 0
-        """How many were begun."""
+        """The number of navigations so far."""
         self.error_pages = 0
-        """How often the browser has shown its own page about a navigation that failed."""
+        """The number of failed navigations for which the browser has shown its own page."""
         self.tabs_to_come = 0
-        """Tabs that pages have opened and that are not there yet."""
+        """The number of tabs that pages have opened but that do not exist yet."""
         self._download = False
         self._last_refusal: tuple[str, str] | None = None
         self._checks = BackgroundTasks()
@@ -67,10 +69,10 @@ class Navigation:
         self._forbidden_urls: dict[str, str] = {}
 
     def options(self) -> list[str]:
-        """Chromium's options that hold the rules, whatever a page does."""
+        """Return Chromium's options that enforce the rules, whatever a page does."""
         rules, slot = self._rules, self._slot
         resolver = rules.resolver_rules(network=slot.network, own_loopback=slot.own_loopback)
-        by_name = rules.allow_hosts or rules.refuse_hosts  # which a proxy would not know
+        by_name = rules.allow_hosts or rules.refuse_hosts  # a proxy would not apply such rules
         public_only = slot.network and not rules.allow_private
         return [
             *([f"--host-resolver-rules={resolver}"] if resolver else []),
@@ -79,7 +81,7 @@ class Navigation:
         ]
 
     def watch(self, context: BrowserContext) -> None:
-        """Watch all that the tabs of a context ask for."""
+        """Track the requests of all tabs of a context."""
         self._context = context
         context.on("request", self._on_request)
         context.on("requestfinished", self._on_finished)
@@ -87,7 +89,7 @@ class Navigation:
         context.on("response", self._on_response)
 
     def watch_page(self, page: Page) -> None:
-        """Watch a tab that was opened, which has arrived at its first page."""
+        """Track a new tab, which has loaded its first page."""
         page.on("framenavigated", self._on_navigated)
         page.on("domcontentloaded", self._on_loaded)
         page.on("close", self._on_gone)
@@ -100,7 +102,7 @@ class Navigation:
             self._checks.start(partial(_leave, page))
 
     async def _listen(self, page: Page) -> None:
-        """Hear what a page begins before it is seen on the network."""
+        """Subscribe to a page's own requests, which are reported before they appear on the network."""
         assert self._context is not None
         session = await self._context.new_cdp_session(page)
         session.on("Page.windowOpen", self._on_window)
@@ -109,7 +111,7 @@ class Navigation:
         self._sessions[page] = session
 
     def begin(self) -> None:
-        """Count what is asked for from now on as begun by an action."""
+        """Start an action: requests from now on count as its effects."""
         self._script_requests.clear()
         self._expected_requests = 0
         while self._answer_timers:
@@ -117,12 +119,12 @@ class Navigation:
 
     @property
     def is_asking(self) -> bool:
-        """Whether something that was begun since `begin` waits for its answer, other than the page of a tab."""
+        """Whether a request since `begin`, other than the page of a tab, waits for its response."""
         return bool(self._script_requests) or self._expected_requests > 0
 
     async def flush(self, page: Page) -> None:
-        """Return when a page has done what it had to do, and it is known what it began with that."""
-        if len(page.frames) > 1:  # those with processes of their own tell of it in no order with the page
+        """Wait until a page has run its pending tasks, and its requests are known."""
+        if len(page.frames) > 1:  # events of frames in other processes are not ordered with the page's
             await anyio.sleep(FRAMES_S)
         session = self._sessions.get(page)
         answers = [page.evaluate(NEXT_TASK_SCRIPT)]
@@ -132,38 +134,39 @@ class Navigation:
 
     @property
     def waiting(self) -> str | None:
-        """The URL of a navigation that waits for its answer."""
+        """The URL of a navigation that waits for its response."""
         return next((request.url for request in self._waiting), None)
 
     def forget(self) -> None:
-        """Wait for none of those that were begun."""
+        """Stop waiting for all current navigations."""
         self._drop(set(self._waiting))
 
     def expect_download(self) -> None:
-        """Count a download as begun that the browser tells of only once it is answered."""
+        """Expect a download, which the browser reports only after its response."""
         self._download = True
 
     def take_download(self) -> bool:
-        """Whether one may have turned out to be a download since the last time: it was broken off, or said so."""
+        """Return whether a navigation since the last call may be a download: it was aborted, or declared as one."""
         download, self._download = self._download, False
         return download
 
     def refusal(self, url: str) -> str | None:
-        """Why a URL may not be opened; None when it may."""
+        """Return the reason why a URL may not be opened, or None if it may."""
         return self._rules.refusal(url, network=self._slot.network, own_loopback=self._slot.own_loopback)
 
     def refuse(self, url: str, why: str) -> None:
-        """Note that the rules keep a page or a frame from opening a URL."""
+        """Record that the rules forbid a page or frame to open a URL."""
         self._last_refusal = (url, why)
 
     def take_refusal(self) -> tuple[str, str] | None:
-        """The URL that the rules kept a page from opening since the last time, and why."""
+        """Return the URL that the rules refused since the last call, and the reason."""
         refusal, self._last_refusal = self._last_refusal, None
         return refusal
 
     async def take_withdrawal(self) -> tuple[str, str] | None:
-        """The URL of a page or a frame for which all pages were left since the last time, and why. Waits until it is
-        known of those that are there.
+        """Return the forbidden URL because of which all pages were left since the last call, and the reason.
+
+        Waits for the running checks of responses.
         """
         with anyio.move_on_after(CHECK_S):
             await self._checks.wait()
@@ -171,14 +174,14 @@ class Navigation:
         return withdrawal
 
     def page_refusal(self, page: Page) -> ToolFailure | None:
-        """What is told of a tab that is, or has a frame, where the rules let none be; it is being left."""
+        """Return the error for a tab that shows, or has a frame with, a forbidden URL. Such a tab is being left."""
         urls = (frame.url for frame in page.frames)
         return next(
             (policy_failure(url, self._forbidden_urls[url]) for url in urls if url in self._forbidden_urls), None
         )
 
     def close(self) -> None:
-        """End what still checks a page."""
+        """Cancel running checks."""
         self._checks.cancel()
 
     def _on_window(self, _: object) -> None:
@@ -204,18 +207,18 @@ class Navigation:
             self._drop({request.redirected_from})
 
     def _on_navigated(self, frame: Frame) -> None:
-        """Wait no more for what was answered: the rest of a page that arrives is not waited for."""
+        """Stop waiting for the requests that were answered: the rest of a loading page is not waited for."""
         if frame.url.startswith(REQUESTLESS_URLS):
             self._expected_requests = max(0, self._expected_requests - 1)
             self._on_change()
         if frame.parent_frame is None:
             self.loading.add(frame.page)
             self.error_pages += frame.url.startswith("chrome-error:")
-            self._download = False  # what was broken off before is none: it led here
+            self._download = False  # an earlier aborted request was no download: it led to this page
             self._drop({request for request in self._answered if _frame_of(request) in (None, frame)})
 
     def _on_socket(self, socket: WebSocket) -> None:
-        """What a page sends is answered by the messages that come after it, and so is the opening."""
+        """Treat messages after a page's own as the answer to it, and to the opening of the socket."""
         self._script_requests.add(socket)
         socket.on("framesent", lambda _: self._script_requests.add(socket))
         socket.on("framereceived", lambda _: self._on_answer(socket))
@@ -264,8 +267,9 @@ class Navigation:
             self._checks.start(partial(self._check_response, response, opens=opens))
 
     async def _check_response(self, response: Response, *, opens: bool) -> None:
-        """Leave all pages when one of them, a frame, or what they asked for has come from where the rules let none be:
-        what the browser's own rules do not see, as a name with a private address.
+        """Leave all pages if a page, a frame or a request of theirs was answered by a forbidden server.
+
+        This covers cases that the browser's own rules do not see, such as a host name with a private address.
         """
         url, why = response.url, self.refusal(response.url) if opens else None
         server = await response.server_addr() if why is None else None
@@ -281,7 +285,7 @@ class Navigation:
 
 
 def policy_failure(url: str, why: str) -> ToolFailure:
-    """What is told of a URL that the rules refuse."""
+    """Return the error for a URL that the rules refuse."""
     message = f"{url[:500]} may not be opened: {why}."
     return ToolFailure("blocked_by_policy", message, success=False, blocked_by_policy=why)
 
@@ -291,7 +295,7 @@ async def _leave(page: Page) -> None:
 
 
 def _frame_of(request: Request) -> Frame | None:
-    """The frame that a request navigates; None when that is a tab that has no page yet."""
+    """Return the frame that a request navigates, or None for a tab that has no page yet."""
     from playwright.async_api import Error
 
     try:

@@ -1,4 +1,4 @@
-"""What pages log, and which errors they have: the newest of it, within limits."""
+"""Console messages and errors of pages: the newest, within limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_TEXT_CHARS = 4000
 
 
 class PageLog:
-    """The newest messages of the consoles of all tabs, and their newest errors."""
+    """The newest console messages and errors of all tabs."""
 
     def __init__(self) -> None:
         self._messages: deque[dict[str, object]] = deque(maxlen=MAX_ENTRIES)
@@ -23,12 +23,14 @@ class PageLog:
         self._discounted: dict[str, int] = {}
 
     def watch(self, context: BrowserContext) -> None:
-        """Keep what the tabs of a context log from now on."""
+        """Record the messages and errors of a context's tabs from now on."""
         context.on("console", self._on_message)
         context.on("weberror", self._on_error)
 
     def report(self, left_out: Mapping[str, int]) -> dict[str, Any]:
-        """The newest, and how many there were; `left_out` says how many events did not come here, by their kind."""
+        """Return the newest entries and the total counts; `left_out` is the number of events that were filtered out, by
+        method.
+        """
         logged, thrown = (
             left_out.get(kind, 0) - self._discounted.get(kind, 0)
             for kind in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown")
@@ -41,7 +43,7 @@ class PageLog:
         }
 
     def forget(self, left_out: Mapping[str, int]) -> None:
-        """Drop all of it, and count anew."""
+        """Drop all entries and reset the counts."""
         self._messages.clear()
         self._errors.clear()
         self._message_count = self._error_count = 0

@@ -1,4 +1,4 @@
-"""Playwright's driver, a program of the host: one for every eight browsers of an event loop, while any is used."""
+"""Playwright's driver, a program on the host: one per eight browsers of an event loop, while any of them is used."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ START_S = 30.0
 LINGER_S = 5.0
 END_S = 1.0
 LOST_MESSAGE = (
-    "Playwright's driver ended, which serves other slots too, and the browser of this slot with it: its tabs and "
+    "Playwright's driver, which serves other slots too, ended, and the browser of this slot with it: its tabs and "
     "cookies are gone; the next call starts another one"
 )
 MAX_USERS = 8
-"""So many lose their browsers when one of them has found a way to end the driver that they share."""
+"""The maximum number of browsers that end together if one of them makes their shared driver end."""
 _DRIVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, list[PlaywrightDriver]] = WeakKeyDictionary()
 
 
 def is_installed() -> bool:
-    """Whether Playwright's client can be imported."""
+    """Return whether Playwright's client can be imported."""
     return importlib.util.find_spec("playwright") is not None
 
 
 class PlaywrightDriverLost(ExecError):
-    """Raised when Playwright's driver has ended, and with it the browsers of all slots that it served, whichever of
-    them was the reason.
+    """Playwright's driver has ended, and with it the browsers of all slots that it served. Any of them may be the
+    cause.
     """
 
     default_retryable = True
 
 
 class PlaywrightDriver:
-    """Starts Playwright at first use, and stops it when it has had no user for a while, or with the event loop."""
+    """Starts Playwright at first use. Stops it after a time without users, or with the event loop."""
 
     def __init__(self) -> None:
         self._starting = anyio.Lock()
@@ -59,10 +59,10 @@ class PlaywrightDriver:
 
     @classmethod
     def for_this_loop(cls, *, alone: bool = False) -> PlaywrightDriver:
-        """Return one of the running event loop that has room for a user, or, with `alone`, that has no other.
+        """Return a driver of the running event loop that has room for a user, or, with `alone`, has no other user.
 
         Raises:
-            ConfigError: there is none to be had.
+            ConfigError: If Playwright is not installed or the event loop is not asyncio.
         """
         if not is_installed():
             raise ConfigError(MISSING_EXTRA)
@@ -86,7 +86,9 @@ class PlaywrightDriver:
         return self._process is not None and self._process.returncode is not None
 
     async def has_ended(self) -> bool:
-        """Whether its program has ended, which it does not by itself; a short wait tells one that is just ending."""
+        """Return whether the program has ended, which it never does by itself. A short wait detects a program that is
+        ending.
+        """
         process = self._process
         if process is None:
             return False
@@ -95,7 +97,7 @@ class PlaywrightDriver:
         return self._ended
 
     async def use(self) -> Playwright:
-        """Playwright, started if need be; to be followed by `stop_using`."""
+        """Return Playwright, started if necessary. Call `stop_using` afterwards."""
         self._users += 1
         try:
             return await self._ensure_started()
@@ -116,7 +118,7 @@ class PlaywrightDriver:
             return self._playwright
 
     async def _start(self) -> None:
-        """Start it, also when nobody waits any more: a program that has half started can be stopped by nobody."""
+        """Start the program, even if the caller is cancelled: a half-started program could not be stopped."""
         from playwright.async_api import async_playwright
 
         with anyio.fail_after(START_S, shield=True), run_hardened_driver():
@@ -127,7 +129,7 @@ class PlaywrightDriver:
             await self._tasks.start()
 
     def stop_using(self) -> None:
-        """End a `use`."""
+        """End one use."""
         self._users -= 1
         if self._users == 0 and self._tasks is not None:
             self._tasks.tasks.start_soon(self._linger)
@@ -151,7 +153,7 @@ class PlaywrightDriver:
         if playwright is not None:
             await playwright.stop()
             process, self._process = self._process, None
-            # Whose tasks are cancelled with the event loop, the client has let go of it without ending it.
+            # If the event loop cancelled its tasks, the client has dropped the process without ending it.
             if process is not None and process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
@@ -159,7 +161,7 @@ class PlaywrightDriver:
 
 
 async def ignore_errors(work: Callable[[], Awaitable[object]]) -> None:
-    """Do what fails when the page or the browser is gone already."""
+    """Run work that may fail because the page or the browser is gone, and ignore Playwright's errors."""
     from playwright.async_api import Error
 
     try:

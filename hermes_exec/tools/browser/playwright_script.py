@@ -1,5 +1,7 @@
-"""Playwright's driver as a program that goes on when it cannot take a message of one browser, for it serves others, and
-that has no keys of this process.
+"""A start script for Playwright's driver. With it, the driver survives malformed messages and has no secrets.
+
+A driver serves several browsers, so it must keep running if it cannot handle a message of one browser. It does not
+inherit the credentials of this process.
 """
 
 from __future__ import annotations
@@ -16,17 +18,18 @@ from typing import Any
 from hermes_exec.backends.helpers import helper_environment
 
 _DIRECTORY: ContextVar[str | None] = ContextVar("_DIRECTORY", default=None)
-"""Where the program of a driver is written that starts now."""
+"""The directory for the script of the driver that starts now."""
 _PROGRAM = "process.on('uncaughtException', () => {{}});\nrequire({});\n"
-"""A message that is well formed and makes no sense has a handler of the driver fail, which ends it by default."""
+"""Ignore exceptions: a well-formed message without meaning makes a handler fail, which ends the driver by default."""
 _VARIABLES = "NODE_(OPTIONS|EXTRA_CA_CERTS)|PW_.*|DEBUG(_.*)?"
-"""Names of the variables that a driver gets besides those of every helper program."""
+"""Names of the environment variables for the driver, in addition to those for all helper programs."""
 
 
 @contextmanager
 def run_hardened_driver() -> Iterator[None]:
-    """Have a driver that is started meanwhile, by this task, go on after exceptions, with the environment of a helper
-    program. Others are as they were.
+    """Make a driver that this task starts inside the block survive exceptions and use a helper program's environment.
+
+    Drivers that other tasks start are not affected.
     """
     transport: Any = importlib.import_module("playwright._impl.transport")
     default_executable, default_env = transport.compute_driver_executable, transport.get_driver_env

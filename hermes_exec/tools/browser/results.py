@@ -1,4 +1,4 @@
-"""What the results of the browser tools tell: the page, what an action changed, dialogs, downloads and tabs."""
+"""Results of the browser tools: the page, changes by an action, dialogs, downloads and tabs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ JsonObject = dict[str, Any]
 ACTION_S = 10.0
 LOAD_S = 5.0
 MAX_PAGES_ON_THE_WAY = 4
-"""How often a page that is opened may lead on to another before it is shown."""
+"""The maximum number of further navigations of a page before it is shown."""
 MAX_TABS_SHOWN = 10
 
 
 def failure(kind: str, message: str, running: RunningBrowser) -> ToolFailure:
-    """An error of a tool, with what else happened."""
+    """Return an error of a tool, with the other events."""
     return ToolFailure(kind, message, success=False, **report_events(running))
 
 
 def report_events(running: RunningBrowser) -> JsonObject:
-    """What the model is told beside any result: open dialogs, finished downloads, several tabs."""
+    """Return the fields that every result may have: open dialogs, finished downloads, several tabs.
+
+    The reported dialogs and downloads are not reported again.
+    """
     fields: JsonObject = {}
     if running.dialogs.open:
         fields["pending_dialogs"] = [dialog.describe() for dialog in running.dialogs.open]
@@ -65,7 +68,7 @@ def report_events(running: RunningBrowser) -> JsonObject:
 async def take_snapshot(
     running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False, title: bool = False
 ) -> JsonObject:
-    """Address and snapshot of a page, and its title when asked for, all of the same one."""
+    """Return the address and snapshot, and optionally the title, all of the same page."""
     fields: JsonObject = {}
     page_fields, tree = await _read_page(running, page, fields, title=title)
     fields.update(page_fields)
@@ -79,8 +82,9 @@ async def take_snapshot(
 async def _read_page(
     running: RunningBrowser, page: Page, fields: JsonObject, *, title: bool = False
 ) -> tuple[JsonObject, str | None]:
-    """Address and title of a page as fields of a result, and its tree, all of the same one: it may lead on to another.
-    A tree is the `last_tree` from then on. What is to be told of where it led goes into `fields`.
+    """Return the address and title of a page as fields of a result, and its tree, all of the same page.
+
+    The page may navigate meanwhile. The tree becomes `last_tree`, and `fields` receives the result of the navigation.
     """
     from playwright.async_api import Error
 
@@ -94,7 +98,7 @@ async def _read_page(
             if not more or "context was destroyed" not in str(error):
                 raise
         else:
-            # The page that it left may have been looked at, also when the new one has the same address.
+            # The tree may be of the previous page, even if the new one has the same address.
             has_stayed = not departure.is_set() or "not_loaded" in fields
             if (page.url == url and has_stayed) or not more:
                 if tree is not None:
@@ -105,7 +109,7 @@ async def _read_page(
 
 
 async def _tree(running: RunningBrowser, page: Page) -> str | None:
-    """The tree of a page; None when a dialog holds it."""
+    """Return the tree of a page, or None if a dialog blocks it."""
     top = None
     while top is None and not running.dialogs.open:
         with anyio.move_on_after(ACTION_S) as answering:
@@ -117,8 +121,10 @@ async def _tree(running: RunningBrowser, page: Page) -> str | None:
 
 @contextlib.asynccontextmanager
 async def follow_navigation(running: RunningBrowser, fields: JsonObject) -> AsyncIterator[anyio.Event]:
-    """Give a navigation that begins meanwhile its time, as `finish_navigation` does: until it is there or given up, a
-    page answers nothing. What the model is to be told of it goes into `fields`. The event is set once one has begun.
+    """Wait for a navigation that starts inside the block, as `finish_navigation` does; until it ends, a page does not
+    respond.
+
+    `fields` receives its result. The yielded event is set once a navigation has started.
     """
     departure = anyio.Event()
 
@@ -138,16 +144,18 @@ async def follow_navigation(running: RunningBrowser, fields: JsonObject) -> Asyn
 
 
 def shorten_url(url: str) -> str:
-    """A URL as results show it."""
+    """Shorten a URL for a result."""
     return url if len(url) <= MAX_URL_CHARS else f"{url[:MAX_URL_CHARS]}... (cut)"
 
 
 async def finish_navigation(running: RunningBrowser) -> JsonObject:
-    """Give what an action began its time: a navigation, a tab, a download. Returns what the model is told of it."""
+    """Wait for the effects of an action: a navigation, a tab, a download. Return the fields of the result
+    about them.
+    """
     from playwright.async_api import Error
 
     if (url := await running.wait_for_arrival()) is not None:
-        return {"not_loaded": url, "note": f"{url[:200]} did not answer in time, so the page stays the one before."}
+        return {"not_loaded": url, "note": f"{url[:200]} did not respond in time, so the page has not changed."}
     with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
         page = running.tabs.pages[-1] if running.tabs.pages else None
         if page in running.navigation.loading and not running.dialogs.open:
@@ -158,7 +166,7 @@ async def finish_navigation(running: RunningBrowser) -> JsonObject:
 
 
 async def report_changes(running: RunningBrowser, state: ToolState, before: str, page: Page) -> JsonObject:
-    """What an action changed: the address, the tab, the snapshot when it was asked for."""
+    """Return the changes by an action: the address, the tab and, if the options ask for it, the snapshot."""
     await running.settle(page)
     fields = await finish_navigation(running)
     if running.tabs.crashed or not running.tabs.pages:

@@ -1,4 +1,4 @@
-"""Sessions of the DevTools protocol with tabs, and with the processes that their frames are in."""
+"""DevTools sessions with tabs and with the processes of their frames."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 async def new_session(page: Page, frame: str | None = None) -> CDPSession:
-    """A session with a tab, or with the process that the frame with this id is in. Raises ToolFailure when the tab has
-    no such frame.
+    """Return a session with a tab, or with the process of the frame with this id.
+
+    Raises:
+        ToolFailure: If the tab has no such frame.
     """
     if frame is None:
         return await page.context.new_cdp_session(page)
@@ -23,12 +25,12 @@ async def new_session(page: Page, frame: str | None = None) -> CDPSession:
         if any(message["frame_id"] == frame for message in frames):
             return session
         await ignore_errors(session.detach)
-    message = f"There is no frame {frame!r}: browser_snapshot tells their ids in frame_tree."
+    message = f"There is no frame {frame!r}: browser_snapshot lists their ids in frame_tree."
     raise ToolFailure("not_found", message, success=False)
 
 
 async def frame_tree(page: Page) -> list[dict[str, object]]:
-    """The frames of a tab: frame_id, url, name, origin, and whether it has a process of its own (is_oopif)."""
+    """Return the frames of a tab: frame_id, url, name, origin, and whether it has its own process (is_oopif)."""
     frames_of_tab: list[dict[str, object]] = []
     async for session, frames in _frame_processes(page):
         await ignore_errors(session.detach)
@@ -37,14 +39,14 @@ async def frame_tree(page: Page) -> list[dict[str, object]]:
 
 
 async def session_of(element: ElementHandle, page: Page) -> CDPSession:
-    """A session with the process that an element of a tab is in."""
+    """Return a session with the process of a tab's element."""
     frame = await element.owner_frame()
     session = await _session_with(frame) if frame is not None and frame.parent_frame is not None else None
     return session or await new_session(page)
 
 
 async def _frame_processes(page: Page) -> AsyncIterator[tuple[CDPSession, list[dict[str, object]]]]:
-    """A session with each process that frames of a tab are in, and those frames; that of the tab itself is last."""
+    """Yield a session with each process of the tab's frames, and its frames. The tab's own process is last."""
     from playwright.async_api import Error
 
     for frame in [*reversed(page.frames[1:]), None]:
@@ -56,12 +58,12 @@ async def _frame_processes(page: Page) -> AsyncIterator[tuple[CDPSession, list[d
         except Error:
             if frame is None:
                 raise
-            continue  # it has gone meanwhile
+            continue  # the frame is gone
         yield session, _frames_in(answer["frameTree"], own_process=frame is not None)
 
 
 async def _session_with(frame: Frame) -> CDPSession | None:
-    """One with a frame; None where it shares the process of its parent."""
+    """Return a session with a frame, or None if it shares the process of its parent."""
     from playwright.async_api import Error
 
     try:
@@ -71,7 +73,7 @@ async def _session_with(frame: Frame) -> CDPSession | None:
 
 
 def _frames_in(tree: dict[str, Any], *, own_process: bool) -> list[dict[str, object]]:
-    """The frames of an answer to Page.getFrameTree; the first one has a process of its own or has not."""
+    """Return the frames of a Page.getFrameTree response; `own_process` is about the first of them."""
     frame = tree["frame"]
     description = {
         "frame_id": frame["id"],

@@ -1,4 +1,4 @@
-"""Which browser a slot has: one, from its first use until it ends, or nobody uses it."""
+"""The browser of each slot: one, from its first use until it ends or is no longer used."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 MAX_SHARED_LOSSES = 2
-"""After so many, a slot shares Playwright's driver with no other: one of them may be what ends it."""
+"""After this many losses, a slot shares Playwright's driver with no other, because its browser may be the cause."""
 _BROWSERS: WeakKeyDictionary[Slot, SlotBrowser] = WeakKeyDictionary()
 
 
 def of_slot(slot: Slot) -> SlotBrowser:
-    """The browser of a slot, which need not have been started. One that ended with a reset is replaced."""
+    """Return the browser of a slot, started or not. A browser that ended with a reset is replaced."""
     browser = _BROWSERS.get(slot)
     if browser is None or browser.resets != slot.resets:
         browser = _BROWSERS[slot] = SlotBrowser(slot, losses=browser.losses if browser is not None else 0)
@@ -36,31 +36,31 @@ class SlotBrowser:
     """One Chromium in a slot, from its first use until `aclose`, the end of its process, or a time without use."""
 
     def __init__(self, slot: Slot, *, losses: int = 0) -> None:
-        self._slot = weakref.ref(slot)  # it is the key under which this is kept
+        self._slot = weakref.ref(slot)  # the slot is the key of this object in _BROWSERS
         self.resets = slot.resets
         self.rules: BrowserConfig = slot.browser_rules
         self.turn = anyio.Lock()
         self._loss: str | None = None
-        """Why the browser that was there before is there no more."""
+        """The reason why the previous browser ended, until a result has reported it."""
         self._running: RunningBrowser | None = None
         self.losses = losses
-        """How often it has ended with Playwright's driver."""
+        """The number of times that it ended with Playwright's driver."""
         self._driver_lost = False
         self.was_used = False
-        """Whether a call before the one under way has worked in the browser that runs, or ran last."""
+        """Whether an earlier call has used the browser that runs, or ran last."""
 
     @property
     def running(self) -> RunningBrowser | None:
-        """What was started, while it lives."""
+        """The running browser, if there is one."""
         return self._running
 
     async def ensure_running(self) -> RunningBrowser:
-        """The running browser, started if need be.
+        """Return the running browser, started if necessary.
 
         Raises:
-            ToolFailure: there is none to be had.
-            PlaywrightDriverLost: the one before ended with Playwright's driver, and nobody was told; or two did as they
-                started.
+            ToolFailure: If the browser does not start.
+            PlaywrightDriverLost: If the previous browser ended with Playwright's driver and no result has reported it,
+                or if two ended with it while they started.
         """
         if self._running is not None and self._running.ended:
             await self._lose(self._running, "the browser ended")
@@ -85,7 +85,9 @@ class SlotBrowser:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[RunningBrowser]:
-        """The running browser, started if need be, for one call at a time. Raises as `ensure_running`."""
+        """Hold the running browser, started if necessary, for one call at a time. Raises the errors of
+        `ensure_running`.
+        """
         async with self.turn:
             running = await self.ensure_running()
             try:
@@ -94,7 +96,7 @@ class SlotBrowser:
                 running.used_at = anyio.current_time()
 
     async def _watch(self, running: RunningBrowser) -> None:
-        """Let go of the browser when it has ended, as with its slot, or was not used for a while."""
+        """Close the browser when it has ended, for example with its slot, or was not used for a time."""
         limit_s = self.rules.inactivity_timeout_s
         why = f"the browser was ended after {limit_s:g} s without use"
         while True:
@@ -123,17 +125,17 @@ class SlotBrowser:
         await running.aclose()
 
     async def give_up(self, running: RunningBrowser) -> None:
-        """Let go of a browser that ended with Playwright's driver, as the call under way is told."""
+        """Close a browser that ended with Playwright's driver. The running call reports it."""
         await self._lose(running, "the browser ended")
         self._driver_lost, self.was_used = False, running.calls > 1
 
     def take_loss(self) -> dict[str, str]:
-        """What the next result tells of a browser that is there no more; once."""
+        """Return the warning about a browser that ended, for the next result only."""
         loss, self._loss = self._loss, None
         return {} if loss is None else {"warning": loss}
 
     async def aclose(self) -> None:
-        """End the browser with its profile. Harmless when repeated."""
+        """End the browser and remove its profile. It may be called repeatedly."""
         running, self._running = self._running, None
         if running is not None:
             await running.aclose()

@@ -1,7 +1,6 @@
-"""The accessibility tree of a page as text, one element a line, with references that the other tools take.
+"""The accessibility tree of a page as text: one element per line, with references for the other tools.
 
-The tree and its references (`[ref=e5]`, in frames `[ref=f1e5]`) are those of Playwright's
-`Page.aria_snapshot(mode="ai")`.
+The tree and its references (`[ref=e5]`, in frames `[ref=f1e5]`) come from Playwright's `Page.aria_snapshot(mode="ai")`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 SNAPSHOT_S = 45.0
 MAX_ELEMENTS = 50_000
-"""A tree of more takes so long that nothing else can be done in the page meanwhile, also when nobody waits for it."""
+"""A larger tree blocks the page for a long time, even after the call has given up."""
 LIMIT_CHARS = 15_000
 MAX_FILE_CHARS = 2_000_000
 WHOLE_NOTE = "(most of it; the page is now:)"
@@ -55,12 +54,14 @@ _PLAIN = frozenset(
         "time",
     }
 )
-"""Roles that nobody clicks: without their reference a page is a third shorter."""
+"""Roles that are not clickable. Without their references a page is a third shorter."""
 
 
 async def top_selector(page: Page) -> str:
-    """Return the selector of what is looked at: the body, the root of a document without one, as an image is, or
-    nothing. A page that is too large is a ToolFailure.
+    """Return the selector of the root of a snapshot: the body, the document element without one (an image), or "".
+
+    Raises:
+        ToolFailure: If the page is too large.
     """
     top, count = await page.evaluate(
         "[document.querySelector('body') ? 'body' : document.documentElement ? ':root' : '',"
@@ -76,7 +77,7 @@ async def top_selector(page: Page) -> str:
 
 
 async def read_tree(page: Page, top: str) -> str:
-    """The tree of a page. Playwright itself would wait for the `body` of a document without one."""
+    """Return the tree of a page. Playwright itself would wait for the `body` of a document without one."""
     if not top:
         return ""
     root = page if top == "body" else page.locator(top)
@@ -84,14 +85,14 @@ async def read_tree(page: Page, top: str) -> str:
 
 
 def element_count(text: str) -> int:
-    """How many elements of a tree have a reference."""
+    """Return the number of elements in a tree that have a reference."""
     return len(_REF.findall(text))
 
 
 def compact(tree: str) -> str:
-    """The tree without containers that say nothing, and without the references of plain text."""
+    """Return the tree without containers that have no content of their own, and without references of plain text."""
     lines: list[str] = []
-    dropped: list[int] = []  # indentations of the containers left out that the line is inside of
+    dropped: list[int] = []  # indentations of the omitted containers around the line
     for line in tree.splitlines():
         match = _LINE.match(line)
         if match is None:
@@ -117,8 +118,9 @@ def compact(tree: str) -> str:
 
 
 def changes(before: str, after: str) -> str:
-    """The lines that went (-) and came (+), each with its indentation, or the whole of `after` where that is shorter;
-    empty when nothing changed.
+    """Return the removed (-) and added (+) lines with their indentation, or the whole of `after` if that is shorter.
+
+    Empty if nothing changed.
     """
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
     changed = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
@@ -126,7 +128,7 @@ def changes(before: str, after: str) -> str:
 
 
 async def fit_snapshot(slot: Slot, text: str) -> str:
-    """The text within its budget: cut at the end of a line, with the whole of it in a file of the slot."""
+    """Return the text within the limit: cut at the end of a line, with the whole text in a file of the slot."""
     if len(text) <= LIMIT_CHARS:
         return text
     head = text[:LIMIT_CHARS].rpartition("\n")[0] or text[:LIMIT_CHARS]
@@ -144,7 +146,7 @@ async def fit_snapshot(slot: Slot, text: str) -> str:
 
 
 def mask_secrets(tree: str, secrets: Collection[str]) -> str:
-    """The tree of a page without the values of text fields that are secrets."""
+    """Return the tree of a page without secret values of text fields."""
     values = [f": {text}" for secret in secrets for text in (secret, json.dumps(secret, ensure_ascii=False))]
     lines = tree.split("\n") if values else [tree]
     for number, line in enumerate(lines):

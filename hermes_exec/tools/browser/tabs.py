@@ -16,24 +16,28 @@ if TYPE_CHECKING:
 
 
 class Tabs:
-    """All of one browser, the one opened last is the current one."""
+    """All tabs of one browser. The current tab is the one opened last."""
 
     def __init__(self, navigation: Navigation) -> None:
         self.crashed = False
-        """Whether the current one has."""
+        """Whether the current tab has crashed."""
         self.chooser: FileChooser | None = None
-        """Opened by the page, and waits for the files that it is to have."""
+        """The file chooser that a page has opened, until it gets its files."""
         self._chooser_reported = False
         self._navigation = navigation
         self._pages: list[Page] = []
 
     def watch(self, context: BrowserContext) -> None:
-        """Note each that opens from now on."""
+        """Track the tabs of a context from now on."""
         context.on("page", self._on_page)
 
     @property
     def page(self) -> Page:
-        """The tab that the tools work in, the one opened last. Raises ToolFailure when there is none, or it crashed."""
+        """The current tab, in which the tools work.
+
+        Raises:
+            ToolFailure: If there is none, if it crashed, or if it shows a forbidden page.
+        """
         if self.crashed:
             raise ToolFailure("page_crashed", CRASHED, success=False)
         if not self._pages:
@@ -49,7 +53,7 @@ class Tabs:
         return list(self._pages)
 
     def take_current(self) -> Page | None:
-        """Take the current one out, if there is one: the one before it is current then."""
+        """Remove and return the current tab, if there is one. The one before becomes current."""
         return self._pages.pop() if self._pages else None
 
     def _on_page(self, page: Page) -> None:
@@ -72,7 +76,7 @@ class Tabs:
         self.chooser, self._chooser_reported = chooser, False
 
     def take_chooser(self) -> bool:
-        """Whether one has come that was not told."""
+        """Return whether a file chooser has opened that was not reported."""
         was_reported, self._chooser_reported = self._chooser_reported, True
         return self.chooser is not None and not was_reported
 
@@ -81,7 +85,11 @@ class Tabs:
             self.chooser = None
 
     async def find(self, target: str | None) -> Page:
-        """The current tab, or the one with this id of DevTools."""
+        """Return the current tab, or the one with this DevTools id.
+
+        Raises:
+            ToolFailure: If there is no such tab.
+        """
         if target is None:
             return self.page
         for page in self._pages:

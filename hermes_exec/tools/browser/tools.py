@@ -1,4 +1,4 @@
-"""The browser tools: what each does in the page, and its result."""
+"""The browser tools: their actions in the page, and their results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 Work = Callable[["RunningBrowser", ToolState, JsonObject], Awaitable[JsonObject]]
-"""What a tool does in the browser. PNG images of its result are in `IMAGES`."""
+"""A tool's action in the browser. PNG images of its result are in `IMAGES`."""
 
 NAVIGATION_S = 60.0
 CALL_S = 90.0
@@ -50,14 +50,15 @@ RESULT_CHARS = 20_000
 HTTP_ERROR = 400
 DOWNLOAD_LINK = "xpath=ancestor-or-self::a[@download]"
 RESERVED_METHODS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.", "Page.setDownloadBehavior")
-"""DevTools domains and commands that the tools themselves work with, and the rules of the pool rest on."""
+"""DevTools domains and commands that the tools themselves and the rules of the pool depend on."""
 READ_ONLY_METHODS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
 
 
 def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False, within_s: float = CALL_S) -> Tool:
-    """A tool that works in the browser of the slot: calls take turns, and Playwright's errors become results. `held`
-    tools also work while a dialog holds the page; for one that `opens` a page it does not matter what became of the
-    one before.
+    """Make a tool that works in the slot's browser: calls run one at a time, and Playwright's errors become results.
+
+    With `allow_dialog`, the tool also works while a dialog blocks the page. With `opens`, the tool opens a page, so the
+    state of the previous page does not matter.
     """
 
     @wraps(work)
@@ -82,7 +83,7 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
             data: JsonObject | None = None
             try:
                 with anyio.move_on_after(within_s):
-                    # A page that goes elsewhere by itself answers nothing before it is there.
+                    # A page does not respond during a navigation.
                     elsewhere = not opens and running.navigation.waiting is not None
                     fields = await finish_navigation(running) if elsewhere else {}
                     data = {**fields, **await work(running, state, arguments)}
@@ -100,7 +101,7 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
             await _check_withdrawal(running)
             if data is None:
                 raise failure(
-                    "timeout", f"The page did not answer within {within_s:g} s. Try browser_navigate.", running
+                    "timeout", f"The page did not respond within {within_s:g} s. Try browser_navigate.", running
                 )
             data.update(owner.take_loss())
             await running.downloads.settle()
@@ -111,8 +112,10 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
 
 
 async def _check_running(owner: SlotBrowser, running: RunningBrowser) -> None:
-    """Raise what is more than an error of the page, as `RunningBrowser.check`; OutcomeUnknown where the tabs of before
-    went with the browser, and what was begun in them may have been done.
+    """Raise if an error is more than an error of the page, as `RunningBrowser.check` does.
+
+    Raises:
+        OutcomeUnknown: If the browser ended with its tabs, so effects of this call may have happened.
     """
     try:
         await running.check()
@@ -120,11 +123,13 @@ async def _check_running(owner: SlotBrowser, running: RunningBrowser) -> None:
         await owner.give_up(running)
         if not owner.was_used:
             raise
-        raise OutcomeUnknown(f"{error}. What this call began may have been done") from error
+        raise OutcomeUnknown(f"{error}. The action of this call may have happened") from error
 
 
 async def _check_withdrawal(running: RunningBrowser, *, tell: bool = True) -> None:
-    """Raise ToolFailure when all pages were left since the last time, once nothing of that URL is kept."""
+    """Raise ToolFailure if all pages were left since the last call because of a forbidden URL. Its downloads are
+    discarded.
+    """
     withdrawal = await running.navigation.take_withdrawal()
     if withdrawal is not None and tell:
         running.downloads.refuse(*withdrawal)
@@ -137,7 +142,11 @@ def _locator(running: RunningBrowser, ref: str) -> Locator:
 
 
 async def _find_element(running: RunningBrowser, ref: str) -> Locator:
-    """The element of a reference of the last snapshot. Raises ToolFailure when there is none."""
+    """Return the element of a reference from the last snapshot.
+
+    Raises:
+        ToolFailure: If there is none.
+    """
     from playwright.async_api import Error
 
     locator = _locator(running, ref)
@@ -149,13 +158,15 @@ async def _find_element(running: RunningBrowser, ref: str) -> Locator:
         if "Invalid frame" not in str(error):
             raise
     if count == 0:
-        message = f"There is no element {ref!r}: references are those of the last snapshot. Call browser_snapshot."
+        message = (
+            f"There is no element {ref!r}: references are valid for the last snapshot only. Call browser_snapshot."
+        )
         raise ToolFailure("not_found", message, success=False)
     return locator
 
 
 async def _is_download(locator: Locator) -> bool:
-    """Return whether an element is part of a link that downloads; a page that goes elsewhere has no such link."""
+    """Return whether an element is part of a download link. A page that is navigating counts as having none."""
     from playwright.async_api import Error
 
     try:
@@ -169,7 +180,7 @@ def _format_reference(ref: str) -> str:
 
 
 def _complete_url(text: str) -> str:
-    """A URL as people write it, whole."""
+    """Return a complete URL for one as people write it."""
     text = text.strip()
     if text.startswith("/"):
         return f"file://{text}"
@@ -221,11 +232,11 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
 
 @partial(browser_tool, allow_dialog=True)
 async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
-    """The accessibility tree of the page."""
+    """Return the accessibility tree of the page."""
     page = running.tabs.page
     data = await take_snapshot(running, state, page, full=arguments["full"])
     if len(page.frames) > 1:
-        # A page that a dialog holds takes no new session.
+        # A page behind a dialog accepts no new session.
         frames = None if running.dialogs.open else await running.act(partial(frame_tree, page))
         data["frame_tree"] = frames or [{"url": frame.url, "name": frame.name} for frame in page.frames]
     return data
@@ -246,10 +257,10 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
         downloads = await _is_download(locator)
 
     try:
-        # The browser answers the second long before the mouse is pressed.
+        # The browser answers the second one before it presses the mouse button.
         await running.act(lambda: asyncio.gather(locator.click(timeout=ACTION_S * 1000), look()))
     except PlaywrightTimeout:
-        if running.navigation.begun_count == begun_before:  # else it was made, and waits for where it leads
+        if running.navigation.begun_count == begun_before:  # otherwise the click happened, and its navigation is slow
             raise
     if downloads:
         running.navigation.expect_download()
@@ -258,7 +269,7 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
 
 @browser_tool
 async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
-    """Put text into a field in place of what is there; choose in a list; give a file field a file of the slot."""
+    """Replace the text of a field, select options of a list, or set files of the slot for a file field."""
     page, before, text = running.tabs.page, running.tabs.page.url, arguments["text"]
     locator = await _find_element(running, arguments["ref"])
     await fields.fill(running, state, locator, text, ACTION_S)
@@ -268,7 +279,7 @@ async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonOb
 
 @browser_tool
 async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
-    """Turn the wheel over the middle of the page."""
+    """Turn the mouse wheel over the middle of the page."""
     page = running.tabs.page
     width, height = VIEWPORT
     await page.mouse.move(width / 2, height / 2)
@@ -280,13 +291,13 @@ async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObjec
 
 @browser_tool
 async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
-    """Go back in the history of the tab; a tab without one is closed."""
+    """Go back in the history of the tab; close a tab without history."""
     page = running.tabs.page
     session = await new_session(page)
     history = await session.send("Page.getNavigationHistory")
     await ignore_errors(session.detach)
     before = [entry["url"] for entry in history["entries"][: history["currentIndex"]]]
-    if before in ([], ["about:blank"]):  # where every tab begins
+    if before in ([], ["about:blank"]):  # the first page of every tab
         if len(running.tabs.pages) == 1:
             raise ToolFailure("not_found", "There is no page before this one.", success=False)
         await page.close()
@@ -305,7 +316,7 @@ async def press(running: RunningBrowser, state: ToolState, arguments: JsonObject
 
 @browser_tool
 async def get_images(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
-    """The images of the page with an address."""
+    """Return the images of the page that have an address."""
     script = """() => [...document.images].filter(i => i.src && !i.src.startsWith('data:')).map(
         i => ({src: i.src, alt: i.alt, width: i.naturalWidth, height: i.naturalHeight}))"""
     images: list[JsonObject] = []
@@ -316,18 +327,18 @@ async def get_images(running: RunningBrowser, state: ToolState, arguments: JsonO
 
 @partial(browser_tool, allow_dialog=True)
 async def console(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
-    """What the page logged and which errors it had; or the value of an expression."""
+    """Return the console messages and errors of the page, or the value of an expression."""
     if (expression := arguments.get("expression")) is not None:
         page = running.tabs.page
         try:
             value = await running.act(lambda: page.evaluate(expression))
         except ValueError as error:
-            message = f"The value cannot be read ({error}). Make it a text, as with String(...)."
+            message = f"The value cannot be read ({error}). Convert it to a string, for example with String(...)."
             raise ToolFailure("bad_value", message, success=False) from None
         kind = "null" if value is None else type(value).__name__
         try:
             text = json.dumps(value, ensure_ascii=False, default=str)
-        except (ValueError, RecursionError):  # it contains itself
+        except (ValueError, RecursionError):  # the value contains itself
             text = value = repr(value)
         shown_value = value if len(text) <= RESULT_CHARS else text[:RESULT_CHARS] + "... (cut)"
         return {"result": shown_value, "result_type": kind}
@@ -357,16 +368,16 @@ async def dialog(running: RunningBrowser, state: ToolState, arguments: JsonObjec
 
 @partial(browser_tool, allow_dialog=True, within_s=MAX_CDP_S + ACTION_S)
 async def cdp(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
-    """Send a command of the DevTools protocol to a tab or a frame."""
+    """Send a DevTools command to a tab or a frame."""
     method = arguments["method"]
     if method.startswith(RESERVED_METHODS) and method not in READ_ONLY_METHODS:
-        message = f"{method} is not allowed: the tools and the rules of this browser rest on it."
+        message = f"{method} is not allowed: the tools and the rules of this browser depend on it."
         raise ToolFailure("blocked_by_policy", message, success=False, blocked_by_policy=f"{method} is not allowed")
     timeout_s = min(float(arguments.get("timeout") or 30), MAX_CDP_S)
     if timeout_s <= 0:
         raise ToolFailure("bad_value", "'timeout' must be above 0.", success=False)
     page, frame = await running.tabs.find(arguments.get("target_id")), arguments.get("frame_id")
-    if running.dialogs.open and frame is not None:  # none of its processes takes a new session
+    if running.dialogs.open and frame is not None:  # its processes accept no new session
         raise failure("dialog_open", "A dialog holds the page and its frames.", running)
     session = await new_session(page, frame)
     try:
@@ -383,7 +394,7 @@ vision = browser_tool(screenshot)
 
 
 async def close(state: ToolState, arguments: JsonObject) -> Outcome:  # noqa: ARG001
-    """End the browser, with its tabs, its cookies and its profile."""
+    """End the browser with its tabs, cookies and profile."""
     owner = of_slot(state.slot)
     async with owner.turn:
         await owner.aclose()

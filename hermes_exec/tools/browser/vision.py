@@ -1,4 +1,4 @@
-"""A screenshot of the page, with the references of its elements drawn over them when asked for."""
+"""A screenshot of the page, optionally with the references of its elements drawn over them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 SCREENSHOT_S = 10.0
 IMAGES = "images of the result"
-"""Where the PNG images of a result are in its data."""
+"""The key of a result's PNG images in its data."""
 
 
 async def screenshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
-    """A screenshot, as an image for models that see, and as a file in the slot."""
+    """Take a screenshot: an image for models that accept images, and a file in the slot."""
     page = running.tabs.page
     async with draw_references(page) if arguments["annotate"] else nullcontext() as annotations:
         image = await running.act(lambda: page.screenshot(timeout=SCREENSHOT_S * 1000))
@@ -33,5 +33,5 @@ async def screenshot(running: RunningBrowser, state: ToolState, arguments: JsonO
     if annotations is not None:
         data["annotations"] = annotations
     if not state.options.native_images:
-        data["note"] = "You cannot see images; the file can be worked on with other tools."
+        data["note"] = "You cannot see images; use other tools to work on the file."
     return data

@@ -133,7 +133,7 @@ def match_notice(watch: Watch, lines: list[str], matched: int) -> Notice:
     """Return the notice of `matched` matching lines, of which `lines` are shown."""
     more = f"\n… and {matched - len(lines)} more lines" if matched > len(lines) else ""
     text = (
-        f"[Background process {watch.session_id} printed what was watched for]\nCommand: {watch.command}\n"
+        f"[Background process {watch.session_id} printed a watched string]\nCommand: {watch.command}\n"
         + "\n".join(lines)
         + more
     )

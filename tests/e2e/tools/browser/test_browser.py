@@ -68,7 +68,7 @@ async def test_what_keeps_an_action_from_an_element_is_told(surf: Surfer, monkey
 
 
 async def test_errors_say_what_they_mean(surf: Surfer) -> None:
-    assert "references are those of the last snapshot" in (await surf.fails("click", ref="@e1")).content
+    assert "references are valid for the last snapshot only" in (await surf.fails("click", ref="@e1")).content
     for url, told in (
         ("https://example.com", "has no network"),
         ("http://127.0.0.1:9", "does not open this port"),
