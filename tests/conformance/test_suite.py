@@ -78,7 +78,7 @@ def test_size_and_form_of_the_suite() -> None:
 
 
 class Pool:
-    """A pool that lends one object as a slot."""
+    """A pool whose only slot is a given object."""
 
     def __init__(self, slot: object) -> None:
         self._slot = slot

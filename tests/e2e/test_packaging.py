@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hatch_build import PROGRAMS, TARGETS, RunnerBuildError, build_runners, targets_here
+from hatch_build import PROGRAMS, TARGETS, RunnerBuildError, build_runners, local_targets
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
@@ -91,10 +91,10 @@ def test_an_editable_install_builds_for_this_machine_alone_and_says_so(tmp_path:
     assert done.returncode == 0, done.stderr
     for program in PROGRAMS:
         made = {path.name for path in (checkout / program.directory).glob(f"{program.name}-*")}
-        assert made == {program.file(target) for target in targets_here()}
+        assert made == {program.file(target) for target in local_targets()}
     said = [line for line in done.stderr.splitlines() if line.startswith("built the ")]
     assert [line.rpartition(" in ")[0] for line in said] == [
-        f"built the {program.name} for {target}" for program in PROGRAMS for target in targets_here()
+        f"built the {program.name} for {target}" for program in PROGRAMS for target in local_targets()
     ]
 
 

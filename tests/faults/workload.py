@@ -72,7 +72,7 @@ class Worker:
         self.nap = nap(seed, number)
 
     async def work(self, directory: Path) -> None:
-        """Lend slots and use them."""
+        """Acquire slots and use them."""
         for _ in range(ROUNDS):
             try:
                 async with self.pool.slot(timeout_s=120) as slot:
@@ -108,9 +108,9 @@ class Worker:
 
     async def _clean(self, slot: Slot) -> None:
         if left := await slot.files.list("."):
-            self._wrong(f"a slot was lent with {[entry.name for entry in left]}")
+            self._wrong(f"an acquired slot had {[entry.name for entry in left]}")
         if living := await slot.processes():
-            self._wrong(f"a slot was lent with {living}")
+            self._wrong(f"an acquired slot had {living}")
 
     async def _told(self, limit_s: float, call: Callable[[str], Awaitable[None]]) -> None:
         """Make a call with a trace of its own; afterwards it must have run once, or have raised."""

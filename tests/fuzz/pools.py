@@ -1,4 +1,4 @@
-"""A whole pool whose sandboxes are hostile runners: it replaces them, and lends again once they are honest."""
+"""A pool whose sandboxes are hostile runners: it replaces them, and its slots work once the runners are honest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANG_S = 60.0
 
 
 async def pool_episode(seed: int, rounds: int = 20) -> Told:
-    """Lend and use slots of hostile sandboxes, then of honest ones, all with one pool."""
+    """Acquire and use slots of hostile sandboxes, then of honest ones, all with one pool."""
     rng, told = Random(seed), Told(seed)
     runners: list[HostileRunner] = []
     honest = False
@@ -46,7 +46,7 @@ async def pool_episode(seed: int, rounds: int = 20) -> Told:
 
                 backend = Backend(make, launched)
                 with registered(backend):
-                    await _lend(turn_honest, rng, told, rounds)
+                    await _acquire_slots(turn_honest, rng, told, rounds)
                 tasks.cancel_scope.cancel()
         told.frames = sum(runner.frames for runner in runners)
         told.wrong += [f"{sandbox.id} was left" for sandbox in backend.made if not sandbox.dead]
@@ -55,7 +55,7 @@ async def pool_episode(seed: int, rounds: int = 20) -> Told:
     return told
 
 
-async def _lend(turn_honest: Callable[[], None], rng: Random, told: Told, rounds: int) -> None:
+async def _acquire_slots(turn_honest: Callable[[], None], rng: Random, told: Told, rounds: int) -> None:
     options = {"slots_per_sandbox": 2, "max_sandboxes": 2, "lease_s": 5.0, "acquire_timeout_s": 15.0}
     async with SandboxPool("hostile", **options) as pool:  # type: ignore[arg-type]
 
@@ -79,4 +79,4 @@ async def _lend(turn_honest: Callable[[], None], rng: Random, told: Told, rounds
                 return
             except ExecError:
                 continue
-        told.wrong.append("the pool did not lend an honest sandbox's slot any more")
+        told.wrong.append("no slot of an honest sandbox could be acquired any more")

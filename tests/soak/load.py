@@ -21,7 +21,7 @@ from tests.soak.hostile import attack
 SLOW = "it took too long: the sandbox may have too little of the processors"
 """What the runner says of a slot that was not ready in time."""
 LONGEST_S = 120.0
-"""For a slot to be lent, and for a call to be over."""
+"""The longest time of an acquire, and of a call."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hatch_build import TARGETS, RunnerBuildError, Target, is_source, named, targets_here
+from hatch_build import TARGETS, RunnerBuildError, Target, is_source, local_targets, select_targets
 
 RUNNER = Path(__file__).resolve().parents[2] / "runner"
 
@@ -38,12 +38,12 @@ def test_platforms_of_a_machine(
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert targets_here() == targets
-    assert tuple(named([])) == targets
-    assert named(["all"]) == TARGETS
+    assert local_targets() == targets
+    assert tuple(select_targets([])) == targets
+    assert select_targets(["all"]) == TARGETS
 
 
 def test_platforms_by_name() -> None:
-    assert named(["darwin/arm64", "linux/amd64"]) == [Target("linux", "amd64"), Target("darwin", "arm64")]
+    assert select_targets(["darwin/arm64", "linux/amd64"]) == [Target("linux", "amd64"), Target("darwin", "arm64")]
     with pytest.raises(RunnerBuildError, match="no such platform: linux/riscv64; there are linux/amd64"):
-        named(["linux/arm64", "linux/riscv64"])
+        select_targets(["linux/arm64", "linux/riscv64"])

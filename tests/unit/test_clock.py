@@ -61,7 +61,7 @@ GO_TELLS = {
     "process/process.go": "when processes started",
     "search/list.go": "the time of a file",
     "files/stat.go": "the time of a file",
-    "diskspace/space.go": "which files were changed since a slot was lent, to be counted where the disk is nearly full",
+    "diskspace/space.go": "which files changed since a slot was acquired, to count them if the disk is nearly full",
     "leftover/flatten_linux.go": "which directories were changed since the runner began, to be made flat at its end",
     "cgroup/cgroup_linux.go": "a name that nobody else has",
     "command/pump.go": "a deadline that has passed long ago",

@@ -320,16 +320,16 @@ async def test_who_waits_outlives_a_restart_of_the_server(options: dict[str, Any
         assert server is not None
         await to_thread.run_sync(server.stop)
 
-        async def lent() -> None:
+        async def use_slot() -> None:
             async with pool.slot(timeout_s=120) as slot:
                 assert (await slot.run("echo later")).stdout == "later\n"
 
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(lent)
+                tasks.start_soon(use_slot)
             await anyio.sleep(2)
             await to_thread.run_sync(server.start)
-            tasks.start_soon(lent)
+            tasks.start_soon(use_slot)
 
 
 @pytest.mark.whole

@@ -30,8 +30,8 @@ NOBODY = 65534
 
 @pytest.fixture
 def slot(backend: BackendCase) -> Iterator[blocking.Slot]:
-    with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as lent:
-        yield lent
+    with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        yield slot
 
 
 class Viewer:

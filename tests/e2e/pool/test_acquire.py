@@ -1,4 +1,4 @@
-"""Lending on real sandboxes: gangs, order, release and reset, and what becomes of holders when their sandbox dies."""
+"""Acquire, release and reset on real sandboxes: gangs, their order, and holders of a slot whose sandbox dies."""
 
 from __future__ import annotations
 
@@ -202,9 +202,9 @@ async def test_what_was_acquired_and_came_back_balances(after: int) -> None:
             await anyio.sleep(0.01)
         stats = pool.stats()
     assert stats.acquired == stats.released >= 2
-    lent = sum(isinstance(event, Acquired) for event in events)
+    acquired = sum(isinstance(event, Acquired) for event in events)
     back = [event for event in events if isinstance(event, Reset)]
-    assert lent == stats.acquired == sum(not event.held for event in back)
+    assert acquired == stats.acquired == sum(not event.held for event in back)
     assert sum(event.held for event in back) == 1
 
 
@@ -300,14 +300,14 @@ async def test_a_whole_sandbox_is_used_once_and_the_next_one_is_there(docker_ima
     image = docker_image("busybox")  # type: ignore[operator]
     seen = set()
     async with SandboxPool("docker", image=image, max_sandboxes=3, slots_per_sandbox=1) as pool:
-        for lend in range(4):
+        for turn in range(4):
             launches = pool.stats().launches
             async with pool.slot() as slot:
                 assert slot.isolation.level == "exclusive"
                 assert slot.sandbox not in seen
                 seen.add(slot.sandbox)
                 assert (await slot.run("ls /etc/changed; touch /etc/changed")).stdout == ""
-                if lend < 2:  # a program that takes a slot or two has no sandbox launched that it does not ask for
+                if turn < 2:  # a program that takes a slot or two has no sandbox launched that it does not ask for
                     assert pool.stats().launches == launches + 1
                 else:
                     await until(lambda: pool.stats().slots_free == 1)

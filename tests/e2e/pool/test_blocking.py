@@ -165,7 +165,7 @@ async def test_plain_with_inside_an_event_loop_names_async_with() -> None:
     await anyio.lowlevel.checkpoint()
 
 
-@pytest.mark.parametrize("late", [True, False], ids=["after it was lent", "while it is waited for"])
+@pytest.mark.parametrize("late", [True, False], ids=["after the acquire", "during the acquire"])
 @pytest.mark.parametrize("way", ["slot", "acquire"])
 def test_an_interrupt_leaves_no_slot_acquired(
     pool: blocking.SandboxPool, monkeypatch: pytest.MonkeyPatch, way: str, *, late: bool
@@ -303,8 +303,8 @@ slot = next(held)
 """,
     "context": """
 pool = SandboxPool("local").__enter__()
-lent = pool.slot()
-slot = lent.__enter__()
+context = pool.slot()
+slot = context.__enter__()
 """,
     "dropped context": """
 pool = SandboxPool("local").__enter__()

@@ -1,4 +1,4 @@
-"""A sandbox that its engine is going to end is not lent shortly before."""
+"""The pool acquires no slot of a sandbox that its engine ends soon."""
 
 from __future__ import annotations
 

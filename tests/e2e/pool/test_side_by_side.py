@@ -120,7 +120,7 @@ async def test_pools_of_several_backends_in_one_process(config: dict[str, Any]) 
 
 @pytest.fixture
 def driver(tmp_path: Path, config: dict[str, Any]) -> Iterator[Callable[[str, str], subprocess.Popen[str]]]:
-    """Starts another process with a pool, which lends a slot, says its sandbox, and works in it until it is killed."""
+    """A function that starts another driver. The driver acquires a slot, prints its sandbox, and works until killed."""
     started: list[subprocess.Popen[str]] = []
 
     def start(name: str, run_id: str) -> subprocess.Popen[str]:

@@ -71,7 +71,8 @@ class Slots(RuleBasedStateMachine):
     @rule(count=st.integers(1, SLOTS))
     def acquire(self, count: int) -> None:
         if self.quarantined and not self.held:
-            self.quarantined = 0  # the sandbox is replaced as soon as nobody holds a slot of it, and lends none before
+            # The sandbox is replaced when its last slot is released. None of its slots is acquired before.
+            self.quarantined = 0
         if self.quarantined or count > self.free:
             with pytest.raises(AcquireTimeout), self.pool.slots(count, timeout_s=0.02):
                 pass

@@ -1,4 +1,4 @@
-"""Who opens, lends and closes need not be one task, and a task that is ended from outside leaves nothing behind."""
+"""Different tasks may open a pool, acquire its slots and close it. A task that is cancelled leaves nothing behind."""
 
 from __future__ import annotations
 

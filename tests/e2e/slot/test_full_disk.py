@@ -118,21 +118,21 @@ async def test_nobody_gets_a_slot_of_a_sandbox_with_a_full_disk(disk: Path) -> N
         async with pool.slot():
             pass
         fill(disk)
-        lent = anyio.Event()
+        acquired = anyio.Event()
 
         async def acquire() -> None:
             async with pool.slot() as slot:
-                lent.set()
+                acquired.set()
                 assert (await slot.run("echo there")).stdout == "there\n"
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(acquire)
             with anyio.move_on_after(3):
-                await lent.wait()
-            assert not lent.is_set()
+                await acquired.wait()
+            assert not acquired.is_set()
             empty(disk)
             with anyio.fail_after(30):
-                await lent.wait()
+                await acquired.wait()
 
 
 async def test_timeout_names_the_full_disk(disk: Path, caplog: pytest.LogCaptureFixture) -> None:

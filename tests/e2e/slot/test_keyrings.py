@@ -22,7 +22,7 @@ for ring in (-4, -5):
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's slots have a user namespace for each lend")
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's slots have a user namespace for each holder")
 @pytest.mark.anyio
 async def test_keys_do_not_reach_the_next_tenant() -> None:
     async with SandboxPool("local", slots_per_sandbox=1, files={"keys.py": CALLS.encode()}) as pool:

@@ -97,8 +97,8 @@ async def test_the_least_limits_of_a_container_leave_room_for_a_command_in_each_
 ) -> None:
     limits = {"pids": 3} if slots > 1 else {"pids": 3, "memory_mb": 8}
     options: dict[str, Any] = {"image": docker_image("busybox"), "slots_per_sandbox": slots, "max_sandboxes": 1}
-    async with SandboxPool("docker", limits=limits, **options) as pool, pool.slots(slots) as lent:
-        for slot in lent:
+    async with SandboxPool("docker", limits=limits, **options) as pool, pool.slots(slots) as acquired:
+        for slot in acquired:
             assert (await slot.run("echo there | cat")).stdout == "there\n"
 
 

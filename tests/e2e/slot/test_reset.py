@@ -1,4 +1,4 @@
-"""`slot.reset` and what a lend leaves to the next one, where a tenant changed more than its own directories."""
+"""`slot.reset` and what a holder leaves to the next one, where it changed more than its own directories."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ async def pool(request: pytest.FixtureRequest, docker_image: Callable[[str], str
 @pytest.fixture
 async def slot(pool: SandboxPool) -> AsyncIterator[Slot]:
     """A clean slot."""
-    async with pool.slot() as lent:
-        yield lent
+    async with pool.slot() as slot:
+        yield slot
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""All processes are asked at the same time which slots they lend, and a stuck one does not hold up the answer."""
+"""All processes report their slots at the same time, and a stuck process does not delay the answer."""
 
 from __future__ import annotations
 

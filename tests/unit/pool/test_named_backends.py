@@ -74,7 +74,7 @@ def test_without_the_section_it_is_as_if_the_backend_stood_in_the_file() -> None
     ("values", "name", "said"),
     [
         ({}, None, "several backends here, choose one: .*one of here, sandboxes, again, gpu"),
-        ({}, "boxs", "no backend 'boxs'; did you mean 'sandboxes'"),
+        ({}, "sandboxs", "no backend 'sandboxs'; did you mean 'sandboxes'"),
         ({}, "dokcer", "no backend 'dokcer'; did you mean 'docker'"),
         ({"backend": "her"}, None, "no backend 'her'; did you mean 'here'"),
         ({"lease": 3}, "here", "no option 'lease'; did you mean 'lease_s'"),

@@ -64,7 +64,7 @@ def test_a_busy_sandbox_of_another_kind_is_drained_for_an_earlier_waiter() -> No
     other = pool.acquire("b")
     late = pool.acquire("a")
     pool.reconcile()
-    assert late not in pool.held, "a free slot of the sandbox that must go was lent to a later waiter"
+    assert late not in pool.held, "a free slot of the sandbox that must go went to a later waiter"
     pool.release(first)
     pool.reconcile()
     pool.close_all()
@@ -143,7 +143,7 @@ def with_a_quarantined_slot(per_sandbox: int) -> tuple[FakePool, int, int]:
     return pool, two, three
 
 
-def test_a_quarantined_slot_takes_only_itself_out_of_lending() -> None:
+def test_a_quarantined_slot_takes_only_itself_out_of_use() -> None:
     pool, two, three = with_a_quarantined_slot(per_sandbox=3)
     assert three in pool.held
     assert pool.closed == []
@@ -155,14 +155,14 @@ def test_a_quarantined_slot_takes_only_itself_out_of_lending() -> None:
 
 def test_sandboxes_that_are_used_once_are_replaced_and_the_next_is_launched_ahead() -> None:
     pool = FakePool(PlanConfig(3, {"a": TemplateSize(1, used_once=True, idle_timeout_s=50)}))
-    for lend in range(4):
+    for turn in range(4):
         held = pool.acquire()
         pool.reconcile()
         pool.launch_all()
         pool.reconcile()
         assert held in pool.held
         pool.launch_all()
-        assert len([sandbox for sandbox in pool.phase(Phase.READY) if sandbox.free]) == (lend >= 2)
+        assert len([sandbox for sandbox in pool.phase(Phase.READY) if sandbox.free]) == (turn >= 2)
         pool.release(held)
         pool.reconcile()
         pool.close_all()

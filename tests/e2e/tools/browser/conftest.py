@@ -117,9 +117,9 @@ class Surfer:
 @pytest.fixture
 async def slot(pool: SandboxPool) -> AsyncIterator[Slot]:
     """A slot in which the site is served."""
-    async with pool.slot() as lent:
-        await serve_site(lent)
-        yield lent
+    async with pool.slot() as slot:
+        await serve_site(slot)
+        yield slot
 
 
 async def serve_site(slot: Slot, port: int = PORT) -> None:

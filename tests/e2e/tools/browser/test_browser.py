@@ -541,7 +541,7 @@ async def test_an_image_without_a_browser_is_told(docker_image: Callable[[str], 
         assert failed.error_kind == "no_browser", failed.content
 
 
-async def test_the_end_of_the_box_is_no_result(docker_image: Callable[[str], str]) -> None:
+async def test_the_end_of_the_sandbox_is_no_result(docker_image: Callable[[str], str]) -> None:
     require_engine("docker")
     import docker
 

@@ -29,7 +29,7 @@ class Added:
     content: str
 
 
-class LabTokenizer:
+class ByteTokenizer:
     """Ids 0–255 are bytes, then longer tokens, then the added ones. `encode` takes the longest token at each place, so
     every longer token can be written in other ways, too.
     """

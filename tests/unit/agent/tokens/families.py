@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hermes_agent.tokens import ChatTemplate
-from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
+from tests.unit.agent.tokens.byte_tokenizer import ByteTokenizer
 
 _CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
@@ -191,10 +191,10 @@ class Family:
     most_calls: int = 3
     tools_in_prompt: bool = True
 
-    def tokenizer(self) -> LabTokenizer:
-        return LabTokenizer(self.added, self.template, eos=self.eos)
+    def tokenizer(self) -> ByteTokenizer:
+        return ByteTokenizer(self.added, self.template, eos=self.eos)
 
-    def chat_template(self, tokenizer: LabTokenizer) -> ChatTemplate:
+    def chat_template(self, tokenizer: ByteTokenizer) -> ChatTemplate:
         return ChatTemplate(tokenizer, tools_in_prompt=self.tools_in_prompt)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hermes_agent.tokens import CompletionsSampler, SGLangSampler, TinkerSampler, VLLMSampler, VLLMTokensSampler
 from hermes_agent.tokens.samplers import HTTPSampler
-from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
+from tests.unit.agent.tokens.byte_tokenizer import ByteTokenizer
 
 
 class Logged(NamedTuple):
@@ -43,7 +43,7 @@ class Script:
     `faults` are sent first, one for each entry, before the sample of that number (from 0).
     """
 
-    tokenizer: LabTokenizer
+    tokenizer: ByteTokenizer
     says: list[tuple[str, str | None]]
     seed: int = 0
     faults: dict[int, list[Answer]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from hermes_agent.episode import Episode
 from hermes_agent.loop import FINAL_ANSWER_NOTICE, AgentLoop
 from hermes_agent.messages import Message
 from hermes_agent.tokens import ChatTemplate, TokenModel, sequence
-from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
+from tests.unit.agent.tokens.byte_tokenizer import ByteTokenizer
 from tests.unit.agent.tokens.families import FAMILIES, PLAIN, Family
 from tests.unit.agent.tokens.server import SHAPES, Answer, Logged, Script, Shape, joined, served
 from tests.unit.agent.toolboxes import FunctionTools
@@ -25,7 +25,7 @@ async def notes(arguments: dict[str, Any]) -> str:
     return f"the notes of {arguments['x']}: 中文 é  {json.dumps(arguments)}"
 
 
-def script(family: Family, tokenizer: LabTokenizer, seed: int, turns: int = 3) -> Script:
+def script(family: Family, tokenizer: ByteTokenizer, seed: int, turns: int = 3) -> Script:
     chance = random.Random(seed)
     says: list[tuple[str, str | None]] = []
     for turn in range(turns):
@@ -57,7 +57,7 @@ def results_of(messages: Sequence[Message], turn: int) -> tuple[list[str], list[
     return [message["content"] for message in found], [message["tool_call_id"] for message in found]
 
 
-def text(tokenizer: LabTokenizer, ids: list[int]) -> str:
+def text(tokenizer: ByteTokenizer, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 

@@ -15,7 +15,7 @@ from hermes_agent.parsers import get_parser
 from hermes_agent.parsers.base import ParsedText, Tools
 from hermes_agent.tokens import ChatTemplate, Sample, TokenModel, TokenSession, sequence, sequences
 from hermes_exec.errors import ConfigError, ErrorCause
-from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
+from tests.unit.agent.tokens.byte_tokenizer import ByteTokenizer
 from tests.unit.agent.tokens.families import FAMILIES
 from tests.unit.agent.tokens.server import SHAPES, Logged, Script, joined, served
 
@@ -385,7 +385,7 @@ def test_parsers_are_named() -> None:
 async def test_no_prompt_is_rendered_twice() -> None:
     """A long conversation is not rendered anew each turn."""
 
-    class Counting(LabTokenizer):
+    class Counting(ByteTokenizer):
         seen = 0
 
         def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> str:

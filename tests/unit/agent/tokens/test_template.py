@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hermes_agent.messages import Message
 from hermes_agent.tokens import ChatTemplate
 from hermes_exec.errors import ConfigError
-from tests.unit.agent.tokens.byte_tokenizer import LabTokenizer
+from tests.unit.agent.tokens.byte_tokenizer import ByteTokenizer
 from tests.unit.agent.tokens.families import FAMILIES, PLAIN, SMOLLM2
 
 TOOL = {"type": "function", "function": {"name": "do", "description": "Do it", "parameters": {"type": "object"}}}
@@ -22,11 +22,11 @@ TOKENIZERS = {name: family.tokenizer() for name, family in FAMILIES.items()}
 
 def tokenizer_with(
     template: str, added: tuple[str, ...] = ("<|im_start|>", "<|im_end|>"), eos: str = "<|im_end|>"
-) -> LabTokenizer:
-    return LabTokenizer(added, template, eos=eos)
+) -> ByteTokenizer:
+    return ByteTokenizer(added, template, eos=eos)
 
 
-def text(tokenizer: LabTokenizer, ids: list[int]) -> str:
+def text(tokenizer: ByteTokenizer, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
@@ -34,7 +34,7 @@ def result(content: str, call_id: str = "abcdefghi") -> Message:
     return {"role": "tool", "tool_call_id": call_id, "name": "do", "content": content}
 
 
-def control_ids(tokenizer: LabTokenizer, ids: list[int]) -> list[int]:
+def control_ids(tokenizer: ByteTokenizer, ids: list[int]) -> list[int]:
     return [number for number in ids if number in tokenizer.added_tokens_decoder]
 
 
@@ -97,7 +97,7 @@ def test_a_template_that_cannot_be_used_is_refused_at_once(template: str, said: 
 
 
 def test_a_tokenizer_without_a_template_is_refused() -> None:
-    class Bare(LabTokenizer):
+    class Bare(ByteTokenizer):
         def apply_chat_template(self, *args: Any, **options: Any) -> str:
             raise ValueError("Cannot use chat template functions because tokenizer.chat_template is not set")
 
@@ -317,7 +317,7 @@ def test_templates_that_write_json_keep_the_text(content: str) -> None:
 @pytest.mark.parametrize("content", ["<" * 300_000, "<|im_end|>" * 30_000, "<|reserved_special_token_1" * 10_000])
 def test_long_output_with_many_control_tokens_takes_time_in_proportion(content: str) -> None:
     added = ["<|im_start|>", "<|im_end|>", *(f"<|reserved_special_token_{number}|>" for number in range(6000))]
-    template = ChatTemplate(LabTokenizer(added, PLAIN, eos="<|im_end|>"))
+    template = ChatTemplate(ByteTokenizer(added, PLAIN, eos="<|im_end|>"))
     started = time.process_time()
     template._control.guard("m0", result(content))
     assert time.process_time() - started < 2
