@@ -28,16 +28,24 @@ def characters(message: Message) -> int:
 
 @dataclass(frozen=True)
 class ShortenOldResults:
-    """A `Context` that keeps a conversation within `max_chars` characters (a token is about four).
+    """A `Context` that keeps a conversation within `max_chars` characters.
 
     Until the conversation fits, it does the following in order:
 
-    1. Shorten the oldest tool results between the first `first` messages (default 2) and the last `last` (default 6) to
-    their first 100 and last 50 characters, without their images.
+    1. Shorten the oldest tool results between the first and the last messages to their first 100 and last 50
+    characters, without their images.
     2. Leave out the oldest turns in that range, each with its results.
     3. Shorten the oldest results outside the range.
 
     Messages of the user and of the model outside the range are always sent, however long they are.
+
+    Args:
+        max_chars: The most characters to send (a token is about four).
+        first: How many messages at the beginning are kept.
+        last: How many messages at the end are kept.
+
+    Raises:
+        ConfigError: If a number is below 1.
     """
 
     max_chars: int

@@ -43,9 +43,19 @@ model service. Nor is a context that was full before the first turn.
 class CallRecord:
     """One tool call and its result.
 
-    `state` is the progress of the call: `not_begun` (malformed, blocked, over a budget, or the episode ended before),
-    `begun` (the episode ended while it ran: it may have had effects), or `ended`. `duration_s` is its run time.
-    `runs_on` is where the tool works. `images` are the PNG images of its result, whether or not the model saw them.
+    Attributes:
+        turn: The number of the turn, from 1.
+        call_id: The id of the call.
+        name: The name of the tool.
+        arguments: The arguments as the model wrote them.
+        content: The answer for the model.
+        ok: Whether the tool did its work.
+        error_kind: The stable name of the error, if there is one.
+        duration_s: The run time of the call.
+        state: The progress of the call: `not_begun` (malformed, blocked, over a budget, or the episode ended before),
+            `begun` (the episode ended while it ran: it may have had effects), or `ended`.
+        runs_on: Where the tool works.
+        images: The PNG images of the result, whether or not the model saw them.
     """
 
     turn: int
@@ -118,11 +128,21 @@ class CallCounts(NamedTuple):
 class Episode:
     """One finished run of an `AgentLoop`.
 
-    `messages` starts with the given messages and only grows. `turns` counts completions. `reasoning` has one entry per
-    turn (None if the model returned none). `cause` is the cause of the end (`policy`: the model). `trainable` is False
-    if a score would not measure the model. `tokens` has one entry per turn for models that return token ids
-    (`hermes_agent.tokens.sequence` joins them), else it is None. `compacted` means that the model did not see all
-    messages each time, so the tokens are not one sequence.
+    Attributes:
+        messages: The conversation. It starts with the given messages and only grows.
+        turns: The number of completions.
+        finish: The end of the episode.
+        tool_calls: All calls with their results.
+        reasoning: The model's thinking, one entry per turn. None if the model returned none.
+        usage: The tokens of all completions.
+        cause: The cause of the end (`policy`: the model).
+        trainable: Whether a score would measure the model.
+        errors: Everything that went wrong.
+        tools: The function schemas that the model had.
+        duration_s: The duration of the episode.
+        tokens: The token ids, one entry per turn, for models that return them (`hermes_agent.tokens.sequence` joins
+            them). None for other models.
+        compacted: Whether the model did not see all messages each time. The tokens are then not one sequence.
     """
 
     messages: list[Message]

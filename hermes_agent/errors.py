@@ -8,8 +8,11 @@ from hermes_exec.errors import ErrorCause
 class ModelError(Exception):
     """Raised by a model that could not return a completion, after its own retries.
 
-    `cause` is `provider` (the service failed, refused or did not answer in time) or `config` (the request can never
-    succeed as it is: a wrong key, an unknown model, a refused parameter). `status` is the HTTP status, if there is one.
+    Args:
+        message: The reason.
+        cause: `provider` (the service failed, refused or did not answer in time) or `config` (the request can never
+            succeed as it is: a wrong key, an unknown model, a refused parameter).
+        status: The HTTP status, if there is one.
     """
 
     def __init__(self, message: str, *, cause: ErrorCause = ErrorCause.PROVIDER, status: int | None = None) -> None:

@@ -33,15 +33,19 @@ OnTurn = Callable[[Turn], Awaitable[None] | None]
 class Hooks:
     """Functions, sync or async, that an `AgentLoop` calls.
 
-    `before_call(call)` may block the call by returning a reason, which goes to the model in place of a result.
-    `after_call(call, result)` may return another `ToolResult` in place of the result. Both run where their call runs:
-    side by side for calls that run side by side (`AgentLoop(parallel_calls=…)`), else one after another, so that
-    `before_call` runs when all earlier calls have ended. `on_notice(text)` may return another text for a notice of a
-    background process, its output included. `on_turn(turn)` sees each turn when its calls have ended.
+    Hooks of a call run where their call runs: side by side for calls that run side by side
+    (`AgentLoop(parallel_calls=…)`), else one after another, so that `before_call` runs when all earlier calls have
+    ended.
 
     A hook that raises ends its episode (`finish="infra"`). If `after_call` raised or did not end, the record of its
     call withholds the result (`error_kind="interrupted"`, `state="ended"`), because the hook may have been about to
     remove a secret.
+
+    Args:
+        before_call: Gets a call, and may block it by returning a reason, which goes to the model in place of a result.
+        after_call: Gets a call and its result, and may return another `ToolResult` in its place.
+        on_notice: Gets the text of a notice of a background process, its output included, and may return another text.
+        on_turn: Gets each turn when its calls have ended.
     """
 
     before_call: BeforeCall | None = None

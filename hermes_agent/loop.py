@@ -42,22 +42,29 @@ _OUT_OF_BUDGET = _End("budget", ErrorCause.BUDGET)
 class AgentLoop(Generic[ToolsT_co]):
     """Lets a model work with a toolbox until it answers without calling a tool.
 
-    `temperature` (default 1.0), `max_tokens` (of one completion; default None: the model's own) and `sampling` (further
-    parameters) go to the model. `parallel_calls` selects the calls of a turn that run at the same time. With "safe"
-    (default) neighbouring calls that only read run side by side, and every other call runs alone, in order. With "all"
-    all run at once. Both run at most 16 at a time. A number means all at once, at most this many; 1 is one after
-    another. Results are in the order of the calls. Calls begin in that order too, so that commands of one shell keep
-    it.
-
-    The bounds of an episode (None: no bound) are `max_turns` completions (default 30, never None), `max_tool_calls`
-    calls (calls beyond it are answered with an error), `deadline_s` seconds in all (outages of the model's endpoint do
-    not count), `max_tokens_total` tokens of prompts and completions, `max_cost` charged by the provider, and
-    `max_tool_seconds` seconds in calls. With `final_answer=True` the model is prompted once more for a closing answer
-    when turns or calls are used up. That answer is not a turn, and is dropped if it has calls.
-
-    `hooks` see and change calls (`Hooks`). `context` selects the messages that the model sees (default: all).
-
     One loop runs one episode at a time. With a blocking toolbox `run` blocks and returns the Episode itself.
+
+    Args:
+        model: The model, or a model that makes a session for each episode.
+        toolbox: The tools, async or blocking.
+        max_turns: The most completions of an episode.
+        max_tool_calls: The most tool calls of an episode. Calls beyond it are answered with an error. None: no bound.
+        temperature: Sampling temperature.
+        max_tokens: The most tokens of one completion. None: the model's own default.
+        sampling: Further sampling parameters for the model.
+        final_answer: Whether to prompt the model once more for a closing answer when turns or calls are used up. The
+            closing answer is not a turn, and is dropped if it has calls.
+        parallel_calls: The calls of a turn that run at the same time. With "safe", neighbouring calls that only read
+            run side by side, and every other call runs alone, in order. With "all", all run at once. Both run at most
+            16 at a time. A number means all at once, at most this many; 1 is one after another. Calls begin in the
+            order in which the model wrote them, so that commands of one shell keep it, and results are in that order
+            too.
+        deadline_s: The most seconds of an episode. Outages of the model's endpoint do not count. None: no bound.
+        max_tokens_total: The most tokens of an episode, prompts and completions. None: no bound.
+        max_cost: The highest cost of an episode, as charged by the provider. None: no bound.
+        max_tool_seconds: The most seconds of an episode in tool calls. None: no bound.
+        hooks: Functions that see and change calls.
+        context: Selects the messages that the model sees. None: all.
 
     Raises:
         ConfigError: If `model` is not a model, `toolbox` is not a toolbox, or a bound is impossible.

@@ -20,9 +20,13 @@ FinishReason = Literal["stop", "length", "content_filter"]
 class ToolCall(NamedTuple):
     """One call that a model wrote.
 
-    `arguments` is the text as the model wrote it, which need not be valid JSON. `error` is None for a call that a
-    toolbox can run. Otherwise it explains to the model why its text is not a call, and `arguments` holds that text.
-    `extra_content` is data that the provider attached to the call and needs back, such as a signature.
+    Attributes:
+        id: The id that the result refers to.
+        name: The name of the tool.
+        arguments: The arguments as the model wrote them. They need not be valid JSON.
+        error: None for a call that a toolbox can run. Otherwise an explanation for the model why its text is not a
+            call; `arguments` then holds that text.
+        extra_content: Data that the provider attached to the call and needs back, such as a signature.
     """
 
     id: str
@@ -57,10 +61,13 @@ class TokenUsage:
 class TurnTokens:
     """The token ids of one turn, exactly as the model saw and sampled them.
 
-    `added` are the ids of the prompt after the ids of the previous turn (in the first turn: the whole prompt). `ids`
-    are the sampled ids, and `logprobs` the natural logarithms of their probabilities at sampling, one for each id (None
-    if the server returned none). With `restarts` the sequence begins anew at this turn: `added` is then a whole prompt,
-    because earlier messages were changed or the prompt was rendered elsewhere.
+    Attributes:
+        added: The ids of the prompt after the ids of the previous turn (in the first turn: the whole prompt).
+        ids: The sampled ids.
+        logprobs: The natural logarithms of their probabilities at sampling, one for each id. None if the server
+            returned none.
+        restarts: Whether the sequence begins anew at this turn, because earlier messages were changed or the prompt was
+            rendered elsewhere. `added` is then a whole prompt.
     """
 
     added: tuple[int, ...]
@@ -79,9 +86,12 @@ INVENTED_ANSWER = "invented_answer"
 class AnswerProblem:
     """A fault of an answer outside its calls. An episode records it among its errors.
 
-    `kind` is its stable name, `message` describes the fault. `notice` is sent to the model as a message of the user,
-    and the episode goes on (None: the fault does not prompt the model again). With `trainable=False` the end of the
-    episode is no measure of the model.
+    Attributes:
+        kind: The stable name of the fault.
+        message: A description of the fault.
+        notice: A user message for the model, after which the episode goes on. None: the model is not prompted again
+            because of the fault.
+        trainable: Whether the end of the episode is still a measure of the model.
     """
 
     kind: str
@@ -94,11 +104,18 @@ class AnswerProblem:
 class Completion:
     """One answer of a model.
 
-    `content` is the visible text (None or "" if there is none). `tool_calls` are the calls in the model's order, broken
-    calls included (`ToolCall.error`). `reasoning` is the model's thinking, if the model separates it. `finish_reason`
-    is "length" if `max_tokens` cut the answer, else "stop". `problems` are faults of the answer outside its calls.
-    `provider_fields` are further fields of the message that its provider signs and needs back unchanged
-    (`reasoning_details`, `extra_content`).
+    Attributes:
+        content: The visible text. None or "" if there is none.
+        tool_calls: The calls in the model's order, broken calls included (`ToolCall.error`).
+        reasoning: The model's thinking, if the model separates it.
+        finish_reason: "length" if `max_tokens` cut the answer, "content_filter" if the provider withheld it, else
+            "stop".
+        usage: The tokens of this completion.
+        raw: The text before it was parsed, if a parser read it.
+        tokens: The token ids, for models that return them.
+        problems: Faults of the answer outside its calls.
+        provider_fields: Further fields of the message that its provider signs and needs back unchanged
+            (`reasoning_details`, `extra_content`).
     """
 
     content: str | None
@@ -216,7 +233,14 @@ CallState = Literal["not_begun", "begun", "ended"]
 class CallAnswer(NamedTuple):
     """The answer to a call.
 
-    `state` is the progress of the call. `images` are PNG images, which go to the model if `shows_images` is set.
+    Attributes:
+        content: The text for the model.
+        ok: Whether the tool did its work.
+        error_kind: The stable name of the error, if there is one.
+        duration_s: The run time of the call.
+        state: The progress of the call.
+        images: PNG images of the result.
+        shows_images: Whether the images go to the model.
     """
 
     content: str

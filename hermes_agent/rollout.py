@@ -31,11 +31,17 @@ Prepare = Callable[[Slot], Awaitable[None]]
 class RolloutResult:
     """The outcome of a rollout.
 
-    `episode` is None if it never began. `verdict` is the score. It is None if scoring failed, or if the end is no
-    measure of the model. `error` is the failure that prevented an episode or a score, besides the errors of the episode
-    itself; `exception` is the same failure as it was raised. `cause` is the cause of the end. `isolation` and `sandbox`
-    describe the slot (empty: no slot). `unavailable` lists tools of its toolsets that this package does not have.
-    `killed` lists the model's last processes.
+    Attributes:
+        episode: The episode. None if it never began.
+        verdict: The score. None if scoring failed, or if the end is no measure of the model.
+        error: The failure that prevented an episode or a score, besides the errors of the episode itself.
+        exception: The same failure as it was raised.
+        cause: The cause of the end.
+        isolation: The isolation level of the slot. Empty: no slot.
+        sandbox: The sandbox of the slot. Empty: no slot.
+        unavailable: Tools of its toolsets that this package does not have.
+        killed: The model's last processes, which scoring ended.
+        seconds: The duration of the rollout.
     """
 
     episode: Episode | None
@@ -79,11 +85,20 @@ class RolloutResult:
 class Rollout:
     """The description of a rollout, shared by batch runs, the command line and RL.
 
-    `messages` (a text: one user message) begin the episode. `files` (path below `slot.workdir` to a text, bytes, or the
-    `pathlib.Path` of a file or directory on this host) are put into the slot, then `prepare(slot)` is awaited, then the
-    terminal moves to `cwd`. `toolsets`, `tools` and `tool_options` are passed to `Toolbox`. `scoring` scores the
-    episode (None: no score). `loop` holds arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image`, `profile` and
-    `workdir` select the slot, as in `SandboxPool.slot`.
+    Args:
+        messages: The messages that begin the episode (a text: one user message).
+        files: Files that are put into the slot: a path below `slot.workdir` to a text, bytes, or the `pathlib.Path` of
+            a file or directory on this host.
+        prepare: An async function of the slot that is awaited after the files are there.
+        cwd: The directory to which the terminal moves before the episode.
+        toolsets: Toolsets of the `Toolbox`.
+        tools: Tools of the `Toolbox`.
+        tool_options: Options of the `Toolbox`.
+        scoring: The way to score the episode. None: no score.
+        image: Image of the slot, as in `SandboxPool.slot`.
+        profile: Profile of the slot, as in `SandboxPool.slot`.
+        workdir: Work directory of the slot, as in `SandboxPool.slot`.
+        loop: Arguments of `AgentLoop` (`max_turns`, `hooks`, …).
 
     Raises:
         ConfigError: If `loop` has a name that AgentLoop does not accept.

@@ -33,8 +33,11 @@ _SIGKILL = 9
 class Verdict(NamedTuple):
     """The score of an episode.
 
-    `reward` is usually 0 to 1, and `solved` is the truth value of success. A command check adds its `exit_code` (None
-    if no command ran) and the beginning and end of its `output`.
+    Attributes:
+        reward: The reward, usually 0 to 1.
+        solved: Whether the task was solved.
+        exit_code: The exit code of a command check. None if no command ran.
+        output: The beginning and end of a command check's output.
     """
 
     reward: float
@@ -55,7 +58,11 @@ class CheckFailed(Exception):
 class CommandCheck:
     """A `Scorer` that runs a command in `slot.workdir`: exit code 0 is solved with reward 1, any other is reward 0.
 
-    A check raises CheckFailed if it takes longer than `timeout_s` (default 60), runs out of memory or is killed.
+    A check raises CheckFailed if it takes too long, runs out of memory or is killed.
+
+    Args:
+        command: The command.
+        timeout_s: Longest time of the check.
     """
 
     command: str | Sequence[str]
@@ -78,27 +85,31 @@ class CommandCheck:
 class Scoring:
     """The way to score an episode.
 
-    The first step depends on `score_in`:
-
-    - `"sealed"` (default): every process of the slot is ended, the model's work is copied out, the slot is reset, and
-      the work is put back. When `check` runs, nothing else of the model is left, such as programs in its home, in /tmp
-      or in the image's directories. The work is all of `slot.workdir`, or only `keep` (paths in it): then the task's
-      own files and set-up are made anew first, and everything else is as it was at the start. Work of more than
-      `seal_limit_bytes` in all (default 1 GiB), or work that takes longer than `seal_timeout_s` to copy (default 300 s;
-      a million files, directories nested without end), has reward 0.
-    - `"slot"`: every process of the slot is ended, and the check runs in the slot as the model left it, for tasks whose
-      state is files of the machine.
-    - `"live"`: no process is ended. Services that the model started answer the check, and a process of the model may
-      interfere with the check.
-
-    Then `files` are put in and replace whatever is at their paths. Links in the work directory that lead to them or to
-    a directory above them, bytecode beside them, and modules that Python prefers to them are removed. In sealed work,
+    1. The slot is prepared as `score_in` selects.
+    2. `files` are put in and replace whatever is at their paths. Links in the work directory that lead to them or to a
+    directory above them, bytecode beside them, and modules that Python prefers to them are removed. In sealed work,
     links that lead nowhere and settings of git repositories that make git run a program are removed too. If the removal
     takes longer than `seal_timeout_s`, the reward is 0.
+    3. `check` is awaited, with `slot.extra_env` set so that Python imports no bytecode of the model and git runs none
+    of its hooks.
 
-    Then `check` is awaited, with `slot.extra_env` set so that Python imports no bytecode of the model and git runs none
-    of its hooks. `check` is a `CommandCheck`, or any function of slot and episode that returns a `Verdict`, even if it
-    cannot read the model's files: an OSError about a file or a ValueError from it is a mistake of its author.
+    Args:
+        check: A `CommandCheck`, or any async function of slot and episode that returns a `Verdict`, even if it cannot
+            read the model's files: an OSError about a file or a ValueError from it is a mistake of its author.
+        files: The check's own files.
+        score_in: `"sealed"`: every process of the slot is ended, the model's work is copied out, the slot is reset, and
+            the work is put back. When `check` runs, nothing else of the model is left, such as programs in its home, in
+            /tmp or in the image's directories. `"slot"`: every process is ended, and the check runs in the slot as the
+            model left it, for tasks whose state is files of the machine. `"live"`: no process is ended. Services that
+            the model started answer the check, and a process of the model may interfere with the check.
+        keep: Paths in `slot.workdir` that are the work. The task's own files and set-up are then made anew, and
+            everything else is as it was at the start. None: the work is all of `slot.workdir`.
+        seal_limit_bytes: The most bytes of work. More has reward 0.
+        seal_timeout_s: Longest time to copy the work (a million files, directories nested without end). Longer has
+            reward 0.
+
+    Raises:
+        ConfigError: If `score_in`, `keep` or a path is invalid.
     """
 
     check: Scorer

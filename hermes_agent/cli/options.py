@@ -46,7 +46,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Refuse toolsets that hav
 
 @dataclass(frozen=True, repr=False)
 class ModelOptions:
-    """The options of a model, beside its name."""
+    """The options of a model, apart from its name."""
 
     base_url: BaseUrl = None
     api_key: ApiKey = "none"

@@ -22,7 +22,7 @@ class Model(Protocol):
         tools stay in the prompt.
 
         Raises:
-            ModelError: If there is no completion.
+            ModelError: If the completion fails.
             ContextExceeded: If the conversation is too long.
         """
         ...

@@ -78,7 +78,7 @@ class BadAnswer(Exception):
 
 
 class Endpoint:
-    """Sends requests to the server at `base_url` (None: OpenAI's), with the client of the package `openai`.
+    """Sends requests to a server with the client of the package `openai`.
 
     All objects with the same `base_url` and `api_key` share, in one event loop, the number of requests in flight (16 at
     first, up to 1,000), their rate, and the state of an outage:
@@ -87,19 +87,23 @@ class Endpoint:
       the server asks (at most 60 s; 1 s and more if it does not ask). From then on requests are sent evenly spaced, at
       a rate that adapts to the server.
     - While the server is away (no connection; HTTP 408, 502, 503, 521 to 523, 529; 8 failures in a row, of 4 requests),
-      all requests wait, and one after another probes whether it is back, with pauses of up to 15 s. A request that has
-      waited through `wait_outage_s` seconds (default 1800 s) of an outage fails with EndpointAway. The `deadline_s` of
-      an episode stands still meanwhile.
+      all requests wait, and one after another probes whether it is back, with pauses of up to 15 s. Meanwhile the
+      `deadline_s` of an episode stands still.
     - A refused key or an empty quota is an AccessRefused for all waiting requests.
 
-    An `api_key` of 8 characters and more is masked in errors, whatever the endpoint quotes.
+    A request is sent again if a completion may have started and was lost: another status of 500 or more, a broken
+    connection, silence, or an unusable answer. Tries during an outage do not count, unless another request succeeded
+    between them.
 
-    A request is sent again up to `retries` times (default 4) if a completion may have been begun and was lost: other
-    statuses of 500 and more, a broken connection, no piece of an answer for `timeout_s` (default 600 s, even if the
-    connection is kept alive; an answer that is not streamed comes at once, after all of its time), an unusable answer.
-    Such a completion may be paid for twice, which 0 prevents. Tries during an outage do not count, unless another
-    request succeeded between them. `connect_timeout_s` (default 10 s) bounds the connection attempt, and `name`
-    replaces the URL in errors.
+    Args:
+        base_url: The URL of the server. None: OpenAI's.
+        api_key: The key. From 8 characters on it is masked in errors, whatever the endpoint quotes.
+        timeout_s: Longest time without a piece of an answer, even if the connection is kept alive. An answer that is
+            not streamed comes at once, after all of its time.
+        connect_timeout_s: Longest connection attempt.
+        retries: How often a lost completion is requested again. It may be paid for twice, which 0 prevents.
+        wait_outage_s: How long a request waits during an outage before it fails with EndpointAway.
+        name: A name for errors, in place of the URL.
 
     Raises:
         ConfigError: If the URL or a bound is invalid, or `openai` is not installed.

@@ -59,9 +59,9 @@ class FailureKind(Enum):
     THROTTLED = auto()
     """It came too soon: send it again, later."""
     AWAY = auto()
-    """Nothing was begun: send it again once the endpoint is back."""
+    """Nothing was started: send it again once the endpoint is back."""
     BROKEN = auto()
-    """A completion may have been begun, and was lost: send it again, a few times."""
+    """A completion may have started, and was lost: send it again, a few times."""
     REFUSED = auto()
     """No request with this key can succeed."""
     FINAL = auto()

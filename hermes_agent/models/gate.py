@@ -25,9 +25,12 @@ logger = logging.getLogger(__name__)
 class EndpointStatus(NamedTuple):
     """The state of an endpoint, for all its users in this event loop.
 
-    `in_flight` requests are being served and `waiting` requests wait for their turn. `rate` is the limit of requests
-    per second (None: the endpoint has refused no request because it came too soon). `away_s` is how many seconds the
-    endpoint has completed no request (None: it completes requests), and `reason` is the last failure.
+    Attributes:
+        in_flight: The number of requests that are being served.
+        waiting: The number of requests that wait for their turn.
+        rate: The limit of requests per second. None: the endpoint has refused no request because it came too soon.
+        away_s: How many seconds the endpoint has completed no request. None: it completes requests.
+        reason: The last failure of an endpoint that is away.
     """
 
     in_flight: int = 0
@@ -112,8 +115,9 @@ class Gate:
         return away_s is not None and away_s >= wait_outage_s
 
     def outage(self, failure: RequestFailure | None = None) -> EndpointAway:
-        """Return the error for a request that waited in vain. `failure` is the last failure of the request itself, if
-        any.
+        """Return the error for a request that waited without success.
+
+        `failure` is the last failure of the request itself, if any.
         """
         away_s, reason = self._pace.away_s() or 0, self._pace.reason
         kind = EndpointFailing if failure is not None and failure.kind is FailureKind.BROKEN else EndpointAway

@@ -42,25 +42,30 @@ _STREAMED = (
 
 
 class OpenAIModel:
-    """Completions from `base_url` (None: OpenAI's own), with the official `openai` package (extra `agent`).
+    """Completions from any endpoint with OpenAI's interface, with the official `openai` package (extra `agent`).
 
-    `api_key` is sent as bearer token; endpoints without one accept any text. All models with the same `base_url` and
-    `api_key` share one back-off and one number of requests in flight: see `Endpoint` for rate limits and outages, which
-    are waited out for up to `wait_outage_s` seconds (default 1800 s). Lost completions are requested again up to
-    `max_retries` times (default 4). They may be paid for twice, which 0 prevents. `timeout_s` bounds silence (default
-    600 s without a byte of an answer), `connect_timeout_s` the connection attempt (default 10 s).
+    All models with the same `base_url` and `api_key` share one back-off and one number of requests in flight: see
+    `Endpoint` for rate limits and outages.
 
-    Answers are streamed, so that a long answer is not silent. With `stream=False`, or from an endpoint that does not
-    stream, an answer comes as a whole and has `timeout_s` for all of it. "auto" (default) does the same if `max_tokens`
-    is at most four times `timeout_s`: a short answer is soon complete, and a stream costs ten times as much of this
-    process.
-
-    `parser` names the format of calls in plain text (`hermes`, …), for endpoints that pass the model's text through;
-    None (default) accepts only structured calls. With `text_tools=True` the endpoint needs no support for tools: they
-    are described in the Hermes system prompt, and calls and results are plain text (`parser` is then `hermes` by
-    default). `prefill` are messages that go after the leading system messages of every request and into no history.
-    `sampling` sets defaults for every request. Parameters are sent under their names, whatever they are
-    (`reasoning_effort`, `provider`, `top_k`, …), and the entries of `extra_body` beside them.
+    Args:
+        model: The name of the model.
+        base_url: The endpoint. None: OpenAI's own.
+        api_key: Sent as bearer token. Endpoints without keys accept any text.
+        timeout_s: Longest silence: the time without a byte of an answer.
+        connect_timeout_s: Longest connection attempt.
+        max_retries: How often a lost completion is requested again. It may be paid for twice, which 0 prevents.
+        wait_outage_s: How long to wait for an endpoint that is away.
+        stream: Whether to stream answers, so that a long answer is not silent. With False, or from an endpoint that
+            does not stream, an answer comes as a whole and has `timeout_s` for all of it. "auto" does the same if
+            `max_tokens` is at most four times `timeout_s`: a short answer is soon complete, and a stream costs ten
+            times as much of this process.
+        parser: The format of calls in plain text (`hermes`, …), for endpoints that pass the model's text through. None
+            accepts only structured calls.
+        text_tools: Whether to describe tools in the Hermes system prompt, and write calls and results as plain text,
+            for endpoints without tools. `parser` is then `hermes` by default.
+        prefill: Messages after the leading system messages of every request. They go into no history.
+        sampling: Defaults for every request. Parameters are sent under their names, whatever they are
+            (`reasoning_effort`, `provider`, `top_k`, …), and the entries of `extra_body` beside them.
 
     Raises:
         ConfigError: If `base_url`, a bound or the parser is invalid, or `openai` is not installed.

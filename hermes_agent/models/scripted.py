@@ -27,11 +27,14 @@ class ScriptedRequest(NamedTuple):
 
 
 class ScriptedModel:
-    """Answers with the given steps, one per request, in order. A request beyond the last step is a ModelError.
+    """Answers from a script, one step per request, in order. A request beyond the last step is a ModelError.
 
-    A step is a `Completion`, a text (read by `parser`, so `<tool_call>…</tool_call>` in it is a call), an exception
-    (raised), or a function of the messages, sync or async, that returns a completion or a text. `requests` holds the
-    requests.
+    `requests` holds the requests.
+
+    Args:
+        steps: Each is a `Completion`, a text, an exception (raised), or a function of the messages, sync or async, that
+            returns a completion or a text.
+        parser: The format of texts, so `<tool_call>…</tool_call>` in a text is a call.
     """
 
     def __init__(self, steps: Iterable[ScriptStep], *, parser: str = "hermes") -> None:

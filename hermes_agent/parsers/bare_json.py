@@ -87,7 +87,7 @@ def _llama_tagged(source: SourceText, start: int) -> Block:
 
 
 def _begins_line(source: SourceText, start: int) -> bool:
-    """Return whether a line from `start` on begins with a call, whatever stands before it."""
+    """Return whether a line from `start` on begins with a call, whatever precedes it."""
     return any(_begins_call(source.text, line.end(), source.tools) for line in _LINE.finditer(source.text, start))
 
 

@@ -31,8 +31,11 @@ _GOOD_ID = re.compile(r"[0-9A-Za-z]{9}")
 class BrokenCall(NamedTuple):
     """A block that was meant as a call and is not a valid one.
 
-    `place` is its index among all calls of the text (from 0), `text` the text as the model wrote it, `error` the
-    explanation for the model, and `id` the id for its answer.
+    Attributes:
+        place: Its index among all calls of the text, from 0.
+        text: The text as the model wrote it.
+        error: The explanation for the model.
+        id: The id for its answer.
     """
 
     place: int
@@ -44,9 +47,13 @@ class BrokenCall(NamedTuple):
 class ParsedText(NamedTuple):
     """The parts of a model's text.
 
-    `content` is the text around the calls, before and after them (None if there is none), and `reasoning` the model's
-    thinking. `calls` are the well-formed calls in the order of the text, `errors` the broken ones. `cut` means that the
-    text ended inside of a call (which is among `errors`). `problems` are faults of the text outside its calls.
+    Attributes:
+        content: The text around the calls, before and after them. None if there is none.
+        reasoning: The model's thinking.
+        calls: The well-formed calls, in the order of the text.
+        errors: The broken calls.
+        cut: Whether the text ended inside of a call (which is among `errors`).
+        problems: Faults of the text outside its calls.
     """
 
     content: str | None

@@ -56,7 +56,7 @@ def _read(source: SourceText, start: int) -> Block:
     if text.startswith(_INVOKE_END, position):
         call.values = _unwrap_arguments(call, source.tools)
         return Block(position + len(_INVOKE_END), (call.build(text[start:position], _FORM),))
-    return _TAGS.broken_call(source, start, f"{_PARAMETER} or {_INVOKE_END} must stand where other text does")
+    return _TAGS.broken_call(source, start, f"{_PARAMETER} or {_INVOKE_END} must come where other text is")
 
 
 def _value(text: str, attributes: re.Match[str], name: str, tools: Toolset) -> object:

@@ -118,7 +118,7 @@ def _after_fence_end(text: str, position: int) -> int:
 
 
 def is_empty(text: str, start: int, close: str) -> bool:
-    """Return whether nothing stands before the closing tag."""
+    """Return whether the closing tag follows directly."""
     return text.startswith(close, skip_space(text, start))
 
 
@@ -133,7 +133,7 @@ def call_of(value: object, text: str, form: str) -> ParsedCall:
         return broken_call(text, 'it has both "arguments" and "parameters"', form)
     other = next((key for key in value if key not in _OUTER), None)
     if other is not None:
-        why = f"{other!r} stands beside the name" if keys else f'"arguments" is missing; {other!r} belongs into it'
+        why = f"{other!r} is beside the name" if keys else f'"arguments" is missing; put {other!r} into it'
         return broken_call(text, why, form)
     arguments = value[next(iter(keys))] if keys else None
     return call_with(name.strip(), arguments, text, form)._replace(id=valid_id(value.get("id")))

@@ -1,4 +1,4 @@
-"""JSON values inside of a longer text: decoded at a position, and written so that they can be sent."""
+"""JSON values inside a longer text: decoded at a position, and written so that they can be sent."""
 
 from __future__ import annotations
 

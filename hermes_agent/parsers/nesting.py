@@ -1,7 +1,7 @@
-"""Pairs the opening and closing tags of calls, so that a call that is quoted in another call stays inside of it.
+"""Pairs the opening and closing tags of calls, so that a call quoted in another call stays inside it.
 
 A call ends at the closing tag that pairs with its opening tag. If more closing tags follow than opening ones, the end
-of the call is unknown: one of those tags may stand in a text that the call quotes.
+of the call is unknown: one of those tags may be in a text that the call quotes.
 """
 
 from __future__ import annotations

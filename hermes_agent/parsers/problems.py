@@ -33,10 +33,10 @@ def invention_problem(tag: str, rest: str, *, unread: bool) -> AnswerProblem:
     """
     excerpt = rest if len(rest) <= _EXCERPT_CHARS else f"{rest[:_EXCERPT_CHARS]}…"
     notice = (
-        f"Your answer was cut at {tag}: results are not yours to write, and nothing after it was carried out. Make the "
+        f"Your answer was cut at {tag}: only tools write results, and nothing after it was run. Make the "
         "call first, and wait for its result."
     )
-    message = f"The answer was cut at {tag}, which others than the model write: {excerpt!r}"
+    message = f"The answer was cut at {tag}, where the model went on in another role: {excerpt!r}"
     return AnswerProblem(INVENTED_ANSWER, message, notice if unread else None)
 
 
@@ -44,8 +44,8 @@ def thinking_problem(close: str) -> AnswerProblem:
     """Return the problem of unclosed thinking that contains text like a call."""
     return AnswerProblem(
         "unclosed_thinking",
-        f"What looks like a call stands in thinking that was not closed with {close}; it was not carried out.",
-        f"Your thinking was not closed with {close}, so the call in it was not carried out. Close your thinking, then "
+        f"The thinking was not closed with {close} and contains text like a call, which was not run.",
+        f"Your thinking was not closed with {close}, so the call in it was not run. Close your thinking, then "
         "make the call.",
         trainable=False,
     )
@@ -55,8 +55,8 @@ def reasoning_problem() -> AnswerProblem:
     """Return the problem of an answer that the endpoint returned entirely as thinking, with text like a call in it."""
     return AnswerProblem(
         "call_in_reasoning",
-        "What looks like a call stands in the thinking, and there is no answer; it was not carried out.",
-        "Your answer was thinking alone, so the call in it was not carried out. End your thinking, then make the call.",
+        "The answer is only thinking and contains text like a call, which was not run.",
+        "Your answer was only thinking, so the call in it was not run. End your thinking, then make the call.",
         trainable=False,
     )
 
@@ -65,7 +65,7 @@ def fence_problem(form: str) -> AnswerProblem:
     """Return the problem of an answer that ends with a call in a code fence."""
     return AnswerProblem(
         FENCED_CALL,
-        "The answer ends with a call in a code fence, which is text; it was not carried out.",
-        "The call in the code fence at the end of your answer was not carried out, for a code fence holds text. If you "
+        "The answer ends with a call in a code fence, which is text and was not run.",
+        "The call in the code fence at the end of your answer was not run, because a code fence holds text. If you "
         f"mean it, make the call without the fence: {form} Otherwise give your final answer.",
     )

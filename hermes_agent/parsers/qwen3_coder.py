@@ -81,7 +81,7 @@ def _finish_call(source: SourceText, start: int, position: int, call: CallBuilde
         # A stop sequence may remove the last tag, or a part of it.
         end = len(text) if _CLOSE.startswith(text[after : after + len(_CLOSE)]) else position + len(closed)
         return Block(end, (call.build(text[start:position], _FORM),))
-    return tags.broken_call(source, start, f"{_PARAMETER} or {_FUNCTION_END} must stand where other text does")
+    return tags.broken_call(source, start, f"{_PARAMETER} or {_FUNCTION_END} must come where other text is")
 
 
 def render(calls: Sequence[ToolCall]) -> str:

@@ -40,12 +40,18 @@ ReadLeadingBlock = Callable[[SourceText, int], Block | None]
 class Family:
     """The way in which one family of models writes calls.
 
-    `form` is the correct form, for messages to a model. `openings` are the marks at which a call begins, each with its
-    reader. `sections` are the marks that begin a list of calls, each with its closing tag. `dropped` are tags without a
-    meaning of their own. `start` reads calls without a mark at the beginning of a text, and `begins_line` returns
-    whether such a call begins a line after a position. `only_calls` are marks that can begin nothing but calls, even in
-    thinking. `others` are tags of this family that begin text in another role. `fences` means that a code fence is a
-    form of calls, and `mentions` that the tag of another role's turn is text in the middle of a sentence.
+    Attributes:
+        form: The correct form, for messages to a model.
+        openings: The marks at which a call begins, each with its reader.
+        sections: The marks that begin a list of calls, each with its closing tag.
+        dropped: Tags without a meaning of their own.
+        start: Reads calls without a mark at the beginning of a text.
+        begins_line: Returns whether such a call begins a line after a position.
+        thinking: The tags around thinking.
+        only_calls: Marks that can begin nothing but calls, even in thinking.
+        others: Tags of this family that begin text in another role.
+        fences: Whether a code fence is a form of calls.
+        mentions: Whether the tag of another role's turn is text in the middle of a sentence.
     """
 
     form: str
@@ -174,7 +180,7 @@ class _Scanner:
             self._read_section(start)
 
     def _is_quoted(self, tag: str) -> bool:
-        """Return whether the tag stands in code of the content.
+        """Return whether the tag is inside code of the content.
 
         Some models write calls as one code fence that is the whole answer and contains only calls: its tags are not
         quoted.

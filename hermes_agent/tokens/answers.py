@@ -15,8 +15,10 @@ _LOWEST, _HIGHEST = -1e9, 1e-2
 class Sample(NamedTuple):
     """The sample of a server.
 
-    `ids` are at least one id, with the token that ended the turn if the server returns it. `logprobs` are the natural
-    logarithms of their probabilities (None: the server returned none). `finish` is the reason for the stop.
+    Attributes:
+        ids: At least one id, with the token that ended the turn if the server returns it.
+        logprobs: The natural logarithms of their probabilities. None: the server returned none.
+        finish: The reason for the stop.
     """
 
     ids: tuple[int, ...]

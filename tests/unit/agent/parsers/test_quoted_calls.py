@@ -214,8 +214,8 @@ def test_argument_that_is_there_twice_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ('{"name": "rm", "path": "/tmp/x"}', "\"arguments\" is missing; 'path' belongs into it"),
-        ('{"name": "rm", "arguments": {}, "path": "/"}', "'path' stands beside the name"),
+        ('{"name": "rm", "path": "/tmp/x"}', "\"arguments\" is missing; put 'path' into it"),
+        ('{"name": "rm", "arguments": {}, "path": "/"}', "'path' is beside the name"),
         ('{"name": "rm", "arguments": {}, "parameters": {}}', 'both "arguments" and "parameters"'),
         ('[{"name": "rm", "arguments": {}}]', "it is a list"),
         ('{"name": "rm", "arguments": "{\\"a\\": 1, \\"a\\": 2}"}', "'a' is there twice"),
