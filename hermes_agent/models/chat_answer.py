@@ -23,7 +23,7 @@ _EMPTY_THINKING = "<think></think>"
 """Stands for thinking that the endpoint returned separately: a closing tag in the text after it closes nothing."""
 
 _AFTER_INVENTION = (
-    "This tool call was not carried out: in the text before it you wrote a result yourself. Make the call without it "
+    "This tool call was not run: in the text before it you wrote a result yourself. Make the call without it "
     "and wait for the result"
 )
 

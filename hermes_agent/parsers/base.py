@@ -99,7 +99,7 @@ def whole_calls(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
     """
     if not calls or calls[-1].error is not None or is_whole(calls[-1].arguments):
         return calls
-    error = "This tool call was cut off before its end by the limit of tokens, and was not carried out. Send it again"
+    error = "This tool call was cut off before its end by the limit of tokens, and was not run. Send it again"
     return (*calls[:-1], calls[-1]._replace(error=error))
 
 

@@ -95,7 +95,7 @@ async def test_call_in_reasoning_alone_is_told_to_the_model(parser: str | None) 
     assert (episode.finish, episode.answer, episode.trainable, tools.ran) == ("answered", "done", False, [])
     assert kinds(episode) == ["call_in_reasoning"]
     assert [message["role"] for message in episode.messages] == ["user", "assistant", "user", "assistant"]
-    assert "not carried out" in episode.messages[2]["content"]
+    assert "not run" in episode.messages[2]["content"]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BARE])
