@@ -45,9 +45,9 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
        runner version
 `
 
-// init keeps the first thread of serve to main alone: Apptainer has a sandbox end
-// with its parent by that thread's death signal (PR_SET_PDEATHSIG), and whoever
-// took on a user's rights there would clear it.
+// init keeps the first thread of serve to main alone: Apptainer ends a sandbox with its parent by
+// that thread's death signal (PR_SET_PDEATHSIG), which a switch to another user on that thread
+// would clear.
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		runtime.LockOSThread()
@@ -57,7 +57,7 @@ func init() {
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
-	syscall.Umask(0o022) // modes of what is made here are meant as they are written
+	syscall.Umask(0o022) // modes of new files are exact
 	if len(args) == 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
@@ -96,8 +96,8 @@ func run(args []string) int {
 	return 2
 }
 
-// runHere tells what this program is and where it was started, and stays until
-// that was heard: an engine may lose what a program says that ends.
+// runHere prints the hash of this program and its working directory, and waits until stdin ends: an
+// engine may lose the output of a program that ends.
 func runHere() int {
 	dir, _ := os.Getwd()
 	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"sha256": hashSelf(), "workdir": dir}); err != nil {
@@ -107,11 +107,11 @@ func runHere() int {
 	return 0
 }
 
-// hashSelf is the SHA-256 of the running program, "" when it cannot be read.
+// hashSelf returns the SHA-256 of the running program, "" if it cannot be read.
 func hashSelf() string {
 	path, err := os.Executable()
 	if runtime.GOOS == "linux" {
-		path, err = "/proc/self/exe", nil // also when the file was replaced
+		path, err = "/proc/self/exe", nil // also after the file was replaced
 	}
 	if err != nil {
 		return ""
@@ -130,15 +130,17 @@ func hashSelf() string {
 
 func runServe(args []string) int {
 	initproc.StartFresh()
-	// The other half is for the commands and the driver: idle threads of this
-	// program that look for work would take their time.
+	// The other half is for the commands and the driver: idle threads of this program look for work
+	// and would take their time.
+	//
+	// Not the obvious code: see docs/why-not-obvious.md ("Half of the processors").
 	procs := min(runtime.GOMAXPROCS(0), max(1, min(8, runtime.NumCPU()/2)))
 	initproc.Init(initproc.Options{Threads: 20, Procs: procs, GCPercent: 50, Subreaper: true})
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of this runner")
 	lease := flags.Float64("lease-s", 60, "seconds until the first driver must have spoken")
 	driver := flags.String("dial", "", "socket on which a driver waits for this runner")
-	parent := flags.Int("parent", 0, "process that started this one, and with which it is to end")
+	parent := flags.Int("parent", 0, "process with which this runner ends: its parent")
 	var shared []string
 	flags.Func("shared", "directory of the sandbox to which all slots write", func(path string) error {
 		shared = append(shared, path)
@@ -150,21 +152,21 @@ func runServe(args []string) int {
 		return nil
 	})
 	var volumes []string
-	flags.Func("volume", "mount of the configuration: what slots leave there stays", func(path string) error {
+	flags.Func("volume", "mount of the configuration: files that slots leave there stay", func(path string) error {
 		volumes = append(volumes, path)
 		return nil
 	})
 	var unset []string
-	flags.Func("unset", "variable that is not for commands", func(pattern string) error {
+	flags.Func("unset", "variable to remove from the environment of commands", func(pattern string) error {
 		unset = append(unset, pattern)
 		return nil
 	})
-	network := flags.String("network-of", "", "whose the sandbox's network is, where it is not its own")
+	network := flags.String("network-of", "", "owner of the sandbox's network, if that is not the sandbox")
 	untilEOF := flags.Bool("until-stdin-ends", false, "end with the process that holds the other end of standard input")
-	filter := flags.Bool("filter", false, "keep a whole sandbox from system calls, as its engine does not")
+	filter := flags.Bool("filter", false, "keep exclusive slots from system calls, for engines that do not")
 	remove := flags.String("remove", "", "directory to remove after an orderly end")
 	var hidden []string
-	flags.Func("hide", "directory of the engine's that tenants are not to reach", func(path string) error {
+	flags.Func("hide", "directory of the engine to hide from tenants", func(path string) error {
 		hidden = append(hidden, path)
 		return nil
 	})
@@ -178,7 +180,7 @@ func runServe(args []string) int {
 	logger := log.New(os.Stderr, "runner: ", log.LstdFlags|log.Lmicroseconds)
 	for _, dir := range hidden {
 		if err := private.Hide(dir); err != nil {
-			logger.Printf("tenants may reach a directory of the engine's: %v", err)
+			logger.Printf("tenants may reach a directory of the engine: %v", err)
 		}
 	}
 	leaseTime := time.Duration(*lease * float64(time.Second))
@@ -199,7 +201,7 @@ func runServe(args []string) int {
 	go func() {
 		for t := range terminations {
 			if !t.IsFromInside() || !server.IsProtected() {
-				server.End("shutdown", "the runner was told to end")
+				server.End("shutdown", "the runner received SIGTERM")
 				return
 			}
 		}
@@ -214,8 +216,8 @@ func runServe(args []string) int {
 	return 0
 }
 
-// unsetVariables takes out of the environment what an engine puts there: by
-// NAME, by PREFIX*, or by NAME=VALUE, which leaves other values.
+// unsetVariables removes variables that an engine sets: by NAME, by PREFIX*, or by NAME=VALUE,
+// which keeps other values.
 func unsetVariables(patterns []string) {
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
@@ -228,11 +230,11 @@ func unsetVariables(patterns []string) {
 	}
 }
 
-// runDetached answers in JSON: a sandbox, a list of them, or an error.
+// runDetached prints JSON: a sandbox, a list of sandboxes, or an error.
 func runDetached(command string, args []string) int {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
-	base := flags.String("base", "", "directory of a runner, or for list that which holds those of several")
-	owner := flags.String("owner", "", "JSON that says whose it is")
+	base := flags.String("base", "", "directory of a runner; for list, of the runners' directories")
+	owner := flags.String("owner", "", "JSON with the owner of the runner")
 	lease := flags.String("lease-s", "60", "as for serve")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
@@ -280,7 +282,7 @@ func newServer(base string, shared, volumes, own []string, network string, filte
 		Version: version, Log: logger})
 }
 
-// ownPath is a path of this program that stays right when its file is moved.
+// ownPath returns a path of this program that stays valid when its file is moved.
 func ownPath() string {
 	if runtime.GOOS == "linux" {
 		return "/proc/self/exe"
@@ -292,7 +294,7 @@ func ownPath() string {
 	return path
 }
 
-// runWipe removes directories, and says on standard error what it could not.
+// runWipe removes directories and prints the problems on standard error.
 func runWipe(dirs []string) int {
 	problems := leftover.Remove(dirs...)
 	for _, problem := range problems {

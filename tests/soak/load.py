@@ -18,7 +18,7 @@ from tests.faults.workload import Record, Worker
 from tests.soak.backends import Backend
 from tests.soak.hostile import attack
 
-SLOW = "it took too long: the sandbox may have too little of the processors"
+SLOW = "it took too long: the sandbox may have too little processor time"
 """What the runner says of a slot that was not ready in time."""
 LONGEST_S = 120.0
 """The longest time of an acquire, and of a call."""

@@ -42,7 +42,7 @@ var programs = map[string]program{
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// run gives the exit code of the applet args[0].
+// run runs the applet args[0] and returns its exit code.
 func run(args []string) int {
 	if len(args) == 0 || programs[args[0]] == nil {
 		fmt.Fprintln(os.Stderr, "no such applet")
@@ -72,8 +72,8 @@ func seconds(args []string, i int) time.Duration {
 	return time.Duration(s * float64(time.Second))
 }
 
-// printOutcome prints `ok` or the name of the system's error: for what a check
-// expects to be refused, that is the answer and no failure.
+// printOutcome prints `ok` or the name of the system error. Where a check expects a refusal, the
+// name is the result and not a failure.
 func printOutcome(err error) error {
 	word := "ok"
 	var errno syscall.Errno
@@ -131,7 +131,7 @@ func write(args []string) error {
 	return errors.Join(err, out.Close())
 }
 
-// appendByte adds one byte to a file: how often a command ran is its size.
+// appendByte adds one byte to a file, so that the size of the file counts how often a command ran.
 func appendByte(args []string) error {
 	out, err := os.OpenFile(arg(args, 0), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -159,7 +159,7 @@ func cwd([]string) error {
 	return printWords(os.Stdout, []string{dir})
 }
 
-// spew writes that many bytes of the repeated digits to stdout, or stderr.
+// spew writes the given number of bytes to stdout or stderr, as repeated digits.
 func spew(args []string) error {
 	out := os.Stdout
 	if arg(args, 1) == "err" {
@@ -196,7 +196,7 @@ func raise(args []string) error {
 	return errors.New("still here")
 }
 
-// stubborn ignores what may be ignored, says so, and stays.
+// stubborn ignores all signals that can be ignored, prints `ready` and sleeps.
 func stubborn(args []string) error {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	fmt.Println("ready")
@@ -204,7 +204,7 @@ func stubborn(args []string) error {
 	return nil
 }
 
-// grow touches that many MiB and waits.
+// grow allocates and touches the given number of MiB, and sleeps.
 func grow(args []string) error {
 	var all [][]byte
 	for range number(args, 0) {
@@ -233,7 +233,7 @@ func sum([]string) error {
 	return err
 }
 
-// fds lists the descriptors that came with the start.
+// fds lists the descriptors that the process inherited.
 func fds([]string) error {
 	var list []string
 	for fd := range 256 {
@@ -243,14 +243,14 @@ func fds([]string) error {
 		}
 		target, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 		if strings.HasPrefix(target, "anon_inode:") || strings.HasPrefix(target, "/sys/fs/cgroup/") {
-			continue // the Go runtime's own
+			continue // of the Go runtime
 		}
 		list = append(list, fmt.Sprintf("%d=%s", fd, target))
 	}
 	return printWords(os.Stdout, list)
 }
 
-// status prints lines of /proc/self/status that begin with one of the words.
+// status prints the lines of /proc/self/status that begin with one of the words.
 func status(args []string) error {
 	data, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -275,7 +275,7 @@ func open(args []string) error {
 	return printOutcome(err)
 }
 
-// fill writes up to that many MiB into a file and tells what stopped it.
+// fill writes up to the given number of MiB into a file and prints the error that stopped it.
 func fill(args []string) error {
 	file, err := os.Create(arg(args, 0))
 	if err != nil {

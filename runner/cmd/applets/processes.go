@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// start runs another applet of this program. It does not inherit stdin; the
-// mark stays in its arguments, so that it can be found from outside.
+// start runs another applet of this program without stdin. The mark stays in its arguments, so that
+// a check finds it from outside.
 func start(attr *syscall.SysProcAttr, keepOutput bool, args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -28,8 +28,8 @@ func start(attr *syscall.SysProcAttr, keepOutput bool, args ...string) (*exec.Cm
 	return cmd, cmd.Start()
 }
 
-// leave SECONDS MARK starts a child in a session of its own that keeps stdout
-// open, prints its pid and ends.
+// leave SECONDS MARK starts a child in a session of its own that keeps stdout open, prints its pid
+// and exits.
 func leave(args []string) error {
 	child, err := start(&syscall.SysProcAttr{Setsid: true}, true, "sleep", arg(args, 0), arg(args, 1))
 	if err != nil {
@@ -39,11 +39,11 @@ func leave(args []string) error {
 	return nil
 }
 
-// daemon MODE SECONDS MARK is one runaway of `tree`.
+// daemon MODE SECONDS MARK is one of the runaways of `tree`.
 func daemon(args []string) error {
 	rest := []string{"sleep", arg(args, 1), arg(args, 2)}
 	switch arg(args, 0) {
-	case "orphan": // the parent ends at once
+	case "orphan": // the parent exits at once
 		_, err := start(nil, false, rest...)
 		return err
 	case "session-orphan":
@@ -69,9 +69,9 @@ func daemon(args []string) error {
 // treeModes are the ways in which a descendant tries to outlive its command.
 var treeModes = []string{"plain", "session", "orphan", "session-orphan", "stubborn", "stopped", "bare", "group"}
 
-// tree SECONDS MARK starts one descendant of each kind, of which the one in a
-// session of its own keeps stdout open, says ready and stays, with `end` as a
-// third argument it ends and leaves them.
+// tree SECONDS MARK starts one descendant of each mode, prints `ready` and sleeps. The descendant
+// in a session of its own keeps stdout open. With `end` as third argument tree exits and leaves
+// them.
 func tree(args []string) error {
 	for _, mode := range treeModes {
 		attr := &syscall.SysProcAttr{Setsid: mode == "session", Setpgid: mode == "group"}
@@ -90,8 +90,8 @@ func tree(args []string) error {
 	return nil
 }
 
-// many COUNT SECONDS MARK starts up to that many sleepers and tells how many
-// there were and what stopped it.
+// many COUNT SECONDS MARK starts up to COUNT sleepers and prints how many it started and the error
+// that stopped it.
 func many(args []string) error {
 	n := 0
 	var err error
@@ -104,7 +104,7 @@ func many(args []string) error {
 	return printOutcome(err)
 }
 
-// bomb MARK starts copies of itself for as long as it can.
+// bomb MARK starts copies of itself until it is killed.
 func bomb(args []string) error {
 	for {
 		if _, err := start(&syscall.SysProcAttr{Setsid: true}, false, "bomb", arg(args, 0)); err != nil {
@@ -113,12 +113,12 @@ func bomb(args []string) error {
 	}
 }
 
-// kill PID SIGNAL; the pid -1 means everybody.
+// kill PID SIGNAL sends a signal; the pid -1 means all processes.
 func kill(args []string) error {
 	return printOutcome(syscall.Kill(number(args, 0), syscall.Signal(number(args, 1))))
 }
 
-// ps prints what of /proc this process can see: pid and command line.
+// ps prints the processes that /proc shows to this process: pid and command line.
 func ps([]string) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -152,7 +152,7 @@ func ptrace(args []string) error {
 	return printOutcome(err)
 }
 
-// namespace NAME… prints the namespaces that this process is in.
+// namespace NAME… prints the namespaces of this process.
 func namespace(args []string) error {
 	var all []error
 	for _, name := range args {

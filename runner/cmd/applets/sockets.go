@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// listen PORT echoes each connection on 127.0.0.1; port 0 takes a free one.
+// listen PORT echoes each connection on 127.0.0.1; port 0 takes a free port.
 func listen(args []string) error { return echoServer("tcp", "127.0.0.1:"+arg(args, 0)) }
 
 // abstract NAME echoes on an abstract Unix socket.
@@ -32,7 +32,7 @@ func echoServer(network, address string) error {
 	}
 }
 
-// dial HOST PORT and reach NAME tell whether a connection is possible.
+// dial HOST PORT and reach NAME print whether a connection is possible.
 func dial(args []string) error {
 	return tryDial("tcp", net.JoinHostPort(arg(args, 0), arg(args, 1)))
 }
@@ -45,7 +45,7 @@ func reach(args []string) error {
 	return tryDial("unix", name)
 }
 
-// talk PATH sends standard input to a Unix socket, and prints what it answers.
+// talk PATH sends standard input to a Unix socket and prints the answer.
 func talk(args []string) error {
 	conn, err := net.Dial("unix", arg(args, 0))
 	if err != nil {

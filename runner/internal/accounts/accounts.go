@@ -17,14 +17,14 @@ type User struct {
 	Groups []uint32
 }
 
-// PasswdFile is a passwd file with the slot's user, root and nobody; the slot's
-// user is first in case another has the same number.
+// PasswdFile returns a passwd file with the slot's user, root and nobody. The slot's user comes
+// first in case another has the same number.
 func PasswdFile(u User, shell string) string {
 	return PasswdLine(u, shell) + "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n" +
 		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 }
 
-// PasswdLine is the slot's own line.
+// PasswdLine returns the passwd line of the slot's user.
 func PasswdLine(u User, shell string) string {
 	if shell == "" {
 		shell = "/bin/false"
@@ -32,17 +32,16 @@ func PasswdLine(u User, shell string) string {
 	return fmt.Sprintf("%s:x:%d:%d::%s:%s\n", u.Name, u.UID, u.GID, u.Home, shell)
 }
 
-// GroupFile is the group file that goes with PasswdFile.
+// GroupFile returns the group file that goes with PasswdFile.
 func GroupFile(u User) string {
 	return GroupLine(u) + "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
 }
 
-// GroupLine is the slot's own line.
+// GroupLine returns the group line of the slot's user.
 func GroupLine(u User) string { return fmt.Sprintf("%s:x:%d:\n", u.Name, u.GID) }
 
-// LookupUser finds what `user` means in the passwd and group files of this
-// process's view: a name or number, optionally with :group. A number needs no
-// entry. The empty string is root.
+// LookupUser resolves a user by the passwd and group files that this process sees: a name or
+// number, optionally with :group. A number needs no entry. The empty string is root.
 func LookupUser(user string) (User, error) {
 	name, group, hasGroup := strings.Cut(user, ":")
 	if name == "" {
@@ -122,11 +121,11 @@ func id(s string) (uint32, error) {
 
 func entries(path string, fields int) [][]string { return parseEntries(readAccounts(path), fields) }
 
-// maxAccounts is more than any passwd or group that is one.
+// maxAccounts is the largest passwd or group file that is read, in bytes.
 const maxAccounts = 4 << 20
 
-// readAccounts reads a passwd or group file, which the tenant of a whole sandbox may
-// have replaced: it may be a FIFO without a writer, or endless.
+// readAccounts reads a passwd or group file. The tenant of an exclusive slot may have replaced it
+// with a FIFO or an endless file.
 func readAccounts(path string) []byte {
 	data, _, err := bounded.ReadFile(path, maxAccounts)
 	if err != nil {
@@ -145,7 +144,7 @@ func parseEntries(data []byte, fields int) [][]string {
 	return out
 }
 
-// NumbersInUse returns the numbers that users and groups of the sandbox have.
+// NumbersInUse returns the numbers of the sandbox's users and groups.
 func NumbersInUse() map[uint32]bool {
 	numbers := map[uint32]bool{}
 	for _, path := range []string{"/etc/passwd", "/etc/group"} {

@@ -29,7 +29,7 @@ func TestLookupUser(t *testing.T) {
 	}
 }
 
-// The image's own passwd says who its users are.
+// The image's own passwd lists its users.
 func FuzzNames(f *testing.F) {
 	f.Add([]byte("root:x:0:0:root:/root:/bin/sh\nu:x:1000:1000::/home/u:\n"), "u")
 	f.Add([]byte("::::::\nx:x:-1:99999999999:a\n"), "x:y")

@@ -34,12 +34,12 @@ type agent struct {
 	trimmer *initproc.IdleTrimmer
 	platform
 
-	// closing is held shared by a fork and exclusively while no new process may appear.
+	// closing is locked for reading by a fork, and for writing while no new process may appear.
 	closing  sync.RWMutex
 	stopping bool
 }
 
-// Main is the `agent` subcommand. It returns the exit code.
+// Main runs the `agent` subcommand and returns its exit code.
 func Main(args []string) int {
 	if len(args) > 0 {
 		switch args[0] {
@@ -66,7 +66,7 @@ func Main(args []string) int {
 	a := &agent{}
 	a.begin()
 	initproc.Init(initproc.Options{Procs: 3, GCPercent: 25, Memory: 32 << 20, Subreaper: true})
-	if os.Getpid() != 1 { // the init of a pid namespace ignores all signals when it is ready
+	if os.Getpid() != 1 { // the first process of a pid namespace ignores all signals when it is ready
 		initproc.HandleSignals()
 	}
 	syscall.CloseOnExec(linkFD)
@@ -78,7 +78,7 @@ func Main(args []string) int {
 	a.conn = conn
 	a.table = children.NewTable(func(exit ipc.Exit) { _ = conn.Event(ipc.EventExit, exit) })
 	_ = conn.Run(a.handle, nil)
-	// The serving runner is gone, and nothing of the slot may outlive it.
+	// The serving runner has ended, and nothing of the slot may outlive it.
 	if a.ready.Load() {
 		a.stop()
 	}
@@ -115,7 +115,8 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
 }
 
-// setUp prepares the slot. The descriptors are lanes: first of the threads that fork commands, then of those for files.
+// setUp prepares the slot. The descriptors are lanes: first the lanes of the threads that fork
+// commands, then the lanes for files.
 func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
 	for _, fd := range m.FDs {
 		a.lanes = append(a.lanes, a.conn.AcceptLane(fd))
@@ -124,7 +125,7 @@ func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
 	return answer(m, a.prepare)
 }
 
-// startLanes starts a thread for each lane, prepared for what comes by it.
+// startLanes starts a prepared thread for each lane.
 func (a *agent) startLanes(forSpawn, forFiles func() error) error {
 	n := min(a.setup.SpawnLanes, len(a.lanes))
 	serve := func(lanes []*ipc.Conn, prepare func() error) error {
@@ -155,7 +156,7 @@ func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any,
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
 }
 
-// stopped ends the agent once its receipt is on the way.
+// stopReply ends the agent once its receipt is on the way.
 type stopReply struct{ ipc.Receipt }
 
 func (stopReply) AfterReply() { syscall.Exit(0) }
@@ -170,7 +171,8 @@ func answer[In, Out any](m *ipc.Message, do func(In) (Out, error)) (any, []int, 
 	})
 }
 
-// answerWithFDs is decoded for an answer with descriptors.
+// answerWithFDs decodes the request of a message and returns the reply of do, which may have
+// descriptors.
 func answerWithFDs[In any](m *ipc.Message, do func(In) (any, []int, error)) (any, []int, error) {
 	var in In
 	if err := ipc.Decode(m.Body, &in); err != nil {
@@ -179,7 +181,7 @@ func answerWithFDs[In any](m *ipc.Message, do func(In) (any, []int, error)) (any
 	return do(in)
 }
 
-// descriptorReply is an answer that is a descriptor.
+// descriptorReply returns a reply that consists of a descriptor.
 func descriptorReply(fd int, err error) (any, []int, error) {
 	if err != nil {
 		return nil, nil, err
@@ -189,7 +191,7 @@ func descriptorReply(fd int, err error) (any, []int, error) {
 
 func badRequest(err error) error { return &ipc.Error{Kind: "bad_request", Message: err.Error()} }
 
-// refuseSpawns makes every later spawn fail and waits for those under way.
+// refuseSpawns makes every later spawn fail and waits for spawns under way.
 func (a *agent) refuseSpawns() {
 	a.closing.Lock()
 	a.stopping = true

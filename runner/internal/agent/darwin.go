@@ -16,7 +16,7 @@ import (
 	"hermes-exec/runner/internal/tenants"
 )
 
-// platform is what only some systems give an agent.
+// platform holds the state of an agent that exists on some systems only.
 type platform struct{}
 
 func (platform) begin() {}

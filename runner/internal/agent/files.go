@@ -13,7 +13,7 @@ import (
 	"hermes-exec/runner/internal/isolation"
 )
 
-// doFile carries out a file operation, on a thread that has the slot's rights.
+// doFile carries out a file operation on a thread that has the slot's rights.
 func doFile(ctx context.Context, s isolation.Setup, op ipc.FileOp, m *ipc.Message) (any, []int, error) {
 	var data *os.File
 	if len(m.FDs) > 0 {
@@ -27,7 +27,7 @@ func doFile(ctx context.Context, s isolation.Setup, op ipc.FileOp, m *ipc.Messag
 	return result, nil, nil
 }
 
-// createSpill makes a new file in the slot's tmp, as the slot.
+// createSpill creates a file in the slot's tmp directory, as the slot's user.
 func createSpill(tmp string, s ipc.Spill) (any, []int, error) {
 	if s.Name == "" || strings.ContainsAny(s.Name, "/\x00") || s.Name == "." || s.Name == ".." {
 		return nil, nil, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("spill name %q", s.Name)}

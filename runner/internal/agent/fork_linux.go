@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// maxStartTries is how often a start that found no room is tried. Where
-	// processes come and go all the time, some of the tries either succeed or
-	// see that the limit is reached.
+	// maxStartTries bounds the attempts to start a command when the kernel had no room for a
+	// process. Where processes come and go all the time, one of the attempts either succeeds or
+	// sees that the slot has reached its limit.
 	maxStartTries = 8
 	startPause    = time.Millisecond
-	// busyTimeout bounds the wait while another fork of ours holds a just written
-	// program open, until its exec.
+	// busyTimeout bounds the wait while another fork of this agent holds a just written program
+	// open, until its exec.
 	busyTimeout = 100 * time.Millisecond
 )
 
-// fork starts a command, and tries again while it is not known that the tenant
-// itself has taken the room that was not found.
+// fork starts a command. It tries again as long as the tenant itself is not known to have used up
+// its limits.
 func (a *agent) fork(l *launch) (*children.Command, *failure) {
 	c := a.table.Begin(l.token)
 	tries, pause := 1, time.Millisecond
@@ -52,7 +52,7 @@ func (a *agent) fork(l *launch) (*children.Command, *failure) {
 
 func (a *agent) tryFork(c *children.Command, l *launch) (int, error) {
 	a.table.Expect(c)
-	a.score.Raise() // the command has it from here
+	a.score.Raise() // the command inherits the score
 	defer a.score.Lower()
 	if a.childLimits {
 		return a.forkLimited(c, l)
@@ -60,9 +60,8 @@ func (a *agent) tryFork(c *children.Command, l *launch) (int, error) {
 	return syscall.ForkExec(l.path, l.argv, l.attr)
 }
 
-// forkLimited sets limits that the agent could not live with itself (open files,
-// CPU time) while the command is stopped at its first instruction, so that it
-// never runs without them.
+// forkLimited sets limits that the agent itself could not live with (open files, CPU time) while
+// the command is stopped at its first instruction, so that the command never runs without them.
 func (a *agent) forkLimited(c *children.Command, l *launch) (int, error) {
 	l.attr.Sys.Ptrace = true
 	pid, err := syscall.ForkExec(l.path, l.argv, l.attr)
@@ -72,7 +71,7 @@ func (a *agent) forkLimited(c *children.Command, l *launch) (int, error) {
 	a.table.AwaitStop(pid, c)
 	limit := func() error { return limits.SetChildLimits(pid, a.setup.Limits) }
 	if a.setup.Switch && l.user.UID != 0 {
-		// Without CAP_SYS_RESOURCE limits can be set by the same user only.
+		// Without CAP_SYS_RESOURCE only the same user can set the limits.
 		err = a.tenants.AsUser(l.user, limit)
 	} else {
 		err = limit()

@@ -7,13 +7,13 @@ import (
 	"hermes-exec/runner/internal/memory"
 )
 
-// platform is what only Linux gives an agent.
+// platform holds the state of an agent that exists on Linux only.
 type platform struct {
 	quotas      cgroup.Quotas
 	score       memory.Score
-	groupFD     *os.File // version 2 cgroup that commands are cloned into
-	childLimits bool     // each command needs limits of its own
+	groupFD     *os.File // the version 2 cgroup that commands are cloned into
+	childLimits bool     // whether each command needs limits of its own
 }
 
-// begin does what the process cannot do any more once it is undumpable.
+// begin does the steps that an undumpable process cannot do.
 func (p *platform) begin() { p.score.Init() }

@@ -21,8 +21,7 @@ import (
 
 const reservedThreads = 6
 
-// prepare sets this process up for the slot. It runs once, before any command
-// of a tenant.
+// prepare sets this process up for the slot. It runs once, before any command of a tenant.
 func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	began := time.Now()
 	if a.ready.Load() {
@@ -30,13 +29,13 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	}
 	a.setup = s
 	reach.HideRunner(s.ServePID)
-	// In a whole sandbox processes may have entered from outside; those of an
+	// Processes may enter the sandbox of an exclusive slot from outside, and processes of an
 	// earlier agent may have another parent.
 	rooted := s.Level != isolation.Exclusive && !s.Successor && (s.View.Pids || initproc.IsSubreaper())
 	a.childLimits = limits.NeedsChildLimits(s.Limits)
 	a.user = accounts.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	a.tenants = tenants.New(s, a.user, a.table, rooted)
-	// These are looked up by their paths in the sandbox, which the view may hide.
+	// The cgroups are opened by their paths in the sandbox, which the view may hide.
 	a.quotas = cgroup.OpenQuotas(s.Cgroups)
 	a.table.OOM.Open(s.Cgroups, a.quotas, s.Watch, s.Level == isolation.Exclusive)
 	joins, err := a.openGroups()
@@ -49,7 +48,8 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	}
 	limits.SetNamespace(s.NamespaceMost)
 	if s.View.Pids && (os.Getpid() != 1 || os.Getppid() != 0) {
-		return isolation.Ready{}, isolationError(fmt.Errorf("pid %d is not init of a pid namespace", os.Getpid()))
+		return isolation.Ready{}, isolationError(fmt.Errorf("pid %d is not the first process of a pid namespace",
+			os.Getpid()))
 	}
 	if err := limits.SetProcess(s.Limits, s.RLimits); err != nil {
 		return isolation.Ready{}, isolationError(err)
@@ -60,7 +60,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		}
 	}
 	own, keepCaps := s.OwnRoot(), func(caps ...int) error { return rights.KeepCaps(s.UID, caps...) }
-	if !own { // else its threads prepare themselves with rights that it still has
+	if !own { // Otherwise its threads prepare themselves first, with rights that the process still has.
 		if err := a.dropCaps(keepCaps); err != nil {
 			return isolation.Ready{}, isolationError(err)
 		}
@@ -84,7 +84,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 			return isolation.Ready{}, isolationError(err)
 		}
 	}
-	// Not before: this process itself waits for no signal in the queue from here on.
+	// Not earlier: from here on this process queues no signals for itself.
 	if err := limits.SetCounters(s.CountingUID != 0); err != nil {
 		return isolation.Ready{}, isolationError(err)
 	}
@@ -98,8 +98,8 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 
 func isolationError(err error) error { return ipc.RefusalError(err) }
 
-// capsFor are what the agent needs to start commands as the slot's user and
-// to kill them.
+// capsFor returns the capabilities that the agent needs to start commands as the slot's user and to
+// kill them.
 func capsFor(s isolation.Setup) []int {
 	if s.OwnRoot() {
 		return append(slices.Clone(s.Caps), rights.CapSetuid, rights.CapSetgid, rights.CapKill)
@@ -110,8 +110,7 @@ func capsFor(s isolation.Setup) []int {
 	return nil
 }
 
-// dropCaps leaves the agent with what it needs. A tenant that has the whole
-// sandbox gets root's own.
+// dropCaps drops all other capabilities. The agent of an exclusive slot keeps root's own.
 func (a *agent) dropCaps(drop func(...int) error) error {
 	if a.setup.Level == isolation.Exclusive {
 		return nil
@@ -119,7 +118,7 @@ func (a *agent) dropCaps(drop func(...int) error) error {
 	return drop(capsFor(a.setup)...)
 }
 
-// openGroups opens what puts a thread or a child into the slot's cgroups.
+// openGroups opens the files that put a thread or a child into the slot's cgroups.
 func (a *agent) openGroups() (tasks []*os.File, err error) {
 	for _, j := range a.setup.Cgroups {
 		if j.V2 {
@@ -176,7 +175,7 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		}
 	}
 	if a.setup.Level == isolation.Exclusive {
-		// root may do anything in its sandbox, except trace the runner.
+		// root may do anything in its sandbox except trace the runner.
 		_ = rights.ThreadDropBounding(rights.CapSysPtrace)
 		if a.setup.Filter {
 			if err := rights.ThreadNoNewPrivs(); err != nil {

@@ -10,12 +10,12 @@ import (
 	"hermes-exec/runner/internal/program"
 )
 
-// minStartMemory is about what a start needs, in bytes.
+// minStartMemory is about the memory that a start needs, in bytes.
 const minStartMemory = 2 << 20
 
-// explainExhaustion says, where a start failed with errno, what this slot's tenant has
-// used up: a limit of the slot, or one of the sandbox that it has for itself or
-// has taken most of. Empty when it is not the tenant's doing.
+// explainExhaustion returns which limit this slot's tenant has used up, after a start failed with
+// errno: a limit of the slot, or a limit of the sandbox of which the slot has most. It returns ""
+// if the tenant is not the cause.
 func (a *agent) explainExhaustion(errno syscall.Errno) string {
 	limits := a.setup.Limits
 	switch errno {
@@ -37,21 +37,21 @@ func (a *agent) explainExhaustion(errno syscall.Errno) string {
 	return ""
 }
 
-// ownsMostTasks says whether the slot has the sandbox for itself or has taken more of its
-// processes than all other slots.
+// ownsMostTasks reports whether the slot has the sandbox for itself or has more of its processes
+// than all other slots together.
 func (a *agent) ownsMostTasks() bool {
 	if a.setup.Level == isolation.Exclusive {
 		return true
 	}
 	own, others := a.tenants.CountTasks()
 	if a.setup.View.Pids {
-		others = a.quotas.SandboxPIDs.Limit() / 2 // the others are not visible here
+		others = a.quotas.SandboxPIDs.Limit() / 2 // other slots are not visible here
 	}
 	return own > others
 }
 
-// isOutOfTasks says whether the slot's user has all the tasks that its rlimit
-// leaves it. They are not counted in one moment, so most of them are enough.
+// isOutOfTasks reports whether the slot's user has about all the tasks of its rlimit. The tasks are
+// not counted at one moment, so three quarters are enough.
 func (a *agent) isOutOfTasks() bool {
 	if a.setup.Limits.PIDs == nil || !slices.Contains(a.setup.RLimits, "pids") {
 		return false
@@ -60,23 +60,24 @@ func (a *agent) isOutOfTasks() bool {
 	return own*4 >= *a.setup.Limits.PIDs*3
 }
 
-// isOutOfNumbers says whether a slot with a root of its own has used up the process
-// numbers that it has. As above, most of them are enough.
+// isOutOfNumbers reports whether a slot with a root of its own has used up its process numbers. As
+// in isOutOfTasks, three quarters are enough.
 func (a *agent) isOutOfNumbers() bool {
 	most := a.setup.View.MaxPIDs
 	return most > 0 && a.tenants.CountNumbers()*4 >= most*3
 }
 
-// refuse tells a failure of the program or of the tenant, which are results,
-// from one of the system. blame is what the tenant has used up: that is reported
-// as a shell would.
+// refuse turns a failed start into a result or an error. Failures of the program or of the tenant
+// are results, failures of the system are errors. blame is the limit that the tenant has used up;
+// it is reported as a shell would.
 func (a *agent) refuse(l *launch, errno syscall.Errno, blame string) *failure {
 	if blame != "" {
 		return &failure{code: 126, reason: "cannot fork: " + errno.Error() + ": " + blame}
 	}
 	switch errno {
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC:
-		return &failure{err: newExhaustedError("no process can be started, and not because of this slot", errno)}
+		return &failure{err: newExhaustedError("the sandbox or its host cannot start a process; this slot is not the "+
+			"cause", errno)}
 	}
 	if err := program.CheckDirectory(l.cwd); err != nil {
 		return newDirectoryFailure(l.cwd, err)

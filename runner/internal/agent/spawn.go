@@ -12,7 +12,7 @@ import (
 	"hermes-exec/runner/internal/pipe"
 )
 
-// spawned is the reply to OpSpawn; the command's exit is sent after it.
+// spawnReply is the reply to OpSpawn. The command's exit is sent after it.
 type spawnReply struct {
 	ipc.SpawnResult
 	table   *children.Table
@@ -26,7 +26,7 @@ func (s spawnReply) AfterReply() {
 	}
 }
 
-// launch is a command that can be started.
+// launch describes a command that can be started.
 type launch struct {
 	token      uint64
 	argv       []string
@@ -34,19 +34,19 @@ type launch struct {
 	cwd        string
 	user       accounts.User
 	attr       *syscall.ProcAttr
-	master     int   // of its terminal, -1 without one
-	closeAfter []int // what is closed when it was started
+	master     int   // of its terminal, -1 without a terminal
+	closeAfter []int // descriptors to close after the start
 }
 
-// failure is why nothing was started: an exit code with its reason, which are a
-// result, or an error.
+// failure is the reason why nothing was started: an exit code with its reason, which are a result,
+// or an error.
 type failure struct {
 	code   int
 	reason string
 	err    error
 }
 
-// spawn runs on a thread that is prepared for it.
+// spawn runs on a thread that is prepared for starting commands.
 func (a *agent) spawn(m *ipc.Message) (any, []int, error) {
 	var s ipc.Spawn
 	if err := ipc.Decode(m.Body, &s); err != nil {
@@ -65,10 +65,10 @@ func (a *agent) spawn(m *ipc.Message) (any, []int, error) {
 	if _, exists := a.table.Get(s.Token); exists {
 		return nil, nil, badRequest(fmt.Errorf("token %d was used before", s.Token))
 	}
-	// A fork may return when the command is over already.
+	// The command may already have ended when a fork returns.
 	began := time.Now()
 	command, master, failed := a.start(s, user, m.FDs)
-	m.CloseFDs() // the command has its own now
+	m.CloseFDs() // the command has its own copies now
 	if failed != nil && failed.err != nil {
 		return nil, nil, failed.err
 	}
@@ -113,8 +113,8 @@ func (a *agent) start(s ipc.Spawn, user accounts.User, fds []int) (*children.Com
 	return command, l.master, nil
 }
 
-// newProgramFailure is the failure of a program that is missing or cannot be executed,
-// with the exit codes that shells use.
+// newProgramFailure returns the failure of a program that is missing or cannot be executed, with
+// the exit codes that shells use.
 func newProgramFailure(program string, errno syscall.Errno, exists bool) *failure {
 	out := &failure{code: 126}
 	switch {
@@ -134,15 +134,15 @@ func newProgramFailure(program string, errno syscall.Errno, exists bool) *failur
 	return out
 }
 
-// userFor is who a command runs as. Only a tenant that has the image to itself
-// may choose.
+// userFor returns the user that a command runs as. Only a tenant that has the image to itself may
+// choose.
 func (a *agent) userFor(name string) (accounts.User, error) {
 	own := a.user
 	if name == "" || name == own.Name || name == fmt.Sprint(own.UID) {
 		return own, nil
 	}
 	if !a.setup.AsImage() {
-		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole " +
+		const only = "commands of this slot run as %s; user %q is available only if the slot is a whole " +
 			"sandbox or has a root of its own"
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}

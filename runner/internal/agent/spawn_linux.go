@@ -13,8 +13,8 @@ import (
 	"hermes-exec/runner/internal/tenants"
 )
 
-// describe says how a command is started. It runs on a spawner thread, which it
-// gives the user's rights to files. What is in ours is closed also with a failure.
+// describe prepares the start of a command. It runs on a spawner thread and gives that thread the
+// user's file rights. The caller closes closeAfter, also after a failure.
 func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, failed *failure) {
 	l = launch{token: s.Token, argv: textStrings(s.Argv), user: user, cwd: string(s.Cwd), master: -1}
 	if a.setup.Switch {
@@ -27,7 +27,7 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 	}
 	dir := l.cwd
 	if a.setup.OwnRoot() {
-		// Links of /proc to what this process has open lead out of the slot.
+		// Links of /proc to files that this process has open lead out of the slot.
 		fd, err := program.OpenDir(l.cwd)
 		if err != nil {
 			return l, newDirectoryFailure(l.cwd, err)
@@ -38,7 +38,7 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 		return l, newDirectoryFailure(l.cwd, err)
 	}
 	mark := tenants.Mark(s.Token, a.setup)
-	env := append([]string{mark}, textStrings(s.Env)...) // first, where it is found however much follows
+	env := append([]string{mark}, textStrings(s.Env)...) // first, so that it is found however large the environment is
 	path, errno := program.Lookup(l.argv[0], l.cwd, env)
 	if errno != 0 {
 		return l, newProgramFailure(l.argv[0], errno, errno != syscall.ENOENT)
@@ -81,12 +81,12 @@ func trackingGID(track isolation.IDRange, token uint64) (uint32, bool) {
 	return track.First + uint32(token%uint64(track.Count)), true
 }
 
-// terminalError distinguishes a host whose terminals are used up from a sandbox
-// without any.
+// terminalError distinguishes a host that has run out of terminals from a sandbox without
+// terminals.
 func terminalError(err error) error {
 	switch errno, _ := errnoOf(err); errno {
 	case syscall.ENOSPC, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
-		return newExhaustedError("no terminal can be had", err)
+		return newExhaustedError("no terminal is available", err)
 	}
 	return ipc.OSError("terminal", "", err)
 }

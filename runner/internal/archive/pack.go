@@ -19,7 +19,7 @@ import (
 	"hermes-exec/runner/internal/search"
 )
 
-// Packed is what was sent, and what was not.
+// PackResult lists the sent and the skipped files.
 type PackResult struct {
 	Files   int      `json:"files"`
 	Bytes   int64    `json:"bytes"`
@@ -27,24 +27,24 @@ type PackResult struct {
 }
 
 const (
-	// maxNameBytes bounds the names held at once while directories are read, in bytes.
+	// maxNameBytes bounds the names held at once while directories are read.
 	maxNameBytes = 32 << 20
-	nameSize     = 24 // beside its bytes
+	nameSize     = 24 // of a name besides its bytes
 )
 
-// packer sends a directory as a tar stream. Files may change, vanish or grow
-// while it reads: the stream stays well-formed and the answer tells of it.
+// packer sends a directory as a tar stream. Files may change, vanish or grow while they are read:
+// the stream stays well-formed, and the result lists the differences.
 type packer struct {
 	ctx       context.Context
 	root      *os.Root
 	out       *tar.Writer
 	links     *node.Links
-	nameBytes int // bytes of names of directories that are to come
+	nameBytes int // bytes of names of directories that are still to be read
 	result    PackResult
 	buffer    []byte
 }
 
-// Pack sends the directory dir as a tar stream, or the one file of it that is named.
+// Pack sends the directory dir as a tar stream, or only its file name if name is not empty.
 func Pack(ctx context.Context, dir *os.Root, name string, out io.Writer) (PackResult, error) {
 	k := &packer{ctx: ctx, root: dir, out: tar.NewWriter(pipe.OnlyWriter{Writer: out}), links: node.NewLinks(),
 		buffer: make([]byte, 128<<10), result: PackResult{Skipped: []string{}}}
@@ -66,7 +66,8 @@ func (k *packer) skip(name string, why any) {
 	}
 }
 
-// skipError notes what the file system refused. Only the stream's own failure ends the transfer.
+// skipError records a refusal of the file system. Only a failure of the stream itself ends the
+// transfer.
 func (k *packer) skipError(name string, err error) {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -76,8 +77,8 @@ func (k *packer) skipError(name string, err error) {
 	k.skip(name, err)
 }
 
-// directory sends what is in the directory, in chunks, so that a huge one needs no
-// more memory than a small one; its subdirectories come after its files.
+// directory sends the contents of a directory in chunks, so that a huge directory needs no more
+// memory than a small one. Subdirectories come after the files.
 func (k *packer) directory(name string) error {
 	dir, err := k.root.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err == nil {
@@ -127,7 +128,7 @@ func (k *packer) directory(name string) error {
 	dir.Close()
 	for _, base := range directories {
 		child := path.Join(name, base)
-		// What no tree is made of again; and each step down is walked from the top.
+		// Unpack refuses deeper trees, and each step down walks from the top.
 		if strings.Count(child, "/") >= maxDepth {
 			k.skip(child, "is nested too deeply")
 			continue
@@ -213,8 +214,8 @@ func (k *packer) file(h *tar.Header, name string, seen fs.FileInfo) error {
 	return nil
 }
 
-// contents sends exactly size bytes: no more of a file that grows, zeros for
-// what a shrinking or failing one no longer has.
+// contents sends exactly size bytes. It stops there if the file grows, and pads with zeros if the
+// file shrinks or fails.
 func (k *packer) contents(in io.Reader, size int64) (read int64, err error) {
 	for read < size {
 		n, readErr := in.Read(k.buffer[:min(int64(len(k.buffer)), size-read)])

@@ -20,29 +20,28 @@ import (
 )
 
 const (
-	// maxReported bounds the list of names that an answer tells.
+	// maxReported bounds the list of names in a result.
 	maxReported = 1000
 	newDirMode  = 0o755
 	maxDepth    = 512
 )
 
-// Unpacked is what was written, and what was refused.
+// UnpackResult lists the written and the refused entries.
 type UnpackResult struct {
 	Files   int      `json:"files"`
 	Bytes   int64    `json:"bytes"`
 	Refused []string `json:"refused"`
 }
 
-// unpacker writes a tar stream below one directory. Each step goes through a
-// descriptor of the directory that holds the entry (os.Root), and each directory on
-// the way must be a real one: no entry can pass a symbolic link, not even one
-// that somebody puts there meanwhile.
+// unpacker writes a tar stream below one directory. Each step goes through a descriptor of the
+// directory that holds the entry (os.Root), and each directory on the way must be a real one. No
+// entry can pass a symbolic link, not even a link that somebody creates meanwhile.
 type unpacker struct {
 	root   *os.Root
 	result UnpackResult
-	// anyLink keeps symbolic links whatever they lead to: no entry passes one.
+	// anyLink keeps symbolic links with any target. Entries never pass through them.
 	anyLink bool
-	// directories get mode and time when everything in them is written.
+	// directories get their mode and time when everything in them is written.
 	directories []directoryEntry
 
 	lastName string
@@ -53,17 +52,17 @@ type directoryEntry struct {
 	name  string
 	mode  uint32
 	mtime time.Time
-	// locked is the mode that it had where unlock changed it.
+	// originalMode is the mode before unlock changed it.
 	originalMode *uint32
 }
 
-// refusal is why one entry was not written; the others are.
+// refusal is the reason why one entry was not written; the other entries are.
 type refusal string
 
 func (e refusal) Error() string { return string(e) }
 
-// Unpack writes a tar stream below the directory dir. anyLink keeps symbolic links
-// whatever they lead to.
+// Unpack writes a tar stream below the directory dir. With anyLink it keeps symbolic links with any
+// target.
 func Unpack(dir *os.Root, in io.Reader, anyLink bool) (UnpackResult, error) {
 	u := &unpacker{root: dir, anyLink: anyLink, result: UnpackResult{Refused: []string{}}}
 	defer u.closeLast()
@@ -72,7 +71,7 @@ func Unpack(dir *os.Root, in io.Reader, anyLink bool) (UnpackResult, error) {
 		return u.result, err
 	}
 	u.finishDirectories()
-	// Padding behind the end marker belongs to the stream.
+	// The padding after the end marker belongs to the stream.
 	_, err := io.Copy(io.Discard, pipe.OnlyReader{Reader: in})
 	return u.result, err
 }
@@ -101,7 +100,7 @@ func (u *unpacker) unpack(in io.Reader) error {
 
 func archiveError(err error) error {
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("not a whole tar stream: %v", err)}
+		return &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("incomplete or invalid tar stream: %v", err)}
 	}
 	return err
 }
@@ -112,7 +111,7 @@ func (u *unpacker) refuse(name string, why refusal) {
 	}
 }
 
-// entryName checks a name of the archive and gives it without empty and `.` parts.
+// entryName checks a name of the archive and returns it without empty and `.` parts.
 func entryName(name string) (string, error) {
 	if strings.HasPrefix(name, "/") {
 		return "", refusal("absolute name")
@@ -180,7 +179,7 @@ func (u *unpacker) closeLast() {
 	}
 }
 
-// parent opens the directory name, making what is missing of it.
+// parent opens the directory name and makes the missing part of its path.
 func (u *unpacker) parent(name string) (*os.Root, error) {
 	if name == "." {
 		return u.root, nil
@@ -204,8 +203,8 @@ func (u *unpacker) parent(name string) (*os.Root, error) {
 	return here, nil
 }
 
-// realDirectory opens the directory part of dir, made when missing. A symbolic link
-// is refused, also one that takes the directory's place between look and opening.
+// realDirectory opens the directory part of dir, and makes it if it is missing. A symbolic link is
+// refused, even if it replaces the directory between the check and the opening.
 func realDirectory(dir *os.Root, part string) (*os.Root, error) {
 	info, err := dir.Lstat(part)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -225,7 +224,8 @@ func realDirectory(dir *os.Root, part string) (*os.Root, error) {
 	return openSame(dir, part, info)
 }
 
-// openSame opens the directory part of dir, which must be the one that was seen.
+// openSame opens the directory part of dir, which must be the same directory as in the caller's
+// Lstat.
 func openSame(dir *os.Root, part string, want fs.FileInfo) (*os.Root, error) {
 	next, err := dir.OpenRoot(part)
 	if err != nil {
@@ -255,9 +255,9 @@ func (u *unpacker) directory(name string, h *tar.Header) error {
 	return nil
 }
 
-// unlock gives the owner of an existing directory all rights, so that its entries
-// can be replaced, until it gets the archive's mode. It returns the mode that
-// it changed. A directory of another user stays as it is.
+// unlock gives the owner of an existing directory all rights until the directory gets the archive's
+// mode, so that its entries can be replaced. It returns the mode that it changed. A directory of
+// another user stays as it is.
 func unlock(dir *os.Root) (locked *uint32, err error) {
 	info, err := dir.Stat(".")
 	if err != nil {
@@ -270,7 +270,7 @@ func unlock(dir *os.Root) (locked *uint32, err error) {
 	return &mode, nil
 }
 
-// lockDirectories takes back what unlock did, where the archive ended early.
+// lockDirectories undoes unlock after an archive that ended early.
 func (u *unpacker) lockDirectories() {
 	for _, f := range slices.Backward(u.directories) {
 		if f.originalMode == nil {
@@ -310,8 +310,8 @@ func setDirectoryMode(dir *os.Root, mode uint32) error {
 	return syscall.Fchmod(int(self.Fd()), mode)
 }
 
-// checkReplaceable says whether name exists: a file or link there may be replaced, a directory
-// is refused.
+// checkReplaceable reports whether name exists. A file or link may be replaced; a directory is
+// refused.
 func checkReplaceable(dir *os.Root, name string) (exists bool, err error) {
 	old, err := dir.Lstat(name)
 	switch {
@@ -320,7 +320,7 @@ func checkReplaceable(dir *os.Root, name string) (exists bool, err error) {
 	case err != nil:
 		return false, err
 	case old.IsDir():
-		return true, refusal("a directory is in its place")
+		return true, refusal("a directory of that name exists")
 	}
 	return true, nil
 }
@@ -358,8 +358,8 @@ func (u *unpacker) file(dir *os.Root, name string, h *tar.Header, data io.Reader
 	return nil
 }
 
-// checkTarget refuses a link that could lead out. `..` is allowed in front
-// only: behind a name it may follow another link to anywhere.
+// checkTarget refuses a link that could lead out. `..` is allowed at the front only: after a name
+// it may follow another link to anywhere.
 func checkTarget(name, target string) error {
 	if target == "" {
 		return refusal("link to nothing")
@@ -374,7 +374,7 @@ func checkTarget(name, target string) error {
 		case part != "..":
 			named = true
 		case named:
-			return refusal("link target with .. behind a name: " + target)
+			return refusal("link target with .. after a name: " + target)
 		default:
 			if depth--; depth < 0 {
 				return refusal("link out of the destination: " + target)
@@ -391,7 +391,7 @@ func (u *unpacker) symlink(dir *os.Root, name, target string) error {
 	return u.putLink(dir, path.Base(name), func(temp string) error { return dir.Symlink(target, temp) })
 }
 
-// putLink puts a new link where an old file may be.
+// putLink creates a link and replaces an old file of that name.
 func (u *unpacker) putLink(dir *os.Root, name string, make func(temp string) error) error {
 	if _, err := checkReplaceable(dir, name); err != nil {
 		return err
@@ -408,7 +408,7 @@ func (u *unpacker) putLink(dir *os.Root, name string, make func(temp string) err
 	return nil
 }
 
-// hardLink links to a regular file below the destination only.
+// hardLink links only to a regular file below the destination.
 func (u *unpacker) hardLink(dir *os.Root, name, target string) error {
 	source, err := entryName(target)
 	if err != nil || source == "" {
@@ -417,7 +417,7 @@ func (u *unpacker) hardLink(dir *os.Root, name, target string) error {
 	if source == name {
 		return refusal("hard link to itself")
 	}
-	// The parent of the link must stay open while its source's is looked at.
+	// The parent of the link must stay open while the parent of its source is opened.
 	here, err := dir.OpenRoot(".")
 	if err != nil {
 		return err
@@ -432,15 +432,15 @@ func (u *unpacker) hardLink(dir *os.Root, name, target string) error {
 		return refusal("hard link to a missing file: " + target)
 	}
 	if !info.Mode().IsRegular() {
-		return refusal("hard link to what is no regular file: " + target)
+		return refusal("hard link to something other than a regular file: " + target)
 	}
 	return u.putLink(here, path.Base(name), func(temp string) error {
 		return u.linkFrom(source, path.Join(path.Dir(name), temp), info)
 	})
 }
 
-// linkFrom makes the link below the root and takes it back when it is not the
-// file that was looked at.
+// linkFrom makes the link below the root, and removes it if it does not lead to the file that was
+// checked.
 func (u *unpacker) linkFrom(source, target string, want fs.FileInfo) error {
 	if err := u.root.Link(source, target); err != nil {
 		return err

@@ -5,22 +5,23 @@ import (
 	"syscall"
 )
 
-// Bell wakes one thread that waits in the kernel, which costs less than a
-// switch between threads of the Go runtime. A ring before the wait is not lost;
-// several count as one.
+// Bell wakes one thread that waits in the kernel. This costs less than a switch between threads of
+// the Go runtime. A ring before the wait is not lost, and several rings count as one.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Waiting in the kernel").
 type Bell struct {
 	pipe [2]int
-	set  atomic.Bool // the next ring has to be written
+	set  atomic.Bool // whether the next ring has to be written
 }
 
-// Init makes the pipe behind it.
+// Init makes the pipe of the bell.
 func (b *Bell) Init() {
 	if err := syscall.Pipe(b.pipe[:]); err != nil {
 		panic("the agent has no descriptors: " + err.Error())
 	}
 	syscall.CloseOnExec(b.pipe[0])
 	syscall.CloseOnExec(b.pipe[1])
-	// Unread rings stay in the pipe: when it is full, one more is not needed.
+	// Unread rings stay in the pipe. When the pipe is full, another ring is not needed.
 	if err := syscall.SetNonblock(b.pipe[1], true); err != nil {
 		panic("the agent's bell: " + err.Error())
 	}
@@ -33,11 +34,10 @@ func (b *Bell) Ring() {
 	}
 }
 
-// Arm is called before looking for what a ring announces, Wait when there was
-// nothing.
+// Arm is called before the thread checks for work, and Wait if there was none.
 func (b *Bell) Arm() { b.set.Store(true) }
 
-// Wait returns when the bell was level since it was armed.
+// Wait blocks until the bell is rung, and returns at once if it was rung since Arm.
 func (b *Bell) Wait() {
 	var rings [512]byte
 	for {

@@ -11,14 +11,14 @@ import (
 
 // Sizes for callers, in bytes.
 const (
-	SettingSize = 64 << 10 // a setting of the kernel, or a small file of the runner's own
+	SettingSize = 64 << 10 // a setting of the kernel, or a small file of the runner
 	TableSize   = 16 << 20 // a table with a line for each user, mount or object
 )
 
-// ErrTooLarge is wrapped by the errors about files that hold more than they may.
+// ErrTooLarge is wrapped by errors about files above the allowed size.
 var ErrTooLarge = errors.New("is too large")
 
-// Read takes at most most bytes of r. Whole says that there are no more.
+// Read reads at most most bytes of r. whole reports whether this was everything.
 func Read(r io.Reader, most int) (data []byte, whole bool, err error) {
 	data = make([]byte, 0, min(most+1, 4<<10))
 	for {
@@ -39,8 +39,8 @@ func Read(r io.Reader, most int) (data []byte, whole bool, err error) {
 	}
 }
 
-// Open opens a regular file for reading. Anything else is refused before it is
-// opened and again after: a FIFO would keep its reader waiting.
+// Open opens a regular file for reading. It refuses anything else, before and after the opening,
+// because a FIFO would block its reader.
 func Open(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -74,7 +74,7 @@ func ReadFile(path string, most int) (data []byte, whole bool, err error) {
 	return Read(file, most)
 }
 
-// ReadWhole returns all of a regular file; one of more than most bytes is an error.
+// ReadWhole returns all of a regular file. A file of more than most bytes is an error.
 func ReadWhole(path string, most int) ([]byte, error) {
 	data, whole, err := ReadFile(path, most)
 	if err == nil && !whole {
@@ -86,8 +86,7 @@ func ReadWhole(path string, most int) ([]byte, error) {
 	return data, nil
 }
 
-// EachName reads the directory at path a part at a time, since it may be huge, until
-// do has enough.
+// EachName reads the directory at path in parts, since it may be huge, until do returns false.
 func EachName(path string, do func(name string) (more bool)) error {
 	dir, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -110,7 +109,7 @@ func EachName(path string, do func(name string) (more bool)) error {
 	}
 }
 
-// Count is how many entries a directory has; what is above most is not counted.
+// Count counts the entries of a directory and stops at most.
 func Count(path string, most int) (n int, err error) {
 	err = EachName(path, func(string) bool { n++; return n < most })
 	return n, err

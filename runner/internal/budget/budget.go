@@ -8,37 +8,37 @@ import (
 )
 
 const (
-	// Default is the budget of a sandbox unless its driver says otherwise.
+	// DefaultLimit is the budget of a sandbox unless its driver sets another.
 	DefaultLimit = 256 << 20
-	// Least is enough for a command or two with the usual output limit.
+	// MinLimit is enough for a command or two with the usual output limit.
 	MinLimit = 4 << 20
-	// sandboxShare is the part of the sandbox's memory that a budget may be.
+	// sandboxShare: a budget is at most this fraction of the sandbox's memory.
 	sandboxShare = 8
-	// outputShare is the part of a budget that one output limit may be.
+	// outputShare: an output limit is at most this fraction of the budget.
 	outputShare = 4
-	// minOutput may always be asked for.
+	// minOutput is an output limit that is always allowed.
 	minOutput = 4 << 20
-	// modest is what a holder may have of the last quarter of a budget, a command
-	// with the usual output limit: one that keeps much leaves room for others.
+	// modestUse is the most that one holder may have while the last quarter of a budget is in use:
+	// a command with the usual output limit. Holders of more leave room for others.
 	modestUse = 5 << 19
-	// reclaimShare is the part of the budget that a reclaim frees at least.
+	// reclaimShare: a reclaim frees at least this fraction of the budget.
 	reclaimShare = 16
-	// reclaimPause follows a reclaim that found nothing.
+	// reclaimPause follows a reclaim that freed nothing.
 	reclaimPause = 100 * time.Millisecond
-	// worthwhile is how much must have been given back before memory is
-	// returned to the system, trimDelay after the last large release.
+	// minTrim is the memory that must have been released before it is returned to the system,
+	// trimDelay after the last large release.
 	minTrim   = 16 << 20
 	trimDelay = 4 * time.Second
 )
 
-// Budget is what one runner has. A nil one is unlimited and counts nothing.
+// Budget is the memory budget of one runner. A nil budget is unlimited and counts nothing.
 type Budget struct {
 	limit, used, peak, dropped atomic.Int64
-	released                   atomic.Int64 // since memory was last returned
+	released                   atomic.Int64 // since memory was last returned to the system
 
-	reclaiming     sync.Mutex // held by whoever frees memory
+	reclaiming     sync.Mutex // held while memory is freed
 	pauseUntil     time.Time
-	reclaimRunning atomic.Bool // a reclaim was begun that nobody waits for
+	reclaimRunning atomic.Bool // whether a background reclaim is running
 	reclaim        func(need int64) (freed int64)
 
 	trimMu    sync.Mutex
@@ -46,24 +46,24 @@ type Budget struct {
 	onTrim    func()
 }
 
-// New makes a budget of limit bytes. onTrim is called, if it is not nil, some
-// time after much was given back.
+// New makes a budget of limit bytes. onTrim, if it is not nil, is called some time after much was
+// released.
 func New(limit int64, onTrim func()) *Budget {
 	b := &Budget{onTrim: onTrim, reclaim: func(int64) int64 { return 0 }}
 	b.limit.Store(max(limit, MinLimit))
 	return b
 }
 
-// OnPressure sets what frees memory when a budget is used up, the cheapest loss
-// first. It is called without locks, before the budget is used.
+// OnPressure sets the function that frees memory when the budget is used up, the cheapest loss
+// first. It is called without locks. OnPressure must be called before the budget is used.
 func (b *Budget) OnPressure(free func(need int64) (freed int64)) {
 	if b != nil {
 		b.reclaim = free
 	}
 }
 
-// Resize sets another limit, which is at most a part of a sandbox that has
-// sandbox bytes (0: without a limit).
+// Resize sets another limit. In a sandbox of sandbox bytes (0: no limit) it is at most a fraction
+// of those.
 func (b *Budget) Resize(limit, sandbox int64) {
 	if sandbox > 0 {
 		limit = min(limit, sandbox/sandboxShare)
@@ -71,13 +71,13 @@ func (b *Budget) Resize(limit, sandbox int64) {
 	b.limit.Store(max(limit, MinLimit))
 }
 
-// Limit is how many bytes there are.
+// Limit returns the size of the budget in bytes.
 func (b *Budget) Limit() int64 { return b.limit.Load() }
 
-// MostOutput is the largest output limit that may be asked for.
+// MostOutput returns the largest output limit that a request may ask for.
 func (b *Budget) MostOutput() int64 { return max(b.Limit()/outputShare, minOutput) }
 
-// Use is what Stats of a budget are.
+// Stats are the figures of a budget.
 type Stats struct {
 	Limit   int64 `json:"limit_bytes"`
 	Used    int64 `json:"used_bytes"`
@@ -85,13 +85,13 @@ type Stats struct {
 	Dropped int64 `json:"dropped_bytes"`
 }
 
-// Stats tells how much of the budget is in use, was at most, and what was
-// dropped for want of it.
+// Stats returns how much of the budget is in use, how much was in use at most, and how much output
+// was dropped for lack of memory.
 func (b *Budget) Stats() Stats {
 	return Stats{b.limit.Load(), b.used.Load(), b.peak.Load(), b.dropped.Load()}
 }
 
-// Encode is Use as four numbers of 64 bits.
+// Encode returns the figures as four numbers of 64 bits.
 func (u Stats) Encode() (encoded []byte) {
 	for _, n := range []int64{u.Limit, u.Used, u.Peak, u.Dropped} {
 		encoded = binary.BigEndian.AppendUint64(encoded, uint64(max(0, n)))
@@ -99,17 +99,17 @@ func (u Stats) Encode() (encoded []byte) {
 	return encoded
 }
 
-// IsTight says whether the budget is used up.
+// IsTight reports whether the budget is used up.
 func (b *Budget) IsTight() bool { return b != nil && b.used.Load() > b.limit.Load() }
 
-// Drop notes that n bytes of output were dropped for want of memory.
+// Drop counts n bytes of output as dropped for lack of memory.
 func (b *Budget) Drop(n int64) {
 	if b != nil {
 		b.dropped.Add(n)
 	}
 }
 
-// tryReserve takes n bytes if they fit for a holder that has held already.
+// tryReserve takes n bytes if they fit, for a holder that has held bytes already.
 func (b *Budget) tryReserve(n, held int64) bool {
 	most := b.limit.Load()
 	if held+n > modestUse {
@@ -129,8 +129,8 @@ func (b *Budget) note(now int64) {
 	}
 }
 
-// reserve is try, and frees memory of others first where they do not fit. It must
-// be called without a lock that whatever frees memory needs.
+// reserve takes n bytes and frees memory of others first if they do not fit. The caller must not
+// hold a lock that the freeing needs.
 func (b *Budget) reserve(n, held int64) bool {
 	if b.tryReserve(n, held) {
 		return true
@@ -156,7 +156,7 @@ func (b *Budget) free(n int64) bool {
 	return true
 }
 
-// forceReserve takes n bytes whether they fit or not. Others make room later.
+// forceReserve takes n bytes even if they do not fit. A background reclaim makes room later.
 func (b *Budget) forceReserve(n int64) {
 	now := b.used.Add(n)
 	b.note(now)
@@ -185,8 +185,8 @@ func (b *Budget) release(n int64) {
 	b.trimTimer.Reset(trimDelay)
 }
 
-// Account is what one holder has taken of a budget. Its methods may be called
-// by several goroutines, and on nil.
+// Account is the share of a budget that one holder has. Its methods may be called by several
+// goroutines, and on nil.
 type Account struct {
 	budget  *Budget
 	balance atomic.Int64
@@ -200,7 +200,7 @@ func (b *Budget) Open() *Account {
 	return &Account{budget: b}
 }
 
-// Reserve takes n bytes, and says whether they were to be had.
+// Reserve takes n bytes and reports whether they fit.
 func (a *Account) Reserve(n int64) bool {
 	if a == nil || n <= 0 {
 		return true
@@ -212,7 +212,7 @@ func (a *Account) Reserve(n int64) bool {
 	return true
 }
 
-// Force takes n bytes that cannot be done without.
+// Force takes n bytes even if they do not fit.
 func (a *Account) Force(n int64) {
 	if a != nil && n > 0 {
 		a.balance.Add(n)
@@ -220,7 +220,7 @@ func (a *Account) Force(n int64) {
 	}
 }
 
-// Release gives n bytes back, or all that there are.
+// Release gives n bytes back, at most all that the account has.
 func (a *Account) Release(n int64) {
 	if a == nil || n <= 0 {
 		return
@@ -237,14 +237,14 @@ func (a *Account) Release(n int64) {
 	}
 }
 
-// Drop notes that n bytes of output were dropped for want of memory.
+// Drop counts n bytes of output as dropped for lack of memory.
 func (a *Account) Drop(n int64) {
 	if a != nil {
 		a.budget.Drop(n)
 	}
 }
 
-// Balance is how much it has.
+// Balance returns how many bytes the account has.
 func (a *Account) Balance() int64 {
 	if a == nil {
 		return 0
@@ -252,7 +252,7 @@ func (a *Account) Balance() int64 {
 	return a.balance.Load()
 }
 
-// Close gives everything back.
+// Close releases everything.
 func (a *Account) Close() {
 	if a != nil {
 		a.Release(a.balance.Load())

@@ -5,15 +5,15 @@ import "sync"
 const (
 	// MaxEnded is how many ended processes of a slot are remembered.
 	MaxEnded = 64
-	// MaxEndedBytes is how much memory their output may take.
+	// MaxEndedBytes is the memory that their output may take.
 	MaxEndedBytes = 16 << 20
 )
 
-// Entry is an ended process whose output is kept.
+// EndedProcess is an ended process whose output is kept.
 type EndedProcess interface {
-	// Memory is how many bytes of memory its output takes.
+	// Memory returns the memory that its output takes, in bytes.
 	Memory() int64
-	// DropOutput frees them, and says how many there were.
+	// DropOutput frees that memory and returns how much it was.
 	DropOutput() int64
 }
 
@@ -22,15 +22,14 @@ type record struct {
 	process EndedProcess
 }
 
-// History is what is remembered of processes that have ended, of all slots.
+// History holds the remembered processes of all slots.
 type History struct {
 	mu      sync.Mutex
-	records []record // the one that ended first is the first
+	records []record // in the order in which they ended
 }
 
-// Add remembers an entry that has ended now. The output of a slot's oldest is
-// dropped when they have too much of it; those of which there are too many are
-// forgotten, and returned.
+// Add remembers a process that has just ended. If the processes of a slot have too much output, the
+// output of the oldest is dropped. Processes beyond MaxEnded are forgotten and returned.
 func (h *History) Add(slot any, entry EndedProcess) (forgotten []EndedProcess) {
 	h.mu.Lock()
 	h.records = append(h.records, record{slot, entry})
@@ -71,16 +70,16 @@ func (h *History) remove(gone func(record) bool) {
 	h.records = kept
 }
 
-// Forget forgets those of a slot.
+// Forget forgets the processes of a slot.
 func (h *History) Forget(slot any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.remove(func(r record) bool { return r.slot == slot })
 }
 
-// Reclaim drops output until need bytes were freed: always the oldest of the
-// slot that uses the most. What ended last in a slot stays, and all of a slot
-// that uses no more than share; use is brought up to date.
+// Reclaim drops output until need bytes are freed, always the oldest output of the slot that uses
+// most memory. It spares the last process of each slot and all processes of a slot that uses at
+// most share. It updates use.
 func (h *History) Reclaim(need int64, use map[any]int64, share int64) (freed int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,13 +1,13 @@
 package cgroup
 
-// Group is one hierarchy in which a group for a slot may be made.
+// Group is a hierarchy in which a slot can have a group.
 type Group struct {
 	Controller string // "memory", "pids", "cpu"; "" for a version 2 directory
-	Dir        string // our own group there
+	Dir        string // the runner's own group there
 	V2         bool
 }
 
-// Join is a cgroup that the slot's commands go into.
+// Join is a cgroup for the slot's commands.
 type Join struct {
 	Controller string `json:"controller"`
 	Dir        string `json:"dir"`

@@ -18,7 +18,7 @@ import (
 
 var controllers = []string{"memory", "pids", "cpu"}
 
-// Probe finds the hierarchies in which a group can be made below ours.
+// Probe returns the hierarchies in which the runner can make a group below its own.
 func Probe() (version string, out []Group) {
 	own := ownCgroups()
 	mounts, err := proc.Mounts()
@@ -49,7 +49,7 @@ func Probe() (version string, out []Group) {
 	return version, out
 }
 
-// below is the directory of group path under a mount whose root is root.
+// below returns the directory of group path under a mount whose root is root.
 func below(mount, root, path string) string {
 	return filepath.Join(mount, strings.TrimPrefix(path, strings.TrimSuffix(root, "/")))
 }
@@ -81,8 +81,8 @@ func ownCgroups() map[string]string {
 	return out
 }
 
-// isEnforced tells a controller of the kernel from one that only keeps the
-// numbers that are written to it, as gVisor's do for memory and cpu.
+// isEnforced reports whether the kernel enforces a controller. gVisor's memory and cpu controllers
+// only store the numbers that are written to them.
 func isEnforced(controller, dir string) bool {
 	sign := map[string]string{"memory": "memory.oom_control", "cpu": "cpu.stat"}[controller]
 	_, err := os.Stat(filepath.Join(dir, sign))
@@ -113,8 +113,8 @@ func v2Groups(dir string) []Group {
 	return out
 }
 
-// Make makes the slot's groups and sets its limits on them. how tells
-// which limits are held and by what; the caller enforces the rest.
+// Make makes the slot's groups and sets its limits on them. how maps each limit that is enforced to
+// its mechanism; the caller enforces the rest.
 func Make(groups []Group, name string, l ipc.Limits) (joins []Join, how map[string]string, err error) {
 	how = map[string]string{}
 	if l.MemoryMB == nil && l.PIDs == nil && l.CPUs == nil {
@@ -166,8 +166,8 @@ func Make(groups []Group, name string, l ipc.Limits) (joins []Join, how map[stri
 
 var limitNames = map[string]string{"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}
 
-// delegate lets children of a version 2 group have controllers: its own
-// processes have to go into a leaf first.
+// delegate enables controllers for children of a version 2 group. The group's own processes must
+// move to a leaf first.
 func delegate(dir string) error {
 	on, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.subtree_control"), bounded.SettingSize)
 	if err == nil && strings.Contains(string(on), "memory") && strings.Contains(string(on), "pids") {
@@ -219,8 +219,8 @@ func setMemory(dir string, v2 bool, bytes int64) error {
 	return nil
 }
 
-// setPIDs leaves room for the agent's threads, which are in a version 1 group
-// so that their children start there.
+// setPIDs adds room for two threads of the agent, which are in a version 1 group so that their
+// children start there.
 func setPIDs(dir string, v2 bool, count int64) error {
 	if !v2 {
 		count += 2
@@ -240,12 +240,12 @@ func setCPU(dir string, v2 bool, cpus float64) error {
 	return set(dir, "cpu.cfs_quota_us", quota)
 }
 
-// holds says whether the limit of a controller is set in this group: those of
-// version 2 share a directory.
+// holds reports whether the limit of a controller is set in this group. Controllers of version 2
+// share a directory.
 func (j Join) holds(controller string) bool { return j.V2 || j.Controller == controller }
 
-// LiftCPU takes the limit on processor time off a slot's groups. What it
-// returns puts it back.
+// LiftCPU removes the limit on processor time from a slot's groups. The returned function restores
+// it.
 func LiftCPU(joins []Join) (restore func() error) {
 	for _, j := range joins {
 		if !j.holds("cpu") {
@@ -264,13 +264,13 @@ func LiftCPU(joins []Join) (restore func() error) {
 	return func() error { return nil }
 }
 
-// Remove removes the groups of a slot whose processes are gone.
+// Remove removes the groups of a slot whose processes have ended.
 func Remove(joins []Join) error {
 	var first error
 	for _, j := range joins {
 		err := syscall.Rmdir(j.Dir)
 		for wait := time.Millisecond; errors.Is(err, syscall.EBUSY) && wait < 500*time.Millisecond; wait *= 2 {
-			// The last task leaves its group a little after it has been waited for.
+			// The last task leaves its group a little after it was waited for.
 			time.Sleep(wait)
 			err = syscall.Rmdir(j.Dir)
 		}
@@ -281,13 +281,11 @@ func Remove(joins []Join) error {
 	return first
 }
 
-// ThreadJoin puts the calling thread into a version 1 group; its children
-// start there.
+// ThreadJoin puts the calling thread into a version 1 group, so that its children start there.
 func (j Join) ThreadJoin() error { return set(j.Dir, "tasks", "0") }
 
-// OOMFile is a counter of out-of-memory kills that rises for this slot's
-// processes, opened, or nil where there is none. own says that it rises for
-// them only.
+// OOMFile opens a counter of out-of-memory kills that counts this slot's processes. It returns nil
+// if there is none. own reports whether it counts only this slot's processes.
 func OOMFile(joins []Join) (file *os.File, own bool) {
 	for _, j := range joins {
 		if !j.holds("memory") {
@@ -300,8 +298,8 @@ func OOMFile(joins []Join) (file *os.File, own bool) {
 	return SandboxOOMFile(), false
 }
 
-// SandboxOOMFile is the counter of the sandbox as a whole. On a host without a group
-// of our own it is the system's.
+// SandboxOOMFile opens the counter of the whole sandbox. On a host without a group for the runner
+// it is the system's counter.
 func SandboxOOMFile() *os.File {
 	own := ownCgroups()
 	for _, p := range []string{"/sys/fs/cgroup/memory" + own["memory"] + "/memory.oom_control",
@@ -324,12 +322,12 @@ func oomName(v2 bool) string {
 	return "memory.oom_control"
 }
 
-// ReadOOM reads the counter.
+// ReadOOM reads a counter of out-of-memory kills.
 func ReadOOM(f *os.File) (int64, bool) {
 	if f == nil {
 		return 0, false
 	}
-	// Those of cgroups are short; /proc/vmstat is not.
+	// The files of cgroups are short; /proc/vmstat is not.
 	var short [256]byte
 	n, _ := f.ReadAt(short[:], 0)
 	if n < len(short) {

@@ -4,13 +4,13 @@ package cgroup
 
 import "hermes-exec/runner/internal/ipc"
 
-// Make holds no limit here.
+// Make enforces no limit on this system.
 func Make([]Group, string, ipc.Limits) ([]Join, map[string]string, error) {
 	return nil, map[string]string{}, nil
 }
 
-// LiftCPU has no limit to lift here.
+// LiftCPU does nothing on this system.
 func LiftCPU([]Join) (restore func() error) { return func() error { return nil } }
 
-// Remove has nothing to remove here.
+// Remove does nothing on this system.
 func Remove([]Join) error { return nil }

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Room is how much of something a cgroup may use, and uses.
+// Quota is the use and the limit of a resource in one cgroup.
 type Quota struct{ used, limit *os.File }
 
-// Rooms are those of a slot's own groups and of its sandbox; nil where nothing is
-// bounded. They are held open, for a view may hide their paths.
+// Quotas are the quotas of a slot's own groups and of its sandbox; nil means no limit. Their files
+// are held open because a view may hide the paths.
 type Quotas struct{ PIDs, Memory, SandboxPIDs, SandboxMemory *Quota }
 
 var quotaFiles = map[string]map[bool][2]string{
@@ -19,7 +19,7 @@ var quotaFiles = map[string]map[bool][2]string{
 	"memory": {false: {"memory.usage_in_bytes", "memory.limit_in_bytes"}, true: {"memory.current", "memory.max"}},
 }
 
-// OpenQuotas opens the rooms of a slot with these groups.
+// OpenQuotas opens the quotas of a slot with these groups.
 func OpenQuotas(joins []Join) Quotas {
 	r := Quotas{SandboxPIDs: sandboxQuota("pids"), SandboxMemory: sandboxQuota("memory")}
 	for _, j := range joins {
@@ -33,7 +33,7 @@ func OpenQuotas(joins []Join) Quotas {
 	return r
 }
 
-// sandboxQuota is the room of the group that the runner itself is in.
+// sandboxQuota opens the quota of the runner's own group.
 func sandboxQuota(controller string) *Quota {
 	own, v1 := ownCgroups(), "/sys/fs/cgroup/"+controller
 	for _, dir := range []string{v1 + own[controller], v1} {
@@ -49,7 +49,7 @@ func sandboxQuota(controller string) *Quota {
 	return nil
 }
 
-// IsSandboxFull says whether the sandbox as a whole may have no more processes.
+// IsSandboxFull reports whether the sandbox has reached its limit of processes.
 func IsSandboxFull() bool {
 	r := sandboxQuota("pids")
 	defer r.Close()
@@ -75,7 +75,7 @@ func openQuota(controller, dir string, v2 bool) *Quota {
 	return r
 }
 
-// Close gives the files back; a nil Room has none.
+// Close closes the files; a nil Quota has none.
 func (r *Quota) Close() {
 	if r != nil {
 		r.used.Close()
@@ -85,7 +85,7 @@ func (r *Quota) Close() {
 
 const unlimited = int64(1) << 62
 
-// Limit is the bound. A nil Room has none.
+// Limit returns the limit. A nil Quota is unlimited.
 func (r *Quota) Limit() int64 {
 	if r == nil {
 		return unlimited
@@ -96,7 +96,7 @@ func (r *Quota) Limit() int64 {
 	return unlimited
 }
 
-// Available is what may still be taken; 0 and less when all is used up.
+// Available returns how much is left: 0 or less when everything is used up.
 func (r *Quota) Available() int64 {
 	most := r.Limit()
 	if most == unlimited {

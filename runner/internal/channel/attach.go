@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// What `runner attach` says first, and what it is told. With descriptors the
-// serving runner speaks on them itself; otherwise the socket is the stream and
-// attach copies.
+// The first byte that `runner attach` sends, and the answers. With descriptors the serving runner
+// uses them directly; otherwise the socket is the stream and attach copies.
 const (
 	offerFiles   = 'F'
 	offerCopy    = 'C'
@@ -23,10 +22,9 @@ const (
 
 const attachTimeout = 5 * time.Second
 
-var errNoPeer = errors.New("attach: nobody is at the other end of the stream")
+var errNoPeer = errors.New("attach: the other end of the stream is closed")
 
-// Attach joins in and out to the runner that serves base, and returns when the
-// stream has ended.
+// Attach connects in and out to the runner that serves base, and returns when the stream has ended.
 func Attach(base string, in, out *os.File) error {
 	c, err := dial(base, in)
 	if err != nil {
@@ -44,7 +42,7 @@ func Attach(base string, in, out *os.File) error {
 	return copyBoth(c, in, out)
 }
 
-// dial waits for a runner that is starting, as long as somebody waits for it.
+// dial waits for a runner that is starting, as long as the stream has a peer.
 func dial(base string, stream *os.File) (*net.UnixConn, error) {
 	deadline := time.Now().Add(attachTimeout)
 	for {
@@ -85,7 +83,7 @@ func offer(c *net.UnixConn, in, out *os.File) (accepted bool, err error) {
 	return answer[0] == replyAccept, nil
 }
 
-// isPollable tells whether a descriptor can be waited for: regular files cannot.
+// isPollable reports whether a descriptor can be waited for: regular files cannot.
 func isPollable(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket|os.ModeCharDevice) != 0
@@ -100,7 +98,7 @@ func copyBoth(c *net.UnixConn, in, out *os.File) error {
 	return err
 }
 
-// receiveStream reads the offer of an attached process and gives the stream.
+// receiveStream reads the offer of an attached process and returns the stream.
 func receiveStream(attached *net.UnixConn) (conn, error) {
 	first := make([]byte, 1)
 	oob := make([]byte, syscall.CmsgSpace(4*8))
@@ -146,8 +144,7 @@ func parseFiles(oob []byte) []int {
 	return all
 }
 
-// fileConn is a stream on two descriptors that another process handed over.
-// The stream ends with that process.
+// fileConn is a stream on two descriptors of another process. It ends with that process.
 type fileConn struct {
 	in, out *os.File
 	attach  *net.UnixConn

@@ -13,8 +13,7 @@ import (
 const (
 	defaultWindow = 1 << 20
 	maxWindow     = 16 << 20
-	// turn is what one conversation may put into a batch before the next one
-	// has its turn.
+	// turnSize is how much one conversation may put into a batch before the next one has its turn.
 	turnSize = wire.HeaderSize + wire.MaxPayload
 	// minPooled is the size from which a chunk gets a buffer of full size.
 	minPooled     = 8 << 10
@@ -23,8 +22,8 @@ const (
 
 var chunkBuffers = sync.Pool{New: func() any { return new([wire.MaxData]byte) }}
 
-// chunk is a piece of what the conversation sends: data of one channel, one
-// event, or the end of a channel.
+// chunk is a piece of the conversation's output: data of one channel, an event, or the end of a
+// channel.
 type chunk struct {
 	position int64
 	kind     wire.Type
@@ -42,30 +41,30 @@ func (c *chunk) release(memory *budget.Account) {
 	c.data = nil
 }
 
-// cost is how much memory it takes.
+// cost returns the memory that the chunk takes.
 func (c *chunk) cost() int64 { return int64(cap(c.data)) + chunkOverhead }
 
-// Conversation is one request with what it sends and receives. It outlives the
-// stream: what was sent is kept until the driver has consumed it.
+// Conversation is one request with its input and output. It outlives the stream: sent data is kept
+// until the driver has consumed it.
 type Conversation struct {
 	ID     uint64
 	Ctx    context.Context // ends with CANCEL or with the server
 	cancel context.CancelCauseFunc
 	in     input
 	budget *budget.Budget
-	memory *budget.Account // of what was not consumed
+	memory *budget.Account // of unconsumed data
 
 	mu           sync.Mutex
 	room         sync.Cond
 	window       int64
-	chunks       []chunk // oldest first; those before next are sent
+	chunks       []chunk // oldest first; chunks before next are sent
 	next, offset int     // the first byte that this stream has not sent
 	end          int64   // position after the last chunk
-	sent         int64   // highest position that any stream was given
+	sent         int64   // highest position that was sent on any stream
 	acked        int64   // consumed by the driver
 	response     []byte
 	answered     bool
-	answeredTo   int // bytes of the response that this stream has sent
+	answeredTo   int // bytes of the response that were sent on this stream
 	stream       *stream
 	queued       bool // in the stream's queue
 	closed       bool
@@ -80,7 +79,7 @@ func newConversation(parent context.Context, id uint64, window, inputWindow int6
 	return c
 }
 
-// close frees everything: the driver has the response, or the server ends.
+// close frees everything. It is called when the driver has the response, or when the server ends.
 func (c *Conversation) close() {
 	c.cancel(context.Canceled)
 	c.in.close()
@@ -97,8 +96,8 @@ func (c *Conversation) close() {
 
 var errConversationOver = errors.New("the conversation is over")
 
-// Send queues data, waiting while the driver is a whole window behind. With
-// quiet the writer is not woken yet: more follows at once.
+// Send queues data and waits while the driver is a whole window behind. With quiet it does not wake
+// the writer, because more data follows at once.
 func (c *Conversation) Send(channel uint16, data []byte, quiet bool) error {
 	for len(data) > 0 {
 		n := min(len(data), wire.MaxData)
@@ -128,8 +127,8 @@ func (c *Conversation) waitForRoom() error {
 	return nil
 }
 
-// isBehind says whether the driver is a whole window behind, or half of one where
-// memory is short: it gives credit for a quarter.
+// isBehind reports whether the driver is a whole window behind, or half a window where memory is
+// tight. The driver grants credit after each quarter.
 func (c *Conversation) isBehind() bool {
 	unread := c.end - c.acked
 	return unread >= c.window || unread >= c.window/2 && c.budget.IsTight()
@@ -162,15 +161,15 @@ func (c *Conversation) add(piece chunk) {
 	c.memory.Force(piece.cost())
 }
 
-// Fragments says how many pieces wait for the driver. A tenant that switches
-// between streams with every byte makes many; readers slow down for it.
+// Fragments returns how many chunks wait for the driver. A tenant that switches between streams
+// with every byte makes many; readers slow down for it.
 func (c *Conversation) Fragments() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.chunks)
 }
 
-// SendEnd says that a channel carries no more.
+// SendEnd ends a channel.
 func (c *Conversation) SendEnd(channel uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,20 +193,20 @@ func (c *Conversation) Event(encoded []byte, quiet bool) {
 	}
 }
 
-// Flush wakes the writer for what was queued quietly.
+// Flush wakes the writer for data that was queued quietly.
 func (c *Conversation) Flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wake()
 }
 
-// Respond queues the RESPONSE; nothing may be sent after it.
+// Respond queues the RESPONSE. Nothing may be sent after it.
 func (c *Conversation) Respond(result any, err error) { c.respond(encodeResponse(result, err)) }
 
-// DiscardInput drops what is there and what will come: nobody reads it any more.
+// DiscardInput drops all present and future input.
 func (c *Conversation) DiscardInput() { c.in.discard() }
 
-// FinishInput makes what has come the last of the input.
+// FinishInput keeps the present input and drops all future input.
 func (c *Conversation) FinishInput() { c.in.finish() }
 
 func (c *Conversation) respond(encoded []byte) {
@@ -234,8 +233,8 @@ func (c *Conversation) hasPending() bool {
 	return c.next < len(c.chunks) || c.answered && c.answeredTo < len(c.response)
 }
 
-// appendFrames adds frames for stream s to batch, about one turn of them, and says
-// whether there are more.
+// appendFrames adds frames for stream s to batch, about one turn of them, and reports whether there
+// are more.
 func (c *Conversation) appendFrames(s *stream, batch []byte) (out []byte, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -303,8 +302,8 @@ func (c *Conversation) credit(position int64) error {
 	return nil
 }
 
-// attach lets stream s go on from position, and says what the driver's input
-// was received up to. With fromStart everything that is still held is sent again.
+// attach continues the conversation on stream s from position. With fromStart it sends everything
+// again that is still held.
 func (c *Conversation) attach(s *stream, position int64, fromStart bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -340,7 +339,7 @@ func (c *Conversation) attach(s *stream, position int64, fromStart bool) error {
 	return nil
 }
 
-// detach is called when the stream is gone; only for the stream it was on.
+// detach takes the conversation off stream s, which has ended.
 func (c *Conversation) detach(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -349,8 +348,8 @@ func (c *Conversation) detach(s *stream) {
 	}
 }
 
-// sendControl sends a small frame about the conversation on its stream, if it has one.
-// Nothing may follow a RESPONSE.
+// sendControl sends a small frame about the conversation on its stream, if it has one. Nothing may
+// follow a RESPONSE.
 func (c *Conversation) sendControl(frame []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -359,8 +358,7 @@ func (c *Conversation) sendControl(frame []byte) {
 	}
 }
 
-// RoomWithin waits while the driver is a whole window behind. It is false when
-// ctx ended first.
+// RoomWithin waits while the driver is a whole window behind. It returns false if ctx ends first.
 func (c *Conversation) RoomWithin(ctx context.Context) bool {
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()

@@ -13,23 +13,23 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// Owner is who the requests are for.
+// Owner carries out the requests of an Endpoint.
 type Owner interface {
-	// Heard is called for every frame of the driver.
+	// NoteActivity is called for every frame of the driver.
 	NoteActivity()
-	// Attached is called when the driver has proven itself on a stream, before READY.
+	// ApplyHello is called when the driver has authenticated itself on a stream, before READY.
 	ApplyHello(hello wire.HelloMessage)
 	// Begin carries out a request on a goroutine of its own, up to Respond.
 	Begin(c *Conversation, m wire.RequestMessage)
-	// Follow watches a driver whose end can be seen.
+	// Follow ends the runner when ended returns true, for drivers on this host.
 	Follow(ended func() bool)
 	// End is called when the driver wants the runner to end.
 	End(reason, message string)
-	// Facts are those of READY.
+	// Facts returns the facts of READY.
 	Facts() any
 }
 
-// Endpoint is where streams of one driver arrive; the newest is the one in use.
+// Endpoint accepts the streams of one driver. The newest stream is in use.
 type Endpoint struct {
 	owner  Owner
 	base   string // directory of this runner; the socket is below it
@@ -48,14 +48,14 @@ type Endpoint struct {
 	streamCount atomic.Uint64 // streams so far
 }
 
-// NewEndpoint makes one that nobody has claimed. It lets nobody in after ctx.
+// NewEndpoint makes an unclaimed Endpoint. It refuses connections after ctx.
 func NewEndpoint(ctx context.Context, owner Owner, base, bootID string, memory *budget.Budget,
 	log *log.Logger) *Endpoint {
 	return &Endpoint{owner: owner, base: base, bootID: bootID, log: log, memory: memory, ctx: ctx,
 		conversations: map[uint64]*Conversation{}}
 }
 
-// Listen makes the socket for `runner attach`; stop takes it away.
+// Listen makes the socket for `runner attach`; stop removes it.
 func (s *Endpoint) Listen() (stop func(), err error) {
 	listener, err := listen(s.base)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Endpoint) Listen() (stop func(), err error) {
 	}, nil
 }
 
-// Close tells the driver why the runner ends, and gives up when ctx ends.
+// Close sends the driver the reason for the runner's end, and gives up when ctx ends.
 func (s *Endpoint) Close(ctx context.Context, reason, message string) {
 	s.mu.Lock()
 	current := s.current
@@ -84,9 +84,8 @@ func (s *Endpoint) Close(ctx context.Context, reason, message string) {
 	}
 }
 
-// adopt makes st the stream of this runner, tells the older one, and stops
-// every conversation until the driver resumes it. It returns false when the
-// driver has opened a newer stream since.
+// adopt makes st the current stream, ends the older one, and detaches every conversation until the
+// driver resumes it. It returns false if the driver has opened a newer stream since.
 func (s *Endpoint) adopt(st *stream) bool {
 	s.mu.Lock()
 	old := s.current
@@ -148,7 +147,7 @@ func (s *Endpoint) acknowledge(c *Conversation) error {
 	return nil
 }
 
-// request begins a conversation, or joins the stream to the one of that id.
+// request begins a conversation, or attaches the stream to the conversation of that id.
 func (s *Endpoint) request(st *stream, id uint64, payload []byte) error {
 	m, decodeErr := wire.DecodeRequest(payload)
 	s.mu.Lock()
@@ -182,7 +181,7 @@ func (s *Endpoint) request(st *stream, id uint64, payload []byte) error {
 	return nil
 }
 
-// windowOf is the window that was asked for, or the usual one.
+// windowOf returns the requested window, or the usual one.
 func windowOf(asked, usual int64) (int64, error) {
 	if asked < 0 || asked > maxWindow {
 		return usual, fmt.Errorf("window of %d bytes, the most is %d", asked, maxWindow)

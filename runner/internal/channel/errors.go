@@ -12,8 +12,8 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// Contain is deferred in the goroutines of one conversation or stream: a fault
-// there must not end the runner of all the others.
+// Contain is deferred in the goroutines of one conversation or stream. A fault there must not end
+// the runner of all others.
 func Contain(log *log.Logger, task string) {
 	if fault := recover(); fault != nil {
 		log.Printf("%s: %v\n%s", task, fault, debug.Stack())
@@ -37,7 +37,7 @@ func encodeResponse(result any, err error) []byte {
 	return encoded
 }
 
-// AsWire gives an error the form of the protocol.
+// AsWire converts an error to the form of the protocol.
 func AsWire(err error) *wire.Error {
 	if err == nil {
 		return nil
@@ -60,15 +60,15 @@ func AsWire(err error) *wire.Error {
 	return w
 }
 
-// BadRequest is the error for a request that cannot be understood.
+// BadRequest returns the error for a malformed request.
 func BadRequest(format string, args ...any) *wire.Error {
 	return &wire.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
 }
 
-// ErrCanceled is the cause of a Conversation that the driver has given up.
+// ErrCanceled is the cause of a Conversation that the driver has cancelled.
 var ErrCanceled = &wire.Error{Kind: "canceled", Message: "the request was canceled"}
 
-// Decode reads the params of a method; any mistake in them is bad_request.
+// Decode reads the params of a method. Any mistake in them is bad_request.
 func Decode(params json.RawMessage, into any) error {
 	if len(params) == 0 {
 		params = json.RawMessage("{}")

@@ -9,11 +9,11 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// DefaultInputWindow is how far the driver may be ahead of what was consumed, unless
-// a request says otherwise.
+// DefaultInputWindow is how far the driver may be ahead of the consumed input, unless a request
+// sets another window.
 const DefaultInputWindow = 512 << 10
 
-// input is what the driver sends in a conversation: channel 0 until END.
+// input is the input of a conversation: channel 0 until END.
 type input struct {
 	window     int64
 	memory     *budget.Account
@@ -26,7 +26,7 @@ type input struct {
 	ended      bool
 	closed     bool
 	discarding bool
-	finished   bool // what has come is used, what will come is dropped
+	finished   bool // present input is used, future input is dropped
 }
 
 func (in *input) init(window int64, memory *budget.Account) {
@@ -34,8 +34,8 @@ func (in *input) init(window int64, memory *budget.Account) {
 	in.arrived.L = &in.mu
 }
 
-// push handles DATA. The payload is copied. It reports whether the driver
-// should be told that nothing of it is left to consume.
+// push handles DATA. It copies the payload. grant reports whether the driver should get credit for
+// input that was dropped.
 func (in *input) push(position int64, data []byte) (grant bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -81,9 +81,8 @@ func (in *input) end(position int64) error {
 	return nil
 }
 
-// read waits for the next piece. ok is false when there is none and there
-// will be none: complete tells whether END arrived. Hand the piece back with
-// done after use.
+// read waits for the next piece. ok is false at the end of the input; complete then reports whether
+// END arrived. Return the piece with done after use.
 func (in *input) read() (piece []byte, ok, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -102,11 +101,11 @@ func (in *input) read() (piece []byte, ok, complete bool) {
 	return piece, true, false
 }
 
-// done frees a piece and reports whether the driver should hear of it.
+// done frees a piece and reports whether the driver should get credit.
 func (in *input) done(piece []byte) (grant bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	// What was discarded meanwhile counts as consumed already.
+	// Input that was discarded meanwhile already counts as consumed.
 	in.consumed = min(in.consumed+int64(len(piece)), in.received)
 	in.memory.Release(int64(cap(piece)))
 	if cap(piece) == wire.MaxData {
@@ -115,7 +114,7 @@ func (in *input) done(piece []byte) (grant bool) {
 	return in.consumed-in.granted >= in.window/4
 }
 
-// grant gives the position for a CREDIT frame.
+// grant returns the position for a CREDIT frame.
 func (in *input) grant() int64 {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -123,14 +122,14 @@ func (in *input) grant() int64 {
 	return in.granted
 }
 
-// position is what was received so far.
+// position returns how much input was received.
 func (in *input) position() int64 {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.received
 }
 
-// discard drops what is there and what will come: nobody reads it any more.
+// discard drops all present and future input.
 func (in *input) discard() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -140,7 +139,7 @@ func (in *input) discard() {
 	in.arrived.Broadcast()
 }
 
-// finish lets what is there be used, and drops what will come.
+// finish keeps the present input and drops all future input.
 func (in *input) finish() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -156,7 +155,7 @@ func (in *input) close() {
 	in.arrived.Broadcast()
 }
 
-// drop is called with the lock.
+// drop must be called with the lock held.
 func (in *input) drop() {
 	for _, piece := range in.chunks {
 		in.memory.Release(int64(cap(piece)))
@@ -164,8 +163,8 @@ func (in *input) drop() {
 	in.chunks = nil
 }
 
-// Receive gives every piece of input to use, until END (complete), until use
-// fails, or until ctx ends, and grants credit for what was used up.
+// Receive passes every piece of input to use, until END (complete), until use fails, or until ctx
+// ends, and grants credit for consumed input.
 func (c *Conversation) Receive(ctx context.Context, use func(piece []byte) error) (complete bool, err error) {
 	stop := context.AfterFunc(ctx, c.in.discard)
 	defer stop()
@@ -184,7 +183,7 @@ func (c *Conversation) Receive(ctx context.Context, use func(piece []byte) error
 	}
 }
 
-// GrantInput lets the driver send as much as was consumed.
+// GrantInput sends credit for the consumed input.
 func (c *Conversation) GrantInput() {
 	c.sendControl(wire.AppendPositioned(nil, wire.Credit, 0, c.ID, c.in.grant(), nil))
 }

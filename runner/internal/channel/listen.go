@@ -18,7 +18,7 @@ import (
 
 const (
 	handshakeTimeout = 10 * time.Second
-	// maxHandshakes bounds the connections that have not proven themselves.
+	// maxHandshakes bounds the connections that have not authenticated themselves.
 	maxHandshakes = 32
 )
 
@@ -55,7 +55,7 @@ func (s *Endpoint) accept(listener *net.UnixListener) {
 			if s.ctx.Err() != nil {
 				return
 			}
-			// Out of descriptors or memory: what is open will close.
+			// Out of descriptors or memory: some connections will close.
 			s.log.Printf("accept: %v", err)
 			time.Sleep(50 * time.Millisecond)
 			continue
@@ -64,8 +64,8 @@ func (s *Endpoint) accept(listener *net.UnixListener) {
 	}
 }
 
-// Dial calls a driver that waits on a socket, and speaks with it there.
-// Without an answer the driver comes by way of `runner attach`.
+// Dial connects to a driver that waits on a socket, and serves the connection. If that fails, the
+// driver uses `runner attach`.
 func (s *Endpoint) Dial(path string) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Endpoint) Dial(path string) {
 	s.Serve(c)
 }
 
-// serveAttached takes one connection of `runner attach` to its end.
+// serveAttached serves one connection of `runner attach` to its end.
 func (s *Endpoint) serveAttached(attached *net.UnixConn) {
 	defer attached.Close()
 	defer Contain(s.log, "stream")
@@ -95,8 +95,8 @@ func (s *Endpoint) serveAttached(attached *net.UnixConn) {
 	s.Serve(c)
 }
 
-// admit counts a connection that has not proven itself; the oldest of too
-// many is closed.
+// admit counts a connection that has not authenticated itself. Above maxHandshakes it closes the
+// oldest.
 func (s *Endpoint) admit(c conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *Endpoint) Serve(c conn) {
 	timer := time.AfterFunc(handshakeTimeout, func() { _ = c.Close() })
 	reader := wire.NewReader(c)
 	hello, err := s.handshake(c, reader)
-	s.dismiss(c) // before the driver knows: who comes next must not close it
+	s.dismiss(c) // before READY: the next connection must not close this one
 	if err == nil {
 		s.owner.ApplyHello(hello)
 		err = writeJSON(c, wire.Ready, s.owner.Facts())
@@ -162,12 +162,12 @@ func (s *Endpoint) Serve(c conn) {
 	s.detachAll(st)
 }
 
-// refusal is a handshake that failed for a reason that the driver is told.
+// refusal is a handshake that failed for a reason that the driver gets.
 type refusal struct{ reason, message string }
 
 func (r *refusal) Error() string { return r.reason + ": " + r.message }
 
-// handshake is all of it but READY.
+// handshake does the whole handshake except READY.
 func (s *Endpoint) handshake(c conn, reader *wire.Reader) (wire.HelloMessage, error) {
 	var none wire.HelloMessage
 	h, payload, err := reader.Next()
@@ -211,12 +211,12 @@ func (s *Endpoint) handshake(c conn, reader *wire.Reader) (wire.HelloMessage, er
 	return hello, nil
 }
 
-// keyFor claims the runner, or gives the key that a proof has to be made with.
+// keyFor claims the runner, or returns the key for the proof.
 func (s *Endpoint) keyFor(claim []byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case claim != nil && s.key != nil && !hmac.Equal(claim, s.key): // the same one is tried again
+	case claim != nil && s.key != nil && !hmac.Equal(claim, s.key): // the same claim may be repeated
 		return nil, &refusal{"denied", "this runner is claimed"}
 	case claim == nil && s.key == nil:
 		return nil, &refusal{"denied", "this runner is not claimed yet"}

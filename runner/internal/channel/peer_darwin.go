@@ -7,5 +7,5 @@ import (
 
 func watchPeer(*net.UnixConn) func() bool { return nil }
 
-// isHungUp cannot tell here.
+// isHungUp is not implemented on this system.
 func isHungUp(*os.File) bool { return false }

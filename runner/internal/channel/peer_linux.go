@@ -8,8 +8,8 @@ import (
 	"hermes-exec/runner/internal/initproc"
 )
 
-// watchPeer gives what tells of the end of the process at the other end of
-// a socket; nil where the kernel does not know it in this way (before 6.5).
+// watchPeer returns a function that reports whether the process at the other end of a socket has
+// ended. It returns nil if the kernel cannot open a pidfd of the peer (before 6.5).
 func watchPeer(c *net.UnixConn) func() bool {
 	const soPeerPidfd = 77
 	raw, err := c.SyscallConn()
@@ -26,5 +26,5 @@ func watchPeer(c *net.UnixConn) func() bool {
 	return func() bool { return initproc.WaitReadable(process, 0) }
 }
 
-// isHungUp says whether nobody is at the other end of a stream any more.
+// isHungUp reports whether the other end of a stream is closed.
 func isHungUp(stream *os.File) bool { return initproc.IsHungUp(int(stream.Fd())) }

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// maxGaps bounds what a driver that leaves ids out can make the runner remember.
+// maxGaps bounds the memory for a driver that leaves ids out.
 const maxGaps = 4096
 
-// seenIDs is the set of request ids that have arrived. Ids come in nearly
-// increasing order, so almost all of the set is "everything up to floor".
+// seenIDs is the set of request ids that have arrived. Ids come in nearly increasing order, so
+// almost all of the set is "everything up to floor".
 type seenIDs struct {
 	floor uint64
 	above map[uint64]struct{}
@@ -37,8 +37,7 @@ func (s *seenIDs) add(id uint64) {
 	}
 }
 
-// forgetGaps treats the lower half of the ids above floor as seen, with the
-// gaps in it, however wide they are.
+// forgetGaps treats the lower half of the ids above floor, with the gaps in it, as seen.
 func (s *seenIDs) forgetGaps() {
 	ids := slices.Sorted(maps.Keys(s.above))
 	s.floor = ids[len(ids)/2]

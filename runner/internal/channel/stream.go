@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxControl bounds the answers that wait for a driver that does not read.
+	// maxControl bounds the control frames that wait for a driver that does not read.
 	maxControl = 4 << 20
 	// maxPartial bounds the unfinished requests of one stream.
 	maxPartial = 256 << 20
@@ -23,15 +23,14 @@ const (
 	batchSize      = 2 * turnSize
 )
 
-// conn is the byte stream below: anything that can be read, written and closed.
+// conn is the underlying byte stream.
 type conn interface {
 	io.Reader
 	io.Writer
 	Close() error
 }
 
-// stream is one authenticated connection of the driver. One goroutine reads
-// it, one writes it.
+// stream is one authenticated connection of the driver. One goroutine reads it, one writes it.
 type stream struct {
 	end    *Endpoint
 	order  uint64 // among all streams, by when they were opened
@@ -40,12 +39,12 @@ type stream struct {
 
 	mu       sync.Mutex
 	wakeup   chan struct{}
-	controls []byte // encoded frames that go before everything else
+	controls []byte // encoded frames that are sent before everything else
 	queue    []*Conversation
 	ending   bool // GOODBYE is the last of controls
 	closed   chan struct{}
 	once     sync.Once
-	retired  atomic.Bool // a newer stream has taken over
+	retired  atomic.Bool // a newer stream has replaced this one
 
 	partial      map[uint64][]byte
 	partialBytes int
@@ -67,8 +66,7 @@ func (s *stream) close() {
 	})
 }
 
-// enqueue adds a conversation to the writer's queue. It is called with the
-// conversation locked.
+// enqueue adds a conversation to the writer's queue. The conversation must be locked.
 func (s *stream) enqueue(c *Conversation) {
 	s.mu.Lock()
 	s.queue = append(s.queue, c)
@@ -98,7 +96,7 @@ func (s *stream) control(frame []byte) {
 	s.wake()
 }
 
-// goodbye ends the stream after telling why.
+// goodbye sends the reason and ends the stream.
 func (s *stream) goodbye(reason, message string) {
 	frame := goodbyeFrame(reason, message)
 	s.mu.Lock()
@@ -120,8 +118,8 @@ func goodbyeFrame(reason, message string) []byte {
 	return wire.AppendFrame(nil, wire.Goodbye, 0, 0, payload)
 }
 
-// write is the one goroutine that writes: control frames first, then one turn
-// of each conversation that has something, around and around.
+// write is the only goroutine that writes: control frames first, then one turn of each conversation
+// that has data, round robin.
 func (s *stream) write() {
 	defer s.close()
 	defer Contain(s.end.log, "stream")
@@ -179,7 +177,7 @@ func (s *stream) fill(batch []byte) (out []byte, last bool) {
 	return batch, last
 }
 
-// read handles frames until the stream ends, and says why it did.
+// read handles frames until the stream ends, and returns the reason.
 func (s *stream) read() error {
 	defer s.memory.Close()
 	for {
@@ -217,7 +215,7 @@ func (s *stream) handleFrame(h wire.Header, payload []byte) error {
 			return fmt.Errorf("%w: GOODBYE: %w", wire.ErrProtocol, err)
 		}
 		if m.Reason == "shutdown" {
-			s.end.owner.End("shutdown", "the driver asked for it")
+			s.end.owner.End("shutdown", "the driver requested it")
 		}
 		return errDetached
 	case wire.Data, wire.End, wire.Credit, wire.Ack, wire.Cancel:
@@ -226,7 +224,7 @@ func (s *stream) handleFrame(h wire.Header, payload []byte) error {
 	return fmt.Errorf("%w: frame type %d from a driver", wire.ErrProtocol, h.Type)
 }
 
-// conversationFrame handles the frames of a conversation that exists.
+// conversationFrame handles the frames of an existing conversation.
 func (s *stream) conversationFrame(h wire.Header, payload []byte) error {
 	c, seen := s.end.conversation(h.ID)
 	if c == nil {
@@ -305,7 +303,7 @@ func (s *stream) resume(h wire.Header, payload []byte) error {
 		s.control(wire.AppendResumed(nil, h.ID, false, 0))
 		return nil
 	}
-	// The input may be freed as soon as the driver knows what was consumed.
+	// The driver may free its input as soon as it gets this position.
 	s.control(wire.AppendResumed(nil, h.ID, true, c.in.position()))
 	s.control(wire.AppendPositioned(nil, wire.Credit, 0, h.ID, c.in.grant(), nil))
 	return c.attach(s, position, false)

@@ -11,25 +11,25 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// maxEndedCommands is how many commands that have ended stay known, so that what
-// they left running can still be found by its session.
+// maxEndedCommands is how many ended commands stay in the table, so that their left-over processes
+// can still be found by session.
 const maxEndedCommands = 4096
 
-// Command is a process that was asked for. All fields are the table's, but for
-// those that are set before it is entered.
+// Command is a command that was started. All fields belong to the table, except those that are set
+// before Enter.
 type Command struct {
 	Token uint64
 	PID   int
-	Start uint64 // clock ticks after boot, 0 unknown
+	Start uint64 // clock ticks after boot, 0 if unknown
 
 	Ended   bool
-	EndedAt uint64 // clock ticks after boot, when it was found to have ended
+	EndedAt uint64 // clock ticks after boot, when the end was noticed
 
 	oomMark    memory.Mark // when it started
-	entries    int64       // the table's when it started
+	entries    int64       // the table's count when it started
 	overlapped bool        // others ran when it started
 	ticket     uint64      // of its fork while that is in flight
-	killed     bool        // by us
+	killed     bool        // by the agent
 	cwd        string
 	replied    bool
 	exit       *ipc.Exit
@@ -41,9 +41,9 @@ type status struct {
 	at    uint64 // the newest fork that had begun when it was reaped
 }
 
-// Table knows the commands and pairs them with what the reaper finds.
+// Table holds the commands and pairs them with the statuses of the reaper.
 type Table struct {
-	// Losses says which commands have lost processes for want of memory.
+	// OOM counts the processes that were killed for lack of memory.
 	OOM    memory.OOMCounter
 	report func(ipc.Exit)
 
@@ -56,7 +56,7 @@ type Table struct {
 	tokens  []uint64
 	entries int64         // commands so far
 	changed chan struct{} // closed and replaced whenever a process has ended
-	forked  bell.Bell     // for a reaper that has no children
+	forked  bell.Bell     // wakes a reaper that has no children
 }
 
 // NewTable makes a Table that calls report for the exit of each command.
@@ -69,16 +69,16 @@ func NewTable(report func(ipc.Exit)) *Table {
 	return t
 }
 
-// forks are those that are in flight, and what was reaped meanwhile.
+// forks are the forks in flight, and the statuses that were reaped meanwhile.
 type forks struct {
 	ticket     uint64            // of the newest fork
-	inflight   map[uint64]uint64 // when forks began whose pid is not entered yet, in clock ticks, by ticket
+	inflight   map[uint64]uint64 // start times of forks whose pid is not entered yet, in clock ticks, by ticket
 	earlyExits map[int]status    // reaped while a fork was in flight
 	traced     map[int]bool      // stopped under trace while a fork was in flight
 }
 
-// Strays counts what has ended while kills are under way: orphans, and the
-// leaders of commands that are being killed.
+// StrayCounter counts processes that end while kills are under way: orphans, and the leaders of
+// commands that are being killed.
 type StrayCounter struct {
 	sweeps atomic.Int32 // kills under way
 	count  atomic.Uint64
@@ -90,17 +90,16 @@ func (s *StrayCounter) Sweep() (end func()) {
 	return func() { s.sweeps.Add(-1) }
 }
 
-// Count is how many there were so far.
+// Count returns how many strays there were so far.
 func (s *StrayCounter) Count() uint64 { return s.count.Load() }
 
-// Begin makes the command that is to be started now.
+// Begin returns a command that is about to be started.
 func (t *Table) Begin(token uint64) *Command {
 	return &Command{Token: token, Start: proc.BootTicks(), oomMark: t.OOM.Mark()}
 }
 
-// Expect is called before each attempt to fork, Enter or Abandon after the
-// last one. A status that was reaped before the attempt is of an earlier
-// process with the same pid.
+// Expect is called before each attempt to fork, and Enter or Abandon after the last one. A status
+// that was reaped before the attempt belongs to an earlier process with the same pid.
 func (t *Table) Expect(c *Command) {
 	t.mu.Lock()
 	delete(t.inflight, c.ticket)
@@ -116,8 +115,8 @@ func (t *forks) settle(c *Command) {
 	t.forgetEarly()
 }
 
-// forgetEarly drops what was reaped before all forks that are in flight: under
-// constant load there is always one in flight.
+// forgetEarly drops statuses that were reaped before all forks in flight. Under constant load there
+// is always a fork in flight.
 func (t *forks) forgetEarly() {
 	if len(t.earlyExits) == 0 {
 		return
@@ -133,7 +132,7 @@ func (t *forks) forgetEarly() {
 	}
 }
 
-// earlyStatus gives the status of a command that ended before its fork returned.
+// earlyStatus returns the status of a command that ended before its fork returned.
 func (t *forks) earlyStatus(pid int, c *Command) (status, bool) {
 	s, ok := t.earlyExits[pid]
 	return s, ok && s.at >= c.ticket
@@ -147,15 +146,15 @@ func (t *Table) Abandon(c *Command) {
 	t.Wake()
 }
 
-// Enter records a command that runs, or has already ended. A caller that
-// waits for the command itself need not wake the reaper.
+// Enter records a command that runs or has already ended. A caller that waits for the command
+// itself need not wake the reaper.
 func (t *Table) Enter(c *Command) {
 	if end := t.record(c); end != nil {
 		t.announce(c, t.exitOf(c, *end))
 	}
 }
 
-// record gives the status of a command that has already ended.
+// record enters a command and returns its status if it has already ended.
 func (t *Table) record(c *Command) (end *status) {
 	t.mu.Lock()
 	t.entries++
@@ -175,7 +174,7 @@ func (t *Table) record(c *Command) (end *status) {
 	return end
 }
 
-// Wake tells a reaper without children that there is one.
+// Wake wakes a reaper that had no children.
 func (t *Table) Wake() { t.forked.Ring() }
 
 // forget drops the oldest commands that have ended.
@@ -196,7 +195,7 @@ func forget(old []uint64, byToken map[uint64]*Command) []uint64 {
 	return kept
 }
 
-// recordEnd takes the status of pid off the table: the command it was, or nil.
+// recordEnd removes pid from the running processes and returns its command, or nil.
 func (t *Table) recordEnd(pid int, s status) *Command {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -213,7 +212,7 @@ func (t *Table) recordEnd(pid int, s status) *Command {
 	return c
 }
 
-// Get gives a copy of a command.
+// Get returns a copy of a command.
 func (t *Table) Get(token uint64) (Command, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,8 +223,7 @@ func (t *Table) Get(token uint64) (Command, bool) {
 	return *c, true
 }
 
-// WhileAlive runs do while the leader can not be reaped, so that its pid is
-// still its own.
+// WhileAlive runs do while the leader cannot be reaped, so that its pid cannot be reused.
 func (t *Table) WhileAlive(token uint64, do func(pid int) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -236,7 +234,7 @@ func (t *Table) WhileAlive(token uint64, do func(pid int) error) error {
 	return do(c.PID)
 }
 
-// MarkKilled notes that a command is being killed, and where it was then.
+// MarkKilled records that a command is being killed, and its working directory.
 func (t *Table) MarkKilled(token uint64, findCwd func(pid int) string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,7 +248,7 @@ func (t *Table) MarkKilled(token uint64, findCwd func(pid int) string) {
 	}
 }
 
-// MarkAllKilled notes that all commands are being killed. It gives their tokens.
+// MarkAllKilled records that all commands are being killed, and returns their tokens.
 func (t *Table) MarkAllKilled() (tokens []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -261,7 +259,7 @@ func (t *Table) MarkAllKilled() (tokens []uint64) {
 	return tokens
 }
 
-// announce reports the exit of c, after the reply that it was spawned.
+// announce reports the exit of c, but not before the reply to its spawn.
 func (t *Table) announce(c *Command, exit ipc.Exit) {
 	t.mu.Lock()
 	if !c.replied {
@@ -273,7 +271,7 @@ func (t *Table) announce(c *Command, exit ipc.Exit) {
 	t.report(exit)
 }
 
-// ConfirmReply says that the reply has been sent, and reports an exit before it.
+// ConfirmReply records that the reply has been sent, and reports an exit that waited for it.
 func (t *Table) ConfirmReply(c *Command) {
 	t.mu.Lock()
 	c.replied = true

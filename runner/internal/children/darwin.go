@@ -30,13 +30,13 @@ func (t *Table) Reap() {
 	}
 }
 
-// AwaitShortly leaves it to the reaper.
+// AwaitShortly does not wait: the reaper reports the exit.
 func (t *Table) AwaitShortly(*Command, time.Duration) *ipc.Exit {
 	t.Wake()
 	return nil
 }
 
-// Tokens gives the tokens of all commands that are known.
+// Tokens returns the tokens of all commands in the table.
 func (t *Table) Tokens() []uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

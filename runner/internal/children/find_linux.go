@@ -2,16 +2,16 @@ package children
 
 import "math"
 
-// OnChange is closed when the next process has ended.
+// OnChange returns a channel that is closed when the next process ends.
 func (t *Table) OnChange() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changed
 }
 
-// Leaders maps the pids of all known commands to their tokens, and says when the
-// oldest fork began that is not entered yet, in clock ticks. A session or group
-// keeps its number from being used again for as long as it has members.
+// Leaders maps the pids of all commands to their tokens. forking is the start of the oldest fork
+// that is not entered yet, in clock ticks. The number of a session or group is not reused as long
+// as it has members.
 func (t *Table) Leaders() (leaders map[int]uint64, forking uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -27,8 +27,8 @@ func (t *Table) Leaders() (leaders map[int]uint64, forking uint64) {
 	return leaders, forking
 }
 
-// Newest finds the youngest command whose token leaves rest when divided by
-// count and that is not younger than a process that started at start.
+// Newest returns the youngest command whose token leaves rest when divided by count and that is not
+// younger than a process that started at start.
 func (t *Table) Newest(rest, count, start uint64) (uint64, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

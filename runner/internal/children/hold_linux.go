@@ -9,9 +9,11 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// AwaitShortly waits for the end of a command on the thread that has started
-// it, so that no other thread need be woken. It returns nil when the command
-// still runs, or when the reaper has its status and reports its end.
+// AwaitShortly waits for the end of a command on the thread that has started it, so that no other
+// thread has to wake up. It returns nil if the command still runs, or if the reaper has its status
+// and reports the exit.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Holding the reply for 5 ms").
 func (t *Table) AwaitShortly(c *Command, most time.Duration) *ipc.Exit {
 	var s status
 	if !waitForEnd(c.PID, most) {
@@ -24,7 +26,7 @@ func (t *Table) AwaitShortly(c *Command, most time.Duration) *ipc.Exit {
 	}
 	t.recordEnd(c.PID, s)
 	if !initproc.HasNoChildren() {
-		t.Wake() // the reaper waits for the children that it left
+		t.Wake() // the reaper waits for children that the command left
 	}
 	exit := t.exitOf(c, s)
 	return &exit

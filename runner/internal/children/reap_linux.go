@@ -9,8 +9,10 @@ import (
 
 const wAll = 0x40000000
 
-// Reap waits for every child on a thread of its own: a thread that sleeps in
-// wait4 learns of an end sooner than a signal handler does. It never returns.
+// Reap waits for every child on a thread of its own and never returns. A thread that sleeps in
+// wait4 learns of an exit sooner than a signal handler does.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Waiting in the kernel").
 func (t *Table) Reap() {
 	runtime.LockOSThread()
 	for {
@@ -37,9 +39,9 @@ func (t *Table) Reap() {
 	}
 }
 
-// countStray waits until a child has ended. If that is an orphan or of a
-// command that is being killed, it is counted before it is reaped, so that none
-// disappears uncounted during a sweep. It returns the pid, or -1.
+// countStray waits until a child has ended. It counts an orphan, or a process of a command that is
+// being killed, before it is reaped, so that none disappears uncounted during a sweep. It returns
+// the pid, or -1.
 func (t *Table) countStray() int {
 	pid := initproc.WaitForDeadChild()
 	if pid <= 0 {

@@ -1,7 +1,6 @@
 package children
 
-// recordStop is called by the reaper when a child has stopped: a traced one has
-// reached its exec.
+// recordStop is called by the reaper when a child has stopped: a traced child has reached its exec.
 func (t *Table) recordStop(pid int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	// HoldTimeout is how long a start may be kept back for its exit, by a slot that
-	// has nothing else to do: a shell's own start takes half of it on a machine
-	// that is not busy.
+	// HoldTimeout is how long the agent may hold the reply to a start until the exit, in a slot
+	// that runs nothing else. The start of a shell takes half of that on an idle machine.
+	//
+	// Not the obvious code: see docs/why-not-obvious.md ("Holding the reply for 5 ms").
 	HoldTimeout = 5 * time.Millisecond
-	// exitTimeout is how long the report of the exit may take once nothing is left.
+	// exitTimeout bounds the wait for the exit report after everything was killed.
 	exitTimeout = time.Second
 )
 
@@ -31,12 +32,12 @@ type Launch struct {
 	PTY   *ipc.PTY
 	Merge bool       // stderr into stdout
 	Stdin bool       // a pipe; else /dev/null
-	Extra []*os.File // to become 3, 4, …
-	Saved *Pump      // takes the state that a session's shell saves; nil: none
-	Hold  bool       // the reply may wait for its exit, which most likely comes soon
+	Extra []*os.File // become 3, 4, …
+	Saved *Pump      // reads the state that a session's shell saves; nil: none
+	Hold  bool       // the reply may wait for the exit, which is likely to come soon
 }
 
-// Command is a started process with our ends of its pipes.
+// Command is a started process with the runner's ends of its pipes.
 type Command struct {
 	Scope   *Scope
 	Token   uint64
@@ -49,20 +50,20 @@ type Command struct {
 	stderr *pipe.Source // nil when merged, or on a terminal
 }
 
-// NewUnstarted is a command that could not be started, for the reason that spawned has.
+// NewUnstarted returns a command that could not be started, for the reason in reply.
 func NewUnstarted(scope *Scope, token uint64, spawned ipc.SpawnResult) *Command {
 	return &Command{Scope: scope, Token: token, Reply: spawned, Started: time.Now()}
 }
 
-// Starter starts commands, and hands the news of each exit to its command.
+// Starter starts commands and delivers exits to them.
 type Starter struct {
 	devNull *os.File
 
 	mu    sync.Mutex
-	exits map[uint64]chan<- ipc.Exit // where the exit of a command is waited for, by token
+	exits map[uint64]chan<- ipc.Exit // channels that wait for the exit of a command, by token
 }
 
-// NewStarter makes a Starter. Exited must be called with each exit.
+// NewStarter makes a Starter. DeliverExit must be called with each exit.
 func NewStarter() (*Starter, error) {
 	devNull, err := os.Open(os.DevNull)
 	if err != nil {
@@ -71,13 +72,13 @@ func NewStarter() (*Starter, error) {
 	return &Starter{devNull: devNull, exits: map[uint64]chan<- ipc.Exit{}}, nil
 }
 
-// Start makes the pipes and has the agent fork. It fails with an error only
-// when nothing can be said about the program itself.
+// Start makes the pipes and has the agent fork. It returns an error only for failures that are not
+// the program's: those are results.
 func (s *Starter) Start(scope *Scope, l Launch) (*Command, error) {
 	cmd, err := s.startIn(scope, l)
 	if workdir := scope.Agent.Workdir(); err != nil && l.Cwd == workdir && IsDirectoryError(err, workdir) &&
 		scope.Agent.StartIn(scope.ctx, workdir) == nil {
-		return s.startIn(scope, l) // a tenant had removed it
+		return s.startIn(scope, l) // a tenant had removed the directory
 	}
 	return cmd, err
 }
@@ -103,11 +104,11 @@ func (s *Starter) startIn(scope *Scope, l Launch) (*Command, error) {
 	if l.Hold {
 		request.HoldMS = int(HoldTimeout / time.Millisecond)
 	}
-	// A start is never cancelled halfway: what may run must be known.
+	// A start is never cancelled halfway: the runner must know which processes may run.
 	got, err := scope.Agent.Call(scope.ctx, ipc.OpSpawn, request, &cmd.Reply, fds...)
 	cmd.Started = time.Now().Add(-time.Duration(cmd.Reply.RanS * float64(time.Second)))
 	if err != nil && ipc.AsError(err).Kind == "too_large" {
-		// Far above the limit of the system, which is not even asked.
+		// Far above the limit of the system, so the agent did not try.
 		cmd.Reply, err = ipc.SpawnResult{ExitCode: 126, Reason: "argument list too long"}, nil
 	}
 	if err != nil || !cmd.Reply.Started {
@@ -133,19 +134,19 @@ func (s *Starter) startIn(scope *Scope, l Launch) (*Command, error) {
 	return cmd, nil
 }
 
-// spawnRequest hands the other ends of the pipes to the agent.
+// spawnRequest passes the other ends of the pipes to the agent.
 type spawnRequest struct {
 	ipc.Spawn
 	theirs *[]int
 }
 
-// AfterSend closes our copies of them while the command starts.
+// AfterSend closes the runner's copies of them while the command starts.
 func (r spawnRequest) AfterSend() {
 	pipe.CloseFDs(*r.theirs)
 	*r.theirs = nil
 }
 
-// pipes makes ours, and adds the other ends to theirs.
+// pipes makes the pipes of a command, and adds the other ends to theirs.
 func (c *Command) pipes(l Launch, theirs *[]int) error {
 	if l.PTY != nil {
 		return nil
@@ -190,7 +191,7 @@ func childFDs(l Launch, theirs []int, devNull int) []int {
 	return fds
 }
 
-// ClosePipes closes our ends of the pipes.
+// ClosePipes closes the runner's ends of the pipes.
 func (c *Command) ClosePipes() {
 	if c.Stdin != nil {
 		_ = c.Stdin.Close()
@@ -202,7 +203,7 @@ func (c *Command) ClosePipes() {
 	}
 }
 
-// Terminal is the master side of the command's terminal, nil without one.
+// Terminal returns the master side of the command's terminal, or nil.
 func (c *Command) Terminal() *os.File {
 	if c.stdout != nil && c.stdout.File == c.Stdin {
 		return c.Stdin
@@ -210,8 +211,8 @@ func (c *Command) Terminal() *os.File {
 	return nil
 }
 
-// CheckExit is the exit of a command, unless its slot has ended: then it may have
-// been ended with that, and how is no result.
+// CheckExit returns the exit of a command, or an error if its slot has ended: the end of the slot
+// may have caused the exit.
 func (c *Command) CheckExit(exit ipc.Exit) (ipc.Exit, error) {
 	if cause := c.Scope.Err(); cause != nil {
 		return ipc.Exit{}, cause
@@ -219,7 +220,7 @@ func (c *Command) CheckExit(exit ipc.Exit) (ipc.Exit, error) {
 	return exit, nil
 }
 
-// Kill ends a command with all that it has started, and waits for its exit.
+// Kill ends a command with all its descendants, and waits for its exit.
 func (s *Starter) Kill(c *Command) (ipc.Receipt, ipc.Exit, error) {
 	receipt, err := c.Scope.Kill(c.Token)
 	if err != nil {
@@ -239,8 +240,8 @@ func (s *Starter) Kill(c *Command) (ipc.Receipt, ipc.Exit, error) {
 	return receipt, exit, err
 }
 
-// expectExit must be called before the process is started: its exit may be
-// told before the answer to the start is read here.
+// expectExit must be called before the process is started: its exit may arrive before the reply to
+// the start is read.
 func (s *Starter) expectExit(token uint64) <-chan ipc.Exit {
 	ch := make(chan ipc.Exit, 1)
 	s.mu.Lock()
@@ -255,7 +256,7 @@ func (s *Starter) forgetExit(token uint64) {
 	s.mu.Unlock()
 }
 
-// DeliverExit hands the news of an exit to the command that it is of.
+// DeliverExit delivers an exit to its command.
 func (s *Starter) DeliverExit(e ipc.Exit) {
 	s.mu.Lock()
 	waiting := s.exits[e.Token]

@@ -10,8 +10,8 @@ import (
 	"hermes-exec/runner/internal/session"
 )
 
-// Launch is the start of what p asks for, without its session. Its Extra files
-// are the caller's to close. missing says why nothing can be started.
+// Launch returns the launch for p, without its session. The caller closes its Extra files. missing
+// is the reason why nothing can be started.
 func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.SpawnResult, err error) {
 	agent := scope.Agent
 	l = Launch{Token: token, Argv: p.Argv, Env: Environment(agent.Env, p.Env), Cwd: Directory(agent, p.Cwd),
@@ -27,8 +27,8 @@ func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.Spaw
 	return l, nil, err
 }
 
-// shellArgv gives a short text as an argument, and a long one as a file: an
-// argument holds at most 128 KiB. Both are `shell -c` with the shell as $0.
+// shellArgv passes a short text as an argument and a long text as a file, because an argument holds
+// at most 128 KiB. Both are `shell -c` with the shell as $0.
 func shellArgv(shell, text string) (argv []ipc.Bytes, files []*os.File, err error) {
 	if len(text) <= maxShortScript {
 		argv = []ipc.Bytes{ipc.Bytes(shell)}
@@ -45,8 +45,8 @@ func shellArgv(shell, text string) (argv []ipc.Bytes, files []*os.File, err erro
 	return argv, []*os.File{file}, nil
 }
 
-// IsDirectoryError says whether err is that the directory cwd is gone or cannot be
-// entered any more.
+// IsDirectoryError reports whether err means that the directory cwd is missing or cannot be
+// entered.
 func IsDirectoryError(err error, cwd string) bool {
 	var e *ipc.Error
 	if !errors.As(err, &e) || string(e.Path) != cwd {

@@ -14,13 +14,13 @@ import (
 const (
 	// DefaultOutputLimit is how much of an output is kept, in bytes.
 	DefaultOutputLimit = 1 << 20
-	// maxShortScript is the longest script that goes into an argument list.
+	// maxShortScript is the longest script that is passed as an argument.
 	maxShortScript = 64 << 10
 	// maxShownCommand is how much of its command a process shows.
 	maxShownCommand = 4 << 10
 )
 
-// Params are those that exec.run and proc.spawn share.
+// Params are the params that exec.run and proc.spawn share.
 type Params struct {
 	Slot        string               `json:"slot"`
 	Shell       *ipc.Bytes           `json:"shell"`
@@ -38,7 +38,7 @@ type Params struct {
 	Tag         *string              `json:"tag"`
 }
 
-// Check refuses what contradicts itself or is out of range.
+// Check refuses params that contradict each other or are out of range.
 func (p *Params) Check(memory *budget.Budget) error {
 	switch {
 	case p.Shell == nil && len(p.Argv) == 0:
@@ -63,7 +63,7 @@ func (p *Params) Check(memory *budget.Budget) error {
 	return CheckEnv(p.Env)
 }
 
-// CheckTimeout refuses a time that is none; nil is no limit.
+// CheckTimeout refuses an invalid time; nil is no limit.
 func CheckTimeout(seconds *float64) error {
 	if seconds != nil && (math.IsNaN(*seconds) || *seconds <= 0 || *seconds > 1e9) {
 		return channel.BadRequest("timeout_s %v is out of range", *seconds)
@@ -81,7 +81,7 @@ func CheckEnv(env map[string]ipc.Bytes) error {
 	return nil
 }
 
-// Text is the command as it is shown, cut where it is very long.
+// Text returns the command for display, cut where it is very long.
 func (p *Params) Text() ipc.Bytes {
 	var text strings.Builder
 	if p.Shell != nil {
@@ -102,7 +102,7 @@ func (p *Params) Text() ipc.Bytes {
 	return ipc.Bytes(text.String())
 }
 
-// Limit is how much of each output is kept, in bytes.
+// Limit returns how much of each output is kept, in bytes.
 func (p *Params) Limit() int {
 	if p.OutputLimit == nil {
 		return DefaultOutputLimit
@@ -110,8 +110,8 @@ func (p *Params) Limit() int {
 	return int(*p.OutputLimit)
 }
 
-// StartTimer gives a timer that fires at the timeout; its channel is nil without
-// one.
+// StartTimer returns the channel of a timer that fires at the timeout, and its Stop. Without a
+// timeout the channel is nil.
 func StartTimer(seconds *float64) (<-chan time.Time, func() bool) {
 	if seconds == nil {
 		return nil, func() bool { return true }
@@ -120,7 +120,7 @@ func StartTimer(seconds *float64) (<-chan time.Time, func() bool) {
 	return timer.C, timer.Stop
 }
 
-// Environment puts the call's variables over the slot's.
+// Environment returns the slot's variables with the call's variables over them.
 func Environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
 	env := make([]ipc.Bytes, 0, len(base)+len(call))
 	for _, entry := range base {
@@ -135,8 +135,8 @@ func Environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
 	return env
 }
 
-// Directory makes a cwd absolute. The text is left as it is: ".." after a
-// symbolic link is the kernel's to resolve.
+// Directory makes a cwd absolute. It does not clean the path: the kernel resolves ".." after a
+// symbolic link.
 func Directory(agent *link.Agent, cwd *ipc.Bytes) string {
 	switch {
 	case cwd == nil:

@@ -11,29 +11,29 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// Pump reads one pipe of a command. It never waits for the end of the pipe
-// once the command has ended: what is there is taken, and what others write
-// later is thrown away, so that they neither block nor get SIGPIPE.
+// Pump reads one pipe of a command. It does not wait for the end of the pipe once the command has
+// ended: it takes the pending output. Later output of other processes is thrown away, so that they
+// neither block nor get SIGPIPE.
 type Pump struct {
 	scope    *Scope
 	source   *pipe.Source
 	sink     func(p []byte)
-	deferred bool // nothing is expected before the command ends: it is started by StartLate
-	borrowed bool // another closes it, and what comes after the command stays unread
-	// terminal: programs may close it for a while and open it again; closing our
-	// end sends SIGHUP to the processes on it.
+	deferred bool // started by StartLate: nothing is expected before the command ends
+	borrowed bool // another closes it; output after the command's end stays unread
+	// terminal: programs may close it for a while and open it again. Closing the runner's end sends
+	// SIGHUP to the processes on it.
 	terminal bool
 	started  bool
 	flood    pipe.Yielder
-	ending   chan struct{} // the command has ended
-	done     chan struct{} // the sink has had everything
+	ending   chan struct{} // closed when the command has ended
+	done     chan struct{} // closed when the sink has everything
 	once     sync.Once
 }
 
-// Pumps are those of one command. Its methods belong to one goroutine.
+// Pumps are the pumps of one command. Their methods belong to one goroutine.
 type Pumps []*Pump
 
-// Pumps gives what will read the output of a command, to a sink for each stream.
+// Pumps returns the pumps for the output of a command, with a sink for each stream.
 func (c *Command) Pumps(sink func(stream int) func([]byte)) Pumps {
 	all := Pumps{{scope: c.Scope, source: c.stdout, sink: sink(output.Stdout), terminal: c.Terminal() != nil}}
 	if c.stderr != nil {
@@ -42,16 +42,16 @@ func (c *Command) Pumps(sink func(stream int) func([]byte)) Pumps {
 	return all
 }
 
-// NewSavedPump gives what reads the state that a session's shell saves, once the
+// NewSavedPump returns a pump for the state that a session's shell saves, which is read once the
 // command has ended or takes long. The caller closes the source.
 func NewSavedPump(scope *Scope, source *pipe.Source, sink func([]byte)) *Pump {
 	return &Pump{scope: scope, source: source, sink: sink, deferred: true, borrowed: true}
 }
 
-// Start begins to read; harmless when repeated.
+// Start begins to read; it may be called again.
 func (ps Pumps) Start() { ps.begin(false) }
 
-// StartLate begins to read the rest too.
+// StartLate begins to read the deferred pipes too.
 func (ps Pumps) StartLate() { ps.begin(true) }
 
 func (ps Pumps) begin(late bool) {
@@ -64,8 +64,7 @@ func (ps Pumps) begin(late bool) {
 	}
 }
 
-// Finish is called when the command has ended; it returns when all that it
-// wrote was taken.
+// Finish is called when the command has ended. It returns when all output of the command was taken.
 func (ps Pumps) Finish() {
 	for _, p := range ps {
 		if p.started {
@@ -122,8 +121,8 @@ func (p *Pump) run() {
 	p.discard()
 }
 
-// awaitReopening waits some time for a program that has closed its terminal,
-// as many do when they end: it may be on its way to open it again.
+// awaitReopening waits a moment for a program that has closed its terminal, as many do when they
+// end: it may open the terminal again.
 func (p *Pump) awaitReopening() {
 	const pause = 50 * time.Millisecond
 	timer := time.NewTimer(pause)
@@ -135,7 +134,7 @@ func (p *Pump) awaitReopening() {
 	}
 }
 
-// discard reads what others still write, until they end or the slot does.
+// discard reads the output of other processes until they end or the slot does.
 func (p *Pump) discard() {
 	file := p.source.File
 	p.scope.keepPipe(file)
@@ -149,7 +148,7 @@ func (p *Pump) discard() {
 	}
 }
 
-// readFairly is read, and after a full buffer lets other goroutines go first.
+// readFairly reads once, and lets other goroutines go first after a full buffer.
 func (p *Pump) readFairly(sink func([]byte)) (n int, err error) {
 	if n, err = p.read(sink); n == wire.MaxData {
 		p.flood.Yield()
@@ -157,8 +156,8 @@ func (p *Pump) readFairly(sink func([]byte)) (n int, err error) {
 	return n, err
 }
 
-// read waits for output and hands it on; none is the end of the pipe. A buffer
-// is held only while there is something in it.
+// read waits for output and passes it on; 0 bytes are the end of the pipe. A buffer is held only
+// while it has data.
 func (p *Pump) read(sink func([]byte)) (n int, err error) {
 	raw, err := p.source.File.SyscallConn()
 	if err != nil {
@@ -184,17 +183,17 @@ func (p *Pump) read(sink func([]byte)) (n int, err error) {
 	return n, nil
 }
 
-// DiscardPending throws away what is in a pipe now.
+// DiscardPending throws away the pending bytes of a pipe.
 func DiscardPending(source *pipe.Source) {
 	(&Pump{source: source, sink: func([]byte) {}}).drain()
 }
 
-// terminalBufferSize is more than what a terminal keeps of its output: 64 KiB, and
-// 4 KiB that were passed on.
+// terminalBufferSize is above the output that a terminal buffers: 64 KiB, and 4 KiB that were
+// passed on.
 const terminalBufferSize = 128 << 10
 
-// drain takes what is in the pipe now, and no more: a writer that lives on
-// could go on for ever.
+// drain takes the pending output and does not wait for more, because another writer could continue
+// for ever.
 func (p *Pump) drain() (ended bool) {
 	scratch := pipe.Buffers.Get().(*[wire.MaxData]byte)
 	defer pipe.Buffers.Put(scratch)
@@ -205,12 +204,12 @@ func (p *Pump) drain() (ended bool) {
 		err := p.source.Use(func(fd uintptr) {
 			switch {
 			case left >= 0:
-			case p.terminal: // tells only what of its output the kernel has passed on yet
+			case p.terminal: // FIONREAD counts only output that the kernel has passed on yet
 				left = terminalBufferSize
 			default:
 				left = pipe.PendingBytes(fd)
 			}
-			// At least one byte is asked for, to notice the end of the pipe.
+			// At least one byte is requested, to notice the end of the pipe.
 			n, failed = pipe.Read(fd, scratch[:min(max(left, 1), len(scratch))])
 		})
 		switch {

@@ -5,15 +5,17 @@ import (
 	"hermes-exec/runner/internal/output"
 )
 
-// Usage is what a process took, without its living descendants.
+// Usage is the resource usage of a process, without its living descendants.
 type Usage struct {
 	UserS   float64 `json:"user_s"`
 	SystemS float64 `json:"system_s"`
 	MaxRSS  int64   `json:"max_rss_bytes"`
 }
 
-// Result is Exit of docs/protocol.md. What most commands have nothing to
-// say of is left out: the driver would spend more time on it than on the rest.
+// Result is Exit of docs/protocol.md. Empty fields are left out, because the driver would spend
+// more time on them than on the rest.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Results without empty fields").
 type Result struct {
 	ExitCode    int              `json:"exit_code"`
 	Signal      *int             `json:"signal,omitempty"`
@@ -36,7 +38,7 @@ type Result struct {
 	DiskFull    bool             `json:"disk_nearly_full,omitempty"`
 }
 
-// SetExit fills in how the process ended.
+// SetExit sets the fields that describe the end of the process.
 func (r *Result) SetExit(e ipc.Exit) {
 	r.ExitCode, r.OOMKilled = e.ExitCode, e.OOMKilled
 	if e.Signal != 0 {
@@ -45,12 +47,12 @@ func (r *Result) SetExit(e ipc.Exit) {
 	r.Usage = Usage{e.UserS, e.SystemS, e.MaxRSS}
 }
 
-// KillResult is the result of what kills.
+// KillResult returns the result of the methods that kill.
 func KillResult(receipt ipc.Receipt) any {
 	return map[string]ipc.Receipt{"killed": withHandles(receipt)}
 }
 
-// withHandles makes the list of handles one in JSON too.
+// withHandles makes an empty list of handles a list in JSON too.
 func withHandles(r ipc.Receipt) ipc.Receipt {
 	if r.Handles == nil {
 		r.Handles = []string{}

@@ -24,8 +24,8 @@ const (
 	killTimeout = 5 * time.Second
 )
 
-// Scope is the time from a slot's first use to its next reset: calls under way
-// end with it, and what they leave open is closed with it. It has one agent.
+// Scope is the time from a slot's first use to its next reset. Calls under way end with it, and it
+// closes the pipes that they leave open. It has one agent.
 type Scope struct {
 	ID      string
 	Agent   *link.Agent
@@ -42,10 +42,10 @@ type Scope struct {
 	ended       bool
 }
 
-// ErrSlotClosed is why calls end with their slot.
+// ErrSlotClosed is the error of calls that end with their slot.
 var ErrSlotClosed = &wire.Error{Kind: "slot_closed", Message: "the slot was reset or destroyed while this ran"}
 
-// NewScope makes the scope of an agent's slot; it ends with ctx at the latest.
+// NewScope makes the scope of an agent's slot. It ends with ctx at the latest.
 func NewScope(ctx context.Context, id string, agent *link.Agent, log *log.Logger) *Scope {
 	s := &Scope{ID: id, Agent: agent, log: log, orphanPipes: map[*os.File]struct{}{}}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
@@ -53,7 +53,7 @@ func NewScope(ctx context.Context, id string, agent *link.Agent, log *log.Logger
 	return s
 }
 
-// End ends all calls under way with why.
+// End ends all calls under way with the error why.
 func (s *Scope) End(why *wire.Error) {
 	s.cancel(why)
 	s.mu.Lock()
@@ -86,10 +86,10 @@ func (s *Scope) releasePipe(f *os.File) {
 // Context ends with the scope.
 func (s *Scope) Context() context.Context { return s.ctx }
 
-// Join gives a context that ends with ctx and with the scope.
+// Join returns a context that ends with ctx and with the scope.
 func (s *Scope) Join(ctx context.Context) (context.Context, func()) { return Join(ctx, s.ctx) }
 
-// Join gives a context that ends with the first of two, and has its cause.
+// Join returns a context that ends with the first of two contexts and has its cause.
 func Join(ctx, other context.Context) (context.Context, func()) {
 	joined, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
@@ -99,7 +99,7 @@ func Join(ctx, other context.Context) (context.Context, func()) {
 	}
 }
 
-// Err is why the scope has ended, nil before.
+// Err returns why the scope has ended, nil before.
 func (s *Scope) Err() error { return context.Cause(s.ctx) }
 
 func (s *Scope) openSpill(name string) (*os.File, string, error) {
@@ -125,7 +125,7 @@ func (s *Scope) removeSpill(path string) {
 	_, _ = s.Agent.Call(s.ctx, ipc.OpFile, ipc.FileOp{Method: "file.remove", Params: params}, nil)
 }
 
-// Explain tells a slot that ended in between from an agent that failed with err.
+// Explain returns the reason why the slot ended meanwhile, or err.
 func (s *Scope) Explain(err error) error {
 	if cause := s.Err(); cause != nil {
 		return cause
@@ -133,8 +133,8 @@ func (s *Scope) Explain(err error) error {
 	return err
 }
 
-// Kill ends the tree of a command. A receipt with Left 1 says that the agent
-// did not answer; the error is why the slot ended.
+// Kill ends the process tree of a command. A receipt with Left 1 means that the agent did not
+// answer. The error is the reason why the slot ended.
 func (s *Scope) Kill(token uint64) (ipc.Receipt, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()
@@ -145,7 +145,7 @@ func (s *Scope) Kill(token uint64) (ipc.Receipt, error) {
 			return receipt, cause
 		}
 		if e := ipc.AsError(err); e.Kind == "slot_closed" {
-			return receipt, e // a reset ends everything, and proves it
+			return receipt, e // a reset ends everything, with a receipt of its own
 		}
 		s.log.Printf("kill of %d: %v", token, err)
 		receipt = ipc.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}

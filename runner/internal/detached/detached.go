@@ -34,15 +34,15 @@ const (
 	pollInterval = 5 * time.Millisecond
 )
 
-// Sandbox is a runner as it was found.
+// Sandbox is the state of a runner.
 type Sandbox struct {
 	Base      string          `json:"base"`
 	State     string          `json:"state"` // alive, stopped or ended
 	PID       int             `json:"pid,omitempty"`
 	Owner     json.RawMessage `json:"owner,omitempty"`
 	CreatedAt float64         `json:"created_at,omitempty"` // seconds since the epoch
-	Log       string          `json:"log,omitempty"`        // its end
-	Left      []string        `json:"left,omitempty"`       // what could not be removed
+	Log       string          `json:"log,omitempty"`        // the end of the log
+	Left      []string        `json:"left,omitempty"`       // files that could not be removed
 }
 
 type process struct {
@@ -50,9 +50,8 @@ type process struct {
 	Start uint64 `json:"start"` // in ticks since boot
 }
 
-// Start runs `runner serve` for base, with more arguments, in a session of its
-// own, and returns when it listens. Its directory is made, and removed by the
-// runner itself when it ends in order.
+// Start runs `runner serve` for base, with more arguments, in a session of its own, and returns
+// when it listens. It makes the directory of the runner. The runner removes it at an orderly end.
 func Start(base string, owner json.RawMessage, args ...string) (Sandbox, error) {
 	dir := filepath.Dir(base)
 	if !json.Valid(owner) || !strings.HasPrefix(filepath.Base(dir), prefix) {
@@ -60,7 +59,7 @@ func Start(base string, owner json.RawMessage, args ...string) (Sandbox, error) 
 	}
 	mode := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
-		mode = 0o711 // slots of their own uid pass through it
+		mode = 0o711 // slots with uids of their own pass through it
 	}
 	above := filepath.Dir(dir)
 	if err := private.Check(above); err != nil {
@@ -75,7 +74,7 @@ func Start(base string, owner json.RawMessage, args ...string) (Sandbox, error) 
 	sandbox, err := start(dir, base, owner, args)
 	if err != nil {
 		sandbox = Read(base)
-		if sandbox.Log == "" { // perhaps there was no room for it
+		if sandbox.Log == "" { // perhaps the disk has no room for a log
 			err = errors.Join(err, os.WriteFile(filepath.Join(dir, ownerFile), make([]byte, logTailSize), 0o600))
 		}
 		_, _ = End(base)
@@ -124,7 +123,7 @@ func start(dir, base string, owner json.RawMessage, args []string) (Sandbox, err
 	}
 }
 
-// Read tells what is known of the runner of base.
+// Read returns the state of the runner of base.
 func Read(base string) Sandbox {
 	dir := filepath.Dir(base)
 	sandbox := Sandbox{Base: base, State: "ended", Log: tail(filepath.Join(dir, logFile))}
@@ -150,8 +149,8 @@ func Read(base string) Sandbox {
 	return sandbox
 }
 
-// End ends the runner of base: told to, it ends what it started; then by force.
-// Its directory is removed, or keeps what cannot be (Left).
+// End ends the runner of base: first by SIGTERM, upon which the runner ends its slots, then by
+// force. It removes the directory, or leaves the entries that cannot be removed (Left).
 func End(base string) (Sandbox, error) {
 	dir := filepath.Dir(base)
 	if !strings.HasPrefix(filepath.Base(dir), prefix) {
@@ -181,9 +180,8 @@ func End(base string) (Sandbox, error) {
 	return sandbox, nil
 }
 
-// Remove removes the directory of a runner that has ended. If something stays,
-// the directory keeps its owner, and says why, so that everybody can read it and
-// nobody has to try it again.
+// Remove removes the directory of a runner that has ended. If something stays, the directory keeps
+// its owner and lists the reasons, so that nobody has to try it again.
 func Remove(dir string) (left []string) {
 	owner, _ := bounded.ReadWhole(filepath.Join(dir, ownerFile), bounded.SettingSize)
 	mounts, err := proc.Mounts()
@@ -208,7 +206,7 @@ func Remove(dir string) (left []string) {
 	return left
 }
 
-// List finds the runners of this user whose directories are in directory.
+// List returns the runners of this user whose directories are in directory.
 func List(directory string) ([]Sandbox, error) {
 	sandboxes := []Sandbox{}
 	err := bounded.EachName(directory, func(name string) bool {
@@ -240,8 +238,8 @@ func readRecord(dir string) (p process) {
 	return p
 }
 
-// readStart is the state of a living process and when it started; 0 when it is gone
-// or a zombie.
+// readStart returns the state and the start time of a living process; 0 for a missing process or a
+// zombie.
 func readStart(pid int) (state byte, start uint64) {
 	p, ok := proc.ParseStat(proc.Read(fmt.Sprintf("/proc/%d/stat", pid), make([]byte, 4096)))
 	if !ok {
@@ -263,12 +261,12 @@ func tail(path string) string {
 	return strings.ToValidUTF8(string(text), "?")
 }
 
-// removeGroups removes the cgroups with the path prefixes that a runner has
-// written down; one with processes is kept.
+// removeGroups removes the cgroups whose path prefixes a runner has recorded. A cgroup with
+// processes stays.
 func removeGroups(listPath string) {
 	text, err := bounded.ReadWhole(listPath, bounded.TableSize)
 	if err != nil {
-		return // a runner that ends by itself has removed both
+		return // a runner that ends by itself removes both
 	}
 	until := time.Now().Add(time.Second)
 	for beginning := range strings.Lines(string(text)) {

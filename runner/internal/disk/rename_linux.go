@@ -12,7 +12,8 @@ const (
 	noReplace = 1 // RENAME_NOREPLACE
 )
 
-// renameat2 is not in package syscall; its number is the same on all but amd64.
+// renameat2Number returns the number of renameat2, which package syscall lacks. It is the same
+// everywhere except on amd64.
 func renameat2Number() uintptr {
 	if runtime.GOARCH == "amd64" {
 		return 316
@@ -20,7 +21,7 @@ func renameat2Number() uintptr {
 	return 276
 }
 
-// RenameNoReplace renames and fails with EEXIST where target exists.
+// RenameNoReplace renames, and fails with EEXIST if target exists.
 func RenameNoReplace(source, target string) error {
 	from, err := syscall.BytePtrFromString(source)
 	if err != nil {

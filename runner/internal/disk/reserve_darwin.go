@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// ContentWriter is where the contents of a new file are written to.
+// ContentWriter returns a writer for the contents of a new file.
 func ContentWriter(file *os.File, _ bool) io.Writer { return struct{ io.Writer }{file} }
 
 // Reserve does nothing here.

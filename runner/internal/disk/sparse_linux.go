@@ -12,9 +12,8 @@ const (
 	seekHole = 4
 )
 
-// CopySparse copies in to the beginning of out, a new file, and leaves the holes
-// of in as holes. each is put around what is read. It returns false, having done
-// nothing, where in has no holes.
+// CopySparse copies in to the beginning of out, a new file, and keeps the holes of in. each wraps
+// the reader of every part. If in has no holes, it does nothing and returns false.
 func CopySparse(out, in *os.File, each func(io.Reader) io.Reader) (size int64, sparse bool, err error) {
 	info, err := in.Stat()
 	if err != nil {
@@ -30,7 +29,7 @@ func CopySparse(out, in *os.File, each func(io.Reader) io.Reader) (size int64, s
 		case errors.Is(err, syscall.ENXIO):
 			return size, true, out.Truncate(size) // only a hole is left
 		case err != nil && end == 0:
-			return 0, false, nil // the file system does not tell
+			return 0, false, nil // the file system has no holes
 		case err != nil:
 			return 0, true, err
 		}

@@ -2,11 +2,11 @@ package diskspace
 
 import "sync/atomic"
 
-// Mark remembers that file systems were nearly full, until they have enough room
-// again: what a tenant leaves, and the next one takes, is none.
+// FullMark remembers that file systems were nearly full until they have enough space again. A
+// tenant does not count as the cause of space that was missing before it.
 type FullMark struct{ full atomic.Bool }
 
-// NearlyFull says whether one of them is now.
+// NearlyFull reports whether one of them is nearly full now.
 func (m *FullMark) NearlyFull(g *Monitor) bool {
 	full := g.NearlyFull()
 	if full {
@@ -15,7 +15,7 @@ func (m *FullMark) NearlyFull(g *Monitor) bool {
 	return full
 }
 
-// HasRoom says whether they have room for another tenant.
+// HasRoom reports whether they have space for another tenant.
 func (m *FullMark) HasRoom(g *Monitor) bool {
 	if !m.NearlyFull(g) && g.HasEnough() {
 		m.full.Store(false)

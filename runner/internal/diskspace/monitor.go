@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// measureTimeout is how long the use of a slot may take to measure.
+// measureTimeout bounds the measuring of a slot's use.
 const measureTimeout = 5 * time.Second
 
-// Facts say whether a file system is nearly full, and whether that is the doing
-// of others.
+// Facts describe whether a file system is nearly full, and whether other slots have filled it.
 type Facts struct {
 	NearlyFull bool  `json:"nearly_full"`
 	ByOthers   bool  `json:"by_others"`
@@ -19,8 +18,8 @@ type Facts struct {
 	UseFiles   int64 `json:"use_files"`
 }
 
-// Ground is the file systems that a slot shares with others and writes to. Those
-// that are the slot's own, such as its /dev/shm, are none: only it can fill them.
+// Monitor watches the file systems that a slot writes to and shares with others. File systems of
+// the slot's own, such as its /dev/shm, are not included: only the slot can fill them.
 type Monitor struct{ survey atomic.Pointer[survey] }
 
 type survey struct {
@@ -31,12 +30,11 @@ type survey struct {
 type fileSystem struct {
 	path    string
 	root    bool
-	initial Space // what was left at the survey
+	initial Space // the free space at the survey
 }
 
-// Survey looks at the file systems at these paths before the slot's tenant writes:
-// what is there is not the tenant's. root says that it may use what is reserved for
-// root.
+// Survey records the free space of the file systems at these paths before the slot's tenant writes.
+// root means that the slot may use space that is reserved for root.
 func (g *Monitor) Survey(root bool, paths ...string) {
 	result := survey{at: time.Now()}
 	for _, path := range paths {
@@ -47,7 +45,7 @@ func (g *Monitor) Survey(root bool, paths ...string) {
 	g.survey.Store(&result)
 }
 
-// SurveyAgain does so when the slot is as its tenant gets it.
+// SurveyAgain repeats the survey when the slot is ready for its tenant.
 func (g *Monitor) SurveyAgain() {
 	parts := g.fileSystems()
 	if len(parts) == 0 {
@@ -67,7 +65,7 @@ func (g *Monitor) fileSystems() []fileSystem {
 	return nil
 }
 
-// HasEnough says whether all of them have enough room.
+// HasEnough reports whether all of them have enough space.
 func (g *Monitor) HasEnough() bool {
 	for _, p := range g.fileSystems() {
 		if room, ok := At(p.path, p.root); ok && !room.HasEnough() {
@@ -77,7 +75,7 @@ func (g *Monitor) HasEnough() bool {
 	return true
 }
 
-// NearlyFull says whether one of them is. It takes a few microseconds.
+// NearlyFull reports whether one of them is nearly full. It takes a few microseconds.
 func (g *Monitor) NearlyFull() bool {
 	_, _, full := g.findFull()
 	return full
@@ -92,12 +90,11 @@ func (g *Monitor) findFull() (at fileSystem, now Space, full bool) {
 	return fileSystem{}, Space{}, false
 }
 
-// FindCause says whose doing a full file system is: that of others where what the
-// slot has changed since the survey in the directories at these paths, and has in
-// removed files that it holds open, is less than half of its share of what was left
-// then, or next to nothing. neighbours is how many slots share it. refused says
-// that a write of the slot was refused for a quota, of which file systems do not
-// tell.
+// FindCause reports whether others have filled a file system. They have if the slot uses less than
+// half of its share of the space at the survey, or next to nothing. Its use is the files that it
+// changed since the survey in the directories at these paths, and the removed files that it holds
+// open. neighbours is how many slots share the file system. refused means that a quota refused a
+// write of the slot, which file systems do not report.
 func (g *Monitor) FindCause(refused bool, neighbours int, held func() (Usage, error), paths ...string) Facts {
 	at, now, full := g.findFull()
 	if parts := g.fileSystems(); !full && refused && len(parts) > 0 {

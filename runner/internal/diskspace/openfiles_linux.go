@@ -9,12 +9,12 @@ import (
 	"hermes-exec/runner/internal/pipe"
 )
 
-// heldTime bounds how long open files are looked through.
+// scanTimeout bounds the scan of open files.
 const scanTimeout = time.Second
 
-// MeasureOpenFiles adds up the removed files that these processes still have open: they take
-// room that no directory shows. Files in memory are none of them, and what the
-// caller may not look into is left out.
+// MeasureOpenFiles adds up the removed files that these processes have open: they take space that
+// no directory shows. Files in memory do not count, and processes that the caller may not look into
+// are left out.
 func MeasureOpenFiles(pids []int) Usage {
 	type file struct{ device, number uint64 }
 	var out Usage
@@ -39,7 +39,7 @@ func MeasureOpenFiles(pids []int) Usage {
 	return out
 }
 
-// memoryDevices are the file systems of memfd_create and of /dev/shm.
+// memoryDevices returns the file systems of memfd_create and of /dev/shm.
 func memoryDevices() map[uint64]bool {
 	out := map[uint64]bool{}
 	var s syscall.Stat_t

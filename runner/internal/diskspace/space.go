@@ -11,51 +11,51 @@ import (
 	"hermes-exec/runner/internal/disk"
 )
 
-// Room is what a file system has left for a user: bytes, and files where it
-// counts them. Its sizes are 0 where it does not tell.
+// Space is the free space of a file system for a user: bytes, and files if it counts them. Its
+// sizes are 0 if it does not report them.
 type Space struct{ Bytes, Size, Files, MaxFiles int64 }
 
-// What a file system has left at most when it is nearly full: the smaller one of
-// a fixed amount and a fiftieth of its size.
+// A file system is nearly full with less than the smaller of a fixed amount and a fiftieth of its
+// size.
 const (
 	nearlyFullBytes = 128 << 20
 	nearlyFullFiles = 1024
 	nearlyFullShare = 50
-	enoughFactor    = 4 // times that
+	enoughFactor    = 4 // times the limit of nearly full
 )
 
-// ext4Blocks are free, and ext4 gives them to nobody, root included: as many, or
-// a fiftieth of all. Through an overlay it is not to be seen what is below, so
-// they are taken off everywhere.
+// ext4ReservedBlocks are blocks that ext4 counts as free and gives to nobody, root included: as
+// many, or a fiftieth of all. An overlay hides the file system below it, so they are subtracted
+// everywhere.
 const ext4ReservedBlocks = 4096
 
-// NearlyFullLimit is the most that a file system like this has left when it is nearly full.
+// NearlyFullLimit returns the most that a nearly full file system of this size has left.
 func (r Space) NearlyFullLimit() Space {
 	return Space{Bytes: min(nearlyFullBytes, r.Size/nearlyFullShare),
 		Files: min(nearlyFullFiles, r.MaxFiles/nearlyFullShare)}
 }
 
-// EnoughLimit is what a file system like this needs to be of use again after it was
-// nearly full, and what a slot may have there without being whose doing that is.
+// EnoughLimit returns the free space that a file system needs to be of use again after it was
+// nearly full. A slot that uses less is not the cause.
 func (r Space) EnoughLimit() Space {
 	few := r.NearlyFullLimit()
 	return Space{Bytes: enoughFactor * few.Bytes, Files: enoughFactor * few.Files}
 }
 
-// HasEnough says whether that is left.
+// HasEnough reports whether that much is left.
 func (r Space) HasEnough() bool {
 	least := r.EnoughLimit()
 	return (r.Size == 0 || r.Bytes > least.Bytes) && (r.MaxFiles == 0 || r.Files > least.Files)
 }
 
-// NearlyFull says whether a write may be refused any moment.
+// NearlyFull reports whether a write may be refused at any moment.
 func (r Space) NearlyFull() bool {
 	few := r.NearlyFullLimit()
 	return r.Size > 0 && r.Bytes <= few.Bytes || r.MaxFiles > 0 && r.Files <= few.Files
 }
 
-// At is the room at path for a user. root may use what is reserved for it.
-// ok is false where nothing can be written.
+// At returns the space at path for a user; root may use reserved space. ok is false if nothing can
+// be written.
 func At(path string, root bool) (room Space, ok bool) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(path, &s); err != nil || readOnly(&s) {
@@ -76,7 +76,7 @@ func newSpace(s *syscall.Statfs_t, root bool) Space {
 	return room
 }
 
-// Use is how much of a file system some trees take.
+// Usage is how much of a file system some trees take.
 type Usage struct {
 	Bytes int64 `json:"bytes"`
 	Files int64 `json:"files"`
@@ -90,13 +90,13 @@ var (
 const (
 	// maxDepth is how deep a tree is measured: each level holds two descriptors.
 	maxDepth = 128
-	// nameBatch bounds what is held of each directory.
+	// nameBatch bounds the names held of each directory.
 	nameBatch = 128
 )
 
-// Measure adds up what is in the tree at path, without leaving its file system
-// and without following links: files that were changed since then. What cannot be
-// measured, within the time too, is an error.
+// Measure adds up the files in the tree at path that were changed since a time, without leaving its
+// file system and without following links. If something cannot be measured, also within the time,
+// it returns an error.
 func (u *Usage) Measure(path string, since time.Time, until time.Time) error {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -136,7 +136,7 @@ func (m *measurement) directory(root *os.Root, depth int) error {
 		names, err := dir.Readdirnames(nameBatch)
 		for _, name := range names {
 			if err := m.entry(root, name, depth); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err // else it was removed meanwhile
+				return err // otherwise it was removed meanwhile
 			}
 		}
 		if err == io.EOF {
@@ -173,7 +173,7 @@ func (m *measurement) entry(dir *os.Root, name string, depth int) error {
 	}
 	defer below.Close()
 	if opened, err := below.Stat("."); err != nil || !os.SameFile(info, opened) {
-		return err // another one by now
+		return err // it was replaced
 	}
 	return m.directory(below, depth+1)
 }

@@ -13,8 +13,8 @@ import (
 	"hermes-exec/runner/internal/wipe"
 )
 
-// CephFS tells how many objects it has, and -1 for those that it could still
-// have; others count no files at all.
+// CephFS reports how many objects it has, and -1 for free ones; other file systems do not count
+// files at all.
 func TestFilesThatAreNotBoundedAreNotFull(t *testing.T) {
 	for _, files := range []struct{ most, free uint64 }{{5_000_000, ^uint64(0)}, {0, 0}} {
 		s := syscall.Statfs_t{Blocks: 1 << 30, Bfree: 1 << 29, Bavail: 1 << 29, Files: files.most, Ffree: files.free}

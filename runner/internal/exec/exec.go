@@ -16,15 +16,19 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// live maps a stream to the channel of its live output.
+// liveChannels maps a stream to the channel of its live output.
 var liveChannels = [...]uint16{output.Stdout: 5, output.Stderr: 6}
 
 const (
-	// startEventDelay is how long news of a start may wait for something that
-	// goes with it: most commands are over by then, and one write is saved.
+	// startEventDelay is how long the event of a start may wait for something to travel with it.
+	// Most commands end earlier, which saves a write.
+	//
+	// Not the obvious code: see docs/why-not-obvious.md ("Late readers and late events").
 	startEventDelay = 20 * time.Millisecond
-	// readDelay is how long output may wait in its pipe. A command that is
-	// over by then is spared all that it takes to wait for output.
+	// readDelay is how long output may wait in its pipe. A command that ends earlier needs no
+	// goroutine and no poller for its output.
+	//
+	// Not the obvious code: see docs/why-not-obvious.md ("Late readers and late events").
 	readDelay = 2 * time.Millisecond
 	// manyFragments is where a reader starts to wait for more bytes at a time.
 	manyFragments = 1024
@@ -60,8 +64,7 @@ func (r *Runner) execRun(c *channel.Conversation, params json.RawMessage) (any, 
 	return result, err
 }
 
-// decodeCommand gives the checked params of a request for a command, and the
-// scope of its slot.
+// decodeCommand returns the checked params of a request for a command, and the scope of its slot.
 func (r *Runner) decodeCommand(c *channel.Conversation,
 	params json.RawMessage) (*command.Params, *command.Scope, error) {
 	p := &command.Params{}
@@ -79,8 +82,7 @@ func (r *Runner) decodeCommand(c *channel.Conversation,
 func (r *Runner) run(c *channel.Conversation, scope *command.Scope, p *command.Params,
 	l command.Launch) (*command.Result, ipc.Exit, error) {
 	var none ipc.Exit
-	// A slot's commands that are under way at the same time would wait for each
-	// other: few can be held.
+	// Commands of a slot that run at the same time would wait for each other's held replies.
 	alone := scope.Running.Add(1) == 1
 	defer scope.Running.Add(-1)
 	l.Hold = alone && !p.Stream && !p.Stdin && (p.TimeoutS == nil || *p.TimeoutS > startEventDelay.Seconds())
@@ -127,8 +129,8 @@ func (r *Runner) run(c *channel.Conversation, scope *command.Scope, p *command.P
 	return result, exit, sendKept(c, result, collector.Finish())
 }
 
-// newUnstartedResult is the result for a program that could not be executed. The
-// reason is on stderr too, where a shell would have put it.
+// newUnstartedResult returns the result for a program that could not be executed. The reason also
+// appears on stderr, where a shell would print it.
 func (r *Runner) newUnstartedResult(c *channel.Conversation, p *command.Params, scope *command.Scope,
 	why ipc.SpawnResult) (*command.Result, error) {
 	collector := output.NewCollector(p.Limit(), nil, "", r.Memory)
@@ -161,8 +163,7 @@ func sinkFor(c *channel.Conversation, scope *command.Scope, collector *output.Co
 	}
 }
 
-// feed writes the driver's input to the command. Whether the command reads it
-// is the command's business.
+// feed writes the driver's input to the command, which may ignore it.
 func feed(c *channel.Conversation, stdin *os.File, log *log.Logger) {
 	defer channel.Contain(log, "input")
 	_, err := c.Receive(c.Ctx, func(piece []byte) error {
@@ -180,13 +181,13 @@ func encodeStartedEvent(cmd *command.Command) []byte {
 	return []byte(`{"event":"started","pid":` + strconv.Itoa(cmd.Reply.PID) + `}`)
 }
 
-// await waits for the exit of a command, and ends it at its timeout, when the
-// driver cancels, or with the slot.
+// await waits for the exit of a command. It ends the command at its timeout, when the driver
+// cancels, or with the slot.
 func (r *Runner) await(c *channel.Conversation, cmd *command.Command, pumps command.Pumps, p *command.Params,
 	result *command.Result, held bool) (ipc.Exit, error) {
 	select {
 	case exit := <-cmd.Exit:
-		return cmd.CheckExit(exit) // before there are timers
+		return cmd.CheckExit(exit) // before any timer is made
 	default:
 	}
 	expired, stop := command.StartTimer(p.TimeoutS)
@@ -229,7 +230,7 @@ func (r *Runner) await(c *channel.Conversation, cmd *command.Command, pumps comm
 	}
 }
 
-// sendKept sends what was kept of the output and describes it in the result.
+// sendKept sends the kept output and describes it in the result.
 func sendKept(c *channel.Conversation, result *command.Result, kept output.Result) error {
 	result.Stdout, result.Stderr, result.Merged, result.Segments = kept.Stdout, kept.Stderr, kept.Merged, kept.Segments
 	if kept.StdoutSpill != "" {

@@ -7,7 +7,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// processInfo is a living process of a slot as the driver sees it.
+// processInfo is a living process of a slot, as the driver gets it.
 type processInfo struct {
 	PID       int         `json:"pid"`
 	Argv      []ipc.Bytes `json:"argv"`

@@ -17,13 +17,13 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// Runner runs what is asked for in the slots of one sandbox.
+// Runner runs commands in the slots of one sandbox.
 type Runner struct {
 	ctx     context.Context // ends with the server
 	log     *log.Logger
 	slots   *slots.Manager
 	starter *command.Starter
-	// Memory is what is kept of output, and under way, of all slots.
+	// Memory is the budget for output, kept and under way, of all slots.
 	Memory    *budget.Budget
 	processes *process.Registry
 	sessions  *sessions.Registry
@@ -32,8 +32,7 @@ type Runner struct {
 	scopes map[string]*command.Scope
 }
 
-// New makes a Runner for these slots, and subscribes to the exits of commands
-// and agents.
+// New makes a Runner for these slots, and subscribes to the exits of commands and agents.
 func New(ctx context.Context, manager *slots.Manager, memory *budget.Budget, log *log.Logger) (*Runner, error) {
 	starter, err := command.NewStarter()
 	if err != nil {
@@ -53,7 +52,7 @@ func New(ctx context.Context, manager *slots.Manager, memory *budget.Budget, log
 // Method carries out one request. The result is encoded as JSON; nil is {}.
 type Method func(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error)
 
-// Methods are those of docs/protocol.md that are carried out here.
+// Methods are the methods of docs/protocol.md that this package implements.
 var Methods = map[string]Method{
 	"exec.run": (*Runner).execRun, "session.open": (*Runner).sessionOpen, "session.close": (*Runner).sessionClose,
 	"proc.spawn": (*Runner).procSpawn, "proc.list": (*Runner).procList,
@@ -68,7 +67,7 @@ func init() {
 	}
 }
 
-// Scope gives the scope of a slot since its last reset.
+// Scope returns the scope of a slot since its last reset.
 func (r *Runner) Scope(ctx context.Context, id string) (*command.Scope, error) {
 	if id == "" {
 		return nil, channel.BadRequest("slot is missing")
@@ -93,7 +92,7 @@ func (r *Runner) countScopes() int {
 	return len(r.scopes)
 }
 
-// decodeScope is Scope for the slot that a request names.
+// decodeScope returns the scope of the slot that a request names.
 func (r *Runner) decodeScope(c *channel.Conversation, params json.RawMessage) (*command.Scope, error) {
 	var p struct {
 		Slot string `json:"slot"`
@@ -104,21 +103,21 @@ func (r *Runner) decodeScope(c *channel.Conversation, params json.RawMessage) (*
 	return r.Scope(c.Ctx, p.Slot)
 }
 
-// EndSlot ends the scope of a slot, as at a reset: calls under way fail with why.
+// EndSlot ends the scope of a slot, as at a reset. Calls under way fail with why.
 func (r *Runner) EndSlot(id string, why *wire.Error) {
 	r.mu.Lock()
 	scope := r.scopes[id]
 	delete(r.scopes, id)
 	r.mu.Unlock()
 	if scope != nil {
-		scope.End(why) // first: what begins meanwhile sees that it has ended
+		scope.End(why) // first, so that calls which begin meanwhile see the end
 		r.processes.EndSlot(scope)
 		r.sessions.EndSlot(scope)
 	}
 }
 
-// slotView tells what the slot's commands and processes print from now on,
-// until it is called off or the slot is reset.
+// slotView sends the output of the slot's commands and processes until it is cancelled or the slot
+// is reset.
 func (r *Runner) slotView(c *channel.Conversation, params json.RawMessage) (any, error) {
 	scope, err := r.decodeScope(c, params)
 	if err != nil {

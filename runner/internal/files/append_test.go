@@ -25,7 +25,7 @@ func TestAnAppendThatFailsLeavesTheFileAsItWas(t *testing.T) {
 	if data, err := os.ReadFile(path); err != nil || string(data) != "before" {
 		t.Errorf("%d bytes, %v", len(data), err)
 	}
-	// What somebody else has added meanwhile stays.
+	// Data that another process has appended meanwhile stays.
 	other := func(p []byte) (int, error) {
 		f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 		if err != nil {

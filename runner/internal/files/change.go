@@ -49,7 +49,7 @@ func makeDir(r *request) (any, error) {
 	return nil, convert(path, err)
 }
 
-// trimSlashes: a trailing slash makes the kernel follow a link that the
+// trimSlashes removes trailing slashes, with which the kernel would follow a link that the
 // operation is about.
 func trimSlashes(path string) string {
 	if trimmed := strings.TrimRight(path, "/"); trimmed != "" {
@@ -145,9 +145,9 @@ func (r *request) resolvePair(a, b ipc.Bytes) (source, target string, err error)
 	return trimSlashes(source), trimSlashes(target), err
 }
 
-// moveAcross moves between file systems: a whole copy beside the target, a
-// rename, and only then the source goes, also when ctx ends meanwhile: the move
-// is done by then.
+// moveAcross moves between file systems: it makes a whole copy beside the target, renames it, and
+// then removes the source. If ctx ends after the rename, the removal still goes on: the move is
+// done by then.
 func moveAcross(ctx context.Context, source, target string) error {
 	temp := filepath.Join(filepath.Dir(target), node.NewTempName())
 	c := newCopier(ctx, filepath.Dir(target), true)

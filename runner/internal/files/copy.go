@@ -41,15 +41,15 @@ func copyPath(r *request) (any, error) {
 	return map[string]any{"files": c.files, "bytes": c.bytes, "skipped": c.skipped}, nil
 }
 
-// maxSkipped bounds the list of names that an answer tells.
+// maxSkipped bounds the list of names in a result.
 const maxSkipped = 1000
 
-// copier copies trees: modes, times, symbolic and hard links are kept, devices,
-// FIFOs and sockets are skipped and told.
+// copier copies trees. It keeps modes, times, symbolic and hard links; it skips devices, FIFOs and
+// sockets and lists them.
 type copier struct {
 	ctx      context.Context
-	spareDir string // see replace
-	keepAll  bool   // owner and special mode bits too, for a move
+	spareDir string // spareDir of replace
+	keepAll  bool   // for a move: owner and special mode bits too
 	root     node.ID
 	links    *node.Links
 	files    int
@@ -91,7 +91,7 @@ func (c *copier) entry(source, target string, info fs.FileInfo) error {
 		return err
 	}
 	if c.root != (node.ID{}) && node.IDOf(info) == c.root {
-		return nil // the target lies inside the source by another name
+		return nil // the target lies inside the source under another name
 	}
 	if !info.IsDir() && node.LinkCount(info) > 1 {
 		if first, ok := c.links.First(info); ok && os.Link(first, target) == nil {
@@ -232,7 +232,8 @@ func (c *copier) link(source, target string, info fs.FileInfo) error {
 	return nil
 }
 
-// keepOwner is for a move: an ordinary user owns what it moved anyway.
+// keepOwner restores the owner after a move by root. Files that an ordinary user moves belong to
+// that user anyway.
 func (c *copier) keepOwner(target string, info fs.FileInfo) {
 	if c.keepAll {
 		uid, gid := node.Owner(info)

@@ -17,10 +17,10 @@ import (
 	"hermes-exec/runner/internal/search"
 )
 
-// Env is what an operation needs besides the calling thread's rights and view.
+// Env is the environment of an operation besides the calling thread's rights and view.
 type Env struct {
 	Workdir string // absolute; relative paths start here
-	Tmp     string // where contents wait that cannot do so beside their file
+	Tmp     string // for contents that cannot be stored beside their file
 }
 
 func (e Env) spareDir() string {
@@ -30,13 +30,13 @@ func (e Env) spareDir() string {
 	return e.Tmp
 }
 
-// request is one operation on its way: what was asked and where data flows.
+// request is one operation with its data streams.
 type request struct {
 	ctx context.Context
 	env Env
 	op  ipc.FileOp
 	in  io.Reader // the bytes of file.write and file.put_tree
-	out io.Writer // where file.read and file.get_tree send theirs; nil when inline
+	out io.Writer // the destination of file.read and file.get_tree; nil when inline
 }
 
 type method func(r *request) (result any, err error)
@@ -49,8 +49,8 @@ var methods = map[string]method{
 	"file.search":   searchTree, "file.glob": globTree,
 }
 
-// Do carries out op until ctx ends. data is the pipe end that came with it, or
-// nil; it is closed before Do returns. Errors are of type *ipc.Error.
+// Do carries out op until ctx ends. data is the end of a pipe that came with it, or nil; Do closes
+// it. Errors are of type *ipc.Error.
 func Do(ctx context.Context, env Env, op ipc.FileOp, data *os.File) (ipc.FileResult, error) {
 	r := &request{ctx: ctx, env: env, op: op, in: bytes.NewReader(op.Inline)}
 	if data != nil {
@@ -65,7 +65,7 @@ func Do(ctx context.Context, env Env, op ipc.FileOp, data *os.File) (ipc.FileRes
 			r.in = &committedReader{source: s}
 		}
 	}
-	// It may have waited for its thread.
+	// The operation may have waited for its thread.
 	if err := search.CheckCanceled(ctx); err != nil {
 		return ipc.FileResult{}, err
 	}
@@ -99,7 +99,7 @@ func searchTree(r *request) (any, error) { return search.Search(r.ctx, r.env.Wor
 
 func globTree(r *request) (any, error) { return search.Glob(r.ctx, r.env.Workdir, r.op.Params) }
 
-// decode reads the params of a request; a wrong type is the caller's mistake.
+// decode reads the params of a request. A wrong type is the caller's mistake.
 func (r *request) decode(into any) error {
 	if len(r.op.Params) == 0 {
 		return badRequest("%s: no params", r.op.Method)
@@ -110,8 +110,8 @@ func (r *request) decode(into any) error {
 	return nil
 }
 
-// resolve makes a path absolute. It is not cleaned: `..` behind a symbolic
-// link is the kernel's to interpret.
+// resolve makes a path absolute. It does not clean the path: the kernel interprets `..` after a
+// symbolic link.
 func (r *request) resolve(path ipc.Bytes) (string, error) {
 	return search.Resolve(r.env.Workdir, string(path))
 }
@@ -120,14 +120,13 @@ func badRequest(format string, args ...any) error {
 	return &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
 }
 
-// newIrregularError is the answer for what is no regular file where one is needed.
+// newIrregularError returns the error for a file that should be regular and is not.
 func newIrregularError(path string, mode fs.FileMode) error {
 	return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(path),
 		Message: fmt.Sprintf("%s: is a %s, not a regular file", path, node.TypeName(mode))}
 }
 
-// convert turns an error into the form that travels, with path where the
-// error has none of its own.
+// convert converts an error to the form of the link, with path if the error has none.
 func convert(path string, err error) error {
 	if err == nil {
 		return nil

@@ -297,8 +297,8 @@ func TestWriteByAnOrdinaryUser(t *testing.T) {
 	}
 }
 
-// asUser runs the calling test once more as an ordinary user where it is root,
-// and tells whether the caller is that user.
+// asUser runs the calling test again as an ordinary user if this process is root, and reports
+// whether the caller is that user.
 func asUser(t *testing.T) bool {
 	t.Helper()
 	if os.Geteuid() != 0 {

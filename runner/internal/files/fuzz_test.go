@@ -35,7 +35,7 @@ func archiveOf(f *testing.F, format tar.Format) []byte {
 	return out.Bytes()
 }
 
-// Whatever an archive says, nothing appears beside its destination.
+// No archive creates a file beside its destination.
 func FuzzPutTree(f *testing.F) {
 	f.Add(archiveOf(f, tar.FormatPAX))
 	f.Add(archiveOf(f, tar.FormatGNU))

@@ -25,8 +25,8 @@ type readResult struct {
 	Read int64 `json:"read"`
 }
 
-// openRegular opens a regular file for reading and never waits for anybody: a
-// FIFO, socket or device is refused before it is opened and again after.
+// openRegular opens a regular file for reading and never blocks: a FIFO, socket or device is
+// refused before the opening and again after it.
 func openRegular(path string) (*os.File, os.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -104,7 +104,7 @@ func answerTooLarge(err error) (ipc.FileResult, error) {
 	return ipc.FileResult{}, err
 }
 
-// check compares what the file's size promises with the limits, before a byte is sent.
+// check compares the size of the file with the limits, before a byte is sent.
 func (p *readParams) check(size int64, inline bool) error {
 	want := max(0, size-p.Offset)
 	if p.Length != nil {
@@ -125,8 +125,8 @@ func (p *readParams) tooLarge(size int64) error {
 			p.Offset, *p.Limit)}
 }
 
-// copy sends the bytes. The size of a growing file or of one in /proc is only
-// known at its end, so the limit holds here once more.
+// copy sends the bytes. It checks the limit again, because the size of a growing file or of a file
+// in /proc is known at its end only.
 func (p *readParams) copy(out io.Writer, file io.Reader) (int64, error) {
 	if p.Length != nil {
 		file = io.LimitReader(file, *p.Length)
@@ -165,7 +165,7 @@ func result(value any, inline []byte) (ipc.FileResult, error) {
 	return ipc.FileResult{Result: raw, Inline: inline}, nil
 }
 
-// sink keeps at most ipc.InlineLimit bytes.
+// inlineBuffer keeps at most ipc.InlineLimit bytes.
 type inlineBuffer struct{ data []byte }
 
 func (s *inlineBuffer) Write(p []byte) (int, error) {

@@ -11,10 +11,10 @@ import (
 	"hermes-exec/runner/internal/tree"
 )
 
-// removeTree removes the directory path with everything in it. What cannot be removed
-// does not keep the rest; the first error is returned.
+// removeTree removes the directory path with everything in it. An entry that cannot be removed does
+// not stop the rest; the first error is returned.
 func removeTree(ctx context.Context, path string) error {
-	// Not filepath.Split's relatives: they would remove a `..` behind a link.
+	// Not filepath.Split: it would remove a `..` after a link.
 	at := strings.LastIndexByte(path, '/') + 1
 	dir, name := path[:at], path[at:]
 	if name == "" || name == "." || name == ".." {

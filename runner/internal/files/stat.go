@@ -16,7 +16,7 @@ import (
 	"hermes-exec/runner/internal/search"
 )
 
-// Stat is one file as the protocol tells it.
+// Stat describes one file in the form of the protocol.
 type Stat struct {
 	Path   ipc.Bytes  `json:"path"`
 	Name   ipc.Bytes  `json:"name"`
@@ -31,8 +31,8 @@ type Stat struct {
 	Target *ipc.Bytes `json:"target,omitempty"`
 }
 
-// newStat describes what info was read from; path is what the answer shows,
-// real where the link's target can be read.
+// newStat describes the file of info. path is the path in the result; real is the path from which a
+// link's target is read.
 func newStat(path, real string, info fs.FileInfo) Stat {
 	uid, gid := node.Owner(info)
 	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: node.TypeName(info.Mode()),
@@ -80,10 +80,10 @@ func statFile(r *request) (any, error) {
 
 const (
 	defaultEntries = 100_000
-	// maxNameBytes bounds the names held at once while directories are read, in bytes.
+	// maxNameBytes bounds the names held at once while directories are read.
 	maxNameBytes = 32 << 20
-	nameSize     = 24 // beside its bytes
-	// maxAnswer keeps a listing below what one RESPONSE carries.
+	nameSize     = 24 // of a name besides its bytes
+	// maxAnswer keeps a listing below the size of one RESPONSE.
 	maxAnswer = 20 << 20
 )
 
@@ -126,7 +126,7 @@ func listDir(r *request) (any, error) {
 	return map[string]any{"entries": l.entries, "truncated": l.truncated}, nil
 }
 
-// directory adds what is in real, sorted by name, each directory before its contents.
+// directory adds the entries of real, sorted by name, each directory before its contents.
 func (l *lister) directory(display, real string) error {
 	before := l.nameBytes
 	names, err := l.read(real)
@@ -145,7 +145,7 @@ func (l *lister) directory(display, real string) error {
 		}
 		info, err := os.Lstat(real + "/" + name)
 		if err != nil {
-			continue // gone since the directory was read
+			continue // removed since the directory was read
 		}
 		p, kind := &l.params, node.TypeName(info.Mode())
 		if (p.Only == "" || p.Only == kind) && cmp.Or(string(p.Name), name) == name {
@@ -159,7 +159,7 @@ func (l *lister) directory(display, real string) error {
 		if l.params.Recursive && info.IsDir() {
 			mode := node.Mode(info)
 			forced := l.params.Force && mode&0o500 != 0o500 && syscall.Chmod(real+"/"+name, mode|0o500) == nil
-			// A directory that cannot be read is listed, its contents are not.
+			// A directory that cannot be read is listed without its contents.
 			_ = l.directory(child, real+"/"+name)
 			if forced {
 				_ = syscall.Chmod(real+"/"+name, mode)
@@ -169,7 +169,7 @@ func (l *lister) directory(display, real string) error {
 	return nil
 }
 
-// follow describes what a link leads to; what leads to nothing stays a link.
+// follow describes the target of a link. A link without target stays a link.
 func follow(entry Stat, path string) Stat {
 	if info, err := os.Stat(path); err == nil {
 		target := entry.Target

@@ -14,11 +14,11 @@ import (
 // progressTimeout is how long a transfer may stand still.
 var progressTimeout = 60 * time.Second
 
-// stream is a pipe end each of whose reads and writes must make progress.
+// stream is the end of a pipe; each read and write must make progress.
 type stream struct{ file *os.File }
 
-// newStream takes a descriptor of its own of data's pipe, non-blocking, since
-// deadlines do not exist on a blocking one.
+// newStream duplicates the descriptor of data and makes it non-blocking, because a blocking one has
+// no deadlines.
 func newStream(data *os.File) (*stream, error) {
 	raw, err := data.SyscallConn()
 	if err != nil {
@@ -75,10 +75,10 @@ func streamError(err error) error {
 	return err
 }
 
-var errAborted = &ipc.Error{Kind: "canceled", Message: "the data stream was broken off"}
+var errAborted = &ipc.Error{Kind: "canceled", Message: "the data stream was aborted"}
 
-// committed passes a stream on whose last byte says that it is complete (see
-// ipc.FileOp.Committed); that byte is taken out.
+// committedReader passes a stream on without its last byte, which marks the stream as complete (see
+// ipc.FileOp.Committed).
 type committedReader struct {
 	source io.Reader
 	buffer [32 << 10]byte

@@ -251,7 +251,7 @@ func TestBrokenAndHugeStreams(t *testing.T) {
 			t.Errorf("%d bytes: %v", len(stream), err)
 		}
 	}
-	// A header that promises 8 EiB writes only what the stream holds.
+	// A header with a size of 8 EiB writes only the bytes of the stream.
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	if err := w.WriteHeader(&tar.Header{Name: "huge", Size: 1 << 62, Format: tar.FormatPAX,

@@ -90,8 +90,8 @@ func checkMode(mode *uint32) error {
 	return nil
 }
 
-// followLinks gives the path that a write to path changes: the end of a chain
-// of symbolic links, which may not exist yet.
+// followLinks returns the path that a write to path changes: the end of a chain of symbolic links,
+// which may not exist yet.
 func followLinks(path string) (string, error) {
 	for range maxLinks {
 		target, err := os.Readlink(path)
@@ -102,7 +102,7 @@ func followLinks(path string) (string, error) {
 			return "", err
 		}
 		if !filepath.IsAbs(target) {
-			// Not filepath.Join: it would remove a `..` behind a link.
+			// Not filepath.Join: it would remove a `..` after a link.
 			target = path[:strings.LastIndexByte(path, '/')+1] + target
 		}
 		path = target
@@ -110,7 +110,7 @@ func followLinks(path string) (string, error) {
 	return "", syscall.ELOOP
 }
 
-// makeParents makes dir and what is missing above it and counts what it made.
+// makeParents makes dir and its missing parents, and returns how many directories it made.
 func makeParents(dir string) (int, error) {
 	err := os.Mkdir(dir, newDirMode)
 	switch {
@@ -159,15 +159,15 @@ func appendTo(target string, mode *uint32, in io.Reader) (int64, error) {
 	return n, errors.Join(err, file.Close())
 }
 
-// undoAppend leaves a file as it was before n bytes of a larger piece came to its
-// end, unless somebody else has written to it since.
+// undoAppend removes the n bytes of an append that failed, unless another process has written to
+// the file since.
 func undoAppend(file *os.File, size, n int64) {
 	if now, err := file.Stat(); err == nil && now.Size() == size+n {
 		_ = file.Truncate(size)
 	}
 }
 
-// openForWriting opens a regular file without ever waiting for a reader.
+// openForWriting opens a regular file and never waits for a reader.
 func openForWriting(path string, flags int) (*os.File, error) {
 	flags |= syscall.O_WRONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_NOFOLLOW
 	file, err := reach.Open(path, flags, newFileMode)
@@ -185,10 +185,9 @@ func openForWriting(path string, flags int) (*os.File, error) {
 	return file, nil
 }
 
-// replace gives target new contents at once, by a temporary file beside it and
-// a rename. Where the directory or the owner does not allow that, or other names
-// share the file, it is rewritten in place when the contents are whole; those
-// wait in the directory spare if they cannot beside it.
+// replace gives target new contents at once, by a temporary file beside it and a rename. If the
+// directory or the owner does not allow that, or the file has other names, it writes the whole
+// contents in place. Contents that cannot be stored beside the file wait in the directory spareDir.
 func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare string) (int64, error) {
 	inPlace := false
 	if old != nil {
@@ -201,7 +200,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 	if old != nil && isErrno(err, syscall.EACCES, syscall.EPERM, syscall.EROFS) {
 		inPlace = true
 		if temp, err = createTemp(spare, true); err != nil {
-			return rewrite(target, mode, in, 0) // there is no other place, so as it comes
+			return rewrite(target, mode, in, 0) // there is no other directory, so write as the data comes
 		}
 	}
 	if err != nil {
@@ -218,8 +217,8 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 	return n, err
 }
 
-// writeContents writes the contents of a new file. The holes of one that is copied stay
-// holes: a tenant makes one of a tebibyte with one call.
+// writeContents writes the contents of a new file. It keeps the holes of a copied file: a tenant
+// can make a file of a tebibyte with one call.
 func writeContents(file *os.File, replaces bool, in io.Reader) (int64, error) {
 	if from, ok := in.(source); ok {
 		until := func(in io.Reader) io.Reader { return search.WithContext(from.ctx, in) }
@@ -230,9 +229,8 @@ func writeContents(file *os.File, replaces bool, in io.Reader) (int64, error) {
 	return io.CopyBuffer(disk.ContentWriter(file, replaces), pipe.OnlyReader{Reader: in}, make([]byte, 64<<10))
 }
 
-// checkWritable checks that the caller could write into the file itself: a rename
-// alone would get around a read-only mode. A program that runs is fine, it
-// keeps its old contents.
+// checkWritable checks that the caller could write to the file itself: a rename alone would bypass
+// a read-only mode. A program that runs passes, because it keeps its old contents.
 func checkWritable(path string) error {
 	file, err := openForWriting(path, 0)
 	if err == nil {
@@ -244,8 +242,8 @@ func checkWritable(path string) error {
 	return err
 }
 
-// createTemp makes the file that will be renamed; private means that its mode
-// is set only when its contents are whole.
+// createTemp makes the file that will be renamed. With private its mode is set only when its
+// contents are complete.
 func createTemp(dir string, private bool) (*os.File, error) {
 	mode := uint32(newFileMode)
 	if private {
@@ -263,8 +261,8 @@ func createTemp(dir string, private bool) (*os.File, error) {
 	}
 }
 
-// replaceTarget gives the finished temporary file the old one's owner and mode and its
-// name. Where the system refuses that, the file is written in place.
+// replaceTarget gives the finished temporary file the owner, mode and name of the old one. If the
+// system refuses that, it writes the file in place.
 func replaceTarget(temp *os.File, target string, old fs.FileInfo, mode *uint32, inPlace bool) error {
 	if old != nil && !inPlace {
 		uid, gid := node.Owner(old)
@@ -305,8 +303,8 @@ func setMode(temp *os.File, old fs.FileInfo, mode *uint32) error {
 	return nil
 }
 
-// rewrite writes new contents over those of target, which stays as it is where
-// the disk has no room for size bytes.
+// rewrite writes new contents over the old contents of target. It changes nothing if the disk has
+// no room for size bytes.
 func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, error) {
 	file, err := openForWriting(target, 0)
 	if err != nil {
@@ -330,8 +328,8 @@ func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, erro
 	return n, nil
 }
 
-// partialError is the error for a file that had to be written in place, and that was
-// left with a part of the new contents.
+// partialError returns the error for a file that was written in place and has only a part of the
+// new contents.
 func partialError(target string, n int64, err error) error {
 	var errno syscall.Errno
 	if n == 0 || !errors.As(err, &errno) {

@@ -5,20 +5,19 @@ import (
 	"sync/atomic"
 )
 
-// reaping is set once ReapOrphans runs and watches owned children too.
+// watchesChildren is set once ReapOrphans runs and also watches owned children.
 var watchesChildren atomic.Bool
 
-// children holds the processes that somebody in this program waits for. The
-// reaper of orphans leaves those alone; it takes mu for writing, so that it
-// never looks between a fork and the entry here.
+// children holds the processes that this program waits for. The reaper of orphans does not reap
+// them. It takes mu for writing, so that it never runs between a fork and the entry here.
 var children = struct {
 	mu    sync.RWMutex
 	entry sync.Mutex
 	pids  map[int]chan struct{} // closed when the process has ended
 }{pids: map[int]chan struct{}{}}
 
-// Own runs start, which forks, and keeps the reaper away from the child until
-// Disown is called with its pid (after the caller has waited for it).
+// Own runs start, which forks, and keeps the reaper away from the child until Disown is called with
+// its pid, after the caller has waited for it.
 func Own(start func() (pid int, err error)) (int, error) {
 	children.mu.RLock()
 	defer children.mu.RUnlock()
@@ -38,15 +37,15 @@ func Disown(pid int) {
 	children.entry.Unlock()
 }
 
-// OnEnd is closed when an owned child has ended, so that its owner can wait for
-// it without a thread that is blocked until then. It needs ReapOrphans.
+// OnEnd returns a channel that is closed when an owned child has ended, so that its owner needs no
+// blocked thread to wait for it. It needs ReapOrphans.
 func OnEnd(pid int) <-chan struct{} {
 	children.entry.Lock()
 	defer children.entry.Unlock()
 	if ended, ok := children.pids[pid]; ok && watchesChildren.Load() {
 		return ended
 	}
-	// Nobody watches: the caller's own wait is all there is.
+	// Without a reaper, the caller's own wait has to do.
 	now := make(chan struct{})
 	close(now)
 	return now

@@ -1,7 +1,7 @@
 package initproc
 
-// StartFresh has nothing to do here.
+// StartFresh does nothing on this system.
 func StartFresh() {}
 
-// UsePreciseTimers is for Linux.
+// UsePreciseTimers does nothing on this system.
 func UsePreciseTimers() {}

@@ -20,13 +20,15 @@ const (
 	freshMark = "HERMES_EXEC_FRESH"
 )
 
-// StartFresh executes the program once more where its first thread lacks one of
-// these settings, which its threads, the agents and the commands inherit:
+// StartFresh executes the program once more if its first thread lacks one of these settings, which
+// its threads, the agents and the commands inherit:
 //
-//   - Every sleep may end up to a millisecond late. The Go runtime has a thread
-//     that looks around every 20 µs while anything is going on, which with one
-//     process a slot took more time than the commands' own starts.
-//   - No signal is blocked. Where one was, no command could be ended by it.
+//   - Timers may fire up to 1 ms late (timer slack). Otherwise the Go runtime's monitor thread
+//     wakes every 20 µs while work is pending, which with one process a slot took more time than
+//     the starts of the commands.
+//   - No signal is blocked: commands inherit blocked signals, and could not be ended by them.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Timer slack of 1 ms").
 func StartFresh() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -37,20 +39,19 @@ func StartFresh() {
 		return
 	}
 	setSlack(lazyTimerSlack)
-	// Where that fails the program goes on as it is.
+	// If this fails, the program continues as it is.
 	_ = syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), freshMark+"=1"))
 }
 
-// UsePreciseTimers gives the calling thread, and what it starts, the system's
-// default timer slack.
+// UsePreciseTimers sets the system's default timer slack for the calling thread and the processes
+// that it starts.
 func UsePreciseTimers() { setSlack(defaultTimerSlack) }
 
 func setSlack(d time.Duration) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, uintptr(d), 0)
 }
 
-// unblockSignals unblocks all signals for the calling thread, and returns those
-// that were blocked.
+// unblockSignals unblocks all signals for the calling thread, and returns those that were blocked.
 func unblockSignals() uint64 {
 	var none, before uint64
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetMask,

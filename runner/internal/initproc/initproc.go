@@ -11,16 +11,16 @@ import (
 	"syscall"
 )
 
-// Options of Init.
+// Options are the options of Init.
 type Options struct {
 	Threads   int   // parked threads to make now; 0 for none
 	Procs     int   // GOMAXPROCS; 0 leaves the runtime's choice
 	GCPercent int   // 0 leaves the runtime's choice
-	Memory    int64 // bytes from which it collects more often; 0 for no limit
+	Memory    int64 // heap size in bytes above which the collector runs more often; 0 for no limit
 	Subreaper bool  // orphans below this process become its children
 }
 
-// Init is called first thing in main.
+// Init must be called first in main.
 func Init(o Options) {
 	protect(o.Subreaper)
 	debug.SetMaxThreads(math.MaxInt32)
@@ -36,12 +36,11 @@ func Init(o Options) {
 	startThreads(o.Threads)
 }
 
-// ReserveThreads makes n threads exist besides those that goroutines have locked, for
-// when every later one may be refused.
+// ReserveThreads makes n threads exist besides those that goroutines have locked, because later
+// ones may be refused.
 func ReserveThreads(n int) { startThreads(n) }
 
-// startThreads makes n threads exist at once. The runtime parks a thread that
-// has nothing to do and never ends it.
+// startThreads makes n threads exist at once. The runtime parks an idle thread and never ends it.
 func startThreads(n int) {
 	if n <= 0 {
 		return
@@ -64,12 +63,12 @@ func startThreads(n int) {
 	done.Wait()
 }
 
-// HandleSignals handles every signal that can be handled, so that none ends this
-// process, and does nothing else. Handlers (not "ignore") are used because an
-// ignored signal stays ignored in children.
+// HandleSignals handles every signal that can be handled, so that none ends this process, and
+// ignores them. It uses handlers, because a signal that is set to "ignore" stays ignored in
+// children.
 func HandleSignals() { handleAllBut() }
 
-// HandleTerminations does the same, and delivers every SIGTERM.
+// HandleTerminations is HandleSignals, but delivers every SIGTERM.
 func HandleTerminations() <-chan Termination {
 	handleAllBut(syscall.SIGTERM)
 	out := make(chan Termination, 1)
@@ -90,9 +89,9 @@ func handleAllBut(left ...syscall.Signal) {
 	}
 	in := make(chan os.Signal, 64)
 	signal.Notify(in, all...)
-	ignore(32, 34) // what the runtime does not handle
+	ignore(32, 34) // the runtime does not handle these
 	go func() {
-		for range in { // a full channel would be as good
+		for range in { // a full channel would do as well
 		}
 	}()
 }

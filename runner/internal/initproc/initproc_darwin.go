@@ -6,5 +6,5 @@ const lastSignal = syscall.Signal(31)
 
 func protect(bool) {}
 
-// ResetChildSignal has nothing to do here.
+// ResetChildSignal does nothing on this system.
 func ResetChildSignal() {}

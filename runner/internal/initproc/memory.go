@@ -8,29 +8,31 @@ import (
 )
 
 const (
-	// idleDelay without use is when memory is given back to the system.
+	// idleDelay is the time without use after which memory is returned to the system.
 	idleDelay = 3 * time.Second
-	// worthwhile is by how much the heap must have grown to be freed, in bytes.
+	// minGrowth is how much the heap must have grown to be freed, in bytes.
 	minGrowth = 1 << 20
 )
 
-// FreeMemory gives back to the system what is not used, pools too, which last
-// until the second collection.
+// FreeMemory returns unused memory to the system, including pools, which last until the second
+// collection.
 func FreeMemory() {
 	runtime.GC()
 	debug.FreeOSMemory()
 	dropProgramPages()
 }
 
-// Quiet frees memory some seconds after the last use: the program's pages
-// always, the heap the first time and when it has grown much since.
+// IdleTrimmer frees memory some seconds after the last use: the program's pages always, the heap
+// the first time and after it has grown much.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Memory of idle agents").
 type IdleTrimmer struct {
 	timer    *time.Timer
 	mu       sync.Mutex // held while memory is freed
 	baseline uint64
 }
 
-// NewIdleTrimmer begins with this process as it is when it is ready.
+// NewIdleTrimmer makes an IdleTrimmer for this process, which must be ready for use.
 func NewIdleTrimmer() *IdleTrimmer {
 	resetPeak()
 	q := &IdleTrimmer{}
@@ -55,7 +57,7 @@ func (q *IdleTrimmer) free() {
 	q.baseline = heapInUse()
 }
 
-// heapInUse is the memory of heap and stacks that was not given back to the system.
+// heapInUse returns the memory of heap and stacks that was not returned to the system.
 func heapInUse() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -9,9 +9,9 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// dropProgramPages takes the pages of this program itself, code and constants,
-// out of this process: they are in the page cache once for all processes that
-// run it, and come back as they are used, in a tenth of a millisecond.
+// dropProgramPages drops the pages of this program, code and constants, from this process. The page
+// cache holds them once for all processes that run the program, and they come back on use in 0.1
+// ms.
 func dropProgramPages() {
 	maps, err := bounded.ReadWhole("/proc/self/maps", bounded.TableSize)
 	if err != nil {
@@ -24,9 +24,9 @@ func dropProgramPages() {
 
 type memoryRange struct{ start, size uintptr }
 
-// programRanges finds in /proc/PID/maps the parts of a static program that are just
-// what its file has. A dynamically linked program has none: some of its parts
-// were written while it was loaded, and look like the others now.
+// programRanges returns the parts in /proc/PID/maps that equal the file of a static program. A
+// dynamically linked program has none: some of its parts were written while it was loaded, and look
+// like the others now.
 func programRanges(maps []byte) []memoryRange {
 	var parts []memoryRange
 	program := ""
@@ -58,7 +58,6 @@ func programRanges(maps []byte) []memoryRange {
 	return parts
 }
 
-// resetPeak lowers the record of how much memory this process has had to what
-// it has now: a child begins with its parent's. Only root may, for this process
-// is not dumpable.
+// resetPeak resets the record of this process's peak memory, which a child inherits from its
+// parent. Only root may do it, because this process is not dumpable.
 func resetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }

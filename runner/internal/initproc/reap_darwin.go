@@ -1,4 +1,4 @@
 package initproc
 
-// ReapOrphans does nothing: orphans go to launchd on this system.
+// ReapOrphans does nothing: launchd reaps orphans on this system.
 func ReapOrphans() {}

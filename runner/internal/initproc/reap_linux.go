@@ -22,8 +22,8 @@ const (
 	maxReapWait = time.Second
 )
 
-// ReapOrphans takes the status of every ended child that nobody in this
-// program owns: what init or a child subreaper has to do.
+// ReapOrphans reaps every ended child that nobody in this program owns, as an init process or a
+// child subreaper must.
 func ReapOrphans() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
@@ -39,8 +39,8 @@ func ReapOrphans() {
 			}
 			announce(func(pid int) bool { return peek(pPID, pid) == pid })
 			continueStopped()
-			// An owned child at the head of the queue hides those behind it
-			// until its owner has taken it.
+			// An owned child at the head of the queue hides those behind it until its owner has
+			// reaped it.
 			if reap() {
 				timer.Reset(wait)
 				wait = min(2*wait, maxReapWait)
@@ -67,7 +67,7 @@ func reap() bool {
 	}
 }
 
-// waitid asks about children; pid is 0 when none is as asked for.
+// waitid waits for children; pid is 0 if none matches.
 func waitid(kind, id, options int) (pid int, errno syscall.Errno) {
 	var info [128]byte
 	for {
@@ -79,7 +79,7 @@ func waitid(kind, id, options int) (pid int, errno syscall.Errno) {
 	}
 }
 
-// peek gives the pid of a child that has ended, and leaves its status.
+// peek returns the pid of a child that has ended, and does not reap it.
 func peek(kind, id int) int {
 	pid, errno := waitid(kind, id, wNoHang|wExited|wNoWait)
 	if errno != 0 {
@@ -88,8 +88,8 @@ func peek(kind, id int) int {
 	return pid
 }
 
-// continueStopped continues owned children that were stopped: a tenant who is
-// root in its sandbox can stop them, and its slot would hang for ever.
+// continueStopped continues owned children that were stopped. A tenant that is root in its sandbox
+// can stop them, and its slot would hang for ever.
 func continueStopped() {
 	children.entry.Lock()
 	defer children.entry.Unlock()
@@ -100,27 +100,27 @@ func continueStopped() {
 	}
 }
 
-// HasNoChildren is true when this process has no child, not even one that has
-// ended and waits to be reaped.
+// HasNoChildren reports whether this process has no child, including children that have ended and
+// wait to be reaped.
 func HasNoChildren() bool {
 	_, errno := waitid(pAll, 0, wNoHang|wExited|wNoWait|wAll)
 	return errno == syscall.ECHILD
 }
 
-// WaitForDeadChild waits until a child has ended, or stops under trace, and leaves its
-// status. It returns the child's pid, or 0 when there is no child.
+// WaitForDeadChild waits until a child has ended, or stops under trace, and does not reap it. It
+// returns the child's pid, or 0 if there is no child.
 func WaitForDeadChild() int {
 	pid, _ := waitid(pAll, 0, wExited|wNoWait|wAll)
 	return pid
 }
 
-// HasDeadChild is true when a child has ended and waits to be reaped.
+// HasDeadChild reports whether a child has ended and waits to be reaped.
 func HasDeadChild() bool {
 	pid, _ := waitid(pAll, 0, wNoHang|wExited|wNoWait|wAll)
 	return pid > 0
 }
 
-// announce closes the channels of owned children for which ended is true.
+// announce closes the channels of owned children for which ended returns true.
 func announce(ended func(pid int) bool) {
 	children.entry.Lock()
 	defer children.entry.Unlock()

@@ -12,8 +12,8 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// What the handler of restrictSignal passes to capset. The memory is not Go's to
-// move: it is referred to from here.
+// The arguments of capset for the handler of restrictSignal. The memory must not move, so it is
+// referred to from here.
 var (
 	restriction        [2]unsafe.Pointer //lint:ignore U1000 read by onRestriction
 	restrictionHandler uintptr
@@ -25,18 +25,18 @@ const (
 	restrictTimeout = 10 * time.Second
 )
 
-// RestrictThreads has every thread of this process call capset(header, data),
-// and returns when done says of each that it has. The Go runtime's own way
-// (AllThreadsSyscall) waits for a free entry in the queue of signals, which a
-// tenant may have used up; this signal needs none, for it carries nothing.
+// RestrictThreads has every thread of this process call capset(header, data), and returns when done
+// reports success for each. The Go runtime's own way (AllThreadsSyscall) needs a free entry in the
+// queue of signals, which a tenant may have used up; this signal needs none, because it carries no
+// data.
 func RestrictThreads(header, data unsafe.Pointer, done func(tid int) (bool, error)) error {
 	restricting.Lock()
 	defer restricting.Unlock()
 	restriction = [2]unsafe.Pointer{header, data}
 	handle(restrictSignal, restrictionHandler)
 	defer handle(restrictSignal, disregardHandler)
-	// A thread that is not listed yet was made by one that was not done then: it
-	// is in the next list.
+	// A thread that is missing in the list was made by a thread that was not done: it is in the
+	// next list.
 	deadline := time.Now().Add(restrictTimeout)
 	for clean := 0; clean < 2; {
 		left, err := signalThreads(done)
@@ -68,7 +68,7 @@ func signalThreads(done func(tid int) (bool, error)) (left int, err error) {
 			left++
 			err = syscall.Tgkill(pid, tid, restrictSignal)
 		}
-		if err == syscall.ESRCH { // it has ended meanwhile
+		if err == syscall.ESRCH { // the thread has ended
 			err = nil
 		}
 		return err == nil
@@ -76,5 +76,5 @@ func signalThreads(done func(tid int) (bool, error)) (left int, err error) {
 	return left, errors.Join(listing, err)
 }
 
-// yield lets other threads run, and tells the Go runtime nothing of it.
+// yield lets other threads run, without the Go scheduler.
 func yield() { _, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }

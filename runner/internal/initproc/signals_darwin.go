@@ -2,7 +2,7 @@ package initproc
 
 import "syscall"
 
-// IgnoreSignals is for the init of a pid namespace, which only Linux has.
+// IgnoreSignals does nothing on this system, which has no pid namespaces.
 func IgnoreSignals() {}
 
 func ignore(...syscall.Signal) {}

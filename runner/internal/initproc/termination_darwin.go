@@ -9,7 +9,7 @@ import (
 // Termination is a SIGTERM that arrived.
 type Termination struct{}
 
-// IsFromInside is false here, where no tenant has a whole sandbox.
+// IsFromInside returns false: on this system no tenant has a whole sandbox.
 func (Termination) IsFromInside() bool { return false }
 
 func receiveTerminations(out chan<- Termination) {

@@ -8,16 +8,16 @@ import (
 
 // Termination is a SIGTERM that arrived.
 type Termination struct {
-	code   int32 // how it was sent: not below 0 by kill(2) or the kernel, whose statement of the sender is true
-	sender int32 // as numbered here; 0 of another pid namespace
+	code   int32 // si_code: 0 or more for kill(2) and the kernel, whose sender cannot be forged
+	sender int32 // pid in this namespace; 0 for another pid namespace
 }
 
-// IsFromInside says whether it came from a process of this pid namespace. The
-// parent may be one that passes on what a tenant has sent to it.
+// IsFromInside reports whether the signal came from a process of this pid namespace. The parent
+// does not count as outside: it may pass on a signal of the tenant.
 func (t Termination) IsFromInside() bool { return t.code < 0 || t.sender != 0 }
 
-// The handler writes the beginning of the siginfo_t of each SIGTERM to this
-// pipe. The Go runtime's own does not tell who sent a signal.
+// The handler writes the beginning of the siginfo_t of each SIGTERM to this pipe, because the Go
+// runtime does not report the sender of a signal.
 var (
 	terminationPipe    int32 //lint:ignore U1000 the handler reads it
 	terminationHandler uintptr
@@ -25,11 +25,10 @@ var (
 
 const siginfoSize = 24
 
-// receiveTerminations replaces the runtime's handler of SIGTERM. It is called
-// once.
+// receiveTerminations replaces the runtime's handler of SIGTERM. It must be called once only.
 func receiveTerminations(out chan<- Termination) {
 	var ends [2]int
-	// A write never waits: the handler may run on any thread.
+	// A write never blocks: the handler may run on any thread.
 	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		return // SIGTERM then does nothing
 	}

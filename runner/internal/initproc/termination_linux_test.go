@@ -14,8 +14,8 @@ import (
 
 const asTerminated = "HERMES_EXEC_TEST_TERMINATED"
 
-// Who sent a SIGTERM is told whatever thread takes it, and a sender that is
-// forged with sigqueue(3) is not believed. In a pid namespace of its own.
+// The sender of a SIGTERM is reported on any thread, and a sender that is forged with sigqueue(3)
+// is not accepted. Runs in a pid namespace of its own.
 func TestTerminationsHaveASender(t *testing.T) {
 	if os.Getenv(asTerminated) != "" {
 		terminations := HandleTerminations()

@@ -6,9 +6,10 @@ import (
 	"syscall"
 )
 
-// blocking is a socket on whose reads and writes the calling thread waits in
-// the kernel: a locked thread is woken sooner in this way than by the runtime's
-// poller.
+// blockingSocket is a socket whose reads and writes block the calling thread in the kernel. A
+// locked thread wakes up sooner in this way than by the runtime's poller.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Waiting in the kernel").
 type blockingSocket int
 
 func retry(do func() (int, error)) (int, error) {

@@ -22,7 +22,7 @@ const (
 	maxFDs  = 16
 )
 
-// Kind of a message.
+// kind is the kind of a message.
 type kind uint8
 
 const (
@@ -32,7 +32,7 @@ const (
 	kindCancel  kind = 4 // the caller no longer wants the reply of this sequence
 )
 
-// Message is what arrived: the body is JSON, FDs belong to the receiver.
+// Message is a received message. The body is JSON or packed; the receiver owns FDs.
 type Message struct {
 	seq    uint64
 	kind   kind
@@ -42,7 +42,7 @@ type Message struct {
 	FDs    []int
 }
 
-// CloseFDs closes the descriptors that came with the message.
+// CloseFDs closes the descriptors of the message.
 func (m *Message) CloseFDs() {
 	for _, fd := range m.FDs {
 		_ = syscall.Close(fd)
@@ -50,8 +50,8 @@ func (m *Message) CloseFDs() {
 	m.FDs = nil
 }
 
-// Error is a failure that the other end reports. Kind is one of the kinds of
-// the wire protocol (docs/protocol.md), Errno the name of the system's error.
+// Error is a failure that the other end reports. Kind is a kind of the wire protocol
+// (docs/protocol.md), Errno the name of the system error.
 type Error struct {
 	Kind    string          `json:"kind"`
 	Message string          `json:"message"`
@@ -62,21 +62,21 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// ErrClosed is returned for every call on a link whose other end is gone.
+// ErrClosed is returned for every call on a link whose other end has closed.
 var ErrClosed = errors.New("the slot's agent is gone")
 
-// Handler answers requests. The returned descriptors are sent along and then
-// closed here. It runs in a goroutine of its own; the handler closes m.FDs.
-// ctx ends when the caller has given up, or the other end is gone.
+// Handler answers requests. The returned descriptors are sent and then closed here. It runs in a
+// goroutine of its own, and must close m.FDs. ctx ends when the caller has given up or the other
+// end has closed.
 type Handler func(ctx context.Context, op string, m *Message) (result any, fds []int, err error)
 
-// Sent is a request that is told when it and its descriptors are on the way.
+// SendHook is a request that wants a call when it and its descriptors were sent.
 type SendHook interface{ AfterSend() }
 
-// Replied is a result that is told when it was sent to the other end.
+// ReplyHook is a result that wants a call when it was sent.
 type ReplyHook interface{ AfterReply() }
 
-// socket is what a link needs of one: net.UnixConn has it, and blocking.
+// socket is the part of net.UnixConn that a link uses.
 type socket interface {
 	ReadMsgUnix(p, oob []byte) (n, oobn, flags int, from *net.UnixAddr, err error)
 	WriteMsgUnix(p, oob []byte, to *net.UnixAddr) (n, oobn int, err error)
@@ -90,7 +90,7 @@ type Conn struct {
 	in      inputBuffer // only Run touches it
 
 	root      *Conn  // carries the cancels of a lane; itself otherwise
-	onSettled func() // of a lane: the other end is done with the request
+	onSettled func() // of a lane: called when the other end is done with the request
 	requests  *requestSet
 	next      atomic.Uint64 // of the root, for all its lanes
 
@@ -100,7 +100,7 @@ type Conn struct {
 	done    chan struct{}
 }
 
-// Pair makes a connected pair of sockets, close-on-exec, for the two ends.
+// Pair returns a connected pair of sockets, close-on-exec.
 func Pair() (ours, theirs *os.File, err error) {
 	fds, err := socketpair()
 	if err != nil {
@@ -109,8 +109,7 @@ func Pair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link-peer"), nil
 }
 
-// New takes over file (it is closed here) and returns the link on it. Run must
-// be called before Call can be answered.
+// New returns a link on file, which it closes. Run must be called before Call can be answered.
 func New(file *os.File) (*Conn, error) {
 	sock, err := newSocket(file)
 	if err != nil {
@@ -125,9 +124,8 @@ func newConn(sock socket, serving *requestSet) *Conn {
 	return &Conn{sock: sock, requests: serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
 }
 
-// NewLane takes over file and returns a link that leads to one thread of the
-// other end, for one call at a time. settled is called when that thread is done
-// with a call, also with one that was given up.
+// NewLane returns a link on file that leads to one thread of the other end, for one call at a time.
+// onSettled is called when that thread is done with a call, even with a call that was given up.
 func (c *Conn) NewLane(file *os.File, settled func()) (*Conn, error) {
 	sock, err := newSocket(file)
 	if err != nil {
@@ -138,8 +136,7 @@ func (c *Conn) NewLane(file *os.File, settled func()) (*Conn, error) {
 	return lane, nil
 }
 
-// AcceptLane takes over the descriptor of a lane's other end. Whoever calls
-// Serve on it waits in the kernel, with its thread.
+// AcceptLane returns the other end of a lane. Serve on it blocks its thread in the kernel.
 func (c *Conn) AcceptLane(fd int) *Conn {
 	lane := newConn(blockingSocket(fd), c.requests)
 	lane.root = c
@@ -160,8 +157,7 @@ func newSocket(file *os.File) (socket, error) {
 	return sock, nil
 }
 
-// Serve answers requests one after the other on the calling goroutine, until
-// the other end is gone.
+// Serve answers requests one after the other on the calling goroutine, until the other end closes.
 func (c *Conn) Serve(handle Handler) error {
 	defer c.Close()
 	for {
@@ -177,8 +173,8 @@ func (c *Conn) Serve(handle Handler) error {
 	}
 }
 
-// Run reads until the other end is gone. Requests go to handle, events to
-// event (in order, on this goroutine: it must not block on a Call).
+// Run reads until the other end closes. Requests go to handle, events to event: in order, on this
+// goroutine, which must not block on a Call.
 func (c *Conn) Run(handle Handler, event func(op string, body json.RawMessage)) error {
 	err := c.read(handle, event)
 	c.Close()
@@ -197,7 +193,7 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 			ch := c.waiting[m.seq]
 			delete(c.waiting, m.seq)
 			if ch != nil {
-				// With the lock, so that a call that is given up finds it.
+				// With the lock held, so that a call that is given up finds it.
 				ch <- m
 			}
 			c.mu.Unlock()
@@ -232,7 +228,7 @@ func (c *Conn) serve(ctx context.Context, handle Handler, m *Message) {
 	if err == nil {
 		err = c.send(m.seq, kindReply, "", result, fds)
 	}
-	// A result that cannot be sent (too large) is an error that can.
+	// If a result cannot be sent (too large), the error is sent instead.
 	if err != nil && !errors.Is(err, ErrClosed) {
 		_ = c.send(m.seq, kindReply, "", AsError(err), nil)
 	}
@@ -244,7 +240,7 @@ func (c *Conn) serve(ctx context.Context, handle Handler, m *Message) {
 	}
 }
 
-// AsError turns any error into the form that travels.
+// AsError converts any error to an Error.
 func AsError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -262,9 +258,8 @@ func AsError(err error) *Error {
 	return &Error{Kind: "internal", Message: err.Error()}
 }
 
-// Call sends a request with descriptors (which stay the caller's) and waits
-// for the reply. When ctx ends first the other end is told, and the late
-// reply's descriptors are closed.
+// Call sends a request with descriptors, which stay the caller's, and waits for the reply. If ctx
+// ends first, it sends a cancel, and closes the descriptors of a late reply.
 func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	ch := make(chan *Message, 1)
 	c.mu.Lock()
@@ -290,7 +285,7 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 	case m, ok = <-ch:
 		c.settle()
 	case <-ctx.Done():
-		// Not waited for: the other end may be stopped.
+		// In the background: the other end may be stopped.
 		go func() {
 			_ = c.root.send(seq, kindCancel, "", nil, nil)
 			if late, got := <-ch; got {
@@ -332,12 +327,12 @@ func (c *Conn) forget(seq uint64) {
 	c.mu.Unlock()
 }
 
-// Event tells the other end something that needs no answer.
+// Event sends a message that needs no answer.
 func (c *Conn) Event(op string, in any) error {
 	return c.send(0, kindEvent, op, in, nil)
 }
 
-// Done is closed when the other end is gone or Close was called.
+// Done returns a channel that is closed when the other end closes or Close is called.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Close ends the link; calls under way return ErrClosed.
@@ -359,9 +354,8 @@ func (c *Conn) Close() {
 	_ = c.sock.Close()
 }
 
-// A message is a header (u32 size of what follows, u8 kind, u8 number of
-// descriptors, u8 length of the operation's name, u8 flags, u64 sequence), the
-// name, and the body as JSON.
+// A message is a header (u32 size of the rest, u8 kind, u8 number of descriptors, u8 length of the
+// operation's name, u8 flags, u64 sequence), the name, and the body.
 const flagError = 1
 
 func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
@@ -396,22 +390,22 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 	switch {
 	case errors.Is(err, syscall.ETOOMANYREFS):
 		return &Error{Kind: "exhausted",
-			Message: "descriptors cannot be passed, for this user has too many under way: " + err.Error()}
+			Message: "descriptors cannot be passed, because this user has too many in flight: " + err.Error()}
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	}
 	return nil
 }
 
-// passTimeout bounds the wait while processes of the same user, in other
-// slots and sandboxes too, have more descriptors in flight than the kernel allows a
-// user. Nothing has been sent then, and the link is as good as before.
+// passTimeout bounds the wait while processes of the same user, also in other slots and sandboxes,
+// have more descriptors in flight than the kernel allows a user. Nothing was sent then, and the
+// link still works.
 const passTimeout = 256 * time.Millisecond
 
 func (c *Conn) write(buf, oob []byte) error {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
-	// The descriptors ride on the first byte; a short write goes on without them.
+	// The descriptors travel with the first byte; a short write continues without them.
 	n, _, err := c.sock.WriteMsgUnix(buf, oob, nil)
 	if err == nil && n < len(buf) {
 		_, err = c.sock.Write(buf[n:])
@@ -419,8 +413,8 @@ func (c *Conn) write(buf, oob []byte) error {
 	return err
 }
 
-// input is what has been read but not handed out: bytes, and descriptors in
-// the order of the messages that they belong to.
+// inputBuffer holds bytes that were read but not returned, and descriptors in the order of their
+// messages.
 type inputBuffer struct {
 	buf        []byte
 	start, end int
@@ -453,7 +447,7 @@ func (c *Conn) fill(need int) error {
 		case err != nil:
 			return err
 		case flags&syscall.MSG_CTRUNC != 0:
-			// Which message lacks them cannot be known any more.
+			// It is unknown which message lacks them.
 			return errors.New("link: descriptors were lost: too many are open")
 		case n == 0:
 			return io.EOF
@@ -490,7 +484,7 @@ func (c *Conn) receive() (*Message, error) {
 	return m, nil
 }
 
-// abandon closes the descriptors that nobody will take.
+// abandon closes descriptors that belong to no message.
 func (c *Conn) abandon(err error) error {
 	for _, fd := range c.in.fds {
 		_ = syscall.Close(fd)

@@ -25,7 +25,7 @@ var errnoNames = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 }
 
-// ErrnoName is the symbolic name of a system error ("ENOENT"), or "EUNKNOWN".
+// ErrnoName returns the symbolic name of a system error ("ENOENT"), or "EUNKNOWN".
 func ErrnoName(e syscall.Errno) string {
 	if name, ok := errnoNames[e]; ok {
 		return name
@@ -33,7 +33,7 @@ func ErrnoName(e syscall.Errno) string {
 	return "EUNKNOWN"
 }
 
-// OSError is the error of a system call about a path, with what was being done.
+// OSError returns the error of a system call about a path, with the failed action.
 func OSError(action, path string, err error) error {
 	e := AsError(err)
 	if e.Kind == "internal" {

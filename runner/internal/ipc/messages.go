@@ -2,31 +2,31 @@ package ipc
 
 import "hermes-exec/runner/internal/wire"
 
-// Operations of an agent. The serving runner asks, the agent answers; `exit`
-// is the one event.
+// Operations of an agent. The serving runner sends requests, the agent replies; `exit` is the only
+// event.
 const (
 	// Spawn → Spawned; fds in: stdin, stdout, stderr (merged: stdout twice), then Extra; fds out: pty master
 	OpSpawn        = "spawn"
 	OpKill         = "kill"      // Kill → Receipt
 	OpSignal       = "signal"    // Signal → struct{}
-	OpKillAll      = "kill_all"  // struct{} → Receipt; every process of the slot but the agent
+	OpKillAll      = "kill_all"  // struct{} → Receipt; ends every process of the slot except the agent
 	OpProcesses    = "processes" // struct{} → Processes
-	OpRemovedFiles = "held"      // struct{} → room.Use; removed files that processes of the slot have open
+	OpRemovedFiles = "held"      // struct{} → diskspace.Usage; removed files that processes of the slot have open
 	OpConnect      = "connect"   // Connect → struct{}; fds out: the connected socket
 	OpListen       = "listen"    // Listen → struct{}; fds out: the listening socket
-	OpFile         = "file"      // FileOp → its result; fds in: a pipe end for data where the method moves data
+	OpFile         = "file"      // FileOp → its result; fds in: the end of a pipe if the method moves data
 	OpSpill        = "spill"     // Spill → Spilled; fds out: the open file
 
 	EventExit = "exit" // Exit
 )
 
-// RequestVariable tells in the environment of a process which request it is of.
+// RequestVariable names the environment variable that holds the request of a process.
 const RequestVariable = "HERMES_EXEC_REQUEST"
 
-// Bytes is the byte-string type of every path and argument.
+// Bytes is the type of every path and argument.
 type Bytes = wire.Bytes
 
-// Limits of a slot; nil is no limit.
+// Limits are the limits of a slot; nil means no limit.
 type Limits struct {
 	CPUs       *float64 `json:"cpus,omitempty"`
 	MemoryMB   *int64   `json:"memory_mb,omitempty"`
@@ -37,7 +37,7 @@ type Limits struct {
 	CPUTimeS   *float64 `json:"cpu_time_s,omitempty"`
 }
 
-// Isolation is what holds for a slot, as probed, in short plain statements.
+// Isolation describes the probed isolation of a slot, in short plain statements.
 type Isolation struct {
 	Level      string            `json:"level"`
 	Filesystem string            `json:"filesystem"`
@@ -48,8 +48,8 @@ type Isolation struct {
 	PriceMS    float64           `json:"price_ms"`
 }
 
-// Receipt says what a kill found and what it left. A process that is left means
-// that the slot can not be proven clean.
+// Receipt reports how many processes a kill found and left. If a process is left, the slot cannot
+// be proven clean.
 type Receipt struct {
 	Found     int      `json:"found"`
 	Killed    int      `json:"killed"`
@@ -77,13 +77,12 @@ next:
 	}
 }
 
-// Spawn starts one process. Token is the caller's name for it (the request id),
-// unique for the life of the agent. Env is complete (KEY=VALUE), nothing is
-// inherited. A relative Argv[0] without a slash is looked up in Env's PATH.
-// With PTY the agent opens a terminal in the slot, makes it the controlling
-// one, uses it for 0, 1 and 2 and returns its master. Extra descriptors become
-// 3, 4, … in the child. For at most HoldMS milliseconds the reply is kept back
-// while the process runs: most commands end so soon, and their exit goes with it.
+// Spawn starts one process. Token is the caller's name for it (the request id), unique for the life
+// of the agent. Env is complete (KEY=VALUE): nothing is inherited. A relative Argv[0] without a
+// slash is looked up in Env's PATH. With PTY the agent opens a terminal in the slot, makes it the
+// controlling terminal, uses it for 0, 1 and 2 and returns its master. Extra descriptors become 3,
+// 4, … in the child. The agent may hold the reply for at most HoldMS milliseconds while the process
+// runs: most commands end so soon, and their exit travels with the reply.
 type Spawn struct {
 	Token uint64  `json:"token"`
 	Argv  []Bytes `json:"argv"`
@@ -101,11 +100,10 @@ type PTY struct {
 	Cols uint16 `json:"cols"`
 }
 
-// Spawned is the answer to Spawn. When the program could not be executed
-// Started is false, ExitCode 126 or 127 and Reason the text for stderr; no
-// Exit event follows. A cwd that is missing or no directory is an Error instead.
-// With Exit the process has ended, and no event follows either. RanS is for how
-// long it has run.
+// SpawnResult is the answer to Spawn. If the program could not be executed, Started is false,
+// ExitCode 126 or 127 and Reason the text for stderr, and no Exit event follows. A missing or
+// invalid cwd is an Error instead. With Exit the process has ended, and no event follows. RanS is
+// how long it has run.
 type SpawnResult struct {
 	Started  bool    `json:"started"`
 	PID      int     `json:"pid"`
@@ -115,9 +113,8 @@ type SpawnResult struct {
 	RanS     float64 `json:"ran_s,omitempty"`
 }
 
-// Exit tells that a spawned process (not its descendants) has ended. It comes
-// with the Spawned reply or after it. Cwd is where it was when it was
-// killed; empty otherwise.
+// Exit reports the end of a spawned process, not of its descendants. It comes with the SpawnResult
+// or after it. Cwd is its working directory when it was killed, otherwise empty.
 type Exit struct {
 	Token     uint64  `json:"token"`
 	ExitCode  int     `json:"exit_code"` // 128+signal for a signalled process
@@ -129,9 +126,9 @@ type Exit struct {
 	Cwd       Bytes   `json:"cwd,omitempty"`
 }
 
-// Kill ends the whole tree of a command: TERM, GraceS, KILL, then sweeps until
-// two passes find nothing. It works for a command whose leader has ended too.
-// The reply comes when nothing is left, or after at most 4 s with Left > 0.
+// Kill ends the whole tree of a command: TERM, GraceS, KILL, then sweeps until two passes find
+// nothing. It also works after the command's leader has ended. The reply comes when nothing is
+// left, or after at most 4 s with Left > 0.
 type Kill struct {
 	Token  uint64  `json:"token"`
 	GraceS float64 `json:"grace_s"`
@@ -143,7 +140,7 @@ type Signal struct {
 	Number int    `json:"number"`
 }
 
-// Process is one living process of the slot. Token 0: not attributed.
+// Process is one living process of the slot. Token 0 means that it is not attributed to a command.
 type Process struct {
 	PID       int     `json:"pid"`
 	Argv      []Bytes `json:"argv"`
@@ -158,8 +155,8 @@ type Processes struct {
 	Processes []Process `json:"processes"`
 }
 
-// Connect opens a TCP connection from inside the slot's network. While it is
-// refused, it is tried again for WaitS.
+// Connect opens a TCP connection from inside the slot's network. It retries a refused connection
+// for WaitS.
 type Connect struct {
 	Host     string  `json:"host"`
 	Port     int     `json:"port"`
@@ -167,8 +164,8 @@ type Connect struct {
 	WaitS    float64 `json:"wait_s"`
 }
 
-// Listen makes a UNIX socket at an absolute path of the slot's view, with the
-// slot's rights and for its user alone.
+// Listen makes a UNIX socket at an absolute path of the slot's view, with the slot's rights and for
+// its user alone.
 type Listen struct {
 	Path Bytes `json:"path"`
 }
@@ -178,7 +175,7 @@ type Spill struct {
 	Name string `json:"name"`
 }
 
-// Spilled says where the file is in the slot's view.
+// SpillResult is the path of the file in the slot's view.
 type SpillResult struct {
 	Path Bytes `json:"path"`
 }

@@ -7,11 +7,13 @@ import (
 	"math"
 )
 
-// packed is a message of every command: JSON would take a tenth of the time
-// that a short one costs.
+// packable is a message of every command with a binary form: JSON would take a tenth of the time of
+// a short command.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Packed messages").
 type packable interface{ pack(to []byte) []byte }
 
-// unpacker is the other direction.
+// unpackable is the counterpart of packable.
 type unpackable interface{ unpack(from *bodyReader) }
 
 func encode(value any) ([]byte, error) {
@@ -30,7 +32,7 @@ func Decode(body []byte, out any) error {
 	from := bodyReader{rest: body}
 	u.unpack(&from)
 	if from.failed || len(from.rest) > 0 {
-		return errors.New("link: a message of a wrong form")
+		return errors.New("link: malformed message")
 	}
 	return nil
 }
@@ -116,7 +118,7 @@ func packList(to []byte, list []Bytes) []byte {
 	return to
 }
 
-// unpacking is what is left of a body. After a failure everything is zero.
+// bodyReader reads a packed body. After a failure every value is zero.
 type bodyReader struct {
 	rest   []byte
 	failed bool
@@ -177,7 +179,7 @@ func (u *bodyReader) text() Bytes {
 	return Bytes(u.take(int(size)))
 }
 
-// list reads as many items as there is room for: each takes a byte or more.
+// list reads a list of strings. Each takes at least a byte, which bounds their number.
 func (u *bodyReader) list() []Bytes {
 	count := u.number()
 	if count > uint64(len(u.rest)) {

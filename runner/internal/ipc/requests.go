@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// maxEarlyCancels bounds the cancels that are kept for requests to come; those that
-// came after an answer are among them.
+// maxEarlyCancels bounds the cancels that are kept for requests to come. Cancels that came after an
+// answer are among them.
 const maxEarlyCancels = 256
 
-// serving is the set of requests that one end of a link and its lanes work on.
+// requestSet is the set of requests that one end of a link and its lanes work on.
 type requestSet struct {
 	mu           sync.Mutex
 	running      map[uint64]context.CancelFunc
-	earlyCancels map[uint64]bool // canceled before the request had come by its lane
+	earlyCancels map[uint64]bool // cancelled before the request had arrived on its lane
 }
 
 func (s *requestSet) enter(seq uint64) context.Context {

@@ -5,12 +5,12 @@ import (
 	"syscall"
 )
 
-// ErrShortage is the end of a trial for want of memory, processes or room, which
-// says nothing about what the sandbox allows.
-var ErrShortage = errors.New("the sandbox or its host had too little memory, processes or room for it")
+// ErrShortage is the end of a trial that lacked memory, processes or disk space. Such a trial
+// proves nothing about the sandbox.
+var ErrShortage = errors.New("the sandbox or its host had too little memory, processes or disk space for it")
 
-// IsShortage says whether an error is for want of something that may be there later:
-// processes, memory, open files, room on a disk.
+// IsShortage reports whether an error means a lack that may pass: of processes, memory, open files
+// or disk space.
 func IsShortage(err error) bool {
 	for _, lack := range []error{ErrShortage, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
 		syscall.ENOSPC, syscall.EDQUOT} {
@@ -21,8 +21,8 @@ func IsShortage(err error) bool {
 	return false
 }
 
-// RefusalError is the kernel's refusal of what isolation takes: "exhausted" where the
-// same may succeed later, "isolation" where the sandbox does not allow it.
+// RefusalError converts the kernel's refusal of an isolation step: "exhausted" if the step may
+// succeed later, "isolation" if the sandbox does not allow it.
 func RefusalError(err error) *Error {
 	if IsShortage(err) {
 		return &Error{Kind: "exhausted", Message: err.Error()}

@@ -12,9 +12,8 @@ import (
 
 var bwrapPaths = []string{"/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"}
 
-// tryBwrap runs this program under bubblewrap. It is for ordinary users on
-// hosts where only bubblewrap may make namespaces (a setuid program, or one
-// that a security profile names).
+// tryBwrap runs this program under bubblewrap. Ordinary users need it on hosts where only
+// bubblewrap may make namespaces, as a setuid program or by a security profile.
 func tryBwrap(root bool) (path string, priceMS float64, err error) {
 	if root {
 		return "", 0, errors.New("not tried as root, where it can do no more than the runner")

@@ -2,7 +2,7 @@ package isolation
 
 import "hermes-exec/runner/internal/cgroup"
 
-// Levels of the isolation ladder, lowest first.
+// Isolation levels, lowest first.
 const (
 	None       = "none"
 	UID        = "uid"
@@ -12,16 +12,16 @@ const (
 
 var levelOrder = map[string]int{None: 0, UID: 1, Namespaces: 2, Exclusive: 3}
 
-// IsLevel says whether name is a level.
+// IsLevel reports whether name is a level.
 func IsLevel(name string) bool { _, ok := levelOrder[name]; return ok }
 
-// IsBelow says whether level a is lower than level b.
+// IsBelow reports whether level a is lower than level b.
 func IsBelow(a, b string) bool { return levelOrder[a] < levelOrder[b] }
 
-// Way is how namespaces are made here.
+// Method is how namespaces are made here.
 type Method string
 
-// Ways, best first.
+// Methods, best first.
 const (
 	MethodNone     Method = ""
 	MethodDirect   Method = "direct"   // this process may make them (CAP_SYS_ADMIN)
@@ -30,7 +30,7 @@ const (
 	MethodBwrap    Method = "bubblewrap"
 )
 
-// Facts is what a sandbox allows, as tried (READY.isolation of docs/protocol.md).
+// Facts are the results of the trials in a sandbox (READY.isolation of docs/protocol.md).
 type Facts struct {
 	Highest       string            `json:"highest"`
 	Reasons       map[string]string `json:"reasons"`
@@ -41,17 +41,17 @@ type Facts struct {
 
 	Method    Method         `json:"-"`
 	BwrapPath string         `json:"-"`
-	Loopback  bool           `json:"-"` // a network of its own can have its loopback interface
+	Loopback  bool           `json:"-"` // a network namespace can have its loopback interface
 	Root      bool           `json:"-"` // this process has uid 0
 	Switch    bool           `json:"-"` // it may become other uids and gids
 	Setgroups bool           `json:"-"` // it may set additional groups
-	IDs       IDRange        `json:"-"` // the uids that exist in this sandbox
-	Cgroups   []cgroup.Group `json:"-"` // controllers in which we may make groups
-	PriceMS   float64        `json:"-"` // what one set of namespaces took to make
+	IDs       IDRange        `json:"-"` // the uids of this sandbox
+	Cgroups   []cgroup.Group `json:"-"` // controllers in which the runner may make groups
+	PriceMS   float64        `json:"-"` // the time to make one set of namespaces
 	Caps      uint64         `json:"-"` // the runner's capabilities
 }
 
-// Has says whether a level can be given.
+// Has reports whether a level is available.
 func (f Facts) Has(level string) bool {
 	switch level {
 	case Exclusive, None:

@@ -9,7 +9,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// With no descriptor left nothing can be tried, which says nothing about the sandbox.
+// Without a free descriptor nothing can be tried, which proves nothing about the sandbox.
 func TestTrialWithoutMeansProvesNothing(t *testing.T) {
 	var before syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {

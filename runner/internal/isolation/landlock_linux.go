@@ -10,7 +10,7 @@ import (
 	"hermes-exec/runner/internal/rights"
 )
 
-// The same on every architecture; package syscall does not have them.
+// System calls with the same number on every architecture that package syscall lacks.
 const (
 	sysLandlockCreate   = 444
 	sysLandlockRestrict = 446
@@ -23,7 +23,7 @@ const (
 
 type rulesetAttr struct{ fs, net, scoped uint64 }
 
-// LandlockABI is the version of Landlock that this kernel offers, 0 for none.
+// LandlockABI returns the version of Landlock that this kernel offers, 0 for none.
 func LandlockABI() int {
 	v, _, errno := syscall.Syscall(sysLandlockCreate, 0, 0, 1)
 	if errno != 0 {
@@ -32,16 +32,15 @@ func LandlockABI() int {
 	return int(v)
 }
 
-// ScopeArg makes `runner agent ScopeArg` an agent in a Landlock domain of its
-// own, which neither abstract sockets nor signals leave.
+// ScopeArg makes `runner agent ScopeArg` an agent in a Landlock domain of its own, which neither
+// abstract sockets nor signals leave.
 const ScopeArg = "--scope"
 
-// CanScope says whether the kernel has such domains.
+// CanScope reports whether the kernel has such domains.
 func CanScope(abi int) bool { return abi >= 6 }
 
-// Scope executes another program in a new domain, or returns why it cannot.
-// Threads that restrict themselves one by one would each be in a domain of
-// their own, and a program that is executed has one thread.
+// Scope executes another program in a new domain, or returns an error. Each thread that restricts
+// itself would be in a domain of its own; a program has one thread after its exec.
 func Scope(argv []string) error {
 	runtime.LockOSThread()
 	attr := rulesetAttr{scoped: llScopeAbstract | llScopeSignal}
@@ -52,7 +51,7 @@ func Scope(argv []string) error {
 	defer syscall.Close(int(fd))
 	syscall.CloseOnExec(int(fd))
 	_, _, errno = syscall.Syscall(sysLandlockRestrict, fd, 0, 0)
-	if errno == syscall.EPERM { // without CAP_SYS_ADMIN it takes that
+	if errno == syscall.EPERM { // without CAP_SYS_ADMIN it needs no_new_privs
 		if err := rights.ThreadNoNewPrivs(); err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Probe on a system other than Linux: slots share everything, and only process
+// Probe returns the facts of a system other than Linux: slots share everything, and only process
 // groups keep commands apart.
 func Probe() (Facts, error) {
 	const why = "only on Linux"
@@ -15,21 +15,21 @@ func Probe() (Facts, error) {
 		Root: os.Geteuid() == 0, IDs: IDRange{First: 0, Count: 65536}}, nil
 }
 
-// ProbeArg and NoopArg are trials that do not exist here.
+// Arguments of trials that exist on Linux only.
 const (
 	ProbeArg   = "--probe"
 	NoopArg    = "--noop"
 	OwnRootArg = "--own-root"
 )
 
-// ProbeChild always fails here.
+// ProbeChild always fails on this system.
 func ProbeChild(string) int { return 1 }
 
-// TryOwnRoot is for Linux.
+// TryOwnRoot is unsupported on this system.
 func TryOwnRoot(Facts, string) error { return errors.ErrUnsupported }
 
-// ScopeArg is for Linux.
+// ScopeArg is unused on this system.
 const ScopeArg = "--scope"
 
-// Scope is for Linux.
+// Scope is unsupported on this system.
 func Scope([]string) error { return errors.ErrUnsupported }

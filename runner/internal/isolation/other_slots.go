@@ -2,8 +2,8 @@
 
 package isolation
 
-// EnterArg is a step that does not exist here.
+// EnterArg is unused on this system.
 const EnterArg = "--enter"
 
-// Enter always fails here.
+// Enter always fails on this system.
 func Enter([]string) int { return 1 }

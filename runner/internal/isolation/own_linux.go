@@ -12,12 +12,12 @@ import (
 	"hermes-exec/runner/internal/rights"
 )
 
-// OwnRootArg makes `runner agent OwnRootArg DIRECTORY` try, in namespaces of its
-// own, whether a slot can have a root of its own with DIRECTORY for its layer.
+// OwnRootArg makes `runner agent OwnRootArg DIRECTORY` try, in namespaces of its own, whether a
+// slot can have a root of its own with DIRECTORY for its layer.
 const OwnRootArg = "--own-root"
 
-// TryOwnRoot says why no slot can have a root of its own, nil if it can. directory
-// is an empty one where slots are to be kept.
+// TryOwnRoot returns nil if slots can have roots of their own, or the reason why not. directory
+// must be an empty directory where slots will be kept.
 func TryOwnRoot(f Facts, directory string) error {
 	switch {
 	case !f.Root:
@@ -42,8 +42,8 @@ func TryOwnRoot(f Facts, directory string) error {
 	return err
 }
 
-// namespaceHint says what to set where a user namespace or a mount in it was
-// refused, as far as the settings of this kernel tell.
+// namespaceHint returns which setting to change after a user namespace or a mount in it was
+// refused, as far as the kernel's settings show.
 func namespaceHint(err error) string {
 	setting := func(path string) string {
 		text, _ := bounded.ReadWhole(path, bounded.SettingSize)

@@ -18,15 +18,15 @@ import (
 	"hermes-exec/runner/internal/rootfs"
 )
 
-// SelfExe runs this program again, also when its file has been replaced.
+// SelfExe runs this program again, even after its file was replaced.
 const SelfExe = "/proc/self/exe"
 
-// ProbeArg makes `runner agent ProbeArg` try, in the namespaces that it was
-// started in, what a slot needs; see ProbeChild.
+// ProbeArg makes `runner agent ProbeArg` try, in its namespaces, the steps that a slot needs; see
+// ProbeChild.
 const ProbeArg = "--probe"
 
-// Probe tries what this sandbox allows. The error is of a trial that came to no
-// result for want of memory, processes or room: it proves nothing.
+// Probe tries the mechanisms of isolation in this sandbox. It returns an error if a trial lacked
+// memory, processes or disk space: such a trial proves nothing.
 func Probe() (Facts, error) {
 	f := Facts{Reasons: map[string]string{}, Root: os.Geteuid() == 0, IDs: largestIDRange(), LandlockABI: LandlockABI()}
 	f.Cgroup, f.Cgroups = cgroup.Probe()
@@ -53,7 +53,7 @@ func Probe() (Facts, error) {
 	return f, nil
 }
 
-// largestIDRange is the longest run of uids that this process's user namespace has.
+// largestIDRange returns the longest run of uids of this process's user namespace.
 func largestIDRange() IDRange {
 	data, err := bounded.ReadWhole("/proc/self/uid_map", bounded.SettingSize)
 	best := IDRange{}
@@ -113,7 +113,7 @@ func trySwitch(uid uint32) error {
 	return rights.AsUser(uid, uid, func() error { return nil })
 }
 
-// probeNamespaces finds the first way that works.
+// probeNamespaces finds the first method that works.
 func probeNamespaces(f *Facts) error {
 	var reasons []string
 	var lack error
@@ -158,11 +158,11 @@ func probeNamespaces(f *Facts) error {
 }
 
 func inconclusiveError(lack error) error {
-	return fmt.Errorf("isolation: it is not known what this sandbox allows: %w", lack)
+	return fmt.Errorf("isolation: the trials were inconclusive: %w", lack)
 }
 
-// tryIn starts `runner agent ARGS…` in namespaces, of owner's where they may be
-// another user's, and hears its verdict.
+// tryIn starts `runner agent ARGS…` in namespaces and reads its verdict. The namespaces belong to
+// owner if they may belong to another user.
 func tryIn(method Method, owner uint32, args ...string) (loopback bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -205,7 +205,7 @@ func tryIn(method Method, owner uint32, args ...string) (loopback bool, err erro
 	return false, errors.New(string(verdict))
 }
 
-// isKilled says whether a process was ended by SIGKILL, as without memory.
+// wasKilled reports whether a process was ended by SIGKILL, as for lack of memory.
 func wasKilled(state *os.ProcessState) bool {
 	ws, ok := state.Sys().(syscall.WaitStatus)
 	return ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL
@@ -216,7 +216,8 @@ func wait(p *os.Process) (*os.ProcessState, error) {
 	return p.Wait()
 }
 
-// cloneError is the errno of a clone. ENOSPC is a limit on namespaces, such as 0.
+// cloneError returns the errno of a clone as an error. ENOSPC is a limit on namespaces, such as 0,
+// and no shortage.
 func cloneError(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -228,8 +229,8 @@ func cloneError(err error) error {
 	return err
 }
 
-// ProbeChild is what the trial process does; its verdict goes to fd 3. directory is
-// that of OwnRootArg.
+// ProbeChild is the main function of the trial process. It writes its verdict to fd 3. directory is
+// the argument of OwnRootArg.
 func ProbeChild(directory string) int {
 	out := os.NewFile(3, "verdict")
 	try := rootfs.TryMounts
@@ -254,9 +255,9 @@ func ProbeChild(directory string) int {
 const (
 	verdictOK         = "ok"
 	verdictNoLoopback = "no loopback"
-	shortageCode      = 3 // exit code of a trial that had too little of something
-	crashCode         = 2 // that of a program which Go's runtime aborts, as without memory or threads
+	shortageCode      = 3 // exit code of a trial that hit a shortage
+	crashCode         = 2 // exit code of a program that the Go runtime aborts, as for lack of memory or threads
 )
 
-// middle is an id for trials.
+// middle returns an id for trials.
 func (r IDRange) middle() uint32 { return r.First + r.Count/2 }

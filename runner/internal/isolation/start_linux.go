@@ -15,14 +15,13 @@ import (
 	"hermes-exec/runner/internal/rights"
 )
 
-// EnterArg makes `runner agent EnterArg NETWORK ARGS…` start `runner ARGS…` in
-// namespaces of its own for Start, and end.
+// EnterArg makes `runner agent EnterArg NETWORK ARGS…` start `runner ARGS…` in namespaces of its
+// own for Start, and exit.
 const EnterArg = "--enter"
 
-// Start starts this program with argv in namespaces that are made in the given
-// way. A user namespace in which every id keeps its number belongs to owner: the
-// kernel counts for that user what is taken in it. extra becomes descriptor 3.
-// The caller, which is not on the first thread, waits for the process.
+// Start starts this program with argv in new namespaces. A user namespace in which every id keeps
+// its number belongs to owner, for whom the kernel then counts its resources. extra becomes
+// descriptor 3. The caller must not be on the first thread, and waits for the process.
 func Start(method Method, network bool, owner uint32, argv []string, std [3]*os.File, extra *os.File) (p *os.Process,
 	err error) {
 	files := []*os.File{std[0], std[1], std[2], extra}
@@ -43,9 +42,9 @@ func Start(method Method, network bool, owner uint32, argv []string, std [3]*os.
 	return p, err
 }
 
-// startSelf uses an intermediate process. An undumpable process that is not
-// root cannot write the uid map of its child; one that was just executed is
-// dumpable still. What it starts is our child, not its own.
+// startSelf uses an intermediate process: an undumpable process that is not root cannot write the
+// uid map of its child, but a process is dumpable right after its exec. The process that it starts
+// is a child of the runner.
 func startSelf(network bool, argv []string, files []*os.File) (*os.Process, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -75,8 +74,8 @@ func startSelf(network bool, argv []string, files []*os.File) (*os.Process, erro
 	return os.FindProcess(pid)
 }
 
-// Enter is that intermediate process; it writes the number of what it started,
-// or why it could not, to descriptor 4.
+// Enter is the main function of the intermediate process. It writes the pid of the process that it
+// started, or the error, to descriptor 4.
 func Enter(args []string) int {
 	out := os.NewFile(4, "answer")
 	syscall.CloseOnExec(4)
@@ -95,7 +94,7 @@ func Enter(args []string) int {
 	return 0
 }
 
-// attributes are those with which an agent is started.
+// attributes returns the attributes for the start of an agent.
 func attributes(method Method, network bool) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setsid: true}
 	if method == MethodNone || method == MethodBwrap {

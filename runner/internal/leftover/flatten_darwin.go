@@ -2,5 +2,5 @@ package leftover
 
 import "time"
 
-// Flatten does nothing here: no sandbox is a container of this system.
+// Flatten does nothing: no sandbox is a container of this system.
 func Flatten(string, time.Time, time.Duration) []string { return nil }

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// Deepest is how many levels of directories Flatten leaves.
+	// MaxDepth is how many levels of directories Flatten leaves.
 	MaxDepth     = 200
 	overlayMagic = 0x794c7630
 )
 
-// Flatten removes the directories that lie more than Deepest levels below root,
-// on its own file system, within a time. On an overlay it visits only those that
-// changed after since: an entry that is made there changes each directory above
-// it, because these are copied up.
+// Flatten removes the directories more than MaxDepth levels below root, on its own file system,
+// within a time. On an overlay it visits only directories that changed after since: a new entry
+// changes each directory above it, because these are copied up.
 func Flatten(root string, since time.Time, within time.Duration) []string {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -46,7 +45,7 @@ type flattener struct {
 	since  int64 // seconds since the epoch
 }
 
-// visit looks at the directories in dir, whose level is given.
+// visit visits the directories in dir, which is at this level.
 func (f *flattener) visit(dir *os.File, level int) {
 	for time.Now().Before(f.until) {
 		entries, err := dir.ReadDir(512)

@@ -10,9 +10,8 @@ import (
 	"hermes-exec/runner/internal/wipe"
 )
 
-// Remove takes away each directory with everything in it, however long that
-// takes, and returns what could not be removed. Of one on which something is
-// mounted, as on that of a volume, only the entries go.
+// Remove removes each directory with everything in it, however long that takes, and returns the
+// problems. A directory on which something is mounted, such as a volume, is emptied only.
 func Remove(dirs ...string) (problems []string) {
 	for _, path := range dirs {
 		dir, err := os.Open(path)
@@ -37,8 +36,8 @@ func Remove(dirs ...string) (problems []string) {
 	return problems
 }
 
-// isMountPoint says whether a directory could not be removed because something
-// is mounted on it, perhaps in a root that is read-only.
+// isMountPoint reports whether a directory could not be removed because something is mounted on it,
+// perhaps in a read-only root.
 func isMountPoint(err error) bool {
 	return errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EROFS)
 }

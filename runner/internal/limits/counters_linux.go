@@ -19,13 +19,12 @@ const (
 	rlimitMsgqueue   = 12
 )
 
-// share is the part of a user's limit that a slot may have where the kernel
-// counts other programs of that user together with the slot.
+// userShare is the fraction of a user's limit that a slot may have if the kernel counts other
+// programs of that user together with the slot.
 const userShare = 4
 
-// counters are the resource limits of what the kernel counts by user, with what
-// a slot may have of each where it is counted alone and where it is not. A lower
-// limit of the sandbox stays.
+// counters are the resource limits that the kernel counts by user: own limits a slot that is
+// counted alone, shared a slot that is counted with others. A lower limit of the sandbox stays.
 var counters = []struct {
 	resource    int
 	own, shared func(limit uint64) uint64
@@ -41,8 +40,8 @@ func atMost(most uint64) func(uint64) uint64 {
 
 func keepLimit(limit uint64) uint64 { return limit }
 
-// SetCounters bounds what this process and its children take. own says that the
-// kernel counts nobody else together with the slot.
+// SetCounters limits this process and its children. own reports that the kernel counts nobody else
+// together with the slot.
 func SetCounters(own bool) error {
 	for _, c := range counters {
 		now, err := counter(c.resource)
@@ -62,9 +61,9 @@ func SetCounters(own bool) error {
 
 var lowering sync.Mutex
 
-// WithCounters runs do while this process has the limits of a slot: a user
-// namespace takes them, when it is made, for all users in it together. The hard
-// limits stay, and the process has its own again afterwards.
+// WithCounters runs do while this process has the limits of a slot: a new user namespace takes them
+// for all its users together. The hard limits stay, and the process gets its own limits back
+// afterwards.
 func WithCounters(do func() error) error {
 	lowering.Lock()
 	defer lowering.Unlock()
@@ -88,8 +87,8 @@ func counter(resource int) (now syscall.Rlimit, err error) {
 	return now, err
 }
 
-// lowerLimit sets a limit of this process. gVisor refuses those that it does not have:
-// there a sandbox has a kernel, and counters, of its own.
+// lowerLimit sets a limit of this process. gVisor refuses limits that it does not have; a sandbox
+// there has a kernel, and counters, of its own.
 func lowerLimit(resource int, to syscall.Rlimit) error {
 	if err := prlimit(0, resource, &to, nil); err != nil && !errors.Is(err, syscall.EPERM) {
 		return fmt.Errorf("rlimit %d: %w", resource, err)
@@ -97,16 +96,16 @@ func lowerLimit(resource int, to syscall.Rlimit) error {
 	return nil
 }
 
-// namespaceDirectory holds the limits of a user namespace: inotify, fanotify, and
-// namespaces of each kind.
+// namespaceDirectory holds the limits of a user namespace: inotify, fanotify, and namespaces of
+// each kind.
 const namespaceDirectory = "/proc/sys/user/"
 
-// NamespaceShare is what a slot may have of this process's user, by file.
+// NamespaceShare returns a slot's share of the limits of this process's user, by file.
 func NamespaceShare() map[string]int64 {
 	out := map[string]int64{}
 	_ = bounded.EachName(namespaceDirectory, func(name string) bool {
 		text, _ := bounded.ReadWhole(namespaceDirectory+name, bounded.SettingSize)
-		// In a namespace without limits of its own only those above it are known.
+		// A namespace without limits of its own shows huge numbers.
 		if most, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && most < math.MaxInt32 {
 			out[name] = max(1, most/userShare)
 		}
@@ -115,8 +114,8 @@ func NamespaceShare() map[string]int64 {
 	return out
 }
 
-// SetNamespace makes these the limits of this process's user namespace. Where
-// settings of the kernel cannot be written, those of the user are all there is.
+// SetNamespace sets the limits of this process's user namespace. If the kernel's settings cannot be
+// written, only the limits of the user apply.
 func SetNamespace(most map[string]int64) {
 	for name, value := range most {
 		_ = os.WriteFile(namespaceDirectory+name, []byte(strconv.FormatInt(value, 10)), 0)

@@ -48,7 +48,7 @@ func TestWithCountersGivesTheLimitsBack(t *testing.T) {
 	}
 }
 
-// What is lowered stays so: in a process of its own.
+// A lowered limit stays lowered, so this runs in a process of its own.
 func TestSetCounters(t *testing.T) {
 	own := os.Getenv(inChild) == "own"
 	if os.Getenv(inChild) == "" {

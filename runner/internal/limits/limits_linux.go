@@ -17,12 +17,10 @@ const (
 	rlimitNofile = 7
 )
 
-// AgentThreads is how many tasks of a slot's agent count against a limit of
-// processes that is kept by uid.
+// AgentThreads is how many tasks of a slot's agent count against a limit of processes by uid.
 const AgentThreads = 40
 
-// SetProcess sets on this process the limits that its children inherit and
-// that do no harm to itself.
+// SetProcess sets the limits that children inherit and that do not harm this process.
 func SetProcess(l ipc.Limits, names []string) error {
 	if err := setRlimit(0, rlimitCore, 0); err != nil {
 		return err
@@ -42,8 +40,8 @@ func SetProcess(l ipc.Limits, names []string) error {
 	return nil
 }
 
-// HasOwnPIDLimit says whether a pid namespace has a highest process number of its
-// own, since Linux 6.14; before, there is one for the whole machine.
+// HasOwnPIDLimit reports whether a pid namespace has its own highest process number (since Linux
+// 6.14). Before, there is one for the whole machine.
 func HasOwnPIDLimit() bool {
 	var name syscall.Utsname
 	if syscall.Uname(&name) != nil {
@@ -58,12 +56,11 @@ func HasOwnPIDLimit() bool {
 	return major > 6 || major == 6 && minor >= 14
 }
 
-// LowerOpenFiles lowers the limit of open files of this process and its
-// commands by a quarter. The kernel counts descriptors in flight by user, over
-// all slots and sandboxes, and refuses a process whose own limit is below that
-// count: commands before the runner. Where Go has raised the soft limit (to one
-// below the hard limit) nothing is lowered: commands would get the raised
-// limit.
+// LowerOpenFiles lowers the limit of open files of this process and its commands by a quarter. The
+// kernel counts descriptors in flight by user, over all slots and sandboxes, and refuses a process
+// whose own limit is below that count: this makes it refuse commands before the runner. If Go has
+// raised the soft limit (to one below the hard limit), nothing is lowered, because commands would
+// get the raised limit.
 func LowerOpenFiles() error {
 	var now syscall.Rlimit
 	if err := prlimit(0, rlimitNofile, nil, &now); err != nil {
@@ -75,11 +72,11 @@ func LowerOpenFiles() error {
 	return setRlimit(0, rlimitNofile, now.Max-now.Max/4)
 }
 
-// NeedsChildLimits says whether each command needs limits of its own, which
-// its parent could not live with.
+// NeedsChildLimits reports whether each command needs limits that the agent itself could not live
+// with.
 func NeedsChildLimits(l ipc.Limits) bool { return l.OpenFiles != nil || l.CPUTimeS != nil }
 
-// SetChildLimits sets them on a command that has not run yet.
+// SetChildLimits sets these limits on a command that has not run yet.
 func SetChildLimits(pid int, l ipc.Limits) error {
 	if l.OpenFiles != nil {
 		if err := setRlimit(pid, rlimitNofile, uint64(*l.OpenFiles)); err != nil {
@@ -92,7 +89,7 @@ func SetChildLimits(pid int, l ipc.Limits) error {
 	return nil
 }
 
-// setRlimit lowers the soft and the hard limit; one that is lower stays.
+// setRlimit lowers the soft and the hard limit; a lower limit stays.
 func setRlimit(pid, resource int, value uint64) error {
 	var old syscall.Rlimit
 	if err := prlimit(pid, resource, nil, &old); err != nil {

@@ -2,8 +2,8 @@
 
 package limits
 
-// HasOwnPIDLimit is for Linux.
+// HasOwnPIDLimit returns false on this system.
 func HasOwnPIDLimit() bool { return false }
 
-// NamespaceShare is for Linux.
+// NamespaceShare returns nothing on this system.
 func NamespaceShare() map[string]int64 { return nil }

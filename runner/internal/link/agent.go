@@ -15,42 +15,42 @@ import (
 
 const (
 	stopTimeout = 20 * time.Second
-	// unreadTimeout is how long the last messages of an ended agent may stay
-	// unread.
+	// unreadTimeout is how long the last messages of an ended agent may stay unread.
 	unreadTimeout = 10 * time.Second
-	// endTimeout is how long an agent that was killed may take to end.
+	// endTimeout is how long a killed agent may take to end.
 	endTimeout = unreadTimeout + 5*time.Second
 )
 
-// Plan is what an agent is started with.
+// Config is the configuration with which an agent is started.
 type Config struct {
 	Setup  isolation.Setup
 	Method isolation.Method
 	Scoped bool          // Landlock keeps abstract sockets and signals within the slot
 	Exe    string        // this program
-	Bwrap  string        // bubblewrap, where Way takes it
+	Bwrap  string        // bubblewrap, if Method is MethodBwrap
 	Limit  time.Duration // how long it may take to get ready
 
 	Env       []string          // the slot's base environment, KEY=VALUE
-	Shell     string            // path of the best shell, "" when there is none
-	Shells    map[string]string // what it is → its path
+	Shell     string            // path of the best shell, "" if there is none
+	Shells    map[string]string // name of the shell → its path
 	Workspace string
 	FIFOs     FIFOs
 	Relief    *CPURelief
 
 	// OnExit is called for each command that ended. It must not block.
 	OnExit func(ipc.Exit)
-	// Detach is called when the agent has ended; false: nobody used it yet, or any more.
+	// Detach is called when the agent has ended. It returns false if the slot did not use the agent
+	// yet, or no longer.
 	Detach func(*Agent) bool
-	// OnDeath is called after that for an agent that was used and ended unasked.
+	// OnDeath is called after Detach for an agent that was in use and ended unexpectedly.
 	OnDeath func(why *ipc.Error)
 }
 
 // Agent is a running agent.
 type Agent struct {
 	Env       []string          // the slot's base environment, KEY=VALUE
-	Shell     string            // path of the best shell, "" when there is none
-	Shells    map[string]string // what it is → its path
+	Shell     string            // path of the best shell, "" if there is none
+	Shells    map[string]string // name of the shell → its path
 	OpenFiles int64             // the limit of each of the slot's processes, 0 for none
 
 	workdir atomic.Pointer[string]
@@ -58,24 +58,24 @@ type Agent struct {
 	config Config
 	conn   *ipc.Conn
 
-	spawnLanes    lanes // lead to the threads that commands are forked from
-	fileLanes     lanes // lead to those that have the slot's file system rights
-	treeLanes     lanes // the same, for what may take long
+	spawnLanes    lanes // to the threads that fork commands
+	fileLanes     lanes // to threads with the slot's file system rights
+	treeLanes     lanes // the same, for operations that may take long
 	spillLanes    lanes // the same, for the output of commands
 	process       *os.Process
-	ended         chan struct{} // the process has been waited for
+	ended         chan struct{} // closed when the process was waited for
 	endState      string
-	deathError    *ipc.Error // how, as an answer; set with it
-	oomKills      int64      // of the sandbox, when it was started
+	deathError    *ipc.Error // endState as an error; set with it
+	oomKills      int64      // of the sandbox, at the start
 	stopRequested atomic.Bool
 }
 
-// Workdir is where commands start and relative paths begin: the workspace, or
-// the last one set.
+// Workdir returns where commands start and relative paths begin: the workspace, or the last
+// directory set by StartIn.
 func (h *Agent) Workdir() string { return *h.workdir.Load() }
 
-// StartIn sets it until the slot is reset. It is made where it is missing, with
-// the slot's rights.
+// StartIn sets the working directory until the slot is reset. If it is missing, it is made with the
+// slot's rights.
 func (h *Agent) StartIn(ctx context.Context, path string) error {
 	params, err := json.Marshal(map[string]any{"path": ipc.Bytes(path), "parents": true, "exist_ok": true})
 	if err != nil {
@@ -88,8 +88,8 @@ func (h *Agent) StartIn(ctx context.Context, path string) error {
 	return nil
 }
 
-// Call asks the agent (ipc.Conn.Call) on a lane for op, and gives an error of
-// the protocol for one that is gone.
+// Call sends a request to the agent (ipc.Conn.Call) on a lane for op. If the agent has ended, it
+// returns an error of the protocol.
 func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	switch op {
 	case ipc.OpSpawn:
@@ -119,7 +119,7 @@ func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([
 	}
 }
 
-// lanesFor gives the lanes that an operation takes, nil for none.
+// lanesFor returns the lanes for an operation, or nil.
 func (h *Agent) lanesFor(op string, in any) *lanes {
 	switch op {
 	case ipc.OpSpawn:
@@ -137,7 +137,7 @@ func (h *Agent) lanesFor(op string, in any) *lanes {
 	return nil
 }
 
-// group is how many of some lanes there are.
+// laneGroup is a set of lanes with its size.
 type laneGroup struct {
 	*lanes
 	n int
@@ -149,7 +149,7 @@ func (h *Agent) groups() []laneGroup {
 		{&h.spillLanes, spillLaneCount}}
 }
 
-// EndError gives why the agent is no more, nil while it runs.
+// EndError returns why the agent has ended, nil while it runs.
 func (h *Agent) EndError() *ipc.Error {
 	select {
 	case <-h.ended:
@@ -159,14 +159,14 @@ func (h *Agent) EndError() *ipc.Error {
 	}
 }
 
-// IsStopRequested says whether the agent's end is, or would be, what the runner asked for.
+// IsStopRequested reports whether the runner has asked the agent to end.
 func (h *Agent) IsStopRequested() bool { return h.stopRequested.Load() }
 
-// DeathError is how the agent has ended; Detach may ask for it.
+// DeathError returns how the agent has ended; Detach may call it.
 func (h *Agent) DeathError() *ipc.Error { return h.deathError }
 
-// Stop ends the agent and with it everything in the slot. Where it is init of a
-// pid namespace its own end is the proof that nothing is left.
+// Stop ends the agent and everything in the slot. If the agent is the first process of a pid
+// namespace, its end proves that nothing is left.
 func (h *Agent) Stop(ctx context.Context) ipc.Receipt {
 	defer h.config.Relief.Begin(slowKillAfter)()
 	receipt, pids := ipc.Receipt{Handles: []string{}}, h.config.Setup.View.Pids

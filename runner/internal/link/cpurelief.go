@@ -7,28 +7,27 @@ import (
 	"hermes-exec/runner/internal/cgroup"
 )
 
-// slowKillAfter and slowStartAfter are how long a kill and the start of a command take
-// before the slot gets more of the processors for it.
+// slowKillAfter and slowStartAfter are how long a kill and the start of a command take before the
+// slot gets more processor time for them.
 const (
 	slowKillAfter  = 250 * time.Millisecond
 	slowStartAfter = time.Second
 )
 
-// Relief takes the limit on processor time off a slot while work of ours in it
-// is slow: what has been killed needs some of that time to end, and a command
-// to come as far as its program. Where many processes have used up the slot's
-// share and its memory, the kernel spends the share on reclaiming memory, which
-// only the processes that cannot end would free.
+// CPURelief lifts a slot's limit on processor time while the runner's work in it is slow: killed
+// processes need processor time to end, and a command needs it to reach its program. If many
+// processes have used up the slot's share and its memory, the kernel spends the share on reclaiming
+// memory, which only the end of those processes would free.
 type CPURelief struct {
 	Joins []cgroup.Join // the slot's groups
 
 	mu           sync.Mutex
 	users        int
 	restore      func() error
-	restoreError error // the limit could not be put back
+	restoreError error // the limit could not be restored
 }
 
-// Begin lifts the limit once what begins now takes long. end must be called.
+// Begin lifts the limit once the work takes long. end must be called after the work.
 func (r *CPURelief) Begin(long time.Duration) (end func()) {
 	if len(r.Joins) == 0 {
 		return func() {}
@@ -62,7 +61,7 @@ func (r *CPURelief) lower() {
 	}
 }
 
-// Err says why a limit that was lifted could not be put back.
+// Err returns why a lifted limit could not be restored.
 func (r *CPURelief) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

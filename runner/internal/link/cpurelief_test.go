@@ -38,7 +38,7 @@ func TestReliefComesOnceForAllAndGoesWithTheLast(t *testing.T) {
 	close(gates[1])
 	<-done
 	await(0)
-	// What is over in time needs none.
+	// Work that ends in time needs no relief.
 	end := r.Begin(time.Hour)
 	await(0)
 	end()

@@ -6,15 +6,14 @@ import (
 	"syscall"
 )
 
-// FIFOs is the directory of the FIFOs that a slot's shells write their state to.
-// It is not the slot's own, where the slot has a user id of its own: what is in
-// it cannot be removed there.
+// FIFOs is the directory of the FIFOs to which a slot's shells write their state. If the slot has a
+// uid of its own, the directory is not the slot's, so that the slot cannot remove its entries.
 type FIFOs struct {
 	Dir    string
-	Inside string // where the slot sees it
+	Inside string // the path in the slot
 }
 
-// Make makes it afresh.
+// Make makes an empty directory.
 func (f FIFOs) Make() error {
 	if err := os.RemoveAll(f.Dir); err != nil {
 		return err
@@ -25,16 +24,15 @@ func (f FIFOs) Make() error {
 	return os.Chmod(f.Dir, 0o711)
 }
 
-// FIFO makes a FIFO for commands of the slot to write to, and opens it for
-// reading without waiting. inside is its path in the slot. It is gone when
-// remove was called, or with the next reset.
+// FIFO makes a FIFO for commands of the slot to write to, and opens it for reading without waiting.
+// inside is its path in the slot. It exists until remove is called, or until the next reset.
 func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err error) {
 	fifos, setup := h.config.FIFOs, h.config.Setup
 	path := filepath.Join(fifos.Dir, name)
 	_ = os.Remove(path)
 	err = syscall.Mkfifo(path, 0o600)
 	if err == syscall.ENOENT && fifos.Make() == nil {
-		// The tenant has removed it, where there is one user only.
+		// The tenant has removed the directory, where all have the same user.
 		err = syscall.Mkfifo(path, 0o600)
 	}
 	if err != nil {
@@ -45,7 +43,7 @@ func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err err
 		err = os.Lchown(path, int(setup.UID), int(setup.GID))
 	}
 	if err == nil {
-		// For writing too: without a writer it would be at its end.
+		// Also for writing: a FIFO without a writer is at its end.
 		fd, err = syscall.Open(path, syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	}
 	if err != nil {

@@ -11,22 +11,22 @@ import (
 const (
 	// spawnLaneCount is how many commands of a slot can be forked at the same time.
 	spawnLaneCount = 2
-	// fileLaneCount is how many operations on a single file can be under way, and
-	// treeLaneCount how many of those that may go through whole trees, for minutes.
+	// fileLaneCount is how many operations on a single file can run at once, and treeLaneCount how
+	// many of those that may walk whole trees, for minutes.
 	fileLaneCount = 4
 	treeLaneCount = 2
-	// spillLaneCount keep the output of commands from waiting for file operations.
+	// spillLaneCount keeps the output of commands from waiting for file operations.
 	spillLaneCount = 1
 )
 
-// single says of the operations on files which do not walk through trees.
+// singleFileMethods are the file operations that do not walk through trees.
 var singleFileMethods = map[string]bool{"file.read": true, "file.write": true, "file.stat": true, "file.mkdir": true,
 	"file.chmod": true, "file.list": true}
 
-// lanes are links that lead to one thread of the agent each. The one that was
-// used last is taken first: its thread is warm.
+// lanes are links that lead to one thread of the agent each. The lane that was used last is used
+// first, because its thread is warm.
 type lanes struct {
-	tokens chan struct{} // one for each that is free
+	tokens chan struct{} // one token for each free lane
 	mu     sync.Mutex
 	free   []*ipc.Conn
 	all    []*ipc.Conn
@@ -63,8 +63,8 @@ func (l *lanes) add(lane *ipc.Conn) {
 	}
 }
 
-// acquire gives a free lane. It is free again when the agent is done with the call,
-// which with a call that was given up is later than the return.
+// acquire returns a free lane. The lane is free again when the agent is done with the call, which
+// may be later than the return of a call that was given up.
 func (l *lanes) acquire(ctx context.Context) (*ipc.Conn, error) {
 	select {
 	case <-l.tokens:

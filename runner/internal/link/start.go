@@ -11,15 +11,15 @@ import (
 	"hermes-exec/runner/internal/pipe"
 )
 
-// crash is how an agent ends that the Go runtime has aborted.
+// crashState is the end of an agent that the Go runtime has aborted.
 const crashState = "exit status 2"
 
-// Start starts an agent that nobody uses yet; again says that it may be tried
-// once more: there may be room for its threads again, and else the error could
-// not say what was missing.
+// Start starts an agent that the slot does not use yet. again means that the caller may try once
+// more: there may be room for its threads now, and otherwise the second error names the missing
+// resource.
 func Start(ctx context.Context, plan Config) (h *Agent, again bool, err error) {
 	if h, err = launch(plan); err != nil {
-		return nil, false, failure(Refusal(err), "the slot's init cannot be started: %v", err)
+		return nil, false, failure(Refusal(err), "the slot's agent cannot be started: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, plan.Limit)
 	defer cancel()
@@ -33,21 +33,22 @@ func Start(ctx context.Context, plan Config) (h *Agent, again bool, err error) {
 		}
 		if h.endState == crashState {
 			return nil, true, failure("exhausted",
-				"the slot's init did not get ready: its runtime gave up, as without memory or threads (%s)", h.endState)
+				"the slot's agent did not get ready: its runtime gave up, as without memory or threads (%s)",
+				h.endState)
 		}
-		if ctx.Err() != nil { // also where the driver has given up a command whose time was over meanwhile
+		if ctx.Err() != nil { // also when the driver has cancelled a command whose time was over meanwhile
 			err = errSlowSetup
 		}
-		// The time that it took and the signal that ended it say nothing about what the sandbox allows.
-		return nil, false, failure("exhausted", "the slot's init did not get ready: %v (%s)", err, h.endState)
+		// Neither the time nor the signal proves anything about the sandbox.
+		return nil, false, failure("exhausted", "the slot's agent did not get ready: %v (%s)", err, h.endState)
 	}
 	return h, false, nil
 }
 
-var errSlowSetup = errors.New("it took too long: the sandbox may have too little of the processors")
+var errSlowSetup = errors.New("it took too long: the sandbox may have too little processor time")
 
-// Refusal returns the kind of an error of the kernel: "exhausted" where the same
-// may succeed later, "isolation" where the sandbox does not allow it.
+// Refusal returns the kind of an error of the kernel: "exhausted" if the same may succeed later,
+// "isolation" if the sandbox does not allow it.
 func Refusal(err error) string {
 	if ipc.IsShortage(err) || isSandboxFull() { // without room for processes it could not make its threads
 		return "exhausted"
@@ -74,7 +75,7 @@ func (h *Agent) setUp(ctx context.Context) error {
 	return err
 }
 
-// launch starts the agent's process and the reading of its link.
+// launch starts the agent's process and reads its link.
 func launch(plan Config) (*Agent, error) {
 	ours, theirs, err := ipc.Pair()
 	if err != nil {

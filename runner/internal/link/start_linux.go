@@ -35,7 +35,7 @@ func (p Config) begin(null, theirs *os.File) (*os.Process, error) {
 
 var sandboxOOM = sync.OnceValue(cgroup.SandboxOOMFile)
 
-// oomKills counts the processes that the sandbox has lost for want of memory.
+// oomKills returns how many processes the sandbox has lost for lack of memory.
 func oomKills() int64 {
 	count, _ := cgroup.ReadOOM(sandboxOOM())
 	return count
@@ -58,8 +58,8 @@ var (
 	startOnce sync.Once
 )
 
-// serveStarts keeps one thread for starting agents: they are to die with the
-// thread that made them, and this one lives as long as the program.
+// serveStarts keeps one thread for starting agents: they die with the thread that made them, and
+// this one lives as long as the program.
 func serveStarts() {
 	runtime.LockOSThread()
 	for s := range starter {

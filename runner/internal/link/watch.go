@@ -24,10 +24,9 @@ func (h *Agent) event(op string, body json.RawMessage) {
 	h.config.OnExit(e)
 }
 
-// watch waits for the agent's end. Exits that were on their way are delivered
-// before the death is.
+// watch waits for the agent's end. It delivers pending exits before the death.
 func (h *Agent) watch(linkDown <-chan struct{}) {
-	// A wait of its own would hold a thread for each slot.
+	// A wait of its own would block a thread for each slot.
 	<-initproc.OnEnd(h.process.Pid)
 	state, err := h.process.Wait()
 	initproc.Disown(h.process.Pid)
@@ -37,14 +36,14 @@ func (h *Agent) watch(linkDown <-chan struct{}) {
 		h.endState += ", out of memory"
 	}
 	h.deathError = &ipc.Error{
-		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.endState),
+		Kind: "slot_died", Message: fmt.Sprintf("the slot's agent has ended (%s); reset the slot", h.endState),
 		Detail: map[string]bool{"oom": oom, "exclusive": h.config.Setup.Level == isolation.Exclusive},
 	}
 	select {
 	case <-linkDown:
 	case <-time.After(unreadTimeout):
-		// A process of the slot that holds the link open cannot exist, but a
-		// reader that is stuck must not delay the report of the end.
+		// No process of the slot can hold the link open, but a stuck reader must not delay the
+		// report of the end.
 		h.conn.Close()
 	}
 	used := h.config.Detach(h)

@@ -4,14 +4,14 @@ package memory
 
 import "hermes-exec/runner/internal/ipc"
 
-// Losses are none: this system ends nobody for want of memory.
+// OOMCounter counts nothing: this system ends no process for lack of memory.
 type OOMCounter struct{}
 
-// Mark has nothing to count.
+// Mark is empty on this system.
 type Mark struct{}
 
-// Mark has nothing to count.
+// Mark returns an empty Mark.
 func (*OOMCounter) Mark() Mark { return Mark{} }
 
-// IsOutOfMemory is always false here.
+// IsOutOfMemory always returns false on this system.
 func (*OOMCounter) IsOutOfMemory(Mark, ipc.Exit, bool, bool) bool { return false }

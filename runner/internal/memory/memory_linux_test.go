@@ -45,7 +45,7 @@ func TestWhichCommandHasLostAProcessForWantOfMemory(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	// What was ended and is no part of a command is none of its losses.
+	// A killed process that is part of no command is no loss of the command.
 	count(5)
 	l := &OOMCounter{counter: counter, own: true, half: half}
 	m := l.Mark()

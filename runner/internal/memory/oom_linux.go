@@ -9,26 +9,26 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// Losses counts the processes that were ended for want of memory.
+// OOMCounter counts the processes that were killed for lack of memory.
 type OOMCounter struct {
-	counter       *os.File // of the kernel's
-	own           bool     // it counts this slot's only
-	limit         int64    // that a watchdog holds, 0 for none
-	half          int64    // of the memory that there is for the slot
+	counter       *os.File // of the kernel
+	own           bool     // it counts this slot only
+	limit         int64    // of the watchdog, 0 for none
+	half          int64    // half of the slot's memory
 	watchdogKills atomic.Int64
-	// elsewhere counts ends by SIGKILL of processes that are of no command any
-	// more, and of commands that were reported as out of memory.
+	// others counts processes that SIGKILL ended and that are part of no command, and commands that
+	// were already reported as out of memory.
 	others atomic.Int64
 }
 
-// Mark is what was counted when a command started.
+// Mark holds the counts at the start of a command.
 type Mark struct {
 	kills, watchdogKills int64 // in all, and by the watchdog
 	others               int64
 }
 
-// Open finds the counter for a slot with these groups; alone says that the slot
-// has the sandbox for itself.
+// Open finds the counter for a slot with these groups. alone means that the slot has the sandbox to
+// itself.
 func (l *OOMCounter) Open(joins []cgroup.Join, rooms cgroup.Quotas, limit int64, alone bool) {
 	l.counter, l.own = cgroup.OOMFile(joins)
 	l.own = l.own || alone
@@ -40,24 +40,23 @@ func (l *OOMCounter) Open(joins []cgroup.Join, rooms cgroup.Quotas, limit int64,
 	l.half = most / 2
 }
 
-// Mark is called before a command starts.
+// Mark returns the counts. It is called before a command starts.
 func (l *OOMCounter) Mark() Mark {
 	kills, _ := cgroup.ReadOOM(l.counter)
 	watched := l.watchdogKills.Load()
 	return Mark{kills: kills + watched, watchdogKills: watched, others: l.others.Load()}
 }
 
-// CountOther is called for an end by SIGKILL of what is no part of a command.
+// CountOther counts an end by SIGKILL of a process that is part of no command.
 func (l *OOMCounter) CountOther() { l.others.Add(1) }
 
 // CountWatchdogKill is called when the watchdog ends a process.
 func (l *OOMCounter) CountWatchdogKill() { l.watchdogKills.Add(1) }
 
-// IsOutOfMemory says whether the command with this exit lost a process because
-// there was no memory: itself, when it was ended by a SIGKILL that is not ours,
-// or a part of it. The end of a part is not seen but inferred: from the slot's
-// own count where no other command ran meanwhile, else from a part that had
-// more than half of all memory, since the kernel ends the largest process.
+// IsOutOfMemory reports whether the command with this exit lost a process for lack of memory: its
+// leader, ended by a SIGKILL that is not the agent's, or another process. The loss of another
+// process is inferred: from the slot's own count if no other command ran meanwhile, else from a
+// process that had more than half of all memory, because the kernel ends the largest process.
 func (l *OOMCounter) IsOutOfMemory(m Mark, exit ipc.Exit, killed, alone bool) bool {
 	itself := exit.ExitCode == 128+int(syscall.SIGKILL) && !killed
 	largest := exit.MaxRSS > l.half && exit.MaxRSS > ownPeak()
@@ -88,8 +87,8 @@ func (l *OOMCounter) IsOutOfMemory(m Mark, exit ipc.Exit, killed, alone bool) bo
 	return kills > 0
 }
 
-// ownPeak is the peak resident size of this process. The kernel reports at
-// least as much for all that it starts.
+// ownPeak returns the peak resident size of this process. The kernel reports at least as much for
+// every child.
 func ownPeak() int64 {
 	var usage syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {

@@ -2,8 +2,8 @@ package memory
 
 import "hermes-exec/runner/internal/proc"
 
-// LargestOverLimit gives the largest of these processes when all of them together have more
-// than limit bytes of memory of their own.
+// LargestOverLimit returns the largest of these processes if all of them together have more than
+// limit bytes of memory of their own.
 func LargestOverLimit(limit int64, processes map[int]proc.Process) (largest proc.Process, over bool) {
 	var total, most int64
 	for _, p := range processes {

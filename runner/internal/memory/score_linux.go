@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// commandOOMScore makes a command the kernel's first choice when memory runs out,
-// in thousandths of all of it: it is ended before its agent, with which the
-// whole slot ends, and an agent before the serving runner.
+// commandOOMScore makes a command the kernel's first choice when memory runs out: it is killed
+// before its agent, with which the whole slot ends, and an agent before the serving runner. The
+// unit is a thousandth of all memory.
 const commandOOMScore = 1000
 
-// Score is this process's /proc/self/oom_score_adj: a command has the one that
-// its agent has when it forks.
+// Score is this process's /proc/self/oom_score_adj. A command inherits the score of its agent at
+// the fork.
 type Score struct {
 	mu    sync.Mutex
 	file  *os.File // nil: the score cannot be changed
@@ -21,8 +21,8 @@ type Score struct {
 	forks int
 }
 
-// Init is called while this process may still write its own score: one that is
-// undumpable and has no privileges may not.
+// Init must be called while this process may still write its own score: an undumpable process
+// without privileges may not.
 func (s *Score) Init() {
 	file, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Score) Init() {
 	s.set(s.own)
 }
 
-// Raise makes what is forked until Lower the kernel's first choice.
+// Raise makes processes that are forked until Lower the kernel's first choice.
 func (s *Score) Raise() { s.enter(1) }
 
 // Lower is called after the fork.
@@ -59,8 +59,7 @@ func (s *Score) enter(more int) {
 	}
 }
 
-// set leaves the score as it is where it cannot be changed: then a command and
-// its agent have the same.
+// set keeps the score if it cannot be changed: then a command and its agent have the same score.
 func (s *Score) set(to int) {
 	if _, err := s.file.WriteString(strconv.Itoa(to)); err != nil {
 		_ = s.file.Close()

@@ -14,21 +14,21 @@ import (
 var typeNames = map[fs.FileMode]string{0: "file", fs.ModeDir: "dir", fs.ModeSymlink: "link", fs.ModeNamedPipe: "fifo",
 	fs.ModeSocket: "socket", fs.ModeDevice | fs.ModeCharDevice: "char"}
 
-// TypeName is what the protocol calls a type.
+// TypeName returns the protocol's name of a file type.
 func TypeName(mode fs.FileMode) string { return cmp.Or(typeNames[mode.Type()], "block") }
 
-// Mode is the permissions with the special bits.
+// Mode returns the permissions with the special bits.
 func Mode(info fs.FileInfo) uint32 {
 	return uint32(info.Sys().(*syscall.Stat_t).Mode) & 0o7777
 }
 
-// Owner is whose it is.
+// Owner returns the owner and the group.
 func Owner(info fs.FileInfo) (uid, gid int) {
 	s := info.Sys().(*syscall.Stat_t)
 	return int(s.Uid), int(s.Gid)
 }
 
-// LinkCount is how many names it has.
+// LinkCount returns the number of hard links.
 func LinkCount(info fs.FileInfo) int64 {
 	return int64(info.Sys().(*syscall.Stat_t).Nlink)
 }
@@ -38,25 +38,25 @@ type ID struct{ device, number uint64 }
 
 func (i ID) String() string { return fmt.Sprintf("%x:%x", i.device, i.number) }
 
-// IDOf gives the ID of a file.
+// IDOf returns the ID of a file.
 func IDOf(info fs.FileInfo) ID {
 	s := info.Sys().(*syscall.Stat_t)
 	return ID{uint64(s.Dev), s.Ino}
 }
 
-// Version tells a file from another that got its number when it was removed.
+// Version distinguishes a file from a later file with the same number.
 type Version struct {
 	ID
 	changed syscall.Timespec
 }
 
-// VersionOf gives the Version of a file.
+// VersionOf returns the Version of a file.
 func VersionOf(info fs.FileInfo) Version {
 	return Version{IDOf(info), disk.ChangeTime(info.Sys().(*syscall.Stat_t))}
 }
 
-// Links are the names of files that have several, as far as there is room: those
-// of others are files of their own in the copy.
+// Links holds the first names of files with several names, up to maxLinkNames. Further links become
+// files of their own in the copy.
 type Links struct {
 	names map[Version]string
 	size  int
@@ -64,23 +64,23 @@ type Links struct {
 
 const maxLinkNames = 8 << 20 // bytes
 
-// NewLinks are none yet.
+// NewLinks returns empty Links.
 func NewLinks() *Links { return &Links{names: map[Version]string{}} }
 
-// Add notes the first name of a file.
+// Add records the first name of a file.
 func (l *Links) Add(info fs.FileInfo, name string) {
 	if l.size += len(name) + 64; l.size <= maxLinkNames {
 		l.names[VersionOf(info)] = name
 	}
 }
 
-// First gives the name that was noted for a file.
+// First returns the recorded name of a file.
 func (l *Links) First(info fs.FileInfo) (string, bool) {
 	name, ok := l.names[VersionOf(info)]
 	return name, ok
 }
 
-// NewTempName is a name for what will be renamed.
+// NewTempName returns a random name for a file that will be renamed.
 func NewTempName() string {
 	var random [8]byte
 	_, _ = rand.Read(random[:])

@@ -2,21 +2,20 @@ package output
 
 import "hermes-exec/runner/internal/budget"
 
-// chunkSize is what is added at a time once that much is there: nothing is
-// copied again for growing.
+// chunkSize is the growth once a list has that many bytes, so that nothing is copied again.
 const chunkSize = 64 << 10
 
-// chunked is bytes in pieces, of which the first can be taken away. Its memory
-// is that of an account.
+// chunkList is a list of bytes in chunks whose front can be removed. Its memory belongs to an
+// account.
 type chunkList struct {
 	account *budget.Account
 	chunks  [][]byte
-	start   int // the first byte that is left of the first chunk
+	start   int // offset of the first byte in the first chunk
 	size    int
 	spares  [][]byte // empty chunks
 }
 
-// room is how many bytes can be added without another chunk.
+// room returns how many bytes can be added without another chunk.
 func (c *chunkList) room() int {
 	room := len(c.spares) * chunkSize
 	if last := len(c.chunks) - 1; last >= 0 {
@@ -25,10 +24,10 @@ func (c *chunkList) room() int {
 	return max(room, chunkSize) // the first chunk grows as it is used
 }
 
-// capacity is how many bytes fit wherever in a chunk they begin.
+// capacity returns how many bytes fit wherever in a chunk they begin.
 func (c *chunkList) capacity() int { return (max(1, len(c.chunks)+len(c.spares)) - 1) * chunkSize }
 
-// reserve takes memory for n more bytes, as far as it is to be had.
+// reserve reserves memory for n more bytes, and returns false if there is not enough.
 func (c *chunkList) reserve(n int) bool {
 	for c.room() < n {
 		if !c.account.Reserve(chunkSize) {
@@ -41,7 +40,7 @@ func (c *chunkList) reserve(n int) bool {
 
 func (c *chunkList) addSpare() { c.spares = append(c.spares, make([]byte, 0, chunkSize)) }
 
-// write adds p; memory that was not reserved is taken all the same.
+// write adds p, even if its memory was not reserved.
 func (c *chunkList) write(p []byte) {
 	c.size += len(p)
 	for len(p) > 0 {
@@ -70,8 +69,7 @@ func (c *chunkList) extend() {
 	c.chunks, c.spares = append(c.chunks, c.spares[last]), c.spares[:last]
 }
 
-// grow makes a chunk large enough for n more bytes: the first one is small as
-// long as there are few.
+// grow makes a chunk large enough for n more bytes: the first chunk is small as long as it has few.
 func (c *chunkList) grow(at, n int) {
 	chunk := c.chunks[at]
 	if need := len(chunk) + n; need > cap(chunk) {
@@ -82,7 +80,7 @@ func (c *chunkList) grow(at, n int) {
 	}
 }
 
-// trim takes n bytes away at the front.
+// trim removes n bytes at the front.
 func (c *chunkList) trim(n int) {
 	n = min(n, c.size)
 	c.size -= n
@@ -100,13 +98,13 @@ func (c *chunkList) trim(n int) {
 	c.chunks = append(c.chunks[:0], c.chunks[gone:]...)
 }
 
-// releaseSpares gives the memory of empty chunks back.
+// releaseSpares releases the memory of empty chunks.
 func (c *chunkList) releaseSpares() {
 	c.account.Release(int64(len(c.spares) * chunkSize))
 	c.spares = nil
 }
 
-// clear takes everything away and gives the memory back.
+// clear removes everything and releases the memory.
 func (c *chunkList) clear() {
 	for _, all := range [][][]byte{c.chunks, c.spares} {
 		for _, chunk := range all {
@@ -116,10 +114,10 @@ func (c *chunkList) clear() {
 	*c = chunkList{account: c.account}
 }
 
-// pieces visits the length bytes from position at on.
+// pieces visits length bytes from position at.
 func (c *chunkList) pieces(at, length int64, visit func(part []byte)) {
 	at += int64(c.start)
-	// All chunks but the last are full; the first may be a short one that is the last.
+	// All chunks except the last are full. A short first chunk is also the last.
 	for length > 0 {
 		chunk := c.chunks[at/chunkSize][at%chunkSize:]
 		chunk = chunk[:min(int64(len(chunk)), length)]
@@ -129,7 +127,7 @@ func (c *chunkList) pieces(at, length int64, visit func(part []byte)) {
 	}
 }
 
-// parts are all bytes in order; they alias the chunks.
+// parts returns all bytes in order; they alias the chunks.
 func (c *chunkList) parts() (parts [][]byte) {
 	c.pieces(0, int64(c.size), func(part []byte) { parts = append(parts, part) })
 	return parts

@@ -13,15 +13,15 @@ const (
 	Merged = 3
 )
 
-// maxSegments bounds the list that describes the order of arrival; beyond it
-// the merged view is kept as bytes.
+// maxSegments bounds the list that describes the order of arrival. Above it the merged view is kept
+// as bits.
 const maxSegments = 4096
 
 // Segment is a run of bytes of one stream.
 type Segment [2]int64 // stream, length
 
-// Result is what a Collector kept. Segments tell how to put the merged view
-// together from stdout and stderr; without them EachMerged visits it.
+// Result is the output that a Collector kept. Segments describe how to merge stdout and stderr;
+// without them EachMerged visits the merged view.
 type Result struct {
 	Stdout, Stderr, Merged   Counts
 	StdoutParts, StderrParts [][]byte
@@ -30,8 +30,8 @@ type Result struct {
 	StdoutSpill, StderrSpill string
 }
 
-// Collector takes the output of one command. Write may be called by one
-// goroutine for each stream.
+// Collector collects the output of one command. Write may be called by one goroutine for each
+// stream.
 type Collector struct {
 	limit   int
 	spills  *Spills
@@ -41,14 +41,13 @@ type Collector struct {
 	mu       sync.Mutex
 	streams  [3]*headTail
 	segments []Segment
-	order    *order // in place of segments, once they are too many or tell too much
+	order    *order // replaces segments when there are too many or something was dropped
 	files    [3]*spillFile
 	closed   bool
 }
 
-// NewCollector keeps limit bytes of each stream and of the merged view, or less
-// where memory is short. A stream of which something is dropped goes whole into
-// a file of spills (nil: nowhere).
+// NewCollector keeps limit bytes of each stream and of the merged view, or less if memory is short.
+// A stream that loses bytes also goes whole into a file of spills (nil: nowhere).
 func NewCollector(limit int, spills *Spills, name string, memory *budget.Budget) *Collector {
 	return &Collector{limit: limit, spills: spills, name: name, account: memory.Open()}
 }
@@ -60,7 +59,7 @@ func (c *Collector) Write(stream int, p []byte) {
 	}
 }
 
-// keep returns the file that gets p too.
+// keep adds p and returns the file that gets p too.
 func (c *Collector) keep(stream int, p []byte) *spillFile {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +72,7 @@ func (c *Collector) keep(stream int, p []byte) *spillFile {
 		c.streams[stream] = kept
 	}
 	if !kept.reserve(len(p)) && c.files[stream] == nil && c.spills != nil {
-		// Nobody else changes what this stream has kept.
+		// No other goroutine changes this stream.
 		earlier := kept.parts()
 		c.mu.Unlock()
 		file := c.spill(stream, earlier)
@@ -89,7 +88,7 @@ func (c *Collector) keep(stream int, p []byte) *spillFile {
 	return c.files[stream]
 }
 
-// noteOrder keeps the order of arrival.
+// noteOrder records the order of arrival.
 func (c *Collector) noteOrder(stream int, n int64) {
 	if c.order != nil {
 		c.order.write(stream, n)
@@ -109,7 +108,7 @@ func (c *Collector) noteOrder(stream int, n int64) {
 	}
 }
 
-// isWhole says whether all output is within the limit.
+// isWhole reports whether all output is within the limit.
 func (c *Collector) isWhole() bool {
 	total := int64(0)
 	for _, kept := range c.streams {
@@ -135,7 +134,7 @@ func (c *Collector) spill(stream int, earlier [][]byte) *spillFile {
 	return file
 }
 
-// Finish ends the collection and gives what was kept, until Close. Later writes
+// Finish ends the collection and returns the kept output, which is valid until Close. Later writes
 // are dropped.
 func (c *Collector) Finish() Result {
 	c.mu.Lock()
@@ -164,7 +163,7 @@ func (c *Collector) Finish() Result {
 	return r
 }
 
-// Close gives the memory back. What Finish gave must not be used any more.
+// Close releases the memory. The result of Finish must not be used afterwards.
 func (c *Collector) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

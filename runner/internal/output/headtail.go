@@ -2,16 +2,15 @@ package output
 
 import "hermes-exec/runner/internal/budget"
 
-// Kept says how much of a stream there was and how much of it is there:
-// Total - Head - Tail bytes in between were dropped.
+// Counts are the sizes of a stream and of its kept head and tail: Total - Head - Tail bytes in
+// between were dropped.
 type Counts struct {
 	Total int64 `json:"total"`
 	Head  int64 `json:"head"`
 	Tail  int64 `json:"tail"`
 }
 
-// bounded keeps the first 40 % and the last 60 % of limit bytes, or less where
-// memory is short.
+// headTail keeps the first 40 % and the last 60 % of limit bytes, or less if memory is short.
 type headTail struct {
 	headMax, tailMax int
 	head, tail       chunkList
@@ -24,15 +23,15 @@ func newHeadTail(limit int, account *budget.Account) *headTail {
 		tail: chunkList{account: account}}
 }
 
-// reserve says whether n more bytes are kept without a loss. Where memory is
-// short it makes do with what there is.
+// reserve reports whether n more bytes can be kept without a loss. If memory is short it lowers the
+// limits.
 func (b *headTail) reserve(n int) bool {
 	if first := min(n, b.headMax-b.head.size); !b.head.reserve(first) {
 		b.headMax = b.head.size + b.head.room()
 	}
 	rest := n - min(n, b.headMax-b.head.size)
 	if b.total+int64(n) <= int64(b.headMax+b.tailMax) && !b.tail.reserve(rest) {
-		if b.tail.capacity() == 0 { // one chunk cannot be used around and around
+		if b.tail.capacity() == 0 { // a single chunk cannot be used as a ring
 			b.tail.account.Force(chunkSize)
 			b.tail.addSpare()
 		}
@@ -41,8 +40,7 @@ func (b *headTail) reserve(n int) bool {
 	return b.total+int64(n) <= int64(b.headMax+b.tailMax)
 }
 
-// write adds p, for which memory was reserved as far as it was to be had, and
-// says how many bytes were dropped.
+// write adds p, as far as memory was reserved, and returns how many bytes were dropped.
 func (b *headTail) write(p []byte) (dropped int64) {
 	before := int64(b.head.size + b.tail.size + len(p))
 	b.total += int64(len(p))
@@ -56,11 +54,10 @@ func (b *headTail) write(p []byte) (dropped int64) {
 	return before - int64(b.head.size+b.tail.size)
 }
 
-// gap is where bytes are missing: those from head to tail were dropped.
+// gap returns the range of the dropped bytes: from head to tail.
 func (b *headTail) gap() (head, tail int64) { return int64(b.head.size), b.total - int64(b.tail.size) }
 
-// pieces visits the length bytes from position at of the stream on, none of
-// which was dropped.
+// pieces visits length bytes of the stream from position at. None of them may have been dropped.
 func (b *headTail) pieces(at, length int64, visit func(part []byte)) {
 	head, tail := b.gap()
 	if first := min(length, head-at); first > 0 {
@@ -72,7 +69,7 @@ func (b *headTail) pieces(at, length int64, visit func(part []byte)) {
 	}
 }
 
-// parts are the kept bytes in order; they alias the buffer.
+// parts returns the kept bytes in order; they alias the buffer.
 func (b *headTail) parts() [][]byte { return append(b.head.parts(), b.tail.parts()...) }
 
 func (b *headTail) counts() Counts {

@@ -9,19 +9,18 @@ import (
 )
 
 const (
-	// memorySize is how much of a log is held in memory while its stream goes on,
-	// and all that is kept where no file can have the rest.
+	// memorySize is how much of a log is held in memory while its stream is open, and all that is
+	// kept without a file.
 	memorySize = 256 << 10
-	// minLog is kept however little was asked for.
+	// minLog is kept even if a smaller limit was set.
 	minLog = 4 << 10
-	// maxHeldMessage is delivered before its end has come: what waits for it always
-	// fits beside the next piece.
+	// maxHeldMessage bounds a message that waits for its end, so that it always fits beside the
+	// next piece.
 	maxHeldMessage = minLog / 2
 )
 
-// Log keeps the latest bytes of one stream of a long-lived process, by absolute
-// offset: in memory, and up to MaxSpill in a file that is used as a ring. Write
-// is called by one goroutine.
+// Log keeps the latest bytes of one stream of a long-lived process, by absolute offset: in memory,
+// and up to MaxSpill in a file that is used as a ring. Write is called by one goroutine.
 type Log struct {
 	limit   int
 	spills  *Spills
@@ -42,8 +41,8 @@ type Log struct {
 	followers map[*Follower]struct{}
 }
 
-// NewLog keeps at least the last limit bytes (at most MaxSpill), where there is
-// room for a file; else the last 256 KiB.
+// NewLog keeps at least the last limit bytes (at most MaxSpill) if there is room for a file, else
+// the last 256 KiB.
 func NewLog(limit int, spills *Spills, name string, memory *budget.Budget) *Log {
 	account := memory.Open()
 	l := &Log{limit: min(max(limit, minLog), MaxSpill), spills: spills, name: name, noFile: spills == nil,
@@ -52,8 +51,8 @@ func NewLog(limit int, spills *Spills, name string, memory *budget.Budget) *Log 
 	return l
 }
 
-// Write appends p. While somebody follows the log it waits rather than drop
-// what was not delivered.
+// Write appends p. While a follower reads the log, it waits rather than drop bytes that were not
+// delivered.
 func (l *Log) Write(p []byte) {
 	for len(p) > 0 {
 		n, roomy := l.reserve(len(p))
@@ -64,9 +63,9 @@ func (l *Log) Write(p []byte) {
 	}
 }
 
-// reserve says how many of n bytes are to be added next, and whether there is
-// memory for them besides what is held. A piece always fits beside what a
-// follower has not read yet. Others may lose some for it, so no lock is held.
+// reserve returns how many of n bytes to add next, and whether there is memory for them in addition
+// to the held bytes. A piece always fits beside the bytes that a follower has not read yet. It
+// holds no lock, because others may lose bytes for it.
 func (l *Log) reserve(n int) (piece int, roomy bool) {
 	l.mu.Lock()
 	n = min(n, l.memory()/2)
@@ -88,7 +87,7 @@ func (l *Log) reserve(n int) (piece int, roomy bool) {
 	return n, true
 }
 
-// add appends a piece. Where memory is short older bytes make room for it.
+// add appends a piece. If memory is short, older bytes make room for it.
 func (l *Log) add(p []byte, roomy bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +95,7 @@ func (l *Log) add(p []byte, roomy bool) bool {
 		l.openFile()
 	}
 	if l.maxRecent = l.memory(); l.file != nil {
-		l.maxRecent += l.maxRecent / 2 // fewer reads of the file by who follows
+		l.maxRecent += l.maxRecent / 2 // fewer reads of the file by followers
 	}
 	if !roomy {
 		l.maxRecent = min(l.maxRecent, max(l.recent.capacity(), chunkSize))
@@ -122,14 +121,14 @@ func (l *Log) add(p []byte, roomy bool) bool {
 	return true
 }
 
-// forgetOlder is called when bytes may be gone that no file has.
+// forgetOlder is called when bytes may have been dropped that no file has.
 func (l *Log) forgetOlder() {
 	if l.file == nil {
 		l.first = max(l.first, l.total-int64(l.recent.size))
 	}
 }
 
-// memory is how many bytes are held in memory, if it is not short.
+// memory returns how many bytes are held in memory, unless memory is short.
 func (l *Log) memory() int {
 	if l.noFile || l.file != nil {
 		return min(memorySize, l.limit)
@@ -137,7 +136,7 @@ func (l *Log) memory() int {
 	return memorySize
 }
 
-// wouldLose says whether n more bytes push out some that a follower waits for.
+// wouldLose reports whether n more bytes push out bytes that a follower waits for.
 func (l *Log) wouldLose(n int64) bool {
 	room := int64(l.maxRecent)
 	if l.file != nil {
@@ -169,8 +168,8 @@ func (l *Log) openFile() {
 	l.file = file
 }
 
-// writeToFile writes to the ring without the lock. What is overwritten is given up
-// first, so that no reader takes new bytes for old ones.
+// writeToFile writes to the ring without the lock. It first gives up the bytes that it overwrites,
+// so that no reader takes new bytes for old ones.
 func (l *Log) writeToFile(p []byte) {
 	l.first = max(l.first, l.total+int64(len(p))-MaxSpill)
 	file, at := l.file, l.total
@@ -183,7 +182,7 @@ func (l *Log) writeToFile(p []byte) {
 	}
 }
 
-// Shrink gives back the memory of what a file has too, and says how much it was.
+// Shrink releases the memory of bytes that a file has too, and returns how much it was.
 func (l *Log) Shrink() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,11 +198,11 @@ func (l *Log) empty() int64 {
 	return before - l.account.Balance()
 }
 
-// Memory is how much memory it takes.
+// Memory returns how much memory the log takes.
 func (l *Log) Memory() int64 { return l.account.Balance() }
 
-// DropOutput gives back all memory of a stream that is over, and says how much it
-// was. What no file has is lost.
+// DropOutput releases all memory of an ended stream, and returns how much it was. Bytes that no
+// file has are lost.
 func (l *Log) DropOutput() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +217,7 @@ func (l *Log) DropOutput() int64 {
 	return freed
 }
 
-// End says that the stream is over.
+// End marks the end of the stream.
 func (l *Log) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +230,7 @@ func (l *Log) End() {
 	l.changed.Broadcast()
 }
 
-// Close ends every wait; the slot is gone.
+// Close ends every wait; the slot has ended.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,15 +243,15 @@ func (l *Log) Close() {
 	l.account.Close()
 }
 
-// Total is how many bytes there were so far, Kept how many can be read.
+// Total returns the size of the stream so far, and how many bytes can be read.
 func (l *Log) Total() (total, kept int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total, l.total - l.first
 }
 
-// Read returns up to limit bytes from offset (negative: from the end), where
-// they really begin, and whether the stream ends after them.
+// Read returns up to limit bytes from offset (negative: from the end), their real offset, and
+// whether the stream ends after them.
 func (l *Log) Read(offset int64, limit int) (data []byte, from int64, end bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +262,7 @@ func (l *Log) Read(offset int64, limit int) (data []byte, from int64, end bool) 
 	return data, from, l.ended && from+int64(len(data)) == l.total
 }
 
-// read is called with the lock, which it gives up while it reads the file.
+// read is called with the lock, which it releases while it reads the file.
 func (l *Log) read(offset int64, limit int) (data []byte, from int64) {
 	for {
 		from = min(max(offset, l.first), l.total)
@@ -282,7 +281,7 @@ func (l *Log) read(offset int64, limit int) (data []byte, from int64) {
 		ok := file.readRing(from, buffer)
 		l.mu.Lock()
 		if !ok {
-			// The tenant has cut its own file short, or it made room for another.
+			// The tenant has truncated its own file, or it made room for another.
 			l.file, l.noFile = nil, true
 			l.forgetOlder()
 			continue
@@ -301,8 +300,8 @@ type Follower struct {
 	lost      int64
 }
 
-// Follow begins at offset (negative: from the end). With a delimiter, the byte
-// that ends each message, what has come of a short one waits for the rest.
+// Follow begins at offset (negative: from the end). With a delimiter, the byte that ends each
+// message, the beginning of a short message waits for its end.
 func (l *Log) Follow(offset int64, delimiter *byte) *Follower {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -315,8 +314,8 @@ func (l *Log) Follow(offset int64, delimiter *byte) *Follower {
 	return f
 }
 
-// Next waits for more bytes. ok is false at the end of the stream, when ctx
-// ends, or when the log was closed. Delivered tells that they have arrived.
+// Next waits for more bytes. ok is false at the end of the stream, when ctx ends, or when the log
+// was closed. Advance confirms that the bytes have arrived.
 func (f *Follower) Next(ctx context.Context, limit int) (data []byte, ok bool) {
 	l := f.log
 	stop := context.AfterFunc(ctx, func() {
@@ -341,7 +340,7 @@ func (f *Follower) Next(ctx context.Context, limit int) (data []byte, ok bool) {
 	return data, true
 }
 
-// isDue says whether there is something to be delivered.
+// isDue reports whether there is something to deliver.
 func (f *Follower) isDue() bool {
 	l := f.log
 	n := l.total - f.offset
@@ -356,7 +355,7 @@ func (f *Follower) Advance(n int) {
 	f.log.changed.Broadcast()
 }
 
-// Close ends the follower and tells where it was and what it missed.
+// Close ends the follower and returns its position and how many bytes it missed.
 func (f *Follower) Close() (next, lost int64) {
 	f.log.mu.Lock()
 	defer f.log.mu.Unlock()

@@ -27,7 +27,7 @@ func prefix(a, b []byte) (n int) {
 	return n
 }
 
-// consistent fails unless what was kept is head and tail of all.
+// consistent fails unless the kept output is head and tail of the whole.
 func consistent(t *testing.T, where string, all []byte, kept Counts, got string) {
 	t.Helper()
 	head, tail := int(kept.Head), int(kept.Tail)

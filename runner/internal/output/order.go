@@ -6,11 +6,11 @@ import (
 	"hermes-exec/runner/internal/budget"
 )
 
-// minOrder is how many bytes' order is kept where memory is short.
+// minOrder is the number of bytes whose order is kept even if memory is short.
 const minOrder = 64 << 10
 
-// order is the order in which the bytes of two streams came: a bit for each of
-// the first 40 % and the last 60 % of them, which is 1 for Stderr.
+// order is the order in which the bytes of two streams arrived: one bit for each of the first 40 %
+// and the last 60 %, which is 1 for Stderr.
 type order struct {
 	headMax, tailMax int64
 	bits             []uint64
@@ -28,7 +28,7 @@ func newOrder(limit int, account *budget.Account) *order {
 	return &order{headMax: headMax, tailMax: int64(limit) - headMax, bits: make([]uint64, size/8)}
 }
 
-// write notes that the next n bytes are of a stream.
+// write records that the next n bytes are of a stream.
 func (o *order) write(stream int, n int64) {
 	if first := min(n, o.headMax-o.total); first > 0 {
 		o.fill(stream, o.total, first)
@@ -45,7 +45,7 @@ func (o *order) write(stream int, n int64) {
 	}
 }
 
-// bitIndex is the bit for a position.
+// bitIndex returns the bit for a position.
 func (o *order) bitIndex(position int64) int64 {
 	if position < o.headMax {
 		return position
@@ -67,7 +67,7 @@ func (o *order) fill(stream int, at, n int64) {
 	}
 }
 
-// run is how many bytes from a position on, at most n, are of one stream.
+// run returns how many bytes from a position on, at most n, are of one stream.
 func (o *order) run(position, n int64) (stream int, length int64) {
 	at := o.bitIndex(position)
 	end := o.headMax
@@ -102,12 +102,12 @@ func (o *order) runs(position, n int64, visit func(stream int, length int64)) {
 	}
 }
 
-// view is what of the merged output can be put together: the first bytes and
-// the last ones, for which the streams have kept theirs.
+// mergedView is the part of the merged output that can be put together: the first and the last
+// bytes, as far as the streams have kept theirs.
 type mergedView struct {
 	order      *order
 	streams    [3]*headTail
-	head, tail int64 // how many
+	head, tail int64 // how many bytes
 	at         [3]int64
 }
 
@@ -141,7 +141,7 @@ func (o *order) view(streams [3]*headTail) mergedView {
 		at[stream] += length
 		passed += length
 		if gap, tail := streams[stream].gap(); gap < tail && at[stream] > gap && from < tail {
-			missing := min(at[stream], tail) // the first byte after the last missing one
+			missing := min(at[stream], tail) // the first byte after the last missing byte
 			cut, cutAt = passed-(at[stream]-missing), at
 			cutAt[stream] = missing
 		}

@@ -20,7 +20,7 @@ func mergeOutput(r Result) string {
 	return string(out)
 }
 
-// model is what a bounded stream has to keep.
+// model returns the bytes that a bounded stream must keep.
 func model(all []byte, limit int) string {
 	if len(all) <= limit {
 		return string(all)
@@ -86,7 +86,7 @@ func TestCollectorAgainstAModel(t *testing.T) {
 	}
 }
 
-// assemble does what a driver does.
+// assemble merges the streams as a driver does.
 func assemble(t *testing.T, r Result) string {
 	if r.Segments == nil {
 		return mergeOutput(r)

@@ -16,7 +16,7 @@ var writerSlots = make(chan struct{}, 8)
 
 // Spills are the spill files of one slot.
 type Spills struct {
-	// Open makes a new file in the slot and says where it is in its view.
+	// Open creates a file in the slot and returns its path in the slot's view.
 	Open func(name string) (file *os.File, path string, err error)
 	// Remove deletes one of them.
 	Remove func(path string)
@@ -30,13 +30,13 @@ type spillFile struct {
 	path   string
 
 	mu    sync.Mutex
-	file  *os.File // nil when there is none, or no more
+	file  *os.File // nil if there is none, or after it was dropped
 	size  int64
 	gone  bool
 	ended bool // its stream has ended
 }
 
-// create opens a file; where that fails the result takes writes and keeps nothing.
+// create opens a file. If that fails, the result accepts writes and keeps nothing.
 func (s *Spills) create(name string) *spillFile {
 	f := &spillFile{spills: s}
 	writerSlots <- struct{}{}
@@ -53,8 +53,8 @@ func (s *Spills) create(name string) *spillFile {
 	return f
 }
 
-// shrink drops files, except keep, while the slot has too many bytes: first the
-// oldest of streams that have ended, then the oldest.
+// shrink drops files, except keep, while the slot has too many bytes: first the oldest of ended
+// streams, then the oldest.
 func (s *Spills) shrink(keep *spillFile) {
 	s.mu.Lock()
 	total := int64(0)
@@ -105,7 +105,7 @@ func (f *spillFile) isOpen() bool {
 	return f.file != nil
 }
 
-// end says that the stream has ended: the file goes before those of others.
+// end marks the stream as ended: its file is dropped before the files of open streams.
 func (f *spillFile) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,8 +122,8 @@ func (f *spillFile) drop() {
 	}
 }
 
-// write appends p as far as MaxSpill allows. A file that cannot take its
-// bytes is removed: half a stream would be taken for the whole.
+// write appends p as far as MaxSpill allows. A file that cannot take its bytes is removed, because
+// half a stream would look like the whole.
 func (f *spillFile) write(p []byte) {
 	f.mu.Lock()
 	room := MaxSpill - f.size
@@ -155,7 +155,7 @@ func (f *spillFile) fail() {
 	}
 }
 
-// finish closes the file and returns its path, or "" when there is none.
+// finish closes the file and returns its path, or "" if there is none.
 func (f *spillFile) finish() string {
 	if f == nil {
 		return ""

@@ -12,15 +12,14 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// Between two attempts at a connection that is refused.
+// Pauses between two attempts at a refused connection.
 const (
 	minPause = time.Millisecond
 	maxPause = 50 * time.Millisecond
 )
 
-// Dial connects from here, which is inside the slot's network, and returns the
-// descriptor. While the connection is refused it tries again, until c.WaitS is
-// over.
+// Dial connects from the slot's network and returns the descriptor. It retries a refused connection
+// for c.WaitS.
 func Dial(ctx context.Context, c ipc.Connect) (int, error) {
 	if c.Port < 1 || c.Port > 65535 {
 		return -1, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("port %d", c.Port)}

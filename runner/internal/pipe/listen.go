@@ -7,11 +7,11 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// longestSocketPath is what the kernel takes on every platform.
+// longestSocketPath is the longest path that every platform accepts.
 const longestSocketPath = 103
 
-// Listen makes a UNIX socket at a path, with the rights and in the view of the
-// calling thread, for its user alone, and returns the descriptor.
+// Listen makes a UNIX socket at a path, with the rights and in the view of the calling thread, for
+// its user alone, and returns the descriptor.
 func Listen(l ipc.Listen) (int, error) {
 	fd, err := listen(string(l.Path))
 	if err != nil {

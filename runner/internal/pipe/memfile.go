@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// createUnlinked serves where memory files do not exist.
+// createUnlinked creates a file without a name on systems without memory files.
 func createUnlinked(name string) (*os.File, error) {
 	file, err := os.CreateTemp("", "hermes-"+name+"-")
 	if err != nil {

@@ -5,16 +5,16 @@ import (
 	"os"
 )
 
-// FDPath is a path of a descriptor of the process that opens it.
+// FDPath returns the path of a descriptor of the process that opens it.
 func FDPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
 
-// MemoryFile is a file without a name.
+// MemoryFile creates a file without a name.
 func MemoryFile(name, content string) (*os.File, error) {
 	file, err := createUnlinked(name)
 	if err != nil {
 		return nil, err
 	}
-	// Opening /dev/fd shares the offset here.
+	// Opening /dev/fd shares the offset on this system.
 	if _, err = file.WriteString(content); err == nil {
 		_, err = file.Seek(0, 0)
 	}

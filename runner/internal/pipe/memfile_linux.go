@@ -9,11 +9,11 @@ import (
 
 const mfdCloexec = 1
 
-// FDPath is a path of a descriptor of the process that opens it.
+// FDPath returns the path of a descriptor of the process that opens it.
 func FDPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// MemoryFile is a file without a name that a process of another uid can open
-// again through its descriptor, which a pipe would not allow.
+// MemoryFile creates a file without a name. A process of another uid can open it again through its
+// descriptor, which is not possible with a pipe.
 func MemoryFile(name, content string) (*os.File, error) {
 	label, err := syscall.BytePtrFromString(name)
 	if err != nil {

@@ -2,9 +2,8 @@ package pipe
 
 import "io"
 
-// OnlyReader and OnlyWriter hide ReadFrom and WriteTo: splice into a pipe that
-// nobody drains has no deadline.
+// OnlyReader hides WriteTo of a reader: splice into a pipe that nobody drains has no deadline.
 type OnlyReader struct{ io.Reader }
 
-// OnlyWriter is OnlyReader for the other direction.
+// OnlyWriter hides ReadFrom of a writer, for the same reason.
 type OnlyWriter struct{ io.Writer }

@@ -8,17 +8,19 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// Buffers are of the size of the largest piece that is sent on.
+// Buffers have the size of the largest piece of data.
 var Buffers = sync.Pool{New: func() any { return new([wire.MaxData]byte) }}
 
-// Source is our end of a pipe or a terminal. It becomes a file, which the
-// runtime's poller is told of, only once it is waited for.
+// Source is the runner's end of a pipe or a terminal. It becomes a file, which the runtime's poller
+// watches, only when it is waited for.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Late readers and late events").
 type Source struct {
 	FD   int
 	File *os.File
 }
 
-// OpenFile is the end as a file.
+// OpenFile returns the end as a file that can be waited for.
 func (s *Source) OpenFile() *os.File {
 	if s.File == nil {
 		s.File = os.NewFile(uintptr(s.FD), "pipe")
@@ -26,7 +28,7 @@ func (s *Source) OpenFile() *os.File {
 	return s.File
 }
 
-// Use gives the descriptor to f, which must not wait.
+// Use passes the descriptor to f, which must not block.
 func (s *Source) Use(f func(fd uintptr)) error {
 	if s.File == nil {
 		f(uintptr(s.FD))
@@ -39,7 +41,7 @@ func (s *Source) Use(f func(fd uintptr)) error {
 	return raw.Control(f)
 }
 
-// Close gives it back.
+// Close closes the end.
 func (s *Source) Close() {
 	if s.File != nil {
 		_ = s.File.Close()
@@ -48,7 +50,7 @@ func (s *Source) Close() {
 	_ = syscall.Close(s.FD)
 }
 
-// Read reads once, also after a signal; EAGAIN says that nothing is there yet.
+// Read reads once and retries after a signal. EAGAIN means that no data is there yet.
 func Read(fd uintptr, p []byte) (n int, err error) {
 	for {
 		if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
@@ -57,7 +59,7 @@ func Read(fd uintptr, p []byte) (n int, err error) {
 	}
 }
 
-// NewFile is New with our end as a file.
+// NewFile is New with the runner's end as a file.
 func NewFile(readable bool) (ours *os.File, theirs int, err error) {
 	fd, theirs, err := New(readable)
 	if err != nil {
@@ -66,12 +68,12 @@ func NewFile(readable bool) (ours *os.File, theirs int, err error) {
 	return os.NewFile(uintptr(fd), "pipe"), theirs, nil
 }
 
-// New makes a pipe: our end does not block, theirs does. readable says
-// which end is ours.
+// New makes a pipe. The runner's end does not block, the other end does. readable selects the
+// reading end for the runner.
 func New(readable bool) (ours, theirs int, err error) {
 	r, w, err := rawPipe()
 	if err != nil {
-		return -1, -1, &wire.Error{Kind: "exhausted", Message: "no pipe can be had: " + err.Error()}
+		return -1, -1, &wire.Error{Kind: "exhausted", Message: "no pipe is available: " + err.Error()}
 	}
 	mine, other := w, r
 	if readable {
@@ -84,7 +86,7 @@ func New(readable bool) (ours, theirs int, err error) {
 	return mine, other, nil
 }
 
-// Duplicate makes a descriptor that no program inherits.
+// Duplicate returns a copy of a descriptor that no program inherits.
 func Duplicate(fd int) (int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -95,14 +97,14 @@ func Duplicate(fd int) (int, error) {
 	return copied, err
 }
 
-// CloseFDs closes them all.
+// CloseFDs closes all of them.
 func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		_ = syscall.Close(fd)
 	}
 }
 
-// Files makes files of descriptors that another process has sent.
+// Files wraps descriptors that another process has sent.
 func Files(fds []int) []*os.File {
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
@@ -111,7 +113,7 @@ func Files(fds []int) []*os.File {
 	return files
 }
 
-// CloseFiles closes them all.
+// CloseFiles closes all of them.
 func CloseFiles(files []*os.File) {
 	for _, f := range files {
 		_ = f.Close()

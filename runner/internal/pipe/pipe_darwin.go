@@ -8,7 +8,7 @@ import (
 const (
 	fionread    = 0x4004667f
 	GetTerminal = syscall.TIOCGETA
-	NoCharacter = 0xff // the value of a disabled character of a terminal
+	NoCharacter = 0xff // the value of a disabled control character of a terminal
 )
 
 func rawPipe() (r, w int, err error) {
@@ -23,7 +23,7 @@ func rawPipe() (r, w int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// PendingBytes is how many bytes can be read at once.
+// PendingBytes returns how many bytes can be read at once.
 func PendingBytes(fd uintptr) int {
 	var n int32
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {
@@ -32,5 +32,5 @@ func PendingBytes(fd uintptr) int {
 	return int(n)
 }
 
-// Widen has nothing to do here.
+// Widen does nothing on this system.
 func Widen(int) {}

@@ -8,7 +8,7 @@ import (
 const (
 	fionread    = 0x541b
 	GetTerminal = syscall.TCGETS
-	NoCharacter = 0 // the value of a disabled character of a terminal
+	NoCharacter = 0 // the value of a disabled control character of a terminal
 )
 
 func rawPipe() (r, w int, err error) {
@@ -19,14 +19,16 @@ func rawPipe() (r, w int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// Widen makes a pipe hold more, where that is allowed: the larger it is, the
-// less often the two ends wait for each other.
+// Widen enlarges a pipe if that is allowed: with a larger pipe the two ends wait for each other
+// less often.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Pipes of 1 MiB").
 func Widen(fd int) {
 	const setPipeSize, size = 1031, 1 << 20
 	_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), setPipeSize, size)
 }
 
-// PendingBytes is how many bytes can be read at once.
+// PendingBytes returns how many bytes can be read at once.
 func PendingBytes(fd uintptr) int {
 	var n int32
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// OpenTerminal opens a terminal on the calling thread, whose user it will belong to.
+// OpenTerminal opens a terminal on the calling thread, whose user will own it.
 func OpenTerminal(rows, cols uint16) (master, slave int, err error) {
 	master, err = syscall.Open("/dev/ptmx", syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -33,8 +33,8 @@ func OpenTerminal(rows, cols uint16) (master, slave int, err error) {
 	return master, peer, nil
 }
 
-// openSlave opens the other end of a terminal: of this very one where the
-// kernel can (not gVisor), else by its name.
+// openSlave opens the other end of a terminal: through its master if the kernel can (not gVisor),
+// else by its name.
 func openSlave(master int) (int, error) {
 	const tiocGPTPeer = 0x5441
 	const flags = syscall.O_RDWR | syscall.O_NOCTTY | syscall.O_CLOEXEC

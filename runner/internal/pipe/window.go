@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// setNonblocking sets the flags of a fresh descriptor, which has no others.
+// setNonblocking sets the flags of a new descriptor, which has no others.
 func setNonblocking(fd int) error {
 	if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFL, syscall.O_NONBLOCK); errno != 0 {
 		return errno

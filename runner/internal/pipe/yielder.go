@@ -6,11 +6,12 @@ import (
 	"syscall"
 )
 
-// Yielder lets all other goroutines go first, also those that wait for
-// descriptors. Gosched does not: while any goroutine can run, the runtime polls
-// descriptors every 10 ms only, so that a flood on its one processor delays all
-// other calls by that. This waits for a byte of its own until the runtime has
-// polled. The zero value has no descriptors until it is used.
+// Yielder lets all other goroutines run first, including those that wait for descriptors. Gosched
+// does not: while any goroutine can run, the runtime polls descriptors only every 10 ms, so that a
+// flood on its one processor delays all other calls by that time. Yielder waits for a byte of its
+// own until the runtime has polled. The zero value has no descriptors until it is used.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Yielding to the poller").
 type Yielder struct{ reader, writer *os.File }
 
 // Yield returns when the runtime has polled the descriptors.
@@ -29,7 +30,7 @@ func (y *Yielder) Yield() {
 	one, level := []byte{0}, false
 	_ = raw.Read(func(fd uintptr) bool {
 		if !level {
-			// Not before: what came before is not waited for.
+			// Not earlier: the wait must begin after the write.
 			_, err := y.writer.Write(one)
 			level = true
 			return err != nil
@@ -39,7 +40,7 @@ func (y *Yielder) Yield() {
 	})
 }
 
-// Close gives its descriptors back.
+// Close closes the descriptors.
 func (y *Yielder) Close() {
 	if y.reader != nil {
 		_ = y.reader.Close()

@@ -2,5 +2,5 @@ package private
 
 import "os"
 
-// isPrivateGroup is false: the first group of users is one of all.
+// isPrivateGroup returns false: on this system all users share their first group.
 func isPrivateGroup(string, os.FileInfo) bool { return false }

@@ -10,11 +10,10 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// isPrivateGroup says whether only root and this user have the rights that a
-// directory gives to its group: many systems make such a group for each user.
-// With an ACL these rights are those of whomever that names. Accounts that are
-// not in the files of the system are not known, so that their groups are not
-// private.
+// isPrivateGroup reports whether only root and this user have the rights of a directory's group.
+// Many systems make such a group for each user. With an ACL these rights belong to the entries of
+// the ACL, so the group is not private. Accounts that are not in the system's files are unknown:
+// their groups are not private either.
 func isPrivateGroup(dir string, info os.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if _, err := syscall.Getxattr(dir, "system.posix_acl_access", nil); !ok || err == nil {
@@ -22,7 +21,7 @@ func isPrivateGroup(dir string, info os.FileInfo) bool {
 	}
 	root, own, group := "0", fmt.Sprint(os.Geteuid()), fmt.Sprint(st.Gid)
 	var names []string
-	first := 0 // whose first group it is
+	first := 0 // how many users have it as their first group
 	for _, user := range readTable("/etc/passwd") {
 		isOurs := user[2] == root || user[2] == own
 		if isOurs {

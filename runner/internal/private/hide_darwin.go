@@ -1,4 +1,4 @@
 package private
 
-// Hide does nothing: no engine has directories here.
+// Hide does nothing: no engine has directories on this system.
 func Hide(string) error { return nil }

@@ -9,10 +9,10 @@ import (
 
 const readOnly = 1 // ST_RDONLY
 
-// Hide keeps tenants from a directory of the engine's: nothing is done where
-// the engine has hidden it by a read-only file system. Else an empty one is
-// mounted over it where this process may, or it is closed to all other users,
-// which does not keep out another process of root's.
+// Hide keeps tenants from a directory of the engine. It does nothing if the engine has hidden the
+// directory by a read-only file system. Otherwise it mounts an empty file system over the
+// directory, or, if it may not, closes the directory to all other users, which does not keep out
+// other processes of root.
 func Hide(dir string) error {
 	file, err := os.OpenFile(dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {

@@ -8,11 +8,11 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// isUnmapped says whether a uid stands for all that have no number in this user
-// namespace: what was made outside of it belongs to them.
+// isUnmapped reports whether a uid stands for all users without a number in this user namespace:
+// files made outside of it belong to them.
 func isUnmapped(uid int) bool { return uid == overflowUID() }
 
-// nobody is the uid of those without a number, -1 where each uid has one.
+// overflowUID returns the uid of users without a number, -1 if each uid has one.
 var overflowUID = sync.OnceValue(func() int {
 	ids, err := bounded.ReadWhole("/proc/self/uid_map", bounded.SettingSize)
 	if err != nil || strings.Join(strings.Fields(string(ids)), " ") == "0 0 4294967295" {

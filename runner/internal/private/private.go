@@ -25,9 +25,8 @@ type Directory struct {
 	info os.FileInfo
 }
 
-// Open makes a directory, and the way there, where there is none, and opens it.
-// mode is 0o700, or 0o711 where slots with uids of their own pass through. It
-// makes parts in it too, of the same mode.
+// Open makes a directory, with missing parents, and opens it. mode is 0o700, or 0o711 if slots with
+// uids of their own pass through it. It also makes parts in it, with the same mode.
 func Open(path string, mode os.FileMode, parts ...string) (*Directory, error) {
 	above, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
@@ -68,8 +67,8 @@ func Open(path string, mode os.FileMode, parts ...string) (*Directory, error) {
 	return d, nil
 }
 
-// Remove removes the directory with all that is in it, unless another one has
-// its place. It returns what is left.
+// Remove removes the directory with everything in it, unless it was replaced. It returns the
+// problems.
 func (d *Directory) Remove() []string {
 	defer d.file.Close()
 	if err := d.Verify(); err != nil {
@@ -80,8 +79,7 @@ func (d *Directory) Remove() []string {
 	return w.Problems
 }
 
-// Verify says whether the directory is still at its path, and whether nobody
-// else may put another one there.
+// Verify checks that the directory is still at its path, and that nobody else may replace it.
 func (d *Directory) Verify() error {
 	if now, err := os.Lstat(d.Path); err != nil || !os.SameFile(now, d.info) {
 		return fmt.Errorf("the runner's directory %s was moved or replaced", d.Path)
@@ -89,12 +87,12 @@ func (d *Directory) Verify() error {
 	return Check(filepath.Dir(d.Path))
 }
 
-// Check says whether nobody but root and this user decides what a path without
-// links leads to: they own each directory on the way, and others may write to
-// none of them unless it is sticky, or lies below a directory of this user's that
-// nobody else can enter. For root that is no reason: its slots have users of
-// their own, and their working directories are below it. The root of an image
-// may be another user's, and writable to a group, for that is who made the image.
+// Check returns an error unless only root and this user decide where a path without links leads.
+// They must own each directory on the way, and others may write to none of them, except to sticky
+// directories and to directories below a directory of this user that nobody else can enter. The
+// last exception does not hold for root: the slots of root have users of their own, whose working
+// directories are below it. The root directory of an image may belong to another user and be
+// writable to a group: that user made the image.
 func Check(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -109,7 +107,7 @@ func Check(path string) error {
 		mode, uid := info.Mode(), owner(info)
 		switch {
 		case dir != "/" && uid != 0 && uid != os.Geteuid() && !isUnmapped(uid):
-			return fmt.Errorf("%s belongs to another user (%d), who could exchange what is in it", dir, uid)
+			return fmt.Errorf("%s belongs to another user (%d), who could replace its entries", dir, uid)
 		case !info.IsDir():
 			return fmt.Errorf("%s is not a directory", dir)
 		case uid == os.Geteuid() && uid != 0 && mode&(groupEnters|otherEnters) == 0:

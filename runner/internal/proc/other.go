@@ -2,5 +2,5 @@
 
 package proc
 
-// BootTicks is not known here.
+// BootTicks returns 0 on this system.
 func BootTicks() uint64 { return 0 }

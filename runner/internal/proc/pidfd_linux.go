@@ -11,7 +11,7 @@ const (
 	sysPidfdOpen       = 434
 )
 
-// PidfdOpen refers to a process in a way that outlives its number.
+// PidfdOpen opens a descriptor for a process, which stays valid when the pid is reused.
 func PidfdOpen(pid int) (int, error) {
 	fd, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
 	if errno != 0 {
@@ -20,7 +20,7 @@ func PidfdOpen(pid int) (int, error) {
 	return int(fd), nil
 }
 
-// PidfdSignal sends a signal to the process that fd refers to.
+// PidfdSignal sends a signal to the process of fd.
 func PidfdSignal(fd int, sig syscall.Signal) error {
 	if _, _, errno := syscall.Syscall6(sysPidfdSendSignal, uintptr(fd), uintptr(sig), 0, 0, 0, 0); errno != 0 {
 		return errno
@@ -28,7 +28,8 @@ func PidfdSignal(fd int, sig syscall.Signal) error {
 	return nil
 }
 
-// BootTicks is now in the unit of start times in /proc, hundredths of a second.
+// BootTicks returns the time since boot in the unit of start times in /proc, hundredths of a
+// second.
 func BootTicks() uint64 {
 	const clockBoottime = 7
 	var ts syscall.Timespec

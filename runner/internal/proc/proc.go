@@ -26,16 +26,16 @@ type Process struct {
 	Kernel                      bool // a thread of the kernel
 }
 
-// Key tells a process from another that got its number later.
+// Key distinguishes a process from a later process with the same pid.
 type Key struct {
 	pid   int
 	start uint64
 }
 
-// Key of this one.
+// Key returns the key of the process.
 func (p Process) Key() Key { return Key{p.PID, p.Start} }
 
-// Read reads as much of a file as there is room for.
+// Read reads as much of a file as fits into buf.
 func Read(path string, buf []byte) []byte {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -48,7 +48,7 @@ func Read(path string, buf []byte) []byte {
 		if m <= 0 || err != nil {
 			break
 		}
-		// Files of /proc give all that there is room for.
+		// Files of /proc fill the buffer at the first read.
 		if n += m; n < len(buf) {
 			break
 		}
@@ -56,7 +56,7 @@ func Read(path string, buf []byte) []byte {
 	return buf[:n]
 }
 
-// Numbers are the processes that /proc shows, zombies too, as its entries are named.
+// Numbers returns the names of the processes in /proc, including zombies.
 func Numbers() ([]string, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -70,8 +70,8 @@ func Numbers() ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return name[0] < '0' || name[0] > '9' }), nil
 }
 
-// Fields are those of /proc/PID/stat, or of a task's, from the third on. The name
-// before them may hold anything, so they are counted from the last parenthesis.
+// Fields returns the fields of /proc/PID/stat, or of a task's, from the third on. The name before
+// them may contain anything, so they begin after the last parenthesis.
 func Fields(stat []byte) [][]byte {
 	end := bytes.LastIndexByte(stat, ')')
 	if end < 0 {
@@ -80,7 +80,7 @@ func Fields(stat []byte) [][]byte {
 	return bytes.Fields(stat[end+1:])
 }
 
-// ParseStat reads /proc/PID/stat; false for a process that has ended.
+// ParseStat parses /proc/PID/stat; it returns false for a process that has ended.
 func ParseStat(data []byte) (Process, bool) {
 	open, f := bytes.IndexByte(data, ' '), Fields(data)
 	if open < 0 || len(f) < 22 {
@@ -100,7 +100,7 @@ func ParseStat(data []byte) (Process, bool) {
 	return p, true
 }
 
-// ParseStatus takes users and groups from /proc/PID/status; false when it names none.
+// ParseStatus parses the users and groups in /proc/PID/status; it returns false if there are none.
 func (p *Process) ParseStatus(data []byte) bool {
 	hasUsers := false
 	for _, line := range strings.Split(string(data), "\n") {
@@ -125,7 +125,7 @@ func (p *Process) ParseStatus(data []byte) bool {
 	return hasUsers
 }
 
-// Lineage is p and its ancestors that are visible, the nearest first.
+// Lineage yields p and its visible ancestors, the nearest first.
 func Lineage(all map[int]Process, p Process) iter.Seq[Process] {
 	return func(yield func(Process) bool) {
 		for range len(all) + 1 {
@@ -141,7 +141,7 @@ func Lineage(all map[int]Process, p Process) iter.Seq[Process] {
 	}
 }
 
-// Root is the topmost ancestor of p that is visible.
+// Root returns the topmost visible ancestor of p.
 func Root(all map[int]Process, p Process) int {
 	top := p.PID
 	for each := range Lineage(all, p) {
@@ -150,7 +150,7 @@ func Root(all map[int]Process, p Process) int {
 	return top
 }
 
-// IsDescendant says whether from is an ancestor of p.
+// IsDescendant reports whether from is an ancestor of p.
 func IsDescendant(all map[int]Process, p Process, from int) bool {
 	for each := range Lineage(all, p) {
 		if each.Parent == from {
@@ -160,13 +160,12 @@ func IsDescendant(all map[int]Process, p Process, from int) bool {
 	return false
 }
 
-// mostArgv is how much is read of a process's arguments. A process can have
-// any amount, also by prctl(PR_SET_MM), which needs no rights.
+// maxArgv bounds how much of a process's arguments is read. A process can have any amount, also by
+// prctl(PR_SET_MM), which needs no rights.
 const maxArgv = 64 << 10
 
-// Argv is what the process shows; a tenant can make it anything. One that shows
-// nothing, as in the middle of an exec, has its short name in brackets, as ps
-// has it.
+// Argv returns the arguments of a process; a tenant can make them anything. A process without
+// arguments, as in the middle of an exec, gets its short name in brackets, as in ps.
 func Argv(pid int) []ipc.Bytes {
 	data, _, err := bounded.ReadFile("/proc/"+strconv.Itoa(pid)+"/cmdline", maxArgv)
 	if err != nil {
@@ -184,13 +183,12 @@ func Argv(pid int) []ipc.Bytes {
 	return out
 }
 
-// maxEnviron is how much is searched of an environment. The kernel takes 6 MiB
-// from execve, and any size from prctl(PR_SET_MM).
+// maxEnviron bounds how much of an environment is searched. The kernel accepts 6 MiB from execve,
+// and any size from prctl(PR_SET_MM).
 const maxEnviron = 1 << 20
 
-// Environ looks in the environment that a process was started with for an entry
-// that begins with prefix and whose rest is accepted. Only the beginning of a large
-// environment is searched: a later entry is not found, as if it were not there.
+// Environ searches the initial environment of a process for an entry that begins with prefix and
+// whose rest accept accepts. It searches the first maxEnviron bytes only.
 func Environ(pid int, prefix string, accept func(value string) bool) bool {
 	file, err := bounded.Open("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
@@ -200,7 +198,7 @@ func Environ(pid int, prefix string, accept func(value string) bool) bool {
 	return findEntry(io.LimitReader(file, maxEnviron), prefix, accept)
 }
 
-// findEntry searches entries that end with a NUL, of which it keeps a part at a time.
+// findEntry searches entries that end with a NUL. It holds one part of them at a time.
 func findEntry(r io.Reader, prefix string, accept func(value string) bool) bool {
 	parts := bufio.NewReaderSize(r, 16<<10)
 	for inside := false; ; {
@@ -215,7 +213,7 @@ func findEntry(r io.Reader, prefix string, accept func(value string) bool) bool 
 	}
 }
 
-// OwnMemory is what a process has resident and does not share.
+// OwnMemory returns the resident memory of a process that is not shared.
 func OwnMemory(pid int) int64 {
 	var buf [256]byte
 	f := bytes.Fields(Read("/proc/"+strconv.Itoa(pid)+"/statm", buf[:]))
@@ -230,11 +228,11 @@ func OwnMemory(pid int) int64 {
 	return (resident - shared) * int64(os.Getpagesize())
 }
 
-// Mount is one line of mountinfo: what is mounted where, of which root of its
-// file system, with the options of the mount and those of the file system.
+// Mount is one line of mountinfo: the root within its file system, the path, the options of the
+// mount, the type and the options of the file system.
 type Mount struct{ Root, Path, Options, Kind, Super string }
 
-// Mounts lists the mounts that this process sees, those that cover others last.
+// Mounts lists the mounts that this process sees; mounts that cover others come last.
 func Mounts() ([]Mount, error) {
 	table, err := bounded.ReadWhole("/proc/self/mountinfo", bounded.TableSize)
 	if err != nil {
@@ -252,7 +250,7 @@ func Mounts() ([]Mount, error) {
 	return out, nil
 }
 
-// Unescape undoes what mountinfo does to odd characters in a path.
+// Unescape decodes the escapes of a path in mountinfo.
 func Unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s

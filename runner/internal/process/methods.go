@@ -38,10 +38,10 @@ type methodParams struct {
 	Cols      uint16   `json:"cols"`
 }
 
-// Method carries out one request about a process that there is.
+// Method carries out one request about an existing process.
 type Method func(r *Registry, c *channel.Conversation, params json.RawMessage) (any, error)
 
-// Methods are those of docs/protocol.md about one process.
+// Methods are the methods of docs/protocol.md for one process.
 var Methods = map[string]Method{
 	"proc.wait":        withProcess((*process).wait),
 	"proc.read":        withProcess((*process).read),
@@ -53,7 +53,7 @@ var Methods = map[string]Method{
 	"proc.resize":      withProcess((*process).resize),
 }
 
-// withProcess finds the process that a method is about.
+// withProcess finds the process of a request and calls do.
 func withProcess(do func(p *process, c *channel.Conversation, q *methodParams) (any, error)) Method {
 	return func(r *Registry, c *channel.Conversation, params json.RawMessage) (any, error) {
 		var q methodParams
@@ -71,7 +71,7 @@ func withProcess(do func(p *process, c *channel.Conversation, q *methodParams) (
 	}
 }
 
-// List is the result of proc.list.
+// List returns the result of proc.list.
 func (r *Registry) List(scope *command.Scope) any {
 	var all []*process
 	r.mu.Lock()
@@ -138,7 +138,7 @@ func (p *process) read(c *channel.Conversation, q *methodParams) (any, error) {
 		if from < 0 {
 			from, next = at, at
 		} else if at != next {
-			break // older bytes made room for newer ones meanwhile
+			break // newer bytes have pushed out older ones meanwhile
 		}
 		if err := c.Send(1, part, true); err != nil {
 			return nil, err
@@ -174,7 +174,7 @@ func (p *process) follow(c *channel.Conversation, q *methodParams) (any, error) 
 	if p.scope.Err() != nil {
 		return nil, p.scope.Err()
 	}
-	// A follower that is called off tells how far it came.
+	// A follower that is cancelled reports its position.
 	return map[string]any{"next_offset": next, "lost_bytes": lost}, nil
 }
 
@@ -184,7 +184,7 @@ var (
 	errNoTarget = &ipc.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
 )
 
-// stdinError distinguishes a process without input from one that never started.
+// stdinError distinguishes a process without input from a process that has ended.
 func (p *process) stdinError() error {
 	if p.result() != nil {
 		return errEnded
@@ -211,20 +211,20 @@ func (p *process) write(c *channel.Conversation, _ *methodParams) (any, error) {
 	switch {
 	case p.scope.Err() != nil:
 		return nil, p.scope.Err()
-	case c.Ctx.Err() != nil: // called off, it tells how far it came
+	case c.Ctx.Err() != nil: // cancelled: report how much was written
 	case p.input.Err() != nil && !(err == nil && written > 0):
-		// A process that ends once it has its input took what was written.
+		// A process that ends once it has its input took all that was written.
 		return nil, context.Cause(p.input)
 	case errors.Is(err, os.ErrClosed):
-		return nil, errEnded // a terminal goes with its process
+		return nil, errEnded // a terminal closes with its process
 	case err != nil:
 		return nil, err
 	}
 	return map[string]any{"written": written}, nil
 }
 
-// toStdin lets one at a time write to the input, until its conversation is
-// called off or the input ends.
+// toStdin lets one request at a time write to the input, until the request is cancelled or the
+// input ends.
 func (p *process) toStdin(c *channel.Conversation, write func(context.Context) error) error {
 	ctx, leave := command.Join(c.Ctx, p.input)
 	defer leave()
@@ -241,7 +241,7 @@ func (p *process) toStdin(c *channel.Conversation, write func(context.Context) e
 	})
 	defer func() {
 		if !stop() {
-			<-late // else it could be the next one's
+			<-late // otherwise the deadline could hit the next request
 		}
 		_ = p.stdin.SetWriteDeadline(time.Time{})
 	}()
@@ -276,8 +276,8 @@ func (p *process) closeStdin(c *channel.Conversation, _ *methodParams) (any, err
 	return nil, nil
 }
 
-// endOfInput is what a terminal takes for the end of its input, ^D unless its
-// program has chosen otherwise (stty eof). It may be disabled.
+// endOfInput returns the character that ends the input of a terminal: ^D unless its program has
+// chosen another (stty eof). It may be disabled.
 func endOfInput(terminal *os.File) (end []byte, disabled bool) {
 	const usual = 4
 	raw, err := terminal.SyscallConn()

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// drainTimeout bounds how long the news of an exit waits for the last output,
-	// which a follower that does not read can hold up.
+	// drainTimeout bounds how long the report of an exit waits for the last output, which a
+	// follower that does not read can hold up.
 	drainTimeout = time.Second
 )
 
@@ -33,14 +33,14 @@ type process struct {
 	command   ipc.Bytes
 	tag       *string
 	startedAt time.Time
-	terminal  *os.File        // the master side, nil without one
-	stdin     *os.File        // nil: none was asked for
-	writeLock chan struct{}   // held by the one that writes to stdin
-	lastByte  atomic.Uint32   // the last byte of the input so far
-	input     context.Context // ends with stdin, and says why
+	terminal  *os.File        // the master side, nil without a terminal
+	stdin     *os.File        // nil: none was requested
+	writeLock chan struct{}   // held by the request that writes to stdin
+	lastByte  atomic.Uint32   // of the input so far
+	input     context.Context // ends with stdin, with the reason as its cause
 	endInput  context.CancelCauseFunc
 	logs      [3]*output.Log // by stream
-	keepLogs  func() bool    // the logs are no longer closed with the slot
+	keepLogs  func() bool    // keeps the logs open when the slot ends
 	ended     chan struct{}
 
 	mu      sync.Mutex
@@ -87,8 +87,8 @@ func (r *Registry) EndSlot(scope *command.Scope) {
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// Adopt makes a process of a started command, or an ended one of a command that
-// could not be started. It gives the result of proc.spawn.
+// Adopt makes a process of a started command, or an ended process of a command that could not be
+// started. It returns the result of proc.spawn.
 func (r *Registry) Adopt(cmd *command.Command, p *command.Params) any {
 	proc := &process{
 		id: "p" + strconv.FormatUint(cmd.Token, 10), scope: cmd.Scope, token: cmd.Token, pid: cmd.Reply.PID,
@@ -108,7 +108,7 @@ func (r *Registry) Adopt(cmd *command.Command, p *command.Params) any {
 			stream = output.Stdout
 		}
 		if p.PTY != nil {
-			end = "\r\n" // as a terminal would have made of it
+			end = "\r\n" // as a terminal would translate it
 		}
 		proc.logs[stream].Write([]byte(cmd.Reply.Reason + end))
 		proc.finish(&command.Result{ExitCode: cmd.Reply.ExitCode, Reason: &cmd.Reply.Reason})
@@ -132,17 +132,17 @@ func (p *process) closeLogs() {
 	p.logs[output.Stderr].Close()
 }
 
-// Memory and DropOutput are those of a budget.Entry.
+// Memory returns the memory of its output (budget.EndedProcess).
 func (p *process) Memory() int64 {
 	return p.logs[output.Stdout].Memory() + p.logs[output.Stderr].Memory()
 }
 
-// DropOutput gives back the memory of its output.
+// DropOutput releases the memory of its output (budget.EndedProcess).
 func (p *process) DropOutput() int64 {
 	return p.logs[output.Stdout].DropOutput() + p.logs[output.Stderr].DropOutput()
 }
 
-// keep remembers an ended process, and forgets those that ended long before.
+// keep remembers an ended process, and forgets those that History.Add returns.
 func (p *process) keep(r *Registry) {
 	forgotten := r.history.Add(p.scope, p)
 	r.mu.Lock()
@@ -159,9 +159,9 @@ func (p *process) keep(r *Registry) {
 	}
 }
 
-// FreeMemory makes room in the budget: first the memory of what files have, too,
-// then the output of ended processes, as History.Reclaim says. A quarter of the
-// budget is what all slots may keep, whatever their neighbours print.
+// FreeMemory makes room in the budget: first it drops memory of output that files have too, then
+// the output of ended processes (History.Reclaim). All slots together may keep a quarter of the
+// budget, whatever their neighbours print.
 func (r *Registry) FreeMemory(need int64, slots int) (freed int64) {
 	r.mu.Lock()
 	all, share := slices.Collect(maps.Values(r.all)), r.memory.Limit()/4/int64(max(1, slots))
@@ -174,7 +174,7 @@ func (r *Registry) FreeMemory(need int64, slots int) (freed int64) {
 	return freed + r.history.Reclaim(need-freed, use, share)
 }
 
-// watch reads what the process prints and waits for its end.
+// watch reads the output of the process and waits for its end.
 func (r *Registry) watch(p *process, cmd *command.Command) {
 	defer channel.Contain(r.log, "process")
 	pumps := cmd.Pumps(p.sink)
@@ -230,7 +230,7 @@ func (p *process) finish(result *command.Result) {
 	close(p.ended)
 }
 
-// result is nil while the process runs. Its counts are those of the logs now.
+// result returns nil while the process runs. Its counts are the current counts of the logs.
 func (p *process) result() *command.Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,7 +256,7 @@ func (p *process) facts() processFacts {
 	}
 	f.StdoutBytes, _ = p.logs[output.Stdout].Total()
 	f.StderrBytes, _ = p.logs[output.Stderr].Total()
-	// The wall clock says when it began, and nothing else: it may jump.
+	// Only the start time comes from the wall clock, which may jump.
 	f.AgeS = time.Since(p.startedAt).Seconds()
 	if f.Exit != nil {
 		f.AgeS = p.endTime().Sub(p.startedAt).Seconds()

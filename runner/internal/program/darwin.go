@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// CheckDirectory checks a working directory.
+// CheckDirectory checks that the thread may enter a working directory.
 func CheckDirectory(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {

@@ -15,8 +15,8 @@ const (
 	execute = 1
 )
 
-// CheckDirectory checks a working directory with the thread's rights: the final
-// "/." needs search permission on the directory itself.
+// CheckDirectory checks that the thread may enter a working directory. The final "/." requires
+// search permission on the directory itself.
 func CheckDirectory(dir string) error {
 	fd, err := syscall.Open(strings.TrimSuffix(dir, "/")+"/.", oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -25,8 +25,8 @@ func CheckDirectory(dir string) error {
 	return syscall.Close(fd)
 }
 
-// OpenDir is Enterable for a directory whose path may be a tenant's with other
-// rights than the thread's: it follows no link of /proc to what is open.
+// OpenDir is CheckDirectory for a path that may be a tenant's with other rights than the thread's:
+// it follows no link of /proc to an open file.
 func OpenDir(dir string) (int, error) {
 	const (
 		sysOpenat2   = 437
@@ -68,7 +68,7 @@ func Lookup(name, cwd string, env []string) (string, syscall.Errno) {
 		case 0:
 			return path, 0
 		case syscall.EACCES:
-			// A directory that may not be searched hides its programs: it is passed over.
+			// A directory that may not be searched hides its programs and is skipped.
 			if !errors.Is(rights.Accessible(fdcwd, absolute(dir, cwd), execute), syscall.EACCES) {
 				result = errno
 			}
@@ -105,7 +105,7 @@ func checkExecutable(path, cwd string) syscall.Errno {
 	return 0
 }
 
-// errno of an error of the system.
+// errnoOf returns the errno of a system error.
 func errnoOf(err error) syscall.Errno {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {

@@ -6,14 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// runner is the process that serves, beside this one.
+// runnerPID is the pid of the serving runner.
 var runnerPID atomic.Int64
 
-// HideRunner makes a process unreachable as this one is.
+// HideRunner hides the /proc files of the process pid; the files of this process are always hidden.
 func HideRunner(pid int) { runnerPID.Store(int64(pid)) }
 
-// Open opens a path of a tenant with the rights of the calling thread. What is
-// refused was not read.
+// Open opens a path of a tenant with the rights of the calling thread. A refused file was not read.
 func Open(path string, flags int, perm uint32) (*os.File, error) {
 	fd, err := open(path, flags, perm)
 	if err != nil {
@@ -48,7 +47,7 @@ func OpenRoot(path string) (*os.Root, error) {
 	return root, nil
 }
 
-// CheckParent refuses a path whose directory is not to be reached.
+// CheckParent refuses a path whose directory may not be reached.
 func CheckParent(path string) error {
 	path = strings.TrimRight(path, "/")
 	dir := path[:strings.LastIndexByte(path, '/')+1]

@@ -16,12 +16,12 @@ const (
 	noMagicLinks = 0x2
 	oPath        = 0x200000
 	procMagic    = 0x9fa0
-	// Longer than a path of a file of /proc.
+	// maxLinkSize is above the length of any path in /proc.
 	maxLinkSize = 512
 )
 
-// open follows no link of /proc to what a process has open, where the kernel can
-// tell those from others (since Linux 5.6).
+// open follows no link of /proc to a file that a process has open, if the kernel can distinguish
+// those (since Linux 5.6).
 func open(path string, flags int, perm uint32) (int, error) {
 	name, err := syscall.BytePtrFromString(path)
 	if err != nil {
@@ -41,7 +41,7 @@ func open(path string, flags int, perm uint32) (int, error) {
 			return int(fd), nil
 		case syscall.EINTR, syscall.EAGAIN:
 			continue
-		case syscall.ENOSYS, syscall.EPERM: // a kernel or a seccomp profile that does not know it
+		case syscall.ENOSYS, syscall.EPERM: // a kernel or a seccomp profile without openat2
 			return syscall.Open(path, flags|syscall.O_CLOEXEC, perm)
 		case syscall.ELOOP:
 			if isNoLoop(path, flags) {
@@ -52,7 +52,7 @@ func open(path string, flags int, perm uint32) (int, error) {
 	}
 }
 
-// isNoLoop says that a path is no loop.
+// isNoLoop reports whether a path leads somewhere, so that ELOOP was not a loop.
 func isNoLoop(path string, flags int) bool {
 	fd, err := syscall.Open(path, oPath|syscall.O_CLOEXEC|flags&syscall.O_NOFOLLOW, 0)
 	if err == nil {
@@ -61,7 +61,7 @@ func isNoLoop(path string, flags int) bool {
 	return err == nil && flags&syscall.O_NOFOLLOW == 0
 }
 
-// Check refuses an open file that the kernel shows of this process or the runner.
+// Check refuses an open file of /proc that belongs to this process or the runner.
 func Check(file *os.File) error {
 	var refused error
 	raw, err := file.SyscallConn()
@@ -82,10 +82,10 @@ func check(fd int, path string) error {
 	var link [maxLinkSize]byte
 	n, err := syscall.Readlink("/proc/self/fd/"+strconv.Itoa(fd), link[:])
 	if errors.Is(err, syscall.ELOOP) {
-		return nil // in a root of the slot's own this process is not to be seen
+		return nil // in a root of the slot's own this process is not visible
 	}
 	if err != nil {
-		return newRefusal(path, ownProcessReason) // where it is cannot be told
+		return newRefusal(path, ownProcessReason) // its path is unknown
 	}
 	for part := range strings.SplitSeq(string(link[:n]), "/") {
 		if pid, err := strconv.Atoi(part); err == nil {
@@ -98,7 +98,7 @@ func check(fd int, path string) error {
 	return nil
 }
 
-// isHidden says that a number of /proc is that of a thread of this process or of the runner.
+// isHidden reports whether a number in /proc is a thread of this process or of the runner.
 func isHidden(pid int) bool {
 	if pid == os.Getpid() {
 		return true
@@ -113,13 +113,13 @@ func isHidden(pid int) bool {
 	return false
 }
 
-// checkDir refuses path for its directory.
+// checkDir refuses path if its directory is refused.
 func checkDir(dir, path string) error {
 	fd, err := open(dir, oPath|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		var errno syscall.Errno
 		if errors.As(err, &errno) {
-			return nil // the operation itself will tell
+			return nil // the operation itself will report it
 		}
 		return newRefusal(path, procLinkReason)
 	}
@@ -133,5 +133,5 @@ func newRefusal(path, why string) error {
 
 const (
 	ownProcessReason = "belongs to the sandbox's own programs; a command sees itself in /proc/self"
-	procLinkReason   = "leads through a link of /proc to what a process has open, which file operations do not follow"
+	procLinkReason   = "leads through a link of /proc to an open file of a process, which file operations do not follow"
 )

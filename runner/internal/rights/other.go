@@ -2,5 +2,5 @@
 
 package rights
 
-// ContainerCaps is for Linux.
+// ContainerCaps returns nothing on this system.
 func ContainerCaps(uint64) []int { return nil }

@@ -9,7 +9,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 )
 
-// sysFaccessat2 is the same on every architecture; package syscall does not have it.
+// sysFaccessat2 is the same on every architecture; package syscall lacks it.
 const sysFaccessat2 = 439
 
 const (
@@ -35,9 +35,9 @@ const (
 	CapDacOverride = 1
 )
 
-// containerCaps are what Docker gives root in a container: CHOWN, DAC_OVERRIDE,
-// FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW,
-// SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP.
+// containerCaps are the capabilities that Docker gives root in a container: CHOWN, DAC_OVERRIDE,
+// FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW, SYS_CHROOT, MKNOD,
+// AUDIT_WRITE, SETFCAP.
 var containerCaps = []int{CapChown, CapDacOverride, 3, 4, CapKill, CapSetgid, CapSetuid, CapSetpcap, 10, 13,
 	CapSysChroot, 27, 29, CapSetfcap}
 
@@ -55,7 +55,7 @@ type capData struct{ effective, permitted, inheritable uint32 }
 
 type capSets struct{ effective, permitted, inheritable uint64 }
 
-// capsOf a thread of this process; 0 is the calling one.
+// capsOf returns the capabilities of a thread of this process; 0 is the calling thread.
 func capsOf(tid int) (capSets, error) {
 	h := capHeader{version: capabilityVersion3, pid: int32(tid)}
 	var d [2]capData
@@ -68,7 +68,7 @@ func capsOf(tid int) (capSets, error) {
 		word(d[0].inheritable, d[1].inheritable)}, nil
 }
 
-// EffectiveCaps of the calling thread as a bit set.
+// EffectiveCaps returns the capabilities of the calling thread as a bit set.
 func EffectiveCaps() (uint64, error) {
 	c, err := capsOf(0)
 	return c.effective, err
@@ -85,14 +85,13 @@ func capWords(keep uint64) (*capHeader, *[2]capData) {
 		&[2]capData{{effective: low, permitted: low}, {effective: high, permitted: high}}
 }
 
-// fileCaps are what ThreadFS sets aside and restores: CHOWN, DAC_OVERRIDE,
+// fileCaps are the capabilities that ThreadFS sets aside and restores: CHOWN, DAC_OVERRIDE,
 // DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, MKNOD, MAC_OVERRIDE.
 var fileCaps = []int{CapChown, CapDacOverride, 2, 3, 4, 9, 27, 32}
 
-// KeepCaps leaves every thread of the process with at most the given
-// capabilities, none inheritable, and so none ambient. With a user's file system
-// rights on some threads, those of all are set aside as ThreadFS does it for that
-// user.
+// KeepCaps leaves every thread of the process with at most the given capabilities, none
+// inheritable, and so none ambient. With fsUID, the user whose file system rights some threads
+// have, it sets aside the file capabilities of all threads, as ThreadFS does.
 func KeepCaps(fsUID uint32, caps ...int) error {
 	keep := capBits(caps) & capsPermitted()
 	h, d := capWords(keep)
@@ -122,8 +121,8 @@ func capBits(caps []int) uint64 {
 // ThreadKeepCaps is KeepCaps for the calling thread only.
 func ThreadKeepCaps(caps ...int) error { return threadKeep(capBits(caps) & capsPermitted()) }
 
-// ThreadNoInheritedCaps leaves the calling thread its capabilities, but none
-// that a program has whoever starts it: some engines give them to all.
+// ThreadNoInheritedCaps leaves the calling thread its capabilities, but none that the programs it
+// starts would have under any user: some engines give all programs such capabilities.
 func ThreadNoInheritedCaps() error { return threadKeep(capsPermitted()) }
 
 func threadKeep(caps uint64) error {
@@ -139,8 +138,7 @@ func threadKeep(caps uint64) error {
 	return nil
 }
 
-// ThreadDropBounding takes a capability out of the calling thread's bounding
-// set, for good.
+// ThreadDropBounding removes a capability from the calling thread's bounding set, for good.
 func ThreadDropBounding(capability int) error {
 	_, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, uintptr(capability), 0)
 	if errno != 0 {
@@ -149,8 +147,7 @@ func ThreadDropBounding(capability int) error {
 	return nil
 }
 
-// ThreadBound leaves nothing but these capabilities in the calling thread's
-// bounding set.
+// ThreadBound leaves only these capabilities in the calling thread's bounding set.
 func ThreadBound(keep ...int) error {
 	for c := 0; c <= lastCap; c++ {
 		if slices.Contains(keep, c) {
@@ -163,7 +160,7 @@ func ThreadBound(keep ...int) error {
 	return nil
 }
 
-// ThreadNoNewPrivs makes setuid programs useless for what this thread starts.
+// ThreadNoNewPrivs disables setuid programs for the programs that this thread starts.
 func ThreadNoNewPrivs() error {
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0)
 	if errno != 0 {
@@ -172,17 +169,16 @@ func ThreadNoNewPrivs() error {
 	return nil
 }
 
-// ThreadOwnKeyring gives the calling thread, and what it starts, a session
-// keyring of its own. The one that was inherited may be that of the driver's
-// login, and a process that possesses a keyring may read its keys, whatever its
-// user. Where the call is refused, it is refused to commands too.
+// ThreadOwnKeyring gives the calling thread and its children a session keyring of their own. The
+// inherited one may be the keyring of the driver's login, and a process that possesses a keyring
+// may read its keys as any user. If the call is refused, it is refused to commands too.
 func ThreadOwnKeyring() {
 	const joinSessionKeyring = 1
 	_, _, _ = syscall.RawSyscall(syscall.SYS_KEYCTL, joinSessionKeyring, 0, 0)
 }
 
-// ClearUserKeys empties the keyrings of the calling thread's user. Where
-// engines refuse these calls they refuse them to commands too.
+// ClearUserKeys empties the keyrings of the calling thread's user. Engines that refuse these calls
+// refuse them to commands too.
 func ClearUserKeys() error {
 	const (
 		clearRing     = 7
@@ -208,16 +204,15 @@ func ClearUserKeys() error {
 	return nil
 }
 
-// ThreadFS gives the calling thread the file system rights of a user. From
-// root this also sets its file system capabilities aside; going back to 0
-// restores them.
+// ThreadFS gives the calling thread the file system rights of a user. From root this also sets its
+// file capabilities aside; a switch back to 0 restores them.
 func ThreadFS(uid, gid uint32, groups []uint32) error {
 	if err := ThreadGroups(groups); err != nil {
 		return err
 	}
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSGID, uintptr(gid), 0, 0)
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, uintptr(uid), 0, 0)
-	// These two report no error: a second call returns what is set.
+	// These two report no error: a second call returns the current value.
 	if got, _, _ := syscall.RawSyscall(syscall.SYS_SETFSUID, ^uintptr(0), 0, 0); uint32(got) != uid {
 		return fmt.Errorf("setfsuid %d: %w", uid, syscall.EPERM)
 	}
@@ -239,9 +234,9 @@ func ThreadGroups(groups []uint32) error {
 	return nil
 }
 
-// AsUser runs do on the calling thread (which must be locked) while it is
-// uid and gid in every respect but the saved one, and without any capability,
-// so that what it signals and changes are that user's processes only.
+// AsUser runs do on the calling thread (which must be locked) while it is uid and gid in every
+// respect except the saved ids, and has no capability. It can then signal and change the processes
+// of that user only.
 func AsUser(uid, gid uint32, do func() error) error {
 	if uid == 0 {
 		return fmt.Errorf("as uid 0: %w", syscall.EINVAL)
@@ -255,7 +250,7 @@ func AsUser(uid, gid uint32, do func() error) error {
 	}
 	back := func() {
 		if errno := set(syscall.SYS_SETRESGID, 0); errno != 0 {
-			// A thread that cannot come back must not serve anybody else.
+			// A thread that cannot switch back must not serve anybody else.
 			panic(fmt.Sprintf("setresgid back: %v", errno))
 		}
 	}
@@ -279,9 +274,8 @@ func AsUser(uid, gid uint32, do func() error) error {
 	return do()
 }
 
-// AsOwner runs do on the calling thread, of root, while uid is its effective
-// user: a user namespace that it makes belongs to uid. The thread keeps root's
-// capabilities and file system rights.
+// AsOwner runs do on the calling thread, of root, with uid as its effective user: a user namespace
+// that it makes belongs to uid. The thread keeps root's capabilities and file system rights.
 func AsOwner(uid uint32, do func() error) error {
 	const keep = ^uintptr(0)
 	set := func(id uint32) syscall.Errno {
@@ -303,7 +297,7 @@ func AsOwner(uid uint32, do func() error) error {
 	return do()
 }
 
-// Accessible asks for access with the calling thread's file system rights.
+// Accessible checks access with the calling thread's file system rights.
 func Accessible(dirFD int, path string, mode uint32) error {
 	p, err := syscall.BytePtrFromString(path)
 	if err != nil {

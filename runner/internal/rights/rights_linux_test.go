@@ -14,8 +14,8 @@ import (
 
 const inChild = "HERMES_EXEC_TEST_KEEP_CAPS"
 
-// In a process of its own, whose limit of queued signals is what a tenant may
-// leave of it: none.
+// Runs in a process of its own without a free entry in the queue of signals, as a tenant may leave
+// it.
 func TestKeepCapsNeedsNoQueuedSignal(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not root")

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// BwrapArgs are the arguments, from argv[0] on, that make v and then run
-// program, which must be a path of the sandbox, with args.
+// BwrapArgs returns the arguments, from argv[0] on, that make v and then run program, a path of the
+// sandbox, with args.
 func (v View) BwrapArgs(program string, args []string) []string {
 	out := []string{"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1",
 		"--die-with-parent", "--hostname", v.Hostname}

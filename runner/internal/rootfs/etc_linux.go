@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// etcFiles and etcDirs are what programs need of /etc. It is a list of what is
-// allowed, so that a secret nobody thought of stays out.
+// etcFiles and etcDirs are the parts of /etc that programs need. An allow-list keeps unknown
+// secrets out.
 var (
 	etcFiles = []string{
 		"hosts", "resolv.conf", "nsswitch.conf", "host.conf", "gai.conf", "networks", "services", "protocols", "rpc",
@@ -60,8 +60,8 @@ func (v View) etc(root string) error {
 	return os.Symlink("/proc/self/mounts", root+"/etc/mtab")
 }
 
-// copyEtc copies one small file. A link into the system paths stays a link;
-// any other is followed now, for its target will be out of sight.
+// copyEtc copies one small file. A link into the system paths stays a link; any other is followed
+// now, because its target will be hidden.
 func copyEtc(root, path string, buffer []byte) error {
 	if to, err := os.Readlink(path); err == nil {
 		if !filepath.IsAbs(to) {
@@ -93,7 +93,7 @@ func copyEtc(root, path string, buffer []byte) error {
 	if err != nil {
 		return fmt.Errorf("view: %w", err)
 	}
-	// Without ReadFrom, which would make a buffer of its own for each file.
+	// Without ReadFrom, which would allocate a buffer for each file.
 	_, err = io.CopyBuffer(struct{ io.Writer }{out}, io.LimitReader(in, largestEtcFile), buffer)
 	if err := errors.Join(err, out.Close()); err != nil {
 		return fmt.Errorf("view: %w", err)

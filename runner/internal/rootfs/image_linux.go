@@ -13,9 +13,9 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// ReadImage finds out how slots see this sandbox, whose directories are to stay as they
-// are from now on. home is the runner's own directory; directory is for copies of what
-// cannot have a layer over it. Slots write to the directories in shared themselves.
+// ReadImage determines how slots see this sandbox, whose directories must not change afterwards.
+// home is the runner's own directory; directory receives copies of directories that cannot have a
+// layer. Slots write directly to the directories in shared.
 func ReadImage(home string, shared []string, directory string) (*Image, error) {
 	mounts, err := mountsByPath()
 	if err != nil {
@@ -28,7 +28,7 @@ func ReadImage(home string, shared []string, directory string) (*Image, error) {
 			return nil, err
 		}
 		if _, mounted := mounts[real]; !mounted {
-			return nil, fmt.Errorf("nothing is mounted at %s, which is to be shared", path)
+			return nil, fmt.Errorf("nothing is mounted at %s, so it cannot be shared", path)
 		}
 		r.shared = append(r.shared, real)
 	}
@@ -45,7 +45,7 @@ func ReadImage(home string, shared []string, directory string) (*Image, error) {
 	}
 	for _, path := range r.shared {
 		if !slices.Contains(r.image.Shared, path) {
-			return nil, fmt.Errorf("%s cannot be shared: of what is around it each slot has its own", path)
+			return nil, fmt.Errorf("%s cannot be shared: each slot has its own copy of the directories around it", path)
 		}
 	}
 	for _, dir := range []string{"/proc", "/sys", "/dev"} {
@@ -59,7 +59,7 @@ func ReadImage(home string, shared []string, directory string) (*Image, error) {
 	return &r.image, nil
 }
 
-// What a small directory holds at most.
+// The most that a small directory holds.
 const smallEntries, smallBytes = 16, 64 << 10
 
 var errNotSmall = errors.New("not small")
@@ -71,8 +71,8 @@ type imageReader struct {
 	image  Image
 }
 
-// split places a directory in the skeleton because others are mounted on it, or
-// because it is the root. whole copies its directories too.
+// split makes a directory of the skeleton because others are mounted in it, or because it is the
+// root. whole copies its directories too.
 func (r *imageReader) split(path string, whole bool) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -91,7 +91,7 @@ func (r *imageReader) split(path string, whole bool) error {
 		case kind == syscall.S_IFLNK:
 			err = r.link(at, &st)
 		case mounted && (kind != syscall.S_IFREG || slices.Contains(r.shared, at)):
-			r.image.Shared = append(r.image.Shared, at) // a socket or a device is itself whoever opens it
+			r.image.Shared = append(r.image.Shared, at) // a socket or a device is the same for all who open it
 			err = os.WriteFile(r.image.Skeleton+at, nil, 0o600)
 		case kind == syscall.S_IFREG:
 			err = r.file(at, &st)
@@ -127,10 +127,10 @@ func (r *imageReader) directory(path string, st *syscall.Stat_t, whole bool) err
 	default:
 		r.image.Directories = append(r.image.Directories, path)
 	}
-	return errors.Join(err, r.copyMetadata(path, st)) // what was put into it has changed its time
+	return errors.Join(err, r.copyMetadata(path, st)) // the entries added to it have changed its time
 }
 
-// isSmall says that a directory holds so little that a copy costs less than a layer.
+// isSmall reports whether a directory holds so little that a copy costs less than a layer.
 func isSmall(path string) bool {
 	entries, bytes := 0, int64(0)
 	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
@@ -144,10 +144,10 @@ func isSmall(path string) bool {
 		if entries++; info.Mode().IsRegular() {
 			bytes += info.Size()
 			if n, _ := syscall.Listxattr(at, nil); n > 0 || info.Sys().(*syscall.Stat_t).Nlink > 1 {
-				return errNotSmall // a copy would have neither capabilities nor other names
+				return errNotSmall // a copy would lack its capabilities and its other names
 			}
 		} else if !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
-			return errNotSmall // a device, FIFO or socket, which no copy is made of
+			return errNotSmall // a device, FIFO or socket, which is not copied
 		}
 		if entries > smallEntries || bytes > smallBytes {
 			return errNotSmall
@@ -156,8 +156,8 @@ func isSmall(path string) bool {
 	}) == nil
 }
 
-// mountsByPath are the mounts of this sandbox; of several at one path the last,
-// which covers the others.
+// mountsByPath returns the mounts of this sandbox; of several at one path the last, which covers
+// the others.
 func mountsByPath() (map[string]proc.Mount, error) {
 	table, err := proc.Mounts()
 	mounts := map[string]proc.Mount{}
@@ -167,7 +167,7 @@ func mountsByPath() (map[string]proc.Mount, error) {
 	return mounts, err
 }
 
-// holdsMounts says that something is mounted below a directory.
+// holdsMounts reports whether something is mounted below a directory.
 func holdsMounts(mounts map[string]proc.Mount, path string) bool {
 	for at := range mounts {
 		if at != path && isInside(at, path) {
@@ -177,7 +177,7 @@ func holdsMounts(mounts map[string]proc.Mount, path string) bool {
 	return false
 }
 
-// copyMetadata gives what was made in the skeleton owner and mode of its original.
+// copyMetadata gives an entry of the skeleton the owner, mode and times of its original.
 func (r *imageReader) copyMetadata(path string, st *syscall.Stat_t) error {
 	at := r.image.Skeleton + path
 	if err := os.Lchown(at, int(st.Uid), int(st.Gid)); err != nil {
@@ -228,7 +228,7 @@ func (r *imageReader) devices(dir string) error {
 	}
 	for _, e := range entries {
 		at := filepath.Join(dir, e.Name())
-		info, err := os.Lstat(at) // the entry alone does not tell what is mounted on it
+		info, err := os.Lstat(at) // Lstat, because the entry does not show a mount on it
 		switch {
 		case err != nil:
 			return err

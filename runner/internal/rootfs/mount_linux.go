@@ -18,8 +18,10 @@ const (
 	oPath         = 0x200000
 )
 
-// mount does not tell the Go runtime of the call: that would take the thread's
+// mount mounts without the Go scheduler: a call that the runtime knows of gives the thread's
 // processor away meanwhile, and its return then costs more than the mount.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Mounts without the scheduler").
 func mount(source, target, kind string, flags uintptr, data string) error {
 	var words [4]*byte
 	for i, word := range []string{source, target, kind, data} {
@@ -57,7 +59,7 @@ func bind(source, target string, readOnly bool, attr uint64) error {
 	return nil
 }
 
-// remountTree does what mount_setattr does, for kernels before 5.12.
+// remountTree does the work of mount_setattr for kernels before 5.12.
 func remountTree(root string, attr uint64) error {
 	mounts, err := proc.Mounts()
 	if err != nil {
@@ -99,8 +101,8 @@ func mountFlags(options string) uintptr {
 	return flags
 }
 
-// openDirHandle opens a directory so that it can still be mounted from when its path
-// is covered: /proc/self/fd/N is a mount source like any other.
+// openDirHandle opens a directory so that it can still be mounted when its path is covered:
+// /proc/self/fd/N is a mount source like any other.
 func openDirHandle(path string) (*os.File, error) {
 	fd, err := syscall.Open(path, oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -146,7 +148,7 @@ func write(path, content string) error {
 	return nil
 }
 
-// sysMountSetattr is the same on every architecture; package syscall does not have it.
+// sysMountSetattr is the same on every architecture; package syscall lacks it.
 const sysMountSetattr = 442
 
 const (

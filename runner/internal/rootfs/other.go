@@ -4,5 +4,5 @@ package rootfs
 
 import "errors"
 
-// ReadImage is for Linux.
+// ReadImage is unsupported on this system.
 func ReadImage(string, []string, string) (*Image, error) { return nil, errors.ErrUnsupported }

@@ -13,7 +13,7 @@ import (
 	"hermes-exec/runner/internal/seccomp"
 )
 
-// What an OCI runtime hides of /proc and /sys, and shows read-only.
+// The paths of /proc and /sys that an OCI runtime hides, and those that it makes read-only.
 var (
 	maskedPaths = []string{"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
 		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/interrupts",
@@ -21,9 +21,9 @@ var (
 	readOnlyProc = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// enterOwn makes the image the root of this process, with a layer of the slot's
-// own over each of its directories, or without a layer the image itself. Before the new root is entered nothing is
-// looked up in it but the directories of the skeleton, which are no links.
+// enterOwn makes the image the root of this process, with a layer of the slot's own over each of
+// its directories, or, without a layer, the image itself. Before the new root is entered, only the
+// directories of the skeleton are looked up in it, which are no links.
 func (v View) enterOwn() (lastPID *os.File, err error) {
 	if v.Layer == "" {
 		if lastPID, err = v.ownProc(); err != nil {
@@ -51,7 +51,8 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 	if err := syscall.PivotRoot(".", "."); err != nil {
 		return nil, fmt.Errorf("pivot_root: %w", err)
 	}
-	// The sandbox's root lies over the slot's until it is left; paths that begin with "/" are the slot's.
+	// The sandbox's root lies over the slot's until it is left. Paths that begin with "/" are the
+	// slot's.
 	if lastPID, err = v.mountSpecial(handlePath(sandbox)); err != nil {
 		return nil, err
 	}
@@ -84,15 +85,16 @@ func (v View) mountLayer(n int, lower, at string) error {
 	return mount("overlay", at, "overlay", 0, overlayOptions(lower, upper, work))
 }
 
-// overlayOptions: volatile, for nothing of a slot outlives its processes, and
-// an unmount would else sync the whole disk.
+// overlayOptions returns the options of a layer. It is volatile because nothing of a slot outlives
+// its processes, and an unmount would otherwise sync the whole disk.
 func overlayOptions(lower, upper, work string) string {
 	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`, ":", `\:`).Replace
 	return "lowerdir=" + escape(lower) + ",upperdir=" + escape(upper) + ",workdir=" + escape(work) +
 		",userxattr,volatile"
 }
 
-// mountSpecial mounts what is not of the image; sandbox is a path to the sandbox's root.
+// mountSpecial mounts everything that is not part of the image. sandbox is a path to the sandbox's
+// root.
 func (v View) mountSpecial(sandbox string) (lastPID *os.File, err error) {
 	if lastPID, err = v.ownProc(); err != nil {
 		return nil, err
@@ -105,9 +107,9 @@ func (v View) mountSpecial(sandbox string) (lastPID *os.File, err error) {
 	return lastPID, nil
 }
 
-// ReserveFirst gives the next process of this pid namespace the number
-// seccomp.FirstPID: those below are this process and its threads, all of which
-// are there. lastPID is what Enter has given.
+// ReserveFirst gives the next process of this pid namespace the number seccomp.FirstPID. The
+// numbers below it belong to this process and its threads, all of which exist. lastPID comes from
+// Enter.
 func ReserveFirst(lastPID *os.File) error {
 	_, err := lastPID.WriteString(strconv.Itoa(seccomp.FirstPID - 1))
 	if err := errors.Join(err, lastPID.Close()); err != nil {
@@ -116,8 +118,8 @@ func ReserveFirst(lastPID *os.File) error {
 	return nil
 }
 
-// ownProc also opens what sets the number of the last process, before the
-// settings of the kernel become read-only.
+// ownProc also opens the file that sets the number of the last process, before the kernel's
+// settings become read-only.
 func (v View) ownProc() (lastPID *os.File, err error) {
 	if err := mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, ""); err != nil {
 		return nil, err
@@ -181,8 +183,8 @@ func (v View) ownDev(sandbox string) error {
 	return deviceLinks("/dev", v.Image.ShmSize)
 }
 
-// ownMounts are file systems in memory that the sandbox has, directories that it shares
-// or nobody may write to, and what the slot has of the runner's.
+// ownMounts mounts the sandbox's file systems in memory, the directories that it shares or that
+// nobody may write to, and the slot's directories of the runner.
 func (v View) ownMounts(sandbox string) error {
 	for _, m := range v.Image.Memory {
 		if err := makeDir(m.Path); err != nil {
@@ -197,7 +199,7 @@ func (v View) ownMounts(sandbox string) error {
 			return err
 		}
 	}
-	// Nothing of the tenant's has run yet: these paths are the image's.
+	// Nothing of the tenant has run yet: these paths belong to the image.
 	if _, err := os.Stat("/tmp"); err != nil {
 		if err := makeDir("/tmp"); err != nil {
 			return err
@@ -223,10 +225,9 @@ func (v View) ownMounts(sandbox string) error {
 	return nil
 }
 
-// HideProcFromThread gives the calling thread a mount namespace of its own in
-// which /proc does not show this process, whose memory and descriptors are open
-// to its own threads, and links in /proc lead nowhere. Commands are to be
-// started by others.
+// HideProcFromThread gives the calling thread a mount namespace of its own in which /proc does not
+// show this process, whose memory and descriptors are open to its own threads, and in which links
+// in /proc lead nowhere. Other threads must start the commands.
 func HideProcFromThread() error {
 	if err := syscall.Unshare(syscall.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("mount namespace of a thread: %w", err)
@@ -238,8 +239,7 @@ func HideProcFromThread() error {
 	return mount("tmpfs", self, "tmpfs", msNosuidNodev|syscall.MS_NOEXEC|syscall.MS_RDONLY, "mode=555,nr_inodes=2")
 }
 
-// TryOwnRoot tries, in namespaces of its own, a root of a slot's own with directory for
-// its layer.
+// TryOwnRoot tries, in namespaces of its own, a root of a slot's own with directory for its layer.
 func TryOwnRoot(directory string) error {
 	image := Image{Skeleton: filepath.Join(directory, "lower"), ShmSize: shmSize, Directories: findRootDirectory()}
 	for _, name := range append([]string{"/proc", "/sys", "/dev"}, image.Directories...) {
@@ -259,8 +259,8 @@ func TryOwnRoot(directory string) error {
 	return HideProcFromThread()
 }
 
-// findRootDirectory is a directory of the root's own file system with no mounts in it, on
-// which a layer has to be possible; none where there is none.
+// findRootDirectory returns a directory of the root's own file system without mounts in it, over
+// which a layer must be possible, or nothing.
 func findRootDirectory() []string {
 	var root, st syscall.Stat_t
 	if err := syscall.Stat("/", &root); err != nil {
@@ -282,7 +282,7 @@ func findRootDirectory() []string {
 	return nil
 }
 
-// TryMounts tries, in namespaces of its own, the mounts that a view takes.
+// TryMounts tries, in namespaces of its own, the mounts of a view.
 func TryMounts() error {
 	if err := mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return err
@@ -291,7 +291,7 @@ func TryMounts() error {
 		return fmt.Errorf("a new /proc is refused: %w", err)
 	}
 	if os.Getpid() != 1 {
-		return errors.New("not init of a new pid namespace")
+		return errors.New("not the first process of a new pid namespace")
 	}
 	if err := newDeviceMounts("/dev", shmSize); err != nil {
 		return err

@@ -5,25 +5,25 @@ import "hermes-exec/runner/internal/accounts"
 // View is the file system that a slot sees.
 type View struct {
 	Kind     string   `json:"kind"`    // "" shared with the sandbox, "private", "sandbox" or "own"
-	Staging  string   `json:"staging"` // an empty directory of ours
+	Staging  string   `json:"staging"` // an empty directory of the runner
 	BaseDir  string   `json:"base_dir"`
 	Binds    []Bind   `json:"binds"` // the slot's own directories
 	ReadOnly []string `json:"read_only"`
 	Passwd   string   `json:"passwd"`
 	Group    string   `json:"group"`
 	Hostname string   `json:"hostname"`
-	Network  bool     `json:"network"` // shared with the sandbox; false: only a loopback of its own
-	Pids     bool     `json:"pids"`    // the agent is init of its own pid namespace
-	ByBwrap  bool     `json:"made"`    // bubblewrap has made it all
+	Network  bool     `json:"network"` // shared with the sandbox; false: only a loopback interface
+	Pids     bool     `json:"pids"`    // the agent is the first process of its own pid namespace
+	ByBwrap  bool     `json:"made"`    // bubblewrap has made everything
 
-	// Of "sandbox", where the image may belong to the slots' own user: all of it is
-	// read-only but for the slot's directories and the directories that slots share.
+	// Of "sandbox", if the image may belong to the slots' own user: everything is read-only except
+	// the slot's directories and the shared directories.
 	ImageReadOnly bool     `json:"image_read_only,omitempty"`
 	Shared        []string `json:"shared,omitempty"`
 
-	// Of "own": what is below the slot's layers, an empty directory of ours for them
-	// ("": none, the root is the sandbox's), the slot's working directory with its
-	// owner, and how many processes there may be (0: no limit).
+	// Of "own": the image below the slot's layers, an empty directory for them ("": none, the root
+	// is the sandbox's), the slot's working directory with its owner, and the limit of processes
+	// (0: none).
 	Image     *Image        `json:"image,omitempty"`
 	Layer     string        `json:"layer,omitempty"`
 	Workspace string        `json:"workspace,omitempty"`
@@ -31,13 +31,13 @@ type View struct {
 	MaxPIDs   int64         `json:"most_pids,omitempty"`
 }
 
-// Image is a sandbox as slots with a root of their own see it.
+// Image describes a sandbox for slots with a root of their own.
 type Image struct {
-	Skeleton    string        `json:"skeleton"`    // a directory of the runner's, for the root and mount points
+	Skeleton    string        `json:"skeleton"`    // a directory of the runner, for the root and mount points
 	Directories []string      `json:"directories"` // directories of the sandbox with a layer over each, parents first
-	Memory      []MemoryMount `json:"memory"`      // file systems in memory, made afresh
-	Shared      []string      `json:"shared"`      // what is mounted in the sandbox and all slots write to
-	ReadOnly    []string      `json:"read_only"`   // directories that are mounted in the sandbox, and not writable
+	Memory      []MemoryMount `json:"memory"`      // file systems in memory, mounted anew
+	Shared      []string      `json:"shared"`      // mounts of the sandbox that all slots write to
+	ReadOnly    []string      `json:"read_only"`   // read-only mounts of the sandbox
 	Devices     []string      `json:"devices"`
 	ShmSize     string        `json:"shm_size"` // of /dev/shm
 }
@@ -57,7 +57,7 @@ type Bind struct {
 	ReadOnly bool `json:"read_only,omitempty"`
 }
 
-// Views.
+// Kinds of views.
 const (
 	ViewShared  = ""
 	ViewPrivate = "private"

@@ -12,9 +12,8 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// Enter makes v the file system, host name and network of this process, which
-// was started in namespaces of its own. lastPID is for ReserveFirst, in a root of
-// the slot's own.
+// Enter makes v the file system, host name and network of this process, which must have been
+// started in namespaces of its own. In a root of the slot's own, lastPID is for ReserveFirst.
 func (v View) Enter() (lastPID *os.File, err error) {
 	if v.Kind == ViewShared {
 		return nil, nil
@@ -44,8 +43,8 @@ func (v View) Enter() (lastPID *os.File, err error) {
 	return nil, v.enterSandbox()
 }
 
-// enterPrivate builds a root that has the system's programs read-only, the
-// slot's own directories and nothing else.
+// enterPrivate builds a root with the system's programs, read-only, the slot's own directories and
+// nothing else.
 func (v View) enterPrivate() error {
 	root := v.Staging
 	if err := mount("tmpfs", root, "tmpfs", msNosuidNodev, "mode=0755,size=16m"); err != nil {
@@ -131,8 +130,8 @@ func showReadOnly(root, path string) error {
 	return bind(path, at, true, attrNosuid|attrNodev)
 }
 
-// readOnlyPaths shows what the spec names, at its own path, also below a
-// directory that is otherwise hidden. A name that is a link keeps working.
+// readOnlyPaths shows the read-only paths of the configuration at their own paths, even below a
+// directory that is otherwise hidden. A path that is a link stays usable.
 func (v View) readOnlyPaths(root string) error {
 	for _, p := range v.ReadOnly {
 		p = filepath.Clean(p)
@@ -164,7 +163,7 @@ func (v View) readOnlyPaths(root string) error {
 	return nil
 }
 
-// isVisible says whether a path of the sandbox is below one of the system paths.
+// isVisible reports whether a path of the sandbox is below one of the system paths.
 func isVisible(path string) bool {
 	for _, s := range systemPaths {
 		if len(path) > len(s) && path[:len(s)] == s && path[len(s)] == '/' {
@@ -207,7 +206,7 @@ func (v View) devices(root string) error {
 	return deviceLinks(dev, shmSize)
 }
 
-// deviceLinks are those of a /dev that was made anew, and what is mounted in it.
+// deviceLinks makes the links and mount points of a new /dev, and mounts its file systems.
 func deviceLinks(dev, shmSize string) error {
 	links := [][2]string{{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"},
 		{"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"}}
@@ -224,14 +223,14 @@ func deviceLinks(dev, shmSize string) error {
 	return newDeviceMounts(dev, shmSize)
 }
 
-// shmSize is the most that a slot may keep in /dev/shm, which is memory of
-// the sandbox that no other limit may count.
+// shmSize is the most that a slot may keep in /dev/shm, which is memory of the sandbox that no
+// other limit may count.
 const shmSize = "256m"
 
-// terminals is how many a slot may have of those of the whole machine, by default 3,072.
+// maxTerminals is how many terminals a slot may have; the whole machine has 3,072 by default.
 const maxTerminals = "64"
 
-// newDeviceMounts gives terminals, shared memory and message queues of its own.
+// newDeviceMounts mounts terminals, shared memory and message queues for the slot.
 func newDeviceMounts(dev, shmSize string) error {
 	if isDir(dev + "/pts") {
 		if err := mount("devpts", dev+"/pts", "devpts", syscall.MS_NOSUID|syscall.MS_NOEXEC,
@@ -245,13 +244,13 @@ func newDeviceMounts(dev, shmSize string) error {
 		}
 	}
 	if isDir(dev + "/mqueue") {
-		// Not built into every kernel, and nothing of the sandbox shows without it.
+		// Not every kernel has it, and without it nothing of the sandbox shows.
 		_ = syscall.Mount("mqueue", dev+"/mqueue", "mqueue", msNosuidNodev|syscall.MS_NOEXEC, "")
 	}
 	return nil
 }
 
-// enterSandbox keeps the sandbox's root and covers what belongs to others.
+// enterSandbox keeps the sandbox's root and covers the directories of others.
 func (v View) enterSandbox() error {
 	sources := make([]*os.File, len(v.Binds))
 	for i, b := range v.Binds {
@@ -300,8 +299,8 @@ func (v View) enterSandbox() error {
 	return mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, "")
 }
 
-// imageReadOnly makes all of the sandbox read-only but what is the slot's own, and
-// the directories that slots share.
+// imageReadOnly makes the whole sandbox read-only, except the slot's own directories and the shared
+// directories.
 func (v View) imageReadOnly() error {
 	kept := append([]string{v.BaseDir, "/proc", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/mqueue"}, v.Shared...)
 	for _, b := range v.Binds {
@@ -317,7 +316,7 @@ func (v View) imageReadOnly() error {
 		}
 		flags := mountFlags(m.Options) | syscall.MS_REMOUNT | syscall.MS_BIND | syscall.MS_RDONLY
 		err := mount("", m.Path, "", flags, "")
-		if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) { // covered by another
+		if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) { // covered
 			return err
 		}
 	}
@@ -349,7 +348,7 @@ func isInside(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[:len(dir)] == dir && path[len(dir)] == '/'
 }
 
-// StartLoopback makes the loopback interface of a network of its own work.
+// StartLoopback sets up the loopback interface of a network namespace.
 func StartLoopback() error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 var errCanceled = &ipc.Error{Kind: "canceled", Message: "the operation was cancelled"}
 
-// CheckCanceled is the answer of an operation whose ctx has ended, else nil.
+// CheckCanceled returns the error of an operation whose ctx has ended, else nil.
 func CheckCanceled(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errCanceled
@@ -17,7 +17,7 @@ func CheckCanceled(ctx context.Context) error {
 	return nil
 }
 
-// WithContext reads from in as long as ctx lasts.
+// WithContext returns a reader that reads from in until ctx ends.
 func WithContext(ctx context.Context, in io.Reader) io.Reader { return contextReader{ctx, in} }
 
 type contextReader struct {

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxWaiting bounds the opened files between the walk and the answer.
+	// maxWaiting bounds the open files between the walk and the result.
 	maxWaiting = 16
-	// maxFiles bounds the list of files with matches; their number is exact.
+	// maxFiles bounds the list of files with matches; their count is exact.
 	maxFiles = 20_000
 )
 
-// job is one opened file on its way through the search.
+// fileJob is one open file on its way through the search.
 type fileJob struct {
 	path ipc.Bytes
 	file *os.File
@@ -32,7 +32,7 @@ type fileJob struct {
 	mtime float64
 }
 
-// contentSearch reads many files at a time and answers in the order of paths.
+// contentSearch reads many files at a time and returns results in the order of paths.
 type contentSearch struct {
 	ctx    context.Context
 	p      *params
@@ -40,7 +40,7 @@ type contentSearch struct {
 	prefix []byte
 	result *Result
 	size   int
-	// counted is the number of matches in the files that were collected.
+	// matchCount is the number of matches in the collected files.
 	matchCount atomic.Int64
 }
 
@@ -56,7 +56,8 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 	collected := make(chan struct{})
 	for range max(1, min(runtime.GOMAXPROCS(0), 4)) {
 		go func() {
-			// One for all files of this worker: many small ones would each leave a block behind.
+			// One block for all files of this worker: many small files would each leave a block
+			// behind.
 			block := make([]byte, 0, blockSize)
 			for j := range work {
 				c.scan(j, block, 0, c.p.Offset+c.p.limit-int(c.matchCount.Load()))
@@ -107,8 +108,7 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 	return r, nil
 }
 
-// openJob opens a regular file without waiting for anybody; nil for an empty
-// one or one that is gone.
+// openJob opens a regular file and never blocks. It returns nil for an empty or missing file.
 func openJob(path string, display ipc.Bytes) (*fileJob, error) {
 	file, err := reach.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err == syscall.ENOENT {
@@ -131,8 +131,8 @@ func (c *contentSearch) scan(j *fileJob, block []byte, from, to int) {
 	j.err = j.scan.scan(j.file, block)
 }
 
-// collect takes the files in order, so it alone knows which matches lie in the
-// window that was asked for.
+// collect takes the files in order. Therefore it alone knows which matches lie in the requested
+// window.
 func (c *contentSearch) collect(j *fileJob) {
 	defer j.file.Close()
 	r, s := c.result, j.scan

@@ -5,12 +5,11 @@ import (
 	"strings"
 )
 
-// globPattern is a compiled file name pattern: `*` and `?` stay inside one
-// name, `**` crosses directories, `[a-z]` and `{a,b}` are alternatives, `\` takes
-// the next character as it is.
+// globPattern is a compiled file name pattern: `*` and `?` stay inside one name, `**` crosses
+// directories, `[a-z]` and `{a,b}` are alternatives, `\` quotes the next character.
 type globPattern struct {
 	re *regexp.Regexp
-	// literal and suffix answer the two usual forms without a regular expression.
+	// literal and suffix match the two usual forms without a regular expression.
 	literal, suffix string
 }
 
@@ -40,7 +39,7 @@ func (g *globPattern) match(name string) bool {
 	return name == g.literal
 }
 
-// translate writes a glob as a regular expression.
+// translate returns a glob as a regular expression.
 func translate(pattern string) string {
 	var b strings.Builder
 	braces := 0
@@ -76,7 +75,7 @@ func translate(pattern string) string {
 	return b.String()
 }
 
-// writeStars writes a run of two and more stars and tells how much of the pattern it took.
+// writeStars writes a run of two or more stars and returns how much of the pattern it used.
 func writeStars(b *strings.Builder, pattern string, i int) int {
 	n := 2
 	for i+n < len(pattern) && pattern[i+n] == '*' {
@@ -97,8 +96,8 @@ func writeStars(b *strings.Builder, pattern string, i int) int {
 	return n
 }
 
-// writeClass writes a bracket expression and tells how much of the pattern it took.
-// One that does not end is an ordinary `[`.
+// writeClass writes a bracket expression and returns how much of the pattern it used. An unclosed
+// one is an ordinary `[`.
 func writeClass(b *strings.Builder, pattern string) int {
 	i, negated := 1, false
 	if i < len(pattern) && (pattern[i] == '!' || pattern[i] == '^') {
@@ -130,8 +129,8 @@ func writeClass(b *strings.Builder, pattern string) int {
 	return i + 1
 }
 
-// nameFilter is a glob as searches use it: one without a slash looks at the
-// name alone, one with a slash at the path below the search's root.
+// nameFilter is the glob of a search: without a slash it matches the name alone, with a slash the
+// path below the search's root.
 type nameFilter struct {
 	glob  *globPattern
 	paths bool

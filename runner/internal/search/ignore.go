@@ -8,38 +8,38 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// What the ignore files of a directory and of those above it may have together. What
-// is beyond is not applied, and the answer says so.
+// Limits for the ignore files of a directory and its parents together. Rules above them are not
+// applied, which the result reports.
 const (
 	maxIgnoreRules = 20_000
 	maxIgnoreBytes = 1 << 20
-	// maxIgnoreLine is longer than any path.
+	// maxIgnoreLine is above the length of any path.
 	maxIgnoreLine = 4096
 )
 
-// rule is one line of an ignore file, in git's meaning.
+// rule is one line of an ignore file, with git's meaning.
 type rule struct {
 	pattern  string
-	least    int  // how long a name that matches is at least
-	last     byte // the byte that it ends with, 0: any
+	least    int  // minimal length of a matching name
+	last     byte // the last byte of a matching name, 0: any
 	wild     bool
 	negated  bool
 	dirOnly  bool
-	anchored bool // matched against the path from the ignore file's directory, else against the name
+	anchored bool // matches the path from the ignore file's directory, else the name
 }
 
-// ignoreSet is the rules of one directory; outer are those of the directory above.
+// ignoreSet is the rules of one directory; outer is the set of the parent directory.
 type ignoreSet struct {
 	outer *ignoreSet
 	base  string // absolute path of the directory, without a final slash
-	rules []rule // the one that counts most first
-	// Those of all directories up to here.
+	rules []rule // the most important first
+	// Counts of all directories up to this one.
 	count, bytes int
 }
 
-var ignoreNames = []string{".ignore", ".gitignore"} // the earlier one wins
+var ignoreNames = []string{".ignore", ".gitignore"} // the earlier file wins
 
-// loadIgnores adds the rules of dir to those above it.
+// loadIgnores adds the rules of dir to the rules of its parents.
 func (w *walker) loadIgnores(outer *ignoreSet, dir string) *ignoreSet {
 	set := &ignoreSet{outer: outer, base: strings.TrimSuffix(dir, "/")}
 	if outer != nil {
@@ -60,8 +60,8 @@ func (w *walker) loadIgnores(outer *ignoreSet, dir string) *ignoreSet {
 		set.count += len(rules)
 		if whole = whole && complete; !whole && !w.ignoresCut {
 			w.ignoresCut = true
-			w.errors = append(w.errors, fmt.Sprintf("%s: not all of its rules are applied, so that files may be "+
-				"listed that it ignores: a search takes %d rules and %d bytes of ignore files at a time", path,
+			w.errors = append(w.errors, fmt.Sprintf("%s: some of its rules are not applied, so files may be "+
+				"listed that it ignores: a search uses at most %d rules and %d bytes of ignore files", path,
 				maxIgnoreRules, maxIgnoreBytes))
 		}
 	}
@@ -71,8 +71,8 @@ func (w *walker) loadIgnores(outer *ignoreSet, dir string) *ignoreSet {
 	return set
 }
 
-// parentIgnores loads the rules of the directories above dir as far as the top of
-// its repository; without one they do not count.
+// parentIgnores loads the rules of the parents of dir up to the top of its repository. Outside of a
+// repository there are none.
 func (w *walker) parentIgnores(dir string) *ignoreSet {
 	var above []string
 	for d := dir; ; d = parentOf(d) {
@@ -98,9 +98,8 @@ func parentOf(path string) string {
 	return "/"
 }
 
-// parseIgnore gives the rules of a text from its end, where they count most: a
-// line that is there again later has no meaning. All is false when it has more
-// rules than most.
+// parseIgnore returns the rules of a text from its end, since the last rule wins; a line that is
+// repeated later has no effect. all is false if there are more than most rules.
 func parseIgnore(text string, most int) (rules []rule, all bool) {
 	text = strings.TrimPrefix(text, "\ufeff")
 	seen := map[string]bool{}
@@ -128,7 +127,7 @@ func parseIgnore(text string, most int) (rules []rule, all bool) {
 	return rules, true
 }
 
-// parseRule is false for a line that ignores nothing.
+// parseRule returns false for a line that ignores nothing.
 func parseRule(line string) (r rule, ok bool) {
 	if line == "" || line[0] == '#' || len(line) > maxIgnoreLine {
 		return r, false
@@ -148,16 +147,16 @@ func parseRule(line string) (r rule, ok bool) {
 	r.wild = strings.ContainsAny(line, `*?[\`)
 	r.least = minLength(line)
 	if line == "" || r.least < 0 {
-		return r, false // git passes over what it cannot read, too
+		return r, false // git skips invalid patterns, too
 	}
-	// The last byte of a set is its bracket, and a byte may be taken as it is.
+	// The last byte of a set is its bracket, and an escaped byte stands for itself.
 	if end := line[len(line)-1]; !strings.ContainsRune(`*?]`, rune(end)) {
 		r.last = end
 	}
 	return r, true
 }
 
-// trimLine takes spaces off the end unless a backslash keeps them.
+// trimLine removes trailing spaces unless a backslash quotes them.
 func trimLine(line string) string {
 	end := len(strings.TrimRight(line, " "))
 	backslashes := end - len(strings.TrimRight(line[:end], `\`))
@@ -167,7 +166,7 @@ func trimLine(line string) string {
 	return line[:end]
 }
 
-// matches asks the rules from the innermost directory out, each file from its end.
+// matches applies the rules from the innermost directory out, each file from its end.
 func (s *ignoreSet) matches(path, name string, isDir bool) bool {
 	for ; s != nil; s = s.outer {
 		relative := strings.TrimPrefix(path[len(s.base):], "/")

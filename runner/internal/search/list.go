@@ -13,7 +13,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// newest keeps the n newest files of any number.
+// newestFiles keeps the n newest of any number of files.
 type newestFiles struct {
 	n     int
 	files []File
@@ -42,7 +42,7 @@ func (h *newestFiles) add(f File) {
 	}
 }
 
-// compareFiles puts the newest first, then goes by path.
+// compareFiles orders by time, the newest first, then by path.
 func compareFiles(a, b File) int {
 	switch {
 	case a.MTime > b.MTime:
@@ -108,9 +108,8 @@ type GlobResult struct {
 	Total int         `json:"total"`
 }
 
-// Glob carries out file.glob: files and directories below path whose path matches
-// the pattern, the newest first. A name with a leading dot needs a pattern that
-// has one.
+// Glob carries out file.glob: it returns the files and directories below path whose path matches
+// the pattern, the newest first. Names with a leading dot match only if the pattern has one.
 func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult, error) {
 	var p struct {
 		Pattern ipc.Bytes `json:"pattern"`
@@ -178,8 +177,8 @@ func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult
 	return result, nil
 }
 
-// splitPattern moves the directories that the pattern names outright to the path,
-// so that `/etc/*.conf` does not walk the whole machine.
+// splitPattern moves the literal directories of the pattern to the path, so that `/etc/*.conf` does
+// not walk the whole machine.
 func splitPattern(asked, pattern string) (string, string) {
 	if rest, ok := strings.CutPrefix(pattern, "/"); ok {
 		asked, pattern = "/", rest

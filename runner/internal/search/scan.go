@@ -12,20 +12,20 @@ import (
 
 const (
 	blockSize = 256 << 10
-	// maxLineBytes is the most of one line that is matched at once; a longer
-	// line is matched in pieces that overlap.
+	// maxLineBytes is the most of one line that is matched at once. A longer line is matched in
+	// overlapping pieces.
 	maxLineBytes = 4 << 20
 	lineOverlap  = 64 << 10
-	// maxKept bounds the text that one file's matches hold.
+	// maxKept bounds the text of one file's matches.
 	maxKept = 4 << 20
 )
 
-// scanner finds the matching lines of one file in one pass. Those with an index
-// from keepFrom up to keepTo are kept, all are counted.
+// scanner finds the matching lines of one file in one pass. It keeps those with an index from
+// keepFrom up to keepTo, and counts all.
 type scanner struct {
 	ctx      context.Context
 	re       *regexp.Regexp
-	prefix   []byte // every match starts with it; empty: not known
+	prefix   []byte // every match starts with it; empty: unknown
 	context  int
 	maxLine  int
 	keepFrom int
@@ -34,14 +34,14 @@ type scanner struct {
 	count    int
 	kept     []Match
 	keptSize int
-	full     bool // a match was not kept for want of room
+	full     bool // a match was not kept for lack of room
 	line     int
 	before   []ipc.Bytes
 	binary   bool
 }
 
-// scan reads to the end, into the empty block and larger ones for longer lines;
-// what is kept is copied. The file is binary when it holds a NUL byte anywhere.
+// scan reads to the end, into the empty block and, for longer lines, into larger blocks; it copies
+// the matches. The file is binary if it contains a NUL byte.
 func (s *scanner) scan(in io.Reader, block []byte) error {
 	in = WithContext(s.ctx, in)
 	buffer := block
@@ -82,10 +82,10 @@ func (s *scanner) scan(in io.Reader, block []byte) error {
 	}
 }
 
-// block takes whole lines. Where the pattern starts with known text and no
-// context is asked for, lines without that text are only counted.
+// block scans whole lines. If the pattern starts with literal text and no context is wanted, lines
+// without that text are only counted.
 func (s *scanner) block(data []byte) {
-	// A line can take long with a large pattern; the next read tells of the end.
+	// A line can take long with a large pattern; the next read reports the cancel.
 	for len(data) > 0 && s.ctx.Err() == nil {
 		if len(s.prefix) > 0 && s.context == 0 {
 			at := bytes.Index(data, s.prefix)
@@ -113,7 +113,7 @@ func (s *scanner) oneLine(raw []byte) {
 	s.endLine(text, at)
 }
 
-// endLine counts the line and keeps of it what is wanted.
+// endLine counts the line and keeps it if it matches.
 func (s *scanner) endLine(text []byte, at []int) {
 	s.line++
 	if s.context > 0 {
@@ -147,7 +147,7 @@ func (s *scanner) keep(text []byte, column int) {
 	s.kept = append(s.kept, m)
 }
 
-// after adds the line to the kept matches that still want lines behind them.
+// after adds the line to the kept matches that still need lines after them.
 func (s *scanner) after(text []byte) {
 	for i := len(s.kept) - 1; i >= 0 && s.line-s.kept[i].Line <= s.context; i-- {
 		cut := s.cut(text)
@@ -168,14 +168,14 @@ func (s *scanner) cut(text []byte) ipc.Bytes {
 	return ipc.Bytes(text[:end])
 }
 
-// longLine takes a line that does not fit into the buffer, in overlapping
-// pieces; it counts once. What follows the line is given back.
+// longLine matches a line that does not fit into the buffer, in overlapping pieces, and counts it
+// once. It returns the bytes after the line.
 func (s *scanner) longLine(buffer []byte, in io.Reader) (rest []byte, err error) {
 	at := s.re.FindIndex(buffer)
 	head := append([]byte(nil), buffer[:min(len(buffer), s.maxLine+1)]...)
 	base, piece := 0, buffer
 	for {
-		// The overlap is longer than any match that is worth finding.
+		// The overlap is longer than any useful match.
 		keep := min(len(piece), lineOverlap)
 		base += len(piece) - keep
 		copy(piece, piece[len(piece)-keep:])
@@ -201,7 +201,7 @@ func (s *scanner) longLine(buffer []byte, in io.Reader) (rest []byte, err error)
 				rest = append(rest, fresh[end+1:]...)
 			}
 			if readErr == io.EOF || readErr == io.ErrUnexpectedEOF {
-				readErr = nil // the next read meets the end again
+				readErr = nil // the next read returns the end again
 			}
 			return rest, readErr
 		}

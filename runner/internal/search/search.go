@@ -18,7 +18,7 @@ const (
 	maxContext     = 100
 	defaultMaxLine = 500
 	maxMaxLine     = 64 << 10
-	// maxAnswer keeps an answer below what one RESPONSE carries.
+	// maxAnswer keeps a result below the size of one RESPONSE.
 	maxAnswer = 16 << 20
 )
 
@@ -40,7 +40,7 @@ type params struct {
 	filter *nameFilter
 }
 
-// Match is one line that matches; column counts bytes from 1.
+// Match is one line that matches; Column counts bytes from 1.
 type Match struct {
 	Path   ipc.Bytes   `json:"path"`
 	Line   int         `json:"line"`
@@ -50,14 +50,14 @@ type Match struct {
 	After  []ipc.Bytes `json:"after"`
 }
 
-// File is a file with matches, or one that a glob names.
+// File is a file with matches, or a file that matches a glob.
 type File struct {
 	Path  ipc.Bytes `json:"path"`
 	Count int       `json:"count"`
 	MTime float64   `json:"mtime"`
 }
 
-// Result is the answer of file.search.
+// Result is the result of file.search.
 type Result struct {
 	Matches       []Match  `json:"matches"`
 	Files         []File   `json:"files"`
@@ -170,12 +170,12 @@ func (p *params) walker(ctx context.Context) *walker {
 	return &walker{ctx: ctx, hidden: p.Hidden, ignoreFiles: p.IgnoreFiles == nil || *p.IgnoreFiles, errors: []string{}}
 }
 
-// finish adds what the walk itself met.
+// finish adds the errors of the walk.
 func (r *Result) finish(w *walker) {
 	r.Errors = append(r.Errors, w.errors...)
 	if w.stopped {
 		r.Truncated = true
-		r.Errors = append(r.Errors, fmt.Sprintf("stopped after %s: the totals count what was seen until then",
+		r.Errors = append(r.Errors, fmt.Sprintf("stopped after %s: the totals count only entries visited until then",
 			maxDuration))
 	}
 }

@@ -2,8 +2,8 @@ package search
 
 import "syscall"
 
-// kernelFiles tells whether path is on a file system that the kernel makes up:
-// its files can be endless, slow or have effects when read.
+// kernelFiles reports whether path is on a file system that the kernel generates: its files can be
+// endless, slow or have effects when read.
 func kernelFiles(path string) bool {
 	var s syscall.Statfs_t
 	if syscall.Statfs(path, &s) != nil {

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// maxNameBytes bounds the names that are held at once while directories are read, in bytes.
+	// maxNameBytes bounds the names held at once while directories are read.
 	maxNameBytes = 32 << 20
-	entrySize    = 40 // beside the name
+	entrySize    = 40 // of a name besides its bytes
 	maxErrors    = 100
-	// maxDuration ends a search that would go through a whole machine.
+	// maxDuration bounds a search that would go through a whole machine.
 	maxDuration = 120 * time.Second
 )
 
-// Resolve makes a path absolute without cleaning it: `..` behind a symbolic
-// link is the kernel's to interpret. What belongs to the runner is refused.
+// Resolve makes a path absolute and does not clean it: the kernel interprets `..` after a symbolic
+// link. It refuses files of the runner.
 func Resolve(workdir, path string) (string, error) {
 	if path == "" {
 		return "", badRequest("the path is empty")
@@ -39,14 +39,14 @@ func Resolve(workdir, path string) (string, error) {
 	return path, reach.CheckParent(path)
 }
 
-// found is one entry that a walk came to. Relative is its path below the root.
+// walkEntry is one entry of a walk. relative is its path below the root.
 type walkEntry struct {
 	full, relative, name string
 	isDir                bool
 }
 
-// walker goes through a tree in the order of its paths, never through a
-// symbolic link. It runs on the caller's thread.
+// walker walks through a tree in the order of its paths, never through a symbolic link. It runs on
+// the caller's thread.
 type walker struct {
 	ctx         context.Context
 	hidden      bool
@@ -56,7 +56,7 @@ type walker struct {
 	errors      []string
 	nameBytes   int // bytes of names
 	stopped     bool
-	ignoresCut  bool // not all rules of ignore files are applied
+	ignoresCut  bool // some rules of ignore files are not applied
 	deadline    time.Time
 }
 
@@ -125,7 +125,7 @@ func (w *walker) directory(full, relative string, rules *ignoreSet, depth int, d
 func (w *walker) descend(dir walkEntry, rules *ignoreSet, depth int, device uint64) {
 	info, err := os.Lstat(dir.full)
 	if err != nil {
-		return // gone since its parent was read
+		return // removed since its parent was read
 	}
 	here := uint64(info.Sys().(*syscall.Stat_t).Dev)
 	if !info.IsDir() || (here != device && kernelFiles(dir.full)) {
@@ -159,7 +159,7 @@ type dirEntry struct {
 	kind fs.FileMode
 }
 
-// read gives the entries of a directory by name. The root may be a symbolic link.
+// read returns the entries of a directory, sorted by name. The root may be a symbolic link.
 func (w *walker) read(path string, isRoot bool) ([]dirEntry, error) {
 	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NONBLOCK
 	if !isRoot {
@@ -196,7 +196,7 @@ func (w *walker) read(path string, isRoot bool) ([]dirEntry, error) {
 	return entries, nil
 }
 
-// displayPath is a path as the answer tells it: below what the caller asked for.
+// displayPath returns a path for the result: below the path that the caller passed.
 func displayPath(asked, relative string) ipc.Bytes {
 	asked = strings.TrimRight(asked, "/")
 	switch {

@@ -2,15 +2,14 @@ package search
 
 import "strings"
 
-// matchWild matches a pattern of an ignore file as git does: `*` and `?` stay
-// inside one name, `**` between slashes stands for any directories, `[…]` for a byte
-// of a set, `\` takes the next byte as it is. Nothing is compiled, and of each
-// kind of star only the last one is tried again, which is enough: what stands
-// before it has found its earliest place.
+// matchWild matches a pattern of an ignore file as git does: `*` and `?` stay inside one name, `**`
+// between slashes stands for any directories, `[…]` for a byte of a set, `\` quotes the next byte.
+// Nothing is compiled. Of each sort of star only the last is tried again, because the pattern
+// before it has already matched at its earliest place.
 func matchWild(pattern, text string) bool {
 	p, t := 0, 0
-	star, starText := -1, 0 // behind the last star of this name, and where its text ends
-	deep, deepText := -1, 0 // behind the last `**/`, and the directory it leads to
+	star, starText := -1, 0 // after the last star of this name, and the end of its text
+	deep, deepText := -1, 0 // after the last `**/`, and the directory that it matches
 	for p < len(pattern) || t < len(text) {
 		if p < len(pattern) && pattern[p] == '*' {
 			end := starsEnd(pattern, p)
@@ -60,8 +59,8 @@ func starsEnd(pattern string, p int) int {
 	return p
 }
 
-// matchByte matches one byte with what stands at p, and returns where that ends:
-// -1 where the pattern is none, which matches nothing.
+// matchByte matches one byte with the pattern at p and returns the end of that element: -1 for an
+// invalid pattern, which matches nothing.
 func matchByte(pattern string, p int, c byte) (end int, ok bool) {
 	switch pattern[p] {
 	case '?':
@@ -90,7 +89,7 @@ func matchSet(pattern string, p int, c byte) (end int, ok bool) {
 	if negated {
 		i++
 	}
-	matched, before := false, byte(0) // before is what a range may begin with
+	matched, before := false, byte(0) // before is the possible start of a range
 	for first := true; first || at(i) != ']'; first = false {
 		this := at(i)
 		switch {
@@ -126,7 +125,7 @@ func matchSet(pattern string, p int, c byte) (end int, ok bool) {
 	return i + 1, matched != negated && c != '/'
 }
 
-// untilBracket is what stands in front of the next `]`; nothing without one.
+// untilBracket returns the text before the next `]`, "" without one.
 func untilBracket(pattern string, i int) string {
 	before, _, ok := strings.Cut(pattern[i:], "]")
 	if !ok {
@@ -167,14 +166,14 @@ func inClass(name string, c byte) (valid, in bool) {
 	return false, false
 }
 
-// minLength is how many bytes match at least, -1 for a pattern that is none.
+// minLength returns the minimal length of a match, -1 for an invalid pattern.
 func minLength(pattern string) int {
 	n := 0
 	for p := 0; p < len(pattern); {
 		if pattern[p] == '*' {
 			end := starsEnd(pattern, p)
 			if end-p > 1 && (p == 0 || pattern[p-1] == '/') && end < len(pattern) && pattern[end] == '/' {
-				end++ // `**/` may be nothing
+				end++ // `**/` may match nothing
 			}
 			p = end
 			continue

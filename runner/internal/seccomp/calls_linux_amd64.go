@@ -5,10 +5,10 @@ const (
 	thirdSet   = 0x40000000 // x32
 )
 
-// i386's socketcall, socket and io_uring_setup.
+// socketcall, socket and io_uring_setup of i386.
 var otherArchSockets = []uint32{102, 359, 425}
 
-// What an engine refuses in a container; calls since Linux 5.1 have one number
+// The calls that an engine refuses in a container. Calls since Linux 5.1 have one number
 // everywhere.
 var nativeCalls = callNumbers{
 	refused: append([]uint32{
@@ -31,7 +31,7 @@ var nativeCalls = callNumbers{
 	onProcess: []uint32{302, 142, 144, 203, 314}, setpriority: 141, ioprioSet: 251,
 }
 
-// otherCalls are those of i386.
+// otherCalls are the calls of i386.
 var otherCalls = callNumbers{
 	refused: append([]uint32{
 		103, 21, 22, 52, 217, 74, 121, 131, 253, 310, 346, 336, 338, 357, 374, 341, 342, 286, 287, 288, 127, 128, 129,

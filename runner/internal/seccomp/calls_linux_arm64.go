@@ -5,10 +5,10 @@ const (
 	thirdSet   = 0
 )
 
-// 32-bit arm's socket and io_uring_setup.
+// socket and io_uring_setup of 32-bit arm.
 var otherArchSockets = []uint32{281, 425}
 
-// What an engine refuses in a container; calls since Linux 5.1 have one number
+// The calls that an engine refuses in a container. Calls since Linux 5.1 have one number
 // everywhere.
 var nativeCalls = callNumbers{
 	refused: append([]uint32{
@@ -31,7 +31,7 @@ var nativeCalls = callNumbers{
 	onProcess: []uint32{261, 118, 119, 122, 274}, setpriority: 140, ioprioSet: 30,
 }
 
-// otherCalls are those of 32-bit arm.
+// otherCalls are the calls of 32-bit arm.
 var otherCalls = callNumbers{
 	refused: append([]uint32{
 		103, 21, 52, 218, 74, 121, 131, 249, 337, 375, 364, 367, 386, 388, 370, 371, 309, 310, 311, 128, 129, 379, 347,

@@ -12,7 +12,7 @@ const (
 	seccompAllow      = 0x7fff0000
 	seccompErrno      = 0x00050000
 
-	bpfLoad      = 0x20 // a word of what is asked about
+	bpfLoad      = 0x20 // a word of the call's data
 	bpfJump      = 0x05
 	bpfIfEqual   = 0x15
 	bpfIfAtLeast = 0x35
@@ -25,33 +25,32 @@ const (
 	sysIOUringSetup = 425
 	tioclinux       = 0x541c
 	tiocsti         = 0x5412
-	newNamespaces   = 0x7e020000 // clone's flags for namespaces of every kind
+	newNamespaces   = 0x7e020000 // clone's flags for all namespaces
 	vsock           = 40
 	prioUser        = 2
 	ioprioWhoUser   = 3
 )
 
-// refusal is a system call that fails: always, or where an argument passes a
-// test.
+// refusal is a system call that fails: always, or if an argument passes a test.
 type refusal struct {
 	number uint32
 	errno  syscall.Errno
-	arg    int // counted from 1; 0: whatever the arguments
+	arg    int // counted from 1; 0: with any arguments
 	test   uint16
 	value  uint32
 }
 
-// FirstPID is the least number of a process of a tenant in a root of its own.
-// Those below are the slot's init and its threads.
+// FirstPID is the least pid of a tenant in a root of its own. The numbers below it belong to the
+// slot's agent and its threads.
 const FirstPID = 300
 
-// Families whose sockets are in no network namespace: the way to a virtual
-// machine's hypervisor, near-field and Bluetooth radios, and modems.
+// Families whose sockets belong to no network namespace: the connection to a virtual machine's
+// hypervisor, near-field and Bluetooth radios, and modems.
 var familiesWithoutNamespace = []uint32{vsock, 31, 39, 42}
 
-// otherNetworks makes socket fail as on a kernel without these families, and
-// io_uring, which can make sockets too, as on a kernel without it. A program of
-// another instruction set has no sockets at all.
+// otherNetworks makes socket fail as on a kernel without these families, and io_uring, which can
+// make sockets too, as on a kernel without it. Programs of another instruction set have no sockets
+// at all.
 func otherNetworks() (native, other []refusal) {
 	for _, family := range familiesWithoutNamespace {
 		native = append(native, refusal{syscall.SYS_SOCKET, syscall.EAFNOSUPPORT, 1, bpfIfEqual, family})
@@ -63,10 +62,9 @@ func otherNetworks() (native, other []refusal) {
 	return native, other
 }
 
-// asInContainer refuses what an engine's own filter refuses in a container:
-// that of a sandbox in which slots have roots of their own lets the runner make
-// namespaces and mount, and some engines have none. ownInit says that the
-// processes below FirstPID are the slot's init.
+// asInContainer refuses the calls that an engine's own filter refuses in a container. A sandbox in
+// which slots have roots of their own allows the runner to make namespaces and mounts, and some
+// engines have no filter. ownInit means that the processes below FirstPID are the slot's agent.
 func asInContainer(ownInit bool) (native, other []refusal) {
 	rules := func(of *callNumbers) (out []refusal) {
 		for _, number := range of.refused {
@@ -84,12 +82,12 @@ func asInContainer(ownInit bool) (native, other []refusal) {
 		if !ownInit {
 			return out
 		}
-		// A tenant that is root has the user of its init, whose limits and priority
-		// are not its own to change.
+		// A tenant that is root has the same user as its agent, whose limits and priority it must
+		// not change.
 		for _, number := range of.onProcess {
 			out = append(out, refusal{number, syscall.EPERM, 1, belowFirstPID, 0})
 		}
-		// Of these two the second argument is the number, unless the first says that a user is meant.
+		// For these two the second argument is the number, unless the first selects a user.
 		return append(out,
 			refusal{of.setpriority, syscall.EPERM, 2, belowFirstPID, 0},
 			refusal{of.setpriority, syscall.EPERM, 1, bpfIfEqual, prioUser},
@@ -99,28 +97,27 @@ func asInContainer(ownInit bool) (native, other []refusal) {
 	return rules(&nativeCalls), rules(&otherCalls)
 }
 
-// callNumbers are those of an instruction set.
+// callNumbers are the system calls of an instruction set.
 type callNumbers struct {
 	refused                []uint32
 	clone, ioctl, socket   uint32
 	setpriority, ioprioSet uint32
-	onProcess              []uint32 // prlimit64 and those of the scheduler, whose first argument is a process
+	onProcess              []uint32 // prlimit64 and the calls of the scheduler, whose first argument is a process
 }
 
-// belowFirstPID is no test of the kernel's machine but two of them.
+// belowFirstPID stands for two tests of the kernel's filter machine.
 const belowFirstPID = 0xffff
 
 // newCalls: open_tree, move_mount, fsopen, fsconfig, fsmount, fspick,
 // mount_setattr, quotactl_fd, statmount, listmount, open_tree_attr.
 var newCalls = []uint32{428, 429, 430, 431, 432, 433, 442, 443, 457, 458, 467}
 
-// ThreadNoOtherNetworks keeps the calling thread, and what it starts, from
-// networks that a network namespace does not take away. no_new_privs has to be
-// set before.
+// ThreadNoOtherNetworks keeps the calling thread and its children from networks that a network
+// namespace does not cover. no_new_privs must be set before.
 func ThreadNoOtherNetworks() error { return threadFilter(filter(otherNetworks())) }
 
-// ThreadAsInContainer lets the calling thread, and what it starts, call what a
-// container may. It takes CAP_SYS_ADMIN, or no_new_privs.
+// ThreadAsInContainer restricts the calling thread and its children to the calls of a container. It
+// requires CAP_SYS_ADMIN or no_new_privs.
 func ThreadAsInContainer(network, ownInit bool) error {
 	native, other := asInContainer(ownInit)
 	if !network {
@@ -135,7 +132,7 @@ func threadFilter(program []syscall.SockFilter) error {
 	_, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetSeccomp, seccompModeFilter,
 		uintptr(unsafe.Pointer(&filter)))
 	if errno == syscall.EINVAL || errno == syscall.ENOSYS {
-		return nil // a kernel without filters, which has more to offer than this
+		return nil // a kernel without filters has other weaknesses than these calls
 	}
 	if errno != 0 {
 		return fmt.Errorf("seccomp: %w", errno)
@@ -143,9 +140,9 @@ func threadFilter(program []syscall.SockFilter) error {
 	return nil
 }
 
-// filter is the program for calls of this machine's instruction set and of the
-// other one that its kernel knows. A third, whose numbers have a bit of their
-// own, is not there at all.
+// filter returns the program for calls of this machine's instruction set and of the second
+// instruction set of its kernel. Calls of a third, whose numbers have an extra bit, fail as
+// missing.
 func filter(native, other []refusal) []syscall.SockFilter {
 	var forNative []syscall.SockFilter
 	if thirdSet != 0 {
@@ -165,7 +162,7 @@ func deny(errno syscall.Errno) syscall.SockFilter {
 	return syscall.SockFilter{Code: bpfReturn, K: seccompErrno | uint32(errno)}
 }
 
-// refuse allows all but what the rules name.
+// refuse allows all calls that match no rule.
 func refuse(rules []refusal) []syscall.SockFilter {
 	out := []syscall.SockFilter{load(offNumber)}
 	for _, r := range rules {

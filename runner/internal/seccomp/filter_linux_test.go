@@ -11,8 +11,7 @@ import (
 
 const inFilter = "HERMES_EXEC_TEST_IN_FILTER"
 
-// The filter stays with its thread: what it refuses is tried in a process of
-// its own.
+// The filter stays with its thread, so the refused calls are tried in a process of its own.
 func TestWhatAContainerMayNotCall(t *testing.T) {
 	if os.Getenv(inFilter) == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestWhatAContainerMayNotCall$", "-test.v")

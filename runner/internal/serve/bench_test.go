@@ -12,7 +12,7 @@ import (
 	"hermes-exec/runner/internal/testdriver"
 )
 
-// BenchmarkForkExec is the floor: what a process costs without us.
+// BenchmarkForkExec is the floor: the cost of a process without the runner.
 func BenchmarkForkExec(b *testing.B) {
 	for b.Loop() {
 		cmd := exec.Command("/bin/true")

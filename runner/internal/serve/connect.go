@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// connectTimeoutS is how long a connection may take to be made, in seconds.
+	// connectTimeoutS is how long one attempt at a connection may take, in seconds.
 	connectTimeoutS = 30
-	// maxWaitS is how long something may be waited for to listen, in seconds.
+	// maxWaitS is how long a request may wait for a listener, in seconds.
 	maxWaitS = 1_000_000_000
-	// flushTimeout is how long a peer has for what was sent before the end.
+	// flushTimeout is how long a peer has to take the last data.
 	flushTimeout = 2 * time.Second
 )
 
@@ -61,8 +61,8 @@ type peer interface {
 	CloseWrite() error
 }
 
-// carry joins a connection with a conversation, until both ways have ended. A
-// driver that cancels is done with it: what it sent before still arrives.
+// carry relays between a connection and a conversation until both directions have ended. After a
+// cancel of the driver, data that it sent before still arrives.
 func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) error {
 	defer peer.Close()
 	defer context.AfterFunc(ctx, func() {
@@ -95,7 +95,7 @@ func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) 
 	return err
 }
 
-// openSocket is a socket that the agent of a slot opens.
+// openSocket returns a socket that the agent of a slot opens.
 func openSocket[T io.Closer, Found io.Closer](ctx context.Context, agent *link.Agent, op string, in any,
 	as func(*os.File) (Found, error)) (T, error) {
 	var none T
@@ -123,7 +123,7 @@ func openSocket[T io.Closer, Found io.Closer](ctx context.Context, agent *link.A
 	return wanted, nil
 }
 
-// relay sends what the peer says. A connection that breaks ends like any other.
+// relay sends the peer's data. A broken connection ends like any other.
 func relay(c *channel.Conversation, peer peer) error {
 	buffer := pipe.Buffers.Get().(*[wire.MaxData]byte)
 	defer pipe.Buffers.Put(buffer)

@@ -35,7 +35,7 @@ type memoryFacts struct {
 	Runner     budget.Stats `json:"runner"`
 }
 
-// Facts are those of READY and sandbox.info.
+// Facts returns the facts of READY and sandbox.info.
 func (s *Server) Facts() any {
 	f := sandboxFacts{
 		BootID: s.bootID, InputWindow: channel.DefaultInputWindow,
@@ -50,7 +50,7 @@ func (s *Server) Facts() any {
 	return f
 }
 
-// unlimited is what cgroup v1 shows, rounded down by page size, for no limit.
+// unlimited is the value of cgroup v1, rounded down by page size, for no limit.
 const unlimited = 1 << 62
 
 func readMemoryFacts() memoryFacts {

@@ -21,13 +21,13 @@ const (
 	progressTimeout = 60 * time.Second
 	// treeTimeout bounds operations over a whole tree that report no progress.
 	treeTimeout = 30 * time.Minute
-	// committed is the byte that ends complete data (ipc.FileOp.Committed).
+	// commitByte ends complete data (ipc.FileOp.Committed).
 	commitByte = 1
 )
 
 var errNoProgress = &wire.Error{Kind: "timeout", Message: "the file operation made no progress for 60 s"}
 
-// fileMethods says how each method moves data.
+// fileMethods maps each method to the way in which it moves data.
 var fileMethods = map[string]func(*fileCall) (any, error){
 	"file.read": (*fileCall).read, "file.get_tree": (*fileCall).fetch,
 	"file.write": (*fileCall).write, "file.put_tree": (*fileCall).store,
@@ -65,7 +65,7 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 	}
 }
 
-// fileCall is one file operation under way.
+// fileCall is one file operation.
 type fileCall struct {
 	c      *channel.Conversation
 	ctx    context.Context
@@ -98,7 +98,7 @@ func (f *fileCall) plain(limit time.Duration) (any, error) {
 	return orEmpty(result.Result), err
 }
 
-// workdir has commands start and relative paths begin in a directory.
+// workdir sets the directory in which commands start and relative paths begin.
 func (f *fileCall) workdir() (any, error) {
 	var p struct {
 		Path ipc.Bytes `json:"path"`
@@ -121,8 +121,7 @@ func orEmpty(result json.RawMessage) any {
 	return result
 }
 
-// read asks for the bytes inside the answer first; a file that is too large
-// for that comes through a pipe.
+// read first requests the bytes inside the answer. A larger file comes through a pipe.
 func (f *fileCall) read() (any, error) {
 	if f.length == nil || *f.length <= ipc.InlineLimit {
 		f.op.Small = true
@@ -157,7 +156,7 @@ func (f *fileCall) begin(theirs int) <-chan fileAnswer {
 	return answer
 }
 
-// fetch sends what the agent writes into a pipe.
+// fetch sends the bytes that the agent writes into a pipe.
 func (f *fileCall) fetch() (any, error) {
 	ours, theirs, err := pipe.NewFile(true)
 	if err != nil {
@@ -198,7 +197,7 @@ func (f *fileCall) finish(answer <-chan fileAnswer) (any, error) {
 	}
 }
 
-// write puts a short content into the message itself.
+// write sends short contents in the message itself.
 func (f *fileCall) write() (any, error) {
 	var content []byte
 	complete, err := f.c.Receive(f.ctx, func(piece []byte) error {
@@ -227,8 +226,8 @@ var errNotInline = errors.New("too long for a message")
 
 func (f *fileCall) store() (any, error) { return f.storeFrom(nil) }
 
-// storeFrom gives the agent the driver's input through a pipe; first is what
-// was read already.
+// storeFrom sends the driver's input to the agent through a pipe; first is the part that was
+// already read.
 func (f *fileCall) storeFrom(first []byte) (any, error) {
 	ours, theirs, err := pipe.NewFile(false)
 	if err != nil {
@@ -238,8 +237,7 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	f.op.Committed = true
-	// The agent learns of an early end by its pipe, and answers when it has
-	// undone what it had begun.
+	// The agent notices an early end by its pipe, and answers when it has undone its work.
 	whole := *f
 	whole.ctx = context.WithoutCancel(f.ctx)
 	answer := whole.begin(theirs)

@@ -9,9 +9,8 @@ import (
 // followInterval is how soon the end of the driver's process is noticed.
 const followInterval = time.Second
 
-// Follow ends the runner when the driver's process has ended, where that can be
-// seen: nobody will come back then, and nothing has to wait for the lease. A
-// stream that breaks while the driver lives changes nothing.
+// Follow ends the runner when the driver's process has ended: nobody will come back then, and
+// nothing has to wait for the lease. A stream that breaks while the driver lives changes nothing.
 func (s *Server) Follow(ended func() bool) {
 	ticks := time.NewTicker(followInterval)
 	defer ticks.Stop()
@@ -25,7 +24,7 @@ func (s *Server) Follow(ended func() bool) {
 	s.driverEnded()
 }
 
-// FollowStdin is Follow where the driver holds the other end of standard input.
+// FollowStdin is Follow for a driver that holds the other end of standard input.
 func (s *Server) FollowStdin() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	s.driverEnded()

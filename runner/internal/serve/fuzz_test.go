@@ -45,7 +45,7 @@ var asked = []string{
 	`{"method":"net.connect","params":{"slot":"s0","host":"localhost","port":80}}`,
 }
 
-// kinds are those of docs/protocol.md that a request without a slot can be answered with.
+// kinds are the error kinds of docs/protocol.md for requests without a slot.
 var kinds = []string{"bad_request", "stale", "no_slot", "no_process", "no_session", "slot_closed", "canceled",
 	"too_large"}
 
@@ -83,15 +83,14 @@ func FuzzStream(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer server.End("shutdown", "over")
-		driver := &said{input: append(wire.AppendFrame(nil, wire.Hello, 0, 0, []byte(hello)), input...)}
+		driver := &scriptedDriver{input: append(wire.AppendFrame(nil, wire.Hello, 0, 0, []byte(hello)), input...)}
 		server.Endpoint.Serve(driver)
 		driver.check(t)
 	})
 }
 
-// said is a driver that has said everything already and listens until it hears
-// nothing for a moment.
-type said struct {
+// scriptedDriver sends all of its input at once and listens until nothing arrives for a moment.
+type scriptedDriver struct {
 	mu     sync.Mutex
 	input  []byte
 	heard  []byte
@@ -100,7 +99,7 @@ type said struct {
 
 const moment = 200 * time.Microsecond
 
-func (s *said) Read(p []byte) (int, error) {
+func (s *scriptedDriver) Read(p []byte) (int, error) {
 	s.mu.Lock()
 	n := copy(p, s.input)
 	s.input = s.input[n:]
@@ -119,7 +118,7 @@ func (s *said) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s *said) Write(p []byte) (int, error) {
+func (s *scriptedDriver) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -129,15 +128,15 @@ func (s *said) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (s *said) Close() error {
+func (s *scriptedDriver) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	return nil
 }
 
-// check reads what the runner said: whole frames, and answers of the protocol.
-func (s *said) check(t *testing.T) {
+// check reads the runner's output: whole frames, and answers of the protocol.
+func (s *scriptedDriver) check(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reader := wire.NewReader(bytes.NewReader(s.heard))

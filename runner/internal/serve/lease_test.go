@@ -39,7 +39,7 @@ func TestLeaseEndsEverything(t *testing.T) {
 
 func TestRunnerWithoutDriverEnds(t *testing.T) {
 	b := testdriver.NewSandbox(t, 300*time.Millisecond)
-	conn := b.Dial() // says nothing, and proves nothing
+	conn := b.Dial() // sends nothing, and does not authenticate
 	defer conn.Close()
 	b.WaitEnd(testdriver.Timeout)
 }

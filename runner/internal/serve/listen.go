@@ -15,18 +15,17 @@ import (
 // acceptPause is how long a listener waits when the sandbox has no descriptor left.
 const acceptPause = 50 * time.Millisecond
 
-var errNotListening = &wire.Error{Kind: "os", Errno: "ECONNABORTED", Message: "nothing listens any more"}
+var errNotListening = &wire.Error{Kind: "os", Errno: "ECONNABORTED", Message: "the listener has ended"}
 
-// listener is a UNIX socket of a slot whose connections are handed to net.accept.
+// listener is a UNIX socket of a slot whose connections go to net.accept.
 type listener struct {
 	slot     string
 	accepted chan *net.UnixConn
 	done     <-chan struct{}
 }
 
-// netListen makes a UNIX socket in the slot. It listens until its conversation
-// is cancelled or the slot ends; one connection more than net.accept took is
-// accepted, the kernel holds the others.
+// netListen makes a UNIX socket in the slot. It listens until its conversation is cancelled or the
+// slot ends. It accepts one connection more than net.accept took; the kernel holds the others.
 func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Slot string    `json:"slot"`
@@ -49,7 +48,7 @@ func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any
 	if err != nil {
 		return nil, err
 	}
-	socket.SetUnlinkOnClose(false) // the path is one of the slot's view
+	socket.SetUnlinkOnClose(false) // the path belongs to the slot's view
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
 	l := &listener{slot: p.Slot, accepted: make(chan *net.UnixConn), done: ctx.Done()}
 	s.listeners.Store(c.ID, l)

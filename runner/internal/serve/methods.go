@@ -48,7 +48,8 @@ func (s *Server) slotCreate(c *channel.Conversation, params json.RawMessage) (an
 	}
 	created, err := s.slots.Create(c.Ctx, p)
 	if err == nil && p.Level == isolation.Exclusive {
-		// The one slot of a sandbox is wanted soon. Where its agent cannot be had, its first use says why.
+		// The one slot of a sandbox is used soon. If its agent cannot be started, its first use
+		// returns the error.
 		go func() { _, _ = s.slots.Agent(s.ctx, p.Slot) }()
 	}
 	return created, err
@@ -60,7 +61,7 @@ func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any
 		return nil, err
 	}
 	s.exec.EndSlot(p.Slot, command.ErrSlotClosed)
-	// A reset that was begun is finished, also when the call is cancelled.
+	// A reset that has begun is finished, even if the call is cancelled.
 	return s.slots.Reset(s.ctx, p.Slot)
 }
 

@@ -24,21 +24,22 @@ import (
 )
 
 const (
-	// maxTick bounds what one tick may add to the silence, so that the
-	// lease of a sandbox that was paused is not over at once.
+	// maxTick bounds how much silence one tick may add, so that the lease of a paused sandbox does
+	// not expire at once.
 	maxTick = 2 * time.Second
 	// firstContactTimeout is how long an unclaimed runner waits for its driver.
 	firstContactTimeout = 60 * time.Second
 	closeTimeout        = 10 * time.Second
-	// flattenTimeout bounds the search for what the engine of a container could not remove.
+	// flattenTimeout bounds the search for directories that the engine of a container could not
+	// remove.
 	flattenTimeout = 10 * time.Second
 )
 
-// Config of a Server.
+// Config is the configuration of a Server.
 type Config struct {
 	Base      string        // directory of this runner; the socket is below it
 	Own       []string      // mounted directories of a container that end with it
-	Lease     time.Duration // before the first HELLO says otherwise; 0: 60 s
+	Lease     time.Duration // until the first HELLO sets another; 0: 60 s
 	Slots     *slots.Manager
 	Isolation any // facts of the probe, for READY
 	Version   string
@@ -57,13 +58,13 @@ type Server struct {
 	trimmer *initproc.IdleTrimmer
 	ctx     context.Context // ends with the server
 	cancel  context.CancelCauseFunc
-	// Endpoint is where the streams of the driver arrive.
+	// Endpoint accepts the streams of the driver.
 	Endpoint *channel.Endpoint
 
 	listeners sync.Map // *listener by the id of its conversation
 
 	lease  atomic.Int64 // nanoseconds
-	active atomic.Bool  // something was heard since the last tick
+	active atomic.Bool  // a frame arrived since the last tick
 	once   sync.Once
 	reason goodbyeReason
 }
@@ -96,8 +97,8 @@ func New(config Config) (*Server, error) {
 	return s, err
 }
 
-// Run serves until the driver, the lease or end says that it is over, then
-// ends everything that was started.
+// Run serves until the driver or the lease ends it, or End is called. Then it ends everything that
+// was started.
 func (s *Server) Run() error {
 	stop, err := s.Endpoint.Listen()
 	if err != nil {
@@ -110,9 +111,8 @@ func (s *Server) Run() error {
 	return nil
 }
 
-// IsProtected says whether those inside the sandbox have no business with the
-// runner's end: where it is process 1, and where one of them has the whole
-// sandbox.
+// IsProtected reports whether processes inside the sandbox must not end the runner: if it is
+// process 1, or if a slot has the whole sandbox.
 func (s *Server) IsProtected() bool { return os.Getpid() == 1 || s.slots.IsExclusive() }
 
 // End makes Run return after an orderly end.
@@ -131,7 +131,7 @@ func (s *Server) shutDown() {
 	if receipt.Left > 0 {
 		s.log.Printf("%d processes are left", receipt.Left)
 	}
-	if os.Getpid() == 1 { // else the root is that of a machine, which is not ours
+	if os.Getpid() == 1 { // otherwise the root belongs to a machine and must not change
 		until := time.Now().Add(flattenTimeout)
 		for _, root := range append([]string{"/"}, s.config.Own...) {
 			for _, problem := range leftover.Flatten(root, s.began, time.Until(until)) {
@@ -142,20 +142,20 @@ func (s *Server) shutDown() {
 	s.Endpoint.Close(ctx, s.reason.reason, s.reason.message)
 }
 
-// NoteActivity notes that something came from the driver.
+// NoteActivity records that something came from the driver.
 func (s *Server) NoteActivity() { s.active.Store(true) }
 
-// ApplyHello takes lease and budget of a driver that has a new stream.
+// ApplyHello takes the lease and the budget from a driver with a new stream.
 func (s *Server) ApplyHello(hello wire.HelloMessage) {
 	s.lease.Store(int64(hello.LeaseS * float64(time.Second)))
 	setBudget(s.memory, cmp.Or(hello.MemoryBytes, budget.DefaultLimit))
 	s.NoteActivity()
 }
 
-// baseMemorySize is what the runner takes besides its budget.
+// baseMemorySize is the memory of the runner besides its budget.
 const baseMemorySize = 48 << 20
 
-// setBudget gives a budget so many bytes, within what the sandbox has.
+// setBudget sets the size of a budget, within the memory of the sandbox.
 func setBudget(b *budget.Budget, bytes int64) {
 	sandbox := int64(0)
 	if limit := readMemoryFacts().LimitBytes; limit != nil {
@@ -184,7 +184,7 @@ func (s *Server) keepLease() {
 			silence = 0
 		}
 		if lease = time.Duration(s.lease.Load()); silence >= lease {
-			s.End("lease", fmt.Sprintf("nothing was heard from the driver for %v", lease))
+			s.End("lease", fmt.Sprintf("no frame came from the driver for %v", lease))
 			return
 		}
 	}
@@ -195,7 +195,7 @@ func (s *Server) Begin(c *channel.Conversation, m wire.RequestMessage) {
 	s.trimmer.Touch()
 	result, err := s.callMethod(c, m)
 	if s.ctx.Err() != nil {
-		return // GOODBYE says what happened; a half-ended answer would mislead
+		return // GOODBYE reports the end; a half-ended answer would mislead
 	}
 	c.Respond(result, err)
 }

@@ -13,6 +13,6 @@ func (s *Server) shutdownSoon() {
 		ctx, cancel := context.WithTimeout(s.ctx, shutdownDelay)
 		defer cancel()
 		<-ctx.Done()
-		s.End("shutdown", "the driver asked for it")
+		s.End("shutdown", "the driver requested it")
 	}()
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a command does to its descriptors and limits does not cost the state.
+// A command's changes to its descriptors and limits do not cost the state.
 func TestDescriptorsAndLimitsOfTheCommand(t *testing.T) {
 	for _, text := range []string{
 		"exec 2>&-", "exec >&-", "exec >&- 2>&-", "exec >/dev/null 2>&1", "exec 1>&2", "exec </dev/null",
@@ -32,8 +32,7 @@ func TestDescriptorsAndLimitsOfTheCommand(t *testing.T) {
 	}
 }
 
-// A tenant's functions, aliases and switched-off builtins stand between the
-// wrapper and what it needs.
+// A tenant's functions, aliases and disabled builtins shadow the commands that the wrapper needs.
 func TestFunctionsNamedAsBuiltins(t *testing.T) {
 	names := []string{
 		"alias", "builtin", "cd", "command", "declare", "enable", "eval", "exec", "exit", "export", "hash", "kill",
@@ -57,7 +56,7 @@ func TestFunctionsNamedAsBuiltins(t *testing.T) {
 	s.expect("echo $V", "2\n", 0)
 }
 
-// Options, and what is exported, are as in one shell.
+// Options and exports are as in one shell.
 func TestFunctionsNamedAsBuiltinsChangeNothingElse(t *testing.T) {
 	const seen = `command shopt -q inherit_errexit && command echo inherited; env | grep -a ^BASH_FUNC_ | cut -d% -f1; [[ $- != *a* ]] || command echo all`
 	for _, name := range []string{"alias", "builtin", "declare", "echo", "enable", "local", "printf", "set", "shopt",
@@ -128,7 +127,7 @@ func TestSwitchedOffBuiltins(t *testing.T) {
 	}
 }
 
-// Where a state cannot be kept, that is told, and the one before it holds.
+// If a state cannot be kept, the result reports it, and the previous state stays.
 func TestALostStateIsTold(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
 		for _, text := range []string{"exec true", "kill -9 $$", "set -n", `rm "$__hx_w"`} {
@@ -150,7 +149,7 @@ func TestALostStateIsTold(t *testing.T) {
 	}
 }
 
-// Aliases change what is read later, not what the wrapper has been read as.
+// Aliases change how later text is parsed, not how the wrapper was parsed.
 func TestAliasesNamedAsBuiltins(t *testing.T) {
 	names := strings.Fields("alias builtin cd declare eval exec exit export printf pwd readonly return set trap " +
 		"umask unset")
@@ -294,7 +293,7 @@ func TestVariablesOfADyingFunctionAreNotKept(t *testing.T) {
 	s.expect(`echo $V $message $HOME`, "new mine "+s.dir+"\n", 0)
 }
 
-// What a trap on EXIT sees is as without a session.
+// A trap on EXIT runs as without a session.
 func TestTrapsAreAsWithoutASession(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
 		for text, want := range map[string]result{

@@ -18,15 +18,15 @@ func (bash) keeps() []string {
 	return []string{"cwd", "exports", "variables", "arrays", "functions", "aliases", "options", "umask"}
 }
 
-// command lets the shell read the program as its start-up file: then text runs
-// exactly as in any bash -c, to the line numbers of its messages.
+// command lets the shell read the program as its start-up file. The text then runs exactly as in
+// any bash -c, including the line numbers of messages.
 func (bash) command(s *State, program, text string) (argv, env []string) {
 	return append([]string{s.shell.Path}, ShellArgs(text)...), []string{"BASH_ENV=" + program}
 }
 
-// program is read by the shell in one piece, before any alias or option of the
-// tenant's takes effect. Its own messages go nowhere: a state that a tenant
-// made unreadable must not show in the command's output.
+// program is read by the shell in one piece, before any alias or option of the tenant takes effect.
+// Its own messages are discarded: a state that a tenant made unreadable must not show in the
+// command's output.
 func (bash) program(s *State, call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "{\nunset BASH_ENV\nexec %d<&-\n__hx_l=\n", FirstFD)
@@ -37,16 +37,15 @@ func (bash) program(s *State, call *Call) string {
 	if s.saved == nil {
 		b.WriteString(call.exports(isPosixMode) + "__hx_l=1\nshopt -s expand_aliases\n" + s.posixMode(call))
 	} else {
-		// Nothing of the program may follow but keywords: functions stand before builtins.
+		// Only keywords may follow in the program: functions come before builtins.
 		fmt.Fprintf(&b, ". %s\n", call.FDPath(stateFD))
 	}
 	b.WriteString("} 2>/dev/null\n")
 	return b.String()
 }
 
-// state ends with one command that is read as a whole before it changes how
-// commands are read, and that has the functions which would be called instead
-// of the builtins that it uses.
+// state ends with one command that is parsed as a whole before it changes how commands are parsed.
+// It contains the functions that would be called instead of the builtins that it uses.
 func (bash) state(saved *savedState, call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "exec %d<&-\n%s", stateFD, saved.before)
@@ -64,8 +63,8 @@ func (bash) state(saved *savedState, call *Call) string {
 	return b.String()
 }
 
-// isExcluded: in POSIX mode bash reads no start-up file, and a function never stands
-// before trap.
+// isExcluded excludes POSIXLY_CORRECT: in POSIX mode bash reads no start-up file, and a function
+// never comes before trap.
 func (bash) isExcluded(name string) bool { return name == posixMode }
 
 func isPosixMode(name string) bool { return name == posixMode }
@@ -74,7 +73,7 @@ func enterPosixMode(value string) string {
 	return aliasTrap + "export " + posixMode + "=" + quote(value) + "\n"
 }
 
-// posixMode enters it where the first command's environment says so.
+// posixMode returns the text that enters POSIX mode if the first command's environment demands it.
 func (s *State) posixMode(call *Call) string {
 	value, ok := call.Env[posixMode]
 	for _, entry := range s.env {
@@ -91,11 +90,11 @@ func (s *State) posixMode(call *Call) string {
 	return enterPosixMode(value)
 }
 
-// aliasTrap is for POSIX mode, where no function stands before trap. It goes
-// with bash.sh.
+// aliasTrap replaces trap in POSIX mode, where no function comes before trap. It belongs to
+// bash.sh.
 const aliasTrap = "alias trap=__hx_trap\n"
 
-// ownVariables are set by the shell itself, or tell about one process.
+// ownVariables are set by the shell itself, or describe one process.
 var ownVariables = map[string]bool{
 	"BASH": true, "BASHOPTS": true, "BASHPID": true, "EUID": true, "PPID": true, "SHELLOPTS": true, "UID": true,
 	"GROUPS": true, "DIRSTACK": true,
@@ -116,15 +115,15 @@ func isOwnVariable(name string) bool {
 	return ownVariables[name] || strings.HasPrefix(name, "__hx_") || name == ipc.RequestVariable
 }
 
-// posixMode is the variable that switches this mode on, wherever it is set.
+// posixMode is the variable that enables this mode, wherever it is set.
 const posixMode = "POSIXLY_CORRECT"
 
-// shadowingFunctions are the functions that would be called instead of builtins that the
-// saving or the reading of a state needs.
+// shadowingFunctions are the functions that would be called instead of builtins that saving or
+// reading a state needs.
 var shadowingFunctions = []string{"alias", "builtin", "declare", "enable", "local", "printf", "pwd", "set", "shopt",
 	"umask", "unalias"}
 
-// decode reads what __hx_save of bash.sh writes.
+// decode reads the record that __hx_save of bash.sh writes.
 func (bash) decode(s *State, record [][]byte, call *Call) (next *savedState, part bool) {
 	if len(record) != 12 {
 		return nil, false
@@ -145,8 +144,7 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *savedState, par
 	delete(vars, posixMode)
 	globIgnored := ""
 	if _, ok := vars["GLOBIGNORE"]; ok {
-		// Setting this variable has switched dotglob on, and unsetting it
-		// switches it off.
+		// Setting this variable has enabled dotglob, and unsetting it disables it.
 		without := slices.DeleteFunc(slices.Clone(shoptions), func(name string) bool { return name == "dotglob" })
 		if len(without) == len(shoptions) {
 			globIgnored = "shopt -u dotglob\n"
@@ -160,7 +158,7 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *savedState, par
 	}
 	defined, exports, functions := string(record[8]), string(record[9]), strings.Trim(string(record[10]), "\n")
 	if functions != "" {
-		// What is exported comes again, and declare may be a function.
+		// Exported functions appear again, and declare may be a function.
 		defined, functions = removeExports(defined), removeExports(functions)
 	}
 	named, unnamed := "", ""
@@ -202,7 +200,7 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *savedState, par
 	return next, len(record[1]) == 0 || len(hidden) > 0
 }
 
-// wasPosix tells of POSIX mode, and of its variable, before a call.
+// wasPosix returns POSIX mode, and its variable, before a call.
 func (s *State) wasPosix() (on bool, variable string) {
 	if s.saved != nil {
 		return s.saved.posix, s.saved.posixVariable
@@ -211,8 +209,8 @@ func (s *State) wasPosix() (on bool, variable string) {
 	return variable != "", variable
 }
 
-// removeTrapFunction leaves out the function of bash.sh that stands before trap:
-// where nothing is saved the rest of it is missing.
+// removeTrapFunction removes the function of bash.sh that replaces trap: without saving, the rest
+// of it is missing.
 func removeTrapFunction(functions string) string {
 	const begin, end = "trap () \n", "\n}\n"
 	from := 0
@@ -228,12 +226,12 @@ func removeTrapFunction(functions string) string {
 	return functions[:from] + functions[from+size+len(end):]
 }
 
-// unsetShadowing takes functions away where any name may be one: in POSIX mode
-// special builtins come before functions. It leaves options of that mode behind.
+// unsetShadowing removes functions although any name may be shadowed: in POSIX mode special
+// builtins come before functions. It leaves options of that mode behind.
 var unsetShadowing = posixMode + "=y\n\\unset -f " + strings.Join(shadowingFunctions, " ") +
 	"\n\\unset " + posixMode + "\n"
 
-// removeExports leaves out what declare -f prints behind an exported function.
+// removeExports removes the line that declare -f prints after an exported function.
 func removeExports(functions string) string {
 	var kept []string
 	lines := strings.Split(functions, "\n")
@@ -245,9 +243,9 @@ func removeExports(functions string) string {
 	return strings.Join(kept, "\n")
 }
 
-// lastFunctions makes the function that defines what is in the way, when all
-// options are set. Which of it is exported is marked before, for afterwards no
-// builtin can be called, and is not left to set -a.
+// lastFunctions returns the function that defines the shadowing functions when all options are set.
+// Exported ones are marked before, because afterwards no builtin can be called, and set -a must not
+// decide it.
 func lastFunctions(functions, exports string) string {
 	var marks strings.Builder
 	for _, line := range strings.Split(exports, "\n") {
@@ -260,24 +258,23 @@ func lastFunctions(functions, exports string) string {
 		functions + "\n}\n"
 }
 
-// A coprocess of a simple command has no name, but declare -f prints one, which
-// would be read as the command's first word. An alias takes that away, where no
-// function has that name.
+// A coprocess of a simple command has no name, but declare -f prints one, which would be parsed as
+// the command's first word. An alias removes it, unless a function has that name.
 const (
 	coprocNamed   = "alias COPROC=\nshopt -s expand_aliases\n"
 	coprocUnnamed = "unalias COPROC\nshopt -u expand_aliases\n"
 )
 
-// shoptDefaults are on in a new shell; expand_aliases is set apart, and extdebug
-// starts a debugger that most images lack.
+// shoptDefaults are on in a new shell. expand_aliases is set separately, and extdebug starts a
+// debugger that most images lack.
 var shoptDefaults = []string{
 	"checkwinsize", "cmdhist", "complete_fullquote", "extquote", "force_fignore", "globasciiranges", "globskipdots",
 	"hostcomplete",
 	"interactive_comments", "patsub_replacement", "progcomp", "promptvars", "sourcepath",
 }
 
-// shopts makes commands for what differs from a new shell. They come first:
-// how functions are read depends on them.
+// shopts returns commands for the options that differ from a new shell. They come first, because
+// they change how functions are parsed.
 func shopts(on []string) string {
 	if len(on) == 1 && on[0] == "" {
 		return ""
@@ -304,8 +301,8 @@ func shopts(on []string) string {
 	return text
 }
 
-// bashSetOptions makes a command of what differs from a new shell. The four
-// that were off while the state was written are in the letters of `$-`.
+// bashSetOptions returns a command for the options that differ from a new shell. The four that were
+// off while the state was written are in the letters of `$-`.
 func bashSetOptions(letters string, on []string) string {
 	var b strings.Builder
 	for _, name := range on {
@@ -330,11 +327,10 @@ func bashSetOptions(letters string, on []string) string {
 	return "set" + b.String() + "\n"
 }
 
-// declaration is one variable as declare -p prints it.
+// declaration is one variable in the output of declare -p.
 type declaration struct{ name, text string }
 
-// declarations splits what declare -p printed. Values are quoted and may hold
-// newlines.
+// declarations splits the output of declare -p. Values are quoted and may contain newlines.
 func declarations(text string) []declaration {
 	var list []declaration
 	for text != "" {
@@ -351,8 +347,8 @@ func declarations(text string) []declaration {
 	return list
 }
 
-// declare sets a variable as it was: attributes that change what is assigned
-// come when it has its value.
+// declare returns commands that set a variable as it was. Attributes that change the assigned value
+// come after the assignment.
 func declare(flags, assignment string) string {
 	const changing = "ciulr"
 	name, _, ok := strings.Cut(assignment, "=")
@@ -377,7 +373,7 @@ func declare(flags, assignment string) string {
 	return "declare -" + early + " " + assignment + "\ndeclare -" + late + " " + name + "\n"
 }
 
-// constantSize measures text up to the first newline that is not quoted.
+// constantSize returns the size of text up to the first unquoted newline.
 func constantSize(text string) int {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {

@@ -13,18 +13,16 @@ import (
 //go:embed posix.sh
 var posixSave string
 
-// posix is dash, busybox ash and their like: no function can be printed, and a
-// mistake in a special builtin ends the shell, so the text that it reads is
-// made here from what was written.
+// posix is dash, busybox ash and similar shells. They cannot print functions, and a mistake in a
+// special builtin ends them, so the text that they read is generated here.
 type posix struct{}
 
 func (posix) keeps() []string {
 	return []string{"cwd", "exports", "variables", "aliases", "options", "umask"}
 }
 
-// command puts the program on a line before text, for these shells read no
-// start-up file here. It must be a line of its own: aliases are expanded when
-// a line is read.
+// command puts the program on a line before text, because these shells read no start-up file here.
+// It must be a line of its own: aliases are expanded when a line is read.
 func (posix) command(s *State, program, text string) (argv, env []string) {
 	argv = []string{s.shell.Path}
 	if path.Base(s.shell.Path) == "busybox" {
@@ -33,7 +31,7 @@ func (posix) command(s *State, program, text string) (argv, env []string) {
 	return append(argv, "-c", ". "+program+"\n"+text, s.shell.Path), nil
 }
 
-// program has the tenant's aliases and options last: they change what is read.
+// program has the tenant's aliases and options last, because they change how text is parsed.
 func (posix) program(s *State, call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "exec %d<&-\n__hx_l=\n", FirstFD)
@@ -54,7 +52,7 @@ func (posix) state(saved *savedState, call *Call) string {
 	for _, name := range sortKeys(saved.vars) {
 		b.WriteString(saved.vars[name])
 	}
-	// Setting what is readonly would end the shell.
+	// Setting a readonly variable would end the shell.
 	isReadonly := func(name string) bool { return strings.HasSuffix(saved.vars[name], readonlyName(name)) }
 	b.WriteString(call.exports(isReadonly) + saved.after + "__hx_l=1\n")
 	return b.String()
@@ -66,24 +64,24 @@ func noName(string) bool { return false }
 
 func readonlyName(name string) string { return "readonly " + name + "\n" }
 
-// trapAlias is what the alias trap stands for, as a shell prints it.
+// trapAlias is the value of the alias trap, as a shell prints it.
 const trapAlias = "'__hx_trap'"
 
-// special variables are set by the shell itself, or would end it.
+// specialVariables are set by the shell itself, or would end it.
 var specialVariables = map[string]bool{
 	"PPID": true, "PWD": true, "OPTIND": true, "OPTARG": true, "OPTERR": true, "LINENO": true, "FUNCNAME": true,
 	"_": true, "SHLVL": true, "RANDOM": true,
 	"EPOCHSECONDS": true, "EPOCHREALTIME": true,
 }
 
-// elsewhere are variables that are special in other shells than dash and busybox.
+// otherShellVariables are special in other shells than dash and busybox.
 var otherShellVariables = map[string]bool{
 	"SECONDS": true, "EUID": true, "UID": true, "PIPESTATUS": true, "SHELLOPTS": true, "BASHOPTS": true, "GROUPS": true,
 	"DIRSTACK": true, "BASHPID": true,
 	"BASH": true,
 }
 
-// keepsVariable tells whether a variable is the tenant's.
+// keepsVariable reports whether a variable is the tenant's.
 func (s *State) keepsVariable(name string) bool {
 	if !identifier(name) || specialVariables[name] || strings.HasPrefix(name, "__hx_") || name == ipc.RequestVariable {
 		return false
@@ -129,7 +127,7 @@ func (posix) decode(s *State, record [][]byte, call *Call) (next *savedState, pa
 	return next, false
 }
 
-// unset is for variables that a new shell has although they had been unset.
+// unset returns commands for variables that a new shell sets although they had been unset.
 func unset(vars map[string]string, names ...string) string {
 	text := ""
 	for _, name := range names {
@@ -140,8 +138,8 @@ func unset(vars map[string]string, names ...string) string {
 	return text
 }
 
-// restore puts back what variables were before a call: those that were for it
-// alone, and those that a variable of a function hides.
+// restore restores the values from before a call: of variables that were set for the call alone,
+// and of variables that a function's local variable hides.
 func (s *State) restore(vars map[string]string, names []string) {
 	for _, name := range slices.DeleteFunc(names, func(name string) bool { return !identifier(name) }) {
 		delete(vars, name)
@@ -159,7 +157,7 @@ func (s *State) restore(vars map[string]string, names []string) {
 	}
 }
 
-// options makes a command out of `$-` and lines of `set -o name`.
+// options returns a command for `$-` and lines of `set -o name`.
 func options(letters, lines string) string {
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
@@ -192,8 +190,8 @@ func aliasName(name string) bool {
 
 type entry struct{ name, value string } // value as a shell word
 
-// entries reads NAME=WORD lines as shells print them. A quoted word may hold
-// newlines; what is not understood up to its end of line is left out.
+// entries parses NAME=WORD lines as shells print them. A quoted word may contain newlines. Lines
+// that cannot be parsed are skipped.
 func entries(text []byte, prefix string) []entry {
 	var list []entry
 	rest := string(text)
@@ -202,7 +200,7 @@ func entries(text []byte, prefix string) []entry {
 		line = strings.TrimPrefix(line, "-- ")
 		name, after, ok := strings.Cut(line, "=")
 		if !ok || strings.Contains(name, "\n") {
-			// A name without a value, as for an exported one that is not set.
+			// A name without a value: an exported variable that is not set.
 			bare, next, _ := strings.Cut(line, "\n")
 			if identifier(bare) && prefix != "" {
 				list = append(list, entry{bare, ""})
@@ -224,8 +222,8 @@ func entries(text []byte, prefix string) []entry {
 	return list
 }
 
-// wordSize measures one shell word that is a constant. ok is false when it holds
-// something that a shell would expand.
+// wordSize returns the size of one constant shell word. ok is false if it contains something that a
+// shell would expand.
 func wordSize(text string) (size int, ok bool) {
 	ok = true
 	for size < len(text) {

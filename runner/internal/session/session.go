@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// maxArgument is the longest text that is given as an argument.
+// maxArgument is the longest text that is passed as an argument.
 const maxArgument = 64 << 10
 
-// FirstFD is the descriptor that the first of a Program's files becomes.
+// FirstFD is the descriptor of the first file of a Program.
 const FirstFD = 3
 
 // Shell is the interpreter of a session.
@@ -19,8 +19,8 @@ type Shell struct {
 	Path string
 }
 
-// BestShell chooses the shell that keeps most state. A known one comes before "sh",
-// which may be any shell.
+// BestShell returns the shell that keeps most state. A known shell comes before "sh", which may be
+// any shell.
 func BestShell(shells map[string]string, fallback string) (Shell, bool) {
 	for _, name := range []string{"bash", "dash", "busybox", "ash", "sh"} {
 		if where := shells[name]; where != "" {
@@ -33,7 +33,7 @@ func BestShell(shells map[string]string, fallback string) (Shell, bool) {
 	return Shell{}, false
 }
 
-// Keeps lists what lasts from one command to the next.
+// Keeps lists the state that lasts from one command to the next.
 func (s Shell) Keeps() []string { return s.family().keeps() }
 
 func (s Shell) family() shellFamily {
@@ -48,17 +48,17 @@ type Program struct {
 	Argv  []string
 	Env   []string // complete, KEY=VALUE
 	Cwd   string
-	Files [][]byte // offered from descriptor FirstFD on
+	Files [][]byte // inherited from descriptor FirstFD on
 }
 
-// Call is what one command brings along.
+// Call holds the inputs of one command.
 type Call struct {
 	Env map[string]string // for this command only
-	Cwd string            // absolute; "" stays where the session is
-	// Save is the path of the FIFO that the state is written to afterwards;
-	// without it the command only starts from the state.
+	Cwd string            // absolute; "" is the session's directory
+	// Save is the path of the FIFO for the state after the command. Without it the state is not
+	// saved.
 	Save string
-	// FDPath gives the path under which a shell can open its own descriptor.
+	// FDPath returns the path under which a shell can open its own descriptor.
 	FDPath func(fd int) string
 }
 
@@ -72,30 +72,30 @@ type State struct {
 	saved  *savedState
 }
 
-// saved is what the shell wrote, as the next one will read it.
+// savedState is the state that a shell wrote, in the form that the next shell reads.
 type savedState struct {
 	vars   map[string]string // commands that set each variable
-	before string            // what is read before the variables
-	after  string            // what is read after them
-	// options is set last, so that nothing of the above is traced.
+	before string            // read before the variables
+	after  string            // read after them
+	// options is set last, so that no earlier step is traced.
 	options string
 	// POSIX mode of bash, and the command that sets its variable.
 	posix         bool
 	posixVariable string
 }
 
-// kind is a family of shells.
+// shellFamily is a family of shells.
 type shellFamily interface {
 	keeps() []string
-	// apart is true for variables that a new shell must not find in its environment.
+	// isExcluded reports whether a new shell must not get a variable in its environment.
 	isExcluded(name string) bool
 	// command makes a shell read the file program and then run text.
 	command(s *State, program, text string) (argv, env []string)
 	program(s *State, call *Call) string
-	// state makes the text that the program reads when there is a saved state.
+	// state returns the text that the program reads if there is a saved state.
 	state(saved *savedState, call *Call) string
-	// decode gives what a record holds; part is true when that is not all: the
-	// shell could read only a part of the state before, or not see all of its own.
+	// decode parses a record. part is true if the state is incomplete: the shell could read only a
+	// part of the previous state, or could not see all of its own.
 	decode(s *State, record [][]byte, call *Call) (next *savedState, part bool)
 }
 
@@ -111,13 +111,13 @@ func Open(shell Shell, cwd string, env []string) *State {
 	return s
 }
 
-// Cwd is where the next command starts.
+// Cwd returns where the next command starts.
 func (s *State) Cwd() string { return s.cwd }
 
-// Move has the next command start elsewhere.
+// Move sets where the next command starts.
 func (s *State) Move(cwd string) { s.cwd = cwd }
 
-// Command makes the program for text. Done follows when call.Save is set.
+// Command returns the program for text. Done must follow if call.Save is set.
 func (s *State) Command(text string, call Call) Program {
 	p := Program{Cwd: s.cwd}
 	if call.Cwd != "" {
@@ -125,7 +125,7 @@ func (s *State) Command(text string, call Call) Program {
 	}
 	program := s.family.program(s, &call)
 	if len(text) > maxArgument {
-		// First of all, while nothing that is set is exported by itself.
+		// First, before set -a can export it.
 		program = "__hx_c=" + quote(text) + "\n" + program
 		text = `\eval "$__hx_c"`
 	}
@@ -145,7 +145,7 @@ func (s *State) Command(text string, call Call) Program {
 			p.Env = append(removeVariable(p.Env, name), name+"="+call.Env[name])
 		}
 	}
-	// So that the shell takes over the name of the directory as it was given.
+	// So that the shell uses the name of the directory as it was given.
 	p.Env = append(removeVariable(p.Env, "PWD"), "PWD="+p.Cwd)
 	argv, env := s.family.command(s, call.FDPath(FirstFD), text)
 	p.Argv, p.Env = argv, append(p.Env, env...)
@@ -156,8 +156,7 @@ func removeVariable(env []string, name string) []string {
 	return slices.DeleteFunc(env, func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
 }
 
-// ShellArgs gives the arguments of a shell that runs text: one that begins like an
-// option is none.
+// ShellArgs returns the arguments of a shell that runs text, even if text begins like an option.
 func ShellArgs(text string) []string {
 	if strings.HasPrefix(text, "-") || strings.HasPrefix(text, "+") {
 		return []string{"-c", "--", text}
@@ -165,13 +164,12 @@ func ShellArgs(text string) []string {
 	return []string{"-c", text}
 }
 
-// stateFD is where the saved state is.
+// stateFD is the descriptor of the saved state.
 const stateFD = FirstFD + 1
 
-// Done takes what the shell of a call wrote. Without a whole record the shell
-// was killed or replaced, and the state before it still holds; cwdIfKilled is
-// then where it was, if that is known. kept is false also where the shell could
-// read or save only a part of the state.
+// Done reads the record that the shell of a call wrote. Without a complete record the shell was
+// killed or replaced, and the previous state stays; cwdIfKilled is then the shell's last directory,
+// if known. kept is also false if the shell could read or save only a part of the state.
 func (s *State) Done(call Call, output []byte, cwdIfKilled string) (kept bool) {
 	record := lastRecord(output)
 	var next *savedState
@@ -190,11 +188,11 @@ func (s *State) Done(call Call, output []byte, cwdIfKilled string) (kept bool) {
 	return !part
 }
 
-// maxFields is more than any record has.
+// maxFields is above the number of fields of any record.
 const maxFields = 16
 
-// lastRecord finds the last complete "\0[\0" field "\0" … field "\0]". No field
-// holds a NUL byte, for no shell value can, and none is a bracket alone.
+// lastRecord finds the last complete "\0[\0" field "\0" … field "\0]". No field contains a NUL
+// byte, because no shell value can, and no field is a single bracket.
 func lastRecord(output []byte) [][]byte {
 	end := bytes.LastIndex(output, []byte("\x00]"))
 	if end < 0 {
@@ -207,7 +205,7 @@ func lastRecord(output []byte) [][]byte {
 	return bytes.SplitN(output[begin+3:end], []byte{0}, maxFields)
 }
 
-// quote makes one shell word of any bytes.
+// quote returns any bytes as one shell word.
 func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 func identifier(name string) bool {
@@ -220,8 +218,8 @@ func identifier(name string) bool {
 	return name != ""
 }
 
-// exports sets the call's variables that a shell can hold, but for those that
-// cannot be set here.
+// exports returns commands that set the call's variables, except those that no shell variable can
+// hold or that cannot be set.
 func (c *Call) exports(cannot func(name string) bool) string {
 	var b strings.Builder
 	for _, name := range sortKeys(c.Env) {
@@ -232,17 +230,17 @@ func (c *Call) exports(cannot func(name string) bool) string {
 	return b.String()
 }
 
-// suspendedOptions are off while the state is written; their letters tell how they were.
+// suspendedOptions are off while the state is written; the letters of `$-` show their values.
 var suspendedOptions = map[string]string{"errexit": "e", "nounset": "u", "verbose": "v", "xtrace": "x"}
 
-// excludedOptions are options that belong to how the shell was started.
+// excludedOptions are options that depend on how the shell was started.
 var excludedOptions = map[string]bool{"noexec": true, "onecmd": true, "privileged": true, "monitor": true,
 	"history": true, "histexpand": true}
 
-// defaultOptions are options that a new bash has set.
+// defaultOptions are on in a new bash.
 var defaultOptions = map[string]bool{"braceexpand": true, "hashall": true, "interactive-comments": true}
 
-// optionName tells whether a word, which a tenant may have forged, can be one.
+// optionName reports whether a word, which a tenant may have forged, can be an option.
 func optionName(word string) bool {
 	return word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz_-0123456789") == "" && word[0] != '-'
 }

@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// TestMain takes back that SIGHUP is ignored, as nohup has it: shells that are
-// started would show it among their traps. What is handled here is as the
-// system has it there, and as the runner has it for a slot's commands.
+// TestMain undoes an ignored SIGHUP, as nohup sets it: child shells would list it among their
+// traps. A handled signal has its default action in a child, as for commands of a slot.
 func TestMain(m *testing.M) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	os.Exit(m.Run())
@@ -39,7 +38,7 @@ type tester struct {
 
 func fdPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
 
-// The last is that of the test images, where tests/images/busybox.py puts it.
+// The path of busybox is where tests/images/busybox.py puts it for the test images.
 var shells = []Shell{{Name: "bash", Path: "bash"}, {Name: "dash", Path: "dash"},
 	{Name: "busybox", Path: "../../../.cache/busybox"}}
 
@@ -433,7 +432,7 @@ func TestTerminatedShellKeepsItsStatusAndState(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		s.expect(`echo "$V"; pwd`, "new\n/\n", 0)
-		// As at a timeout: everybody is told, and the shell waits for a program.
+		// As at a timeout: all processes get the signal while the shell waits for a program.
 		if r := s.run("V=next; set -eu; (sleep 0.1; kill -TERM $$) & sleep 1.5; V=no"); r.signal != syscall.SIGTERM {
 			t.Fatalf("%+v", r)
 		}
@@ -622,7 +621,7 @@ func TestOddNamesAndTextsThatBeginLikeOptions(t *testing.T) {
 			call := s.keep()
 			call.Env = map[string]string{"a.b": "of the call", "odd.name": "2"}
 			r := s.with("env | grep -e '^a.b=' -e '^odd.name=' | sort", call)
-			want := "" // dash and busybox hand on what is a variable of theirs
+			want := "" // dash and busybox pass on only names that they accept as variables
 			if s.state.shell.Name == "bash" {
 				want = "a.b=of the call\nodd.name=2\n"
 			}

@@ -5,12 +5,12 @@ import (
 	"path/filepath"
 )
 
-// shellPaths in the order in which they are looked at.
+// shellPaths are the paths of shells, in the order in which they are tried.
 var shellPaths = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/bin/dash",
 	"/usr/bin/dash", "/bin/ash", "/bin/zsh", "/usr/bin/zsh"}
 
-// FindShells maps what a shell is to a path of it. What /bin/sh is shows in where
-// it leads to; "sh" alone means that it is none of those that are known.
+// FindShells maps the name of each shell to its path. The name of /bin/sh is the name of its
+// target; "sh" means an unknown shell.
 func FindShells() map[string]string {
 	out := map[string]string{}
 	for _, path := range shellPaths {
@@ -38,7 +38,7 @@ func FindShells() map[string]string {
 	return out
 }
 
-// sameAsBusybox says whether a file is a hard link to busybox.
+// sameAsBusybox reports whether a file is a hard link to busybox.
 func sameAsBusybox(st os.FileInfo) bool {
 	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
 		if other, err := os.Stat(path); err == nil && os.SameFile(st, other) {
@@ -48,7 +48,7 @@ func sameAsBusybox(st os.FileInfo) bool {
 	return false
 }
 
-// StandardShell is the one for commands outside of sessions, by name.
+// StandardShell returns the name of the shell for commands outside of sessions.
 func StandardShell(shells map[string]string) *string {
 	for _, kind := range []string{"bash", "dash", "busybox", "ash", "sh", "ksh", "mksh", "yash", "zsh"} {
 		if _, ok := shells[kind]; ok {

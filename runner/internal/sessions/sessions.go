@@ -17,13 +17,13 @@ import (
 	"hermes-exec/runner/internal/session"
 )
 
-// maxStateSize bounds the state of a session; a larger one is not kept.
+// maxStateSize bounds the state of a session; a larger state is not kept.
 const maxStateSize = 16 << 20
 
-// minOpenFiles is what a shell needs to put its own descriptors aside.
+// minOpenFiles is how many descriptors a shell needs to move its own out of the way.
 const minOpenFiles = 16
 
-// Session runs one command at a time. Their order is the driver's.
+// Session runs one command at a time, in the driver's order.
 type Session struct {
 	id     string
 	scope  *command.Scope
@@ -34,9 +34,9 @@ type Session struct {
 	state *session.State
 
 	fifo    *fifo           // nil before the first command
-	busy    bool            // a command writes to it
+	busy    bool            // a command uses the FIFO
 	kept    *budget.Account // the memory of its state
-	entered bool            // a command has run in its directory; of the command that runs
+	entered bool            // a command has run in its directory; owned by the running command
 	ended   bool
 }
 
@@ -53,7 +53,7 @@ func NewRegistry(memory *budget.Budget) *Registry {
 	return &Registry{memory: memory, all: map[string]*Session{}}
 }
 
-// Open is session.open.
+// Open carries out session.open.
 func (r *Registry) Open(c *channel.Conversation, scope *command.Scope, params json.RawMessage) (any, error) {
 	var p struct {
 		Cwd *ipc.Bytes           `json:"cwd"`
@@ -91,7 +91,7 @@ func (r *Registry) Open(c *channel.Conversation, scope *command.Scope, params js
 	return map[string]any{"session": x.id, "shell": shell.Name, "keeps": shell.Keeps()}, nil
 }
 
-// Close is session.close.
+// Close carries out session.close.
 func (r *Registry) Close(params json.RawMessage) error {
 	var p struct {
 		Session string `json:"session"`
@@ -110,7 +110,7 @@ func (r *Registry) Close(params json.RawMessage) error {
 	return nil
 }
 
-// Find gives a session of this scope, or of any when it is nil.
+// Find returns a session of this scope, or of any scope if it is nil.
 func (r *Registry) Find(id string, scope *command.Scope) (*Session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,14 +133,14 @@ func (r *Registry) EndSlot(scope *command.Scope) {
 	})
 }
 
-// Launch makes the launch for a process, whose state is not kept.
+// Launch returns the launch for a process, whose state is not kept.
 func (x *Session) Launch(token uint64, p *command.Params) (command.Launch, error) {
 	l, _, err := x.prepare(token, p, "")
 	return l, err
 }
 
-// prepare makes the launch for a command of the session. save is the path of
-// the FIFO that its state goes to, "" where it is not kept.
+// prepare returns the launch for a command of the session. save is the path of the FIFO for its
+// state, "" if the state is not kept.
 func (x *Session) prepare(token uint64, p *command.Params, save string) (l command.Launch, call session.Call,
 	err error) {
 	call = session.Call{Env: map[string]string{}, Save: save, FDPath: pipe.FDPath}
@@ -174,8 +174,8 @@ func (x *Session) prepare(token uint64, p *command.Params, save string) (l comma
 	return l, call, nil
 }
 
-// Run is exec.run with a session: it has run carry out the launch once the
-// commands before it are over.
+// Run carries out exec.run in a session: it calls run with the launch once earlier commands have
+// ended.
 func (x *Session) Run(c *channel.Conversation, p *command.Params,
 	run func(command.Launch) (*command.Result, ipc.Exit, error)) (any, error) {
 	agent := x.scope.Agent
@@ -198,7 +198,7 @@ func (x *Session) Run(c *channel.Conversation, p *command.Params,
 	l.Saved = saving.pump
 	result, exit, err := run(l)
 	if p.Cwd == nil && x.entered && l.Cwd != agent.Workdir() && command.IsDirectoryError(err, l.Cwd) {
-		// The command must not run elsewhere, and not every later one may fail.
+		// The command must not run elsewhere, and later commands must not fail for ever.
 		x.mu.Lock()
 		x.state.Move(agent.Workdir())
 		x.mu.Unlock()
@@ -217,7 +217,7 @@ func (x *Session) Run(c *channel.Conversation, p *command.Params,
 			x.kept, saving.memory = saving.memory, x.kept
 		}
 		x.mu.Unlock()
-		works = kept // else the tenant may have removed it
+		works = kept // otherwise the tenant may have removed it
 		if !kept {
 			result.StateLost = saving.explainLoss(exit)
 		}
@@ -226,15 +226,15 @@ func (x *Session) Run(c *channel.Conversation, p *command.Params,
 	return result, nil
 }
 
-// newMovedError is err with the directory in which the session goes on.
+// newMovedError returns err with the directory in which the session continues.
 func newMovedError(err error, to string) error {
 	e := *channel.AsWire(err)
 	e.Detail = map[string]ipc.Bytes{"cwd": ipc.Bytes(to)}
-	e.Message = "nothing ran, for the session's directory cannot be entered any more; the next command starts in " + to
+	e.Message = "nothing ran, because the session's directory cannot be entered; the next command starts in " + to
 	return &e
 }
 
-// fifo is the one that the shells of a session write their state to.
+// fifo is the FIFO to which the shells of a session write their state.
 type fifo struct {
 	path   string // in the slot
 	source *pipe.Source
@@ -246,8 +246,8 @@ func (ch *fifo) close() {
 	ch.source.Close()
 }
 
-// acquireFIFO gives the session's FIFO, empty; done must be called. It is there
-// from the first command on, for a FIFO takes longer to make than to use.
+// acquireFIFO returns the session's FIFO, empty; releaseFIFO must follow. The FIFO exists from the
+// first command on, because making it takes longer than using it.
 func (x *Session) acquireFIFO() (*fifo, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -269,7 +269,7 @@ func (x *Session) acquireFIFO() (*fifo, error) {
 	return x.fifo, nil
 }
 
-// releaseFIFO gives the FIFO back. One that may not work any more is replaced.
+// releaseFIFO ends the use of the FIFO. A FIFO that may be broken is replaced.
 func (x *Session) releaseFIFO(works bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -279,7 +279,7 @@ func (x *Session) releaseFIFO(works bool) {
 	}
 }
 
-// end closes the FIFO for good, once nobody uses it.
+// end closes the FIFO for good, once no command uses it.
 func (x *Session) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -297,17 +297,16 @@ func (x *Session) closeFIFO() {
 	}
 }
 
-// saving takes the state that a shell writes to the FIFO, to which the tenant
-// can write too.
+// stateReader reads the state that a shell writes to the FIFO. The tenant can write to it too.
 type stateReader struct {
-	path string // in the slot; "" where nothing can be saved
-	err  error  // why
+	path string // in the slot; "" if nothing can be saved
+	err  error  // the reason for an empty path
 	pump *command.Pump
-	kept []byte // nil when it is too much
+	kept []byte // nil if it is too large
 	size int
 
 	memory      *budget.Account
-	outOfMemory bool // of memory
+	outOfMemory bool // the budget had no memory for it
 }
 
 func newStateReader(x *Session) *stateReader {
@@ -330,9 +329,9 @@ func (v *stateReader) add(p []byte) {
 	}
 }
 
-// explainLoss says why a session does not go on from where its command ended.
+// explainLoss returns why the session does not continue with the state of its command.
 func (v *stateReader) explainLoss(exit ipc.Exit) string {
-	const before = "; the session goes on from the state before this command"
+	const before = "; the session continues from the state before this command"
 	switch {
 	case v.err != nil:
 		return "the state of the shell cannot be saved: " + v.err.Error() + before

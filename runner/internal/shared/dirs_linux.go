@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// usual are directories of the sandbox in which every user may leave files.
+// openDirNames are directories of the sandbox in which every user may leave files.
 var openDirNames = []string{"/dev/shm", "/tmp", "/var/tmp", "/run/lock", "/dev/mqueue"}
 
-// usualDirs are the shared places that there are; what leads to them is
-// nobody's to change.
+// usualDirs returns the existing directories of openDirNames, resolved. No tenant can change the
+// links to them.
 func usualDirs() []string {
 	var dirs []string
 	for _, name := range openDirNames {
@@ -22,9 +22,9 @@ func usualDirs() []string {
 	return dirs
 }
 
-// findOpenDirs gives the usual places and all other directories that anybody may
-// write to, in the image of a container and in what is mounted in it. What the
-// configuration mounts (asked) is left out: it is shared on purpose.
+// findOpenDirs returns the usual directories and all other directories that anybody may write to,
+// in the image of a container and its mounts. It leaves out mounts of the configuration (asked),
+// which are shared on purpose.
 func findOpenDirs(home string, asked []string) []string {
 	dirs := usualDirs()
 	var visit func(dir string, device uint64)
@@ -55,14 +55,14 @@ func findOpenDirs(home string, asked []string) []string {
 
 const readOnly = 1
 
-// holdsFiles tells whether slots may leave files in what is mounted at a
-// directory. File systems that show the kernel's state have no blocks.
+// holdsFiles reports whether slots may leave files in a mounted file system. File systems that show
+// the kernel's state have no blocks.
 func holdsFiles(dir string) bool {
 	var st syscall.Statfs_t
 	return syscall.Statfs(dir, &st) == nil && st.Blocks > 0 && st.Flags&readOnly == 0
 }
 
-// isWorldWritable tells whether this is a directory that anybody may write to.
+// isWorldWritable reports whether this is a directory that anybody may write to.
 func isWorldWritable(st *syscall.Stat_t) bool {
 	return st.Mode&syscall.S_IFMT == syscall.S_IFDIR && st.Mode&0o002 != 0
 }

@@ -6,8 +6,8 @@ import (
 	"hermes-exec/runner/internal/rights"
 )
 
-// clearKeys empties the keyrings of a uid, which the kernel keeps for some time
-// after its last process. The problems are what is left.
+// clearKeys empties the keyrings of a uid, which the kernel keeps for some time after its last
+// process. It returns the problems.
 func clearKeys(uid, gid uint32) []string {
 	if err := runAsUser(uid, gid, rights.ClearUserKeys); err != nil {
 		return []string{"the keys of the slot's user cannot be removed: " + err.Error()}

@@ -14,9 +14,9 @@ var (
 	errStillThere = errors.New("it is still there")
 )
 
-// removeObjects removes the System V objects of a holder who is gone, and those
-// of earlier ones that could not be removed then. The problems are what is left to
-// the next holder: nothing, where that has another uid.
+// removeObjects removes the System V objects of a holder whose processes have ended, and of earlier
+// holders whose objects could not be removed. It returns the problems that affect the next holder:
+// none if that holder has another uid.
 func (p *Cleaner) removeObjects(h Holder) (problems []string) {
 	groups := map[uint32]uint32{h.UID: h.GID} // of the users who may have some
 	err := sysv.Each(func(o sysv.Object) {
@@ -53,10 +53,10 @@ func (p *Cleaner) removeObjects(h Holder) (problems []string) {
 	return problems
 }
 
-// holderOf tells with whose end an object goes, and whether that has come. It is
-// its maker's, whomever that gave it to, where the maker is a holder: one holder
-// cannot make another one's slot unclean with it. Where the next holder has the
-// same uid all that this one may use goes with it.
+// holderOf returns the holder of an object, and whether its processes have ended. If the maker is a
+// holder, it is the maker, even if the object was given to somebody else: otherwise one holder
+// could make the slot of another unclean with it. If the next holder has the same uid, all objects
+// that it may use are removed.
 func (p *Cleaner) holderOf(h Holder, o sysv.Object) (uid uint32, gone bool) {
 	if !h.Own && (o.Owner == h.UID || o.Maker == h.UID) {
 		return h.UID, true
@@ -68,7 +68,7 @@ func (p *Cleaner) holderOf(h Holder, o sysv.Object) (uid uint32, gone bool) {
 	return uid, isGone(p.ids, h, uid) && !o.Removed
 }
 
-// isGone tells whether a uid is that of a holder whose processes are gone.
+// isGone reports whether a uid belongs to a holder whose processes have ended.
 func isGone(ids *users.Allocator, h Holder, uid uint32) bool {
 	assigned, living := ids.Status(uid)
 	return uid != 0 && (uid == h.UID || assigned && !living)

@@ -130,7 +130,7 @@ func TestWhatANeighbourGivesToAHolderIsTheNeighbours(t *testing.T) {
 	}
 }
 
-// Also what a neighbour has attached, and what the reset of the maker left.
+// Also objects that a neighbour has attached, and objects that the reset of their maker left.
 func TestObjectsOfAHolderGoWithAReset(t *testing.T) {
 	for name, ownReset := range map[string]bool{"whoever has it": true, "with a later one": false} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestObjectsOfAHolderGoWithAReset(t *testing.T) {
 	}
 }
 
-// The next holder could attach what the last one made: its uid is the same.
+// The next holder could attach the objects of the last one: it has the same uid.
 func TestASlotIsUncleanWhereTheNextHolderMayUseWhatStays(t *testing.T) {
 	p, uids := placesOf(t, 1)
 	const same = 54321

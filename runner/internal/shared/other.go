@@ -4,23 +4,23 @@ package shared
 
 import "hermes-exec/runner/internal/users"
 
-// Places are of Linux.
+// Cleaner does nothing on this system.
 type Cleaner struct{}
 
-// New makes no Places.
+// New returns an empty Cleaner.
 func New(*users.Allocator, string, []string) *Cleaner { return &Cleaner{} }
 
-// Find finds none.
+// Find does nothing.
 func (*Cleaner) Find() {}
 
-// Holder is one whose processes are gone.
+// Holder is a user of a slot whose processes have ended.
 type Holder struct {
 	UID, GID                   uint32
 	Own, Image, Files, Objects bool
 }
 
-// Remove has nothing to remove: slots have no uids of their own.
+// Remove removes nothing: slots have no uids of their own.
 func (*Cleaner) Remove(Holder) []string { return nil }
 
-// Finish has nothing to remove either.
+// Finish does nothing.
 func (*Cleaner) Finish() {}

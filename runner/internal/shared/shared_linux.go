@@ -8,53 +8,53 @@ import (
 )
 
 const (
-	// maxLooks is how many entries of others a reset looks at. What it did not
-	// come to is removed afterwards: the next holder has another uid.
+	// maxLooks is how many entries of others a reset looks at. The rest is removed afterwards,
+	// because the next holder has another uid.
 	maxLooks = 5000
-	// searchTimeout is how long it looks where the next holder has the same uid.
+	// searchTimeout bounds the search if the next holder has the same uid.
 	searchTimeout = 3 * time.Second
-	// removeTimeout is how long it removes what its holder has left.
+	// removeTimeout bounds the removal of the holder's files.
 	removeTimeout = 10 * time.Second
 	// finishTimeout bounds the last sweep.
 	finishTimeout = 3 * time.Second
 )
 
-const incompleteProblem = "the shared directories could not be searched to the end, or hold files of the " +
+const incompleteProblem = "the shared directories could not be searched to the end, or contain files of the " +
 	"slot's user that cannot be removed"
 
-// Places are those of a sandbox in which slots may leave files.
+// Cleaner removes what slots leave in shared directories of one sandbox.
 type Cleaner struct {
 	ids      *users.Allocator
 	openDirs func() []string
 
 	mu           sync.Mutex
 	image        bool // the slots see the image's files
-	hasLeftovers bool // something that a holder has left may be there
+	hasLeftovers bool // files of a holder may be left
 	sweeping     bool
 }
 
-// New makes the Places of a sandbox whose runner is at home, and whose
-// configuration mounts asked.
+// New returns the Cleaner of a sandbox whose runner is at home, and whose configuration mounts
+// asked.
 func New(ids *users.Allocator, home string, asked []string) *Cleaner {
 	return &Cleaner{ids: ids, openDirs: sync.OnceValue(func() []string { return findOpenDirs(home, asked) })}
 }
 
-// Find looks for the open directories of the image. It is called before there
-// are tenants, who would make more of them.
+// Find finds the open directories of the image. It must be called before there are tenants, who
+// could make more of them.
 func (p *Cleaner) Find() { p.openDirs() }
 
-// Holder is one whose processes are gone.
+// Holder is a user of a slot whose processes have ended.
 type Holder struct {
 	UID, GID uint32
-	Own      bool // the uid is nobody else's, also not the next holder's
+	Own      bool // nobody else, including the next holder, has the uid
 	Image    bool // it saw the image's files
-	Files    bool // it may have left files with others
-	Objects  bool // and System V objects
+	Files    bool // it may have left files in shared directories
+	Objects  bool // it may have left System V objects
 }
 
-// Remove removes what a holder has left, and returns what it cannot. Files and
-// objects of a uid of its own are not among that: the next holder cannot reach
-// them, and they are tried again.
+// Remove removes files, keys and objects of a holder, and returns the problems. Files and objects
+// of a uid of its own are no problem: the next holder cannot reach them, and their removal is tried
+// again.
 func (p *Cleaner) Remove(h Holder) (problems []string) {
 	if h.Own {
 		problems = clearKeys(h.UID, h.GID)
@@ -84,8 +84,8 @@ func (p *Cleaner) dirs(image bool) []string {
 	return usualDirs()
 }
 
-// sweepLater removes what all holders who are gone have left, beside other work.
-// What cannot be removed then is tried again with a later reset.
+// sweepLater removes the files of all holders whose processes have ended, in the background. Files
+// that cannot be removed are tried again with a later reset.
 func (p *Cleaner) sweepLater(image bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +110,7 @@ func (p *Cleaner) sweepLater(image bool) {
 	}()
 }
 
-// Finish removes what is left when all holders are gone.
+// Finish removes the remaining files when all holders have ended.
 func (p *Cleaner) Finish() {
 	p.mu.Lock()
 	left, image := p.hasLeftovers || p.sweeping, p.image

@@ -13,36 +13,34 @@ import (
 )
 
 const (
-	// deepest is how many directories that are open to all, one in another, are
-	// searched.
+	// maxDepth bounds how deep nested world-writable directories are searched.
 	maxDepth = 32
-	// stepBatch is how many entries are looked at between two looks at the time.
+	// stepBatch is how many entries are handled between two checks of the time.
 	stepBatch = 256
-	// pause is how long a slow sweep does nothing after so many.
+	// slowPause is the pause of a slow sweep after each batch.
 	slowPause = 5 * time.Millisecond
 )
 
 var (
 	errLate   = errors.New("out of time")
-	errOthers = errors.New("not of a holder who is gone")
-	errLiving = errors.New("of a holder who is not gone")
+	errOthers = errors.New("not of a holder that has ended")
+	errLiving = errors.New("of a holder that has not ended")
 )
 
-// sweep is one search for what holders have left, who are gone. Tenants move
-// things about meanwhile, so that each step is relative to an open directory,
-// and no link is followed. It never enters directories of living holders: what
-// others left in them goes when they do. What it removes from a directory it
-// removes with the rights of that directory's owner, who is gone, so that the
-// kernel keeps it from a neighbour's files wherever a name leads meanwhile.
+// sweep is one search for files of holders that have ended. Tenants move files meanwhile, so each
+// step is relative to an open directory, and no link is followed. It never enters directories of
+// living holders: files of others in them are removed with the directory. It removes the entries of
+// a directory with the rights of the directory's owner, who has ended, so that the kernel protects
+// a neighbour's files even if a name leads to them.
 type sweep struct {
 	ids    *users.Allocator
 	holder Holder
-	all    bool // remove what other holders left too
+	all    bool // remove the files of other ended holders too
 	looks  int  // how many entries of others it may look at, 0 for all
 	until  time.Time
 	slow   bool
 
-	incomplete bool // it did not see everything, or something could not be removed
+	incomplete bool // it missed something, or something could not be removed
 	expired    bool
 	steps      int
 	looked     int
@@ -68,8 +66,8 @@ func (s *sweep) run(dirs []string) {
 	<-done
 }
 
-// search goes through an open directory in which anybody may leave files, and
-// those below it that are no holder's.
+// search searches an open directory in which anybody may leave files, and its subdirectories that
+// belong to no holder.
 func (s *sweep) search(dir *os.File, depth int) {
 	var own syscall.Stat_t
 	if syscall.Fstat(int(dir.Fd()), &own) != nil {
@@ -110,12 +108,12 @@ func (s *sweep) searchIn(dir *os.File, name string, depth int) {
 	}
 }
 
-// remove removes an entry of a holder who is gone.
+// remove removes an entry of a holder whose processes have ended.
 func (s *sweep) remove(dir *os.File, name string, owner uint32) bool {
 	defer func() {
 		if s.become(0) != nil {
 			s.incomplete = true
-			runtime.Goexit() // a thread that cannot come back must not go on
+			runtime.Goexit() // a thread that cannot switch back must not go on
 		}
 	}()
 	if s.become(owner) != nil {
@@ -134,8 +132,7 @@ func (s *sweep) remove(dir *os.File, name string, owner uint32) bool {
 	return r.Remove(parent, name)
 }
 
-// keep leaves the entries of living holders where they are, in the directories of
-// those who are gone.
+// keep leaves entries of living holders where they are, in directories of holders that have ended.
 func (s *sweep) keep(dir int, name string) error {
 	st, err := statAt(dir, name)
 	if err != nil {
@@ -147,7 +144,7 @@ func (s *sweep) keep(dir int, name string) error {
 	return nil
 }
 
-// enter takes the rights of a directory's owner, if that is one who is gone.
+// enter takes the rights of a directory's owner, if that is a holder that has ended.
 func (s *sweep) enter(dir int) error {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(dir, &st); err != nil {
@@ -178,7 +175,7 @@ func (s *sweep) become(uid uint32) error {
 	return nil
 }
 
-// step fails when the time is over.
+// step fails after the time limit.
 func (s *sweep) step() error {
 	if s.steps++; s.steps%stepBatch == 0 {
 		if s.slow {

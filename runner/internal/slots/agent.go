@@ -9,13 +9,13 @@ import (
 	"hermes-exec/runner/internal/link"
 )
 
-// setupTimeout is how long healthy agents may take to get ready: some
-// milliseconds, and a thousand times that in a sandbox with a small share of the
-// processors. The driver gives a slot 60 s.
+// setupTimeout is how long an agent may take to get ready: usually some milliseconds, and a
+// thousand times that in a sandbox with a small share of the processors. The driver gives a slot 60
+// s.
 const setupTimeout = 45 * time.Second
 
-// agent returns the running agent or starts one. One that died is not replaced
-// before the slot is reset.
+// agent returns the running agent or starts one. An agent that died is not replaced before the slot
+// is reset.
 func (s *slot) agent(ctx context.Context) (*link.Agent, error) {
 	if h, _ := s.current(); h != nil {
 		return h, nil
@@ -35,15 +35,14 @@ func (s *slot) agent(ctx context.Context) (*link.Agent, error) {
 	return s.start(ctx)
 }
 
-// current is the running agent, or why the last one ended unexpectedly, or
-// neither.
+// current returns the running agent, or why the last one ended unexpectedly, or neither.
 func (s *slot) current() (*link.Agent, *ipc.Error) {
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()
 	return s.running, s.deathError
 }
 
-// start makes a new agent the slot's; mu is held.
+// start makes a new agent the slot's. mu must be held.
 func (s *slot) start(ctx context.Context) (*link.Agent, error) {
 	h, again, err := s.launch(ctx)
 	if again {
@@ -61,8 +60,8 @@ func (s *slot) start(ctx context.Context) (*link.Agent, error) {
 	return h, nil
 }
 
-// launch starts an agent that nobody uses yet; again says that it may be tried
-// once more.
+// launch starts an agent that the slot does not use yet. again means that the caller may try once
+// more.
 func (s *slot) launch(ctx context.Context) (h *link.Agent, again bool, err error) {
 	if s.setup.View.Layer != "" {
 		if err := s.freshLayer(); err != nil {
@@ -86,7 +85,7 @@ func (s *slot) fifoDir() link.FIFOs {
 	return link.FIFOs{Dir: filepath.Join(s.dir, fifoDirName), Inside: s.fifos}
 }
 
-// detach forgets an agent that has ended. It says whether that was the slot's.
+// detach forgets an agent that has ended, and reports whether it was the slot's.
 func (s *slot) detach(h *link.Agent) bool {
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()

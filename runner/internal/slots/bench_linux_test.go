@@ -137,7 +137,7 @@ func fill(b *testing.B, dir string, files int) {
 	}
 }
 
-// cpuTime is what this process and those it has waited for have used.
+// cpuTime returns the processor time of this process and the children that it has waited for.
 func cpuTime(b *testing.B) (total time.Duration) {
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
 		var u syscall.Rusage

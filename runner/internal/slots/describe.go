@@ -13,7 +13,7 @@ import (
 	"hermes-exec/runner/internal/session"
 )
 
-// describe fills in the facts of a slot that is set up.
+// describe sets the facts of a slot that is set up.
 func (s *level) describe(p CreateParams) {
 	u := s.setup
 	s.facts.Workspace, s.facts.Home, s.facts.Tmp = ipc.Bytes(u.Workspace), ipc.Bytes(u.Home), ipc.Bytes(u.Tmp)
@@ -116,11 +116,11 @@ func (s *level) shellPath() string {
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// allowed is what a slot on a host gets of the runner's own environment.
+// inheritedVariables are the variables that a slot on a host gets from the runner's environment.
 var inheritedVariables = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ"}
 
-// environment is the slot's base environment: in a sandbox the image's, then the
-// pool's, then what the slot is.
+// environment returns the slot's base environment: in a sandbox the image's variables, then the
+// pool's, then those that describe the slot.
 func environment(p CreateParams, setup isolation.Setup) []string {
 	env := map[string]string{}
 	if p.PrivateRoot {
@@ -143,7 +143,7 @@ func environment(p CreateParams, setup isolation.Setup) []string {
 		"LOGNAME": setup.UserName}
 	for key := range slot {
 		if own := env[key]; own != "" && key != "HOME" && setup.AsImage() {
-			slot[key] = own // the image says otherwise
+			slot[key] = own // the image sets another value
 		}
 	}
 	for key, value := range p.Env {

@@ -17,9 +17,8 @@ import (
 
 const inTestSandbox = "HERMES_EXEC_TEST_SANDBOX"
 
-// enterTestSandbox makes this process the init of what stands for a sandbox: a slot
-// of level exclusive owns everything that it can see, so these tests run only in a
-// pid namespace of their own.
+// enterTestSandbox makes this process the first process of a pid namespace that stands for a
+// sandbox: a slot of level exclusive owns everything that it can see.
 func enterTestSandbox() {
 	if os.Getenv(inTestSandbox) == "" {
 		return

@@ -19,10 +19,10 @@ import (
 	"hermes-exec/runner/internal/users"
 )
 
-// fifos is the directory of the FIFOs that a slot's shells write their state to.
+// fifoDirName is the directory of the FIFOs to which a slot's shells write their state.
 const fifoDirName = "fifos"
 
-// level is what a slot is made of: chosen at its creation, the same until its end.
+// level is the part of a slot that is chosen at its creation and stays until its end.
 type level struct {
 	m      *Manager
 	id     string
@@ -31,21 +31,21 @@ type level struct {
 	setup  isolation.Setup
 	env    []string
 	method isolation.Method
-	ownUID bool // the slot's uid is nobody else's
-	named  bool // a line of ours is in the sandbox's passwd
+	ownUID bool // nobody else has the slot's uid
+	named  bool // the sandbox's passwd has a line for the slot
 
-	image   *rootfs.Image // below the slot's root of its own; nil: it has none
+	image   *rootfs.Image // below the slot's own root; nil: it has none
 	maxPIDs int64         // limit of processes by their numbers, 0 for none
 	modes   modes
-	fifos   string // where the slot sees them
+	fifos   string // the path in the slot
 }
 
 func (s *level) user() accounts.User {
 	return accounts.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
 }
 
-// leavesWithOthers says that the slot's user, who is not root, sees places of the
-// sandbox in which others leave files too.
+// leavesWithOthers reports whether the slot's user is not root and sees directories of the sandbox
+// in which others leave files too.
 func (s *level) leavesWithOthers() bool {
 	return s.setup.Switch && s.setup.UID != 0 && s.image == nil && s.setup.Level != isolation.Exclusive
 }
@@ -73,14 +73,14 @@ func (s *level) choose(p CreateParams) error {
 	}
 	switch {
 	case level == isolation.Exclusive && p.PrivateRoot:
-		return s.newIsolationError("a slot has a whole sandbox only in a container or VM that was made for it")
+		return s.newIsolationError("a slot gets a whole sandbox only in a container or VM that was made for it")
 	case s.image == nil && !f.Has(level):
-		return s.newIsolationError(fmt.Sprintf("%s cannot be given here: %s", level, f.Reasons[level]))
+		return s.newIsolationError(fmt.Sprintf("%s is not available here: %s", level, f.Reasons[level]))
 	case isolation.IsBelow(level, floor):
-		return s.newIsolationError(fmt.Sprintf("%s is below the lowest that is accepted, %s: %s", level, floor,
+		return s.newIsolationError(fmt.Sprintf("%s is below the lowest accepted level, %s: %s", level, floor,
 			reasons(f)))
 	case level != isolation.Exclusive && p.PrivateRoot && f.Root && !f.Switch:
-		return s.newIsolationError("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolation.UID])
+		return s.newIsolationError("on a host the runner must leave uid 0, and it cannot: " + f.Reasons[isolation.UID])
 	}
 	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since,
 		Filter: s.m.filter}
@@ -138,9 +138,8 @@ func (s *level) chooseUser(p CreateParams) error {
 	return nil
 }
 
-// renewUser gives the slot's next holder a uid that nobody had before, where
-// the slot has one of its own: files that a holder has left anywhere are not the
-// next one's.
+// renewUser gives the slot's next holder a uid that nobody had before, if the slot has a user of
+// its own. Files that a holder has left anywhere then do not belong to the next.
 func (s *level) renewUser() error {
 	if !s.ownUID {
 		return nil
@@ -161,8 +160,8 @@ func (s *level) renewUser() error {
 	return nil
 }
 
-// homeOf is the user's home, or what the image says with HOME: of itself an
-// engine sets there that of the user whom it starts the runner as.
+// homeOf returns the user's home, or HOME of the image. By default an engine sets HOME for the user
+// as whom it starts the runner; that value does not count.
 func homeOf(user accounts.User) string {
 	set := os.Getenv("HOME")
 	self, err := accounts.LookupUser(strconv.Itoa(os.Geteuid()))
@@ -172,8 +171,8 @@ func homeOf(user accounts.User) string {
 	return set
 }
 
-// sandboxUser is whom commands run as where the slot has no uid of its own: the
-// image's user in a sandbox, else whoever the runner is.
+// sandboxUser sets the user of commands if the slot has no uid of its own: the image's user in a
+// sandbox, else the runner's user.
 func (s *level) sandboxUser(name string) error {
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	level := s.setup.Level
@@ -207,7 +206,7 @@ func (s *level) sandboxUser(name string) error {
 	return nil
 }
 
-// choosePaths decides at which paths the slot sees what.
+// choosePaths decides at which paths the slot sees its directories.
 func (s *level) choosePaths(p CreateParams) error {
 	if s.image != nil {
 		s.chooseOwnRootPaths(p)
@@ -234,7 +233,7 @@ func (s *level) choosePaths(p CreateParams) error {
 		s.chooseSandboxPaths(p)
 	}
 	if !p.Network && s.setup.View.Network && s.setup.Level != isolation.Exclusive && p.PrivateRoot {
-		return s.newIsolationError("the network can be taken away only with namespaces: " +
+		return s.newIsolationError("the network can be turned off only with namespaces: " +
 			s.m.facts.Reasons[isolation.Namespaces])
 	}
 	if s.setup.Level == isolation.UID && !p.PrivateRoot {
@@ -279,7 +278,7 @@ func (s *level) chooseViewPaths(p CreateParams) {
 	s.setup.View = v
 }
 
-// fileWithLine is the content of a file of the sandbox with one more line.
+// fileWithLine returns the content of a file of the sandbox with one more line.
 func fileWithLine(path, line string) string {
 	data, err := bounded.ReadWhole(path, bounded.TableSize)
 	if err != nil {
@@ -292,7 +291,7 @@ func fileWithLine(path, line string) string {
 	return content + line
 }
 
-// checkReachable checks that the slot's user can get to its directories.
+// checkReachable checks that the slot's user can reach its directories.
 func (s *level) checkReachable() error {
 	if !s.setup.Switch {
 		return nil
@@ -334,7 +333,7 @@ func (s *level) chooseLimits(p CreateParams) error {
 		s.setup.RLimits = append(s.setup.RLimits, name)
 		how[name] = text
 	}
-	// A user's other processes count too: that is not done unasked.
+	// The limit would also count other processes of the user, so it needs an explicit request.
 	unasked := slices.Contains(p.DefaultLimits, "pids") && !s.ownUID
 	if l.PIDs != nil && how["pids"] == "" && ownUID && hasRlimits && !unasked {
 		byRlimit("pids", "rlimit of the uid")

@@ -4,8 +4,7 @@ import "hermes-exec/runner/internal/isolation"
 
 const hasRlimits = true
 
-// isScoped says whether Landlock keeps abstract sockets and signals within the
-// slot.
+// isScoped reports whether Landlock keeps abstract sockets and signals within the slot.
 func (s *level) isScoped() bool {
 	shares := s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID ||
 		s.setup.Level == isolation.Exclusive && s.m.network != ""

@@ -44,16 +44,16 @@ type Manager struct {
 	cleaner *shared.Cleaner
 	ownRoot ownRootState
 	shared  []string // directories of the sandbox to which all slots write
-	network string   // whose the network of the sandbox is
-	filter  bool     // the engine does not keep a sandbox from system calls
+	network string   // the owner of the sandbox's network
+	filter  bool     // the engine does not restrict the system calls of a sandbox
 
 	exclusive    atomic.Bool
 	disk         diskspace.FullMark
-	monitor      atomic.Pointer[diskspace.Monitor] // that of the last slot: all share the same
+	monitor      atomic.Pointer[diskspace.Monitor] // of the last slot: all share the same file systems
 	setupTimeout time.Duration                     // how long an agent may take to get ready
 }
 
-// home is the directory of a container that belongs to the runner.
+// home returns the directory of a container that belongs to the runner.
 func (m *Manager) home() string {
 	if above := filepath.Dir(filepath.Dir(m.base)); above != "/" {
 		return above
@@ -61,8 +61,8 @@ func (m *Manager) home() string {
 	return m.base
 }
 
-// NewManager keeps slots below baseDir, which it makes when it is not there.
-// ownPath is this program, as a path that an agent can be started from.
+// NewManager keeps slots below baseDir, which it makes if it is missing. selfExe is a path of this
+// program from which an agent can be started.
 func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager, error) {
 	mode := os.FileMode(0o700)
 	if facts.Switch {
@@ -72,7 +72,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 	if err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}
-	base := dir.Path // the view of a slot is made of real paths
+	base := dir.Path // a slot's view needs real paths
 	trash, err := wipe.NewTrash(filepath.Join(base, "trash"))
 	if err != nil {
 		return nil, err
@@ -94,29 +94,27 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 	return m, nil
 }
 
-// SetShared names directories of the sandbox to which slots with roots of their own write
-// too. It is called before the first slot is made.
+// SetShared sets the directories of the sandbox to which slots with roots of their own write too.
+// It must be called before the first slot is made.
 func (m *Manager) SetShared(directories []string) { m.shared = directories }
 
-// SetMounts names directories that the configuration mounts. What slots leave there
-// stays. It is called before the first slot is made.
+// SetMounts sets the directories that the configuration mounts. Files that slots leave there stay.
+// It must be called before the first slot is made.
 func (m *Manager) SetMounts(dirs []string) { m.cleaner = shared.New(m.ids, m.home(), dirs) }
 
-// SetNetworkOwner says whose the network of the sandbox is, where it is not its own. It
-// is called before the first slot is made.
+// SetNetworkOwner names the owner of the sandbox's network if that is not the sandbox. It must be
+// called before the first slot is made.
 func (m *Manager) SetNetworkOwner(whose string) { m.network = whose }
 
-// EnableFilter keeps the tenants of a whole sandbox from the system calls that a
-// container may not call, where its engine does not. It is called before the
-// first slot is made.
+// EnableFilter keeps exclusive slots from system calls that a container may not make, for engines
+// that do not. It must be called before the first slot is made.
 func (m *Manager) EnableFilter() { m.filter = true }
 
-// groupName is what a slot's cgroups are called.
+// groupName returns the name of a slot's cgroups.
 func (m *Manager) groupName(slot string) string { return "hermes-exec-" + m.boot + "-" + slot }
 
-// recordGroups writes the path prefixes of all cgroups of this sandbox to a file, one
-// a line, so that they can be removed with the directory of a sandbox that was
-// killed.
+// recordGroups writes the path prefixes of all cgroups of this sandbox to a file, one a line, so
+// that they can be removed after the sandbox was killed.
 func (m *Manager) recordGroups() error {
 	var text []byte
 	for _, group := range m.facts.Cgroups {
@@ -128,11 +126,11 @@ func (m *Manager) recordGroups() error {
 	return os.WriteFile(filepath.Join(m.base, "groups"), text, 0o600)
 }
 
-// OnExit sets what is called for each command that ended. It must not block;
-// set it before the first slot is made.
+// OnExit sets the function that is called for each command that ended. It must not block. OnExit
+// must be called before the first slot is made.
 func (m *Manager) OnExit(f func(slot string, e ipc.Exit)) { m.onExit = f }
 
-// OnDeath sets what is called for each agent that ended unexpectedly.
+// OnDeath sets the function that is called for each agent that ended unexpectedly.
 func (m *Manager) OnDeath(f func(slot string, why *ipc.Error)) { m.onDeath = f }
 
 // Create makes a slot. Its agent is started at first use.
@@ -181,10 +179,10 @@ func (m *Manager) slot(id string) (*slot, error) {
 	return s, nil
 }
 
-// IsExclusive says whether a slot has, or had, the whole sandbox.
+// IsExclusive reports whether a slot has, or had, the whole sandbox.
 func (m *Manager) IsExclusive() bool { return m.exclusive.Load() }
 
-// Facts of a slot, as Create returned them; its uid is that of its holder.
+// Facts returns the facts of a slot as Create returned them, with the uid of the current holder.
 func (m *Manager) Facts(id string) (SlotFacts, error) {
 	s, err := m.slot(id)
 	if err != nil {
@@ -195,7 +193,7 @@ func (m *Manager) Facts(id string) (SlotFacts, error) {
 	return s.facts, nil
 }
 
-// Agent returns the running agent of a slot and starts it when there is none.
+// Agent returns the running agent of a slot, and starts one if there is none.
 func (m *Manager) Agent(ctx context.Context, id string) (*link.Agent, error) {
 	s, err := m.slot(id)
 	if err != nil {
@@ -216,7 +214,7 @@ func (m *Manager) Reset(ctx context.Context, id string) (ResetResult, error) {
 		return ResetResult{}, failure("no_slot", "no slot %q", id)
 	}
 	if s.setup.Level == isolation.Exclusive {
-		return ResetResult{}, failure("bad_request", "a whole sandbox is replaced, not reset")
+		return ResetResult{}, failure("bad_request", "an exclusive slot cannot be reset: replace its sandbox")
 	}
 	return s.reset(ctx), nil
 }
@@ -248,25 +246,23 @@ func (m *Manager) destroy(ctx context.Context, s *slot) (ipc.Receipt, error) {
 	return receipt, nil
 }
 
-// DiskNearlyFull says whether a file system that a slot shares with others is
-// nearly full. No lock is held meanwhile: a network file system that is away does
-// not answer.
+// DiskNearlyFull reports whether a file system that a slot shares with others is nearly full. It
+// holds no lock: a network file system that is down does not answer.
 func (m *Manager) DiskNearlyFull(id string) bool {
 	s, err := m.slot(id)
 	return err == nil && m.disk.NearlyFull(&s.monitor)
 }
 
-// DiskHasRoom says whether the file systems that slots share with others have
-// room for another tenant.
+// DiskHasRoom reports whether the file systems that slots share have room for another tenant.
 func (m *Manager) DiskHasRoom() bool {
 	return m.disk.HasRoom(m.monitor.Load())
 }
 
-// heldTime is how long an agent may take to say what removed files are held open.
+// openFilesTimeout is how long an agent may take to measure removed files that are open.
 const openFilesTimeout = 5 * time.Second
 
-// Disk says whose doing it is that a file system is nearly full. prepared says that
-// the slot is as its tenant gets it: what is there is not the tenant's.
+// Disk reports whether the slot or its neighbours have filled a nearly full file system. prepared
+// means that the slot is ready for its tenant: existing files do not count as the tenant's.
 func (m *Manager) Disk(ctx context.Context, id string, refused, prepared bool) (diskspace.Facts, error) {
 	s, err := m.slot(id)
 	if err != nil {
@@ -289,7 +285,7 @@ func (m *Manager) Disk(ctx context.Context, id string, refused, prepared bool) (
 	return s.monitor.FindCause(refused, neighbours, held, writablePaths(s.setup.Level, s.dir)...), nil
 }
 
-// KillAll ends every process of a slot but its agent.
+// KillAll ends every process of a slot except its agent.
 func (m *Manager) KillAll(ctx context.Context, id string) (ipc.Receipt, error) {
 	s, err := m.slot(id)
 	if err != nil {

@@ -76,8 +76,8 @@ func TestBubblewrap(t *testing.T) {
 	}
 }
 
-// What the kernel counts for the user, and no rlimit bounds, is limited by the
-// slot's user namespace.
+// Resources that the kernel counts by user without an rlimit are limited by the slot's user
+// namespace.
 func TestSlotHasItsShareOfAnOrdinaryUsersNamespaces(t *testing.T) {
 	f := probed()
 	most, ok := limits.NamespaceShare()["max_user_namespaces"]

@@ -17,14 +17,14 @@ type CreateParams struct {
 	Network          bool                 `json:"network"`
 	Limits           ipc.Limits           `json:"limits"`
 	BestEffortLimits bool                 `json:"best_effort_limits"`
-	DefaultLimits    []string             `json:"default_limits"` // limits that nobody has asked for
+	DefaultLimits    []string             `json:"default_limits"` // limits that nobody has requested
 	Env              map[string]ipc.Bytes `json:"env"`
 	ReadOnlyPaths    []ipc.Bytes          `json:"readonly_paths"`
 	PrivateRoot      bool                 `json:"private_root"`
 	OwnRoot          bool                 `json:"own_root"`
-	Setup            bool                 `json:"setup"` // with OwnRoot: it changes what is below
+	Setup            bool                 `json:"setup"` // with OwnRoot: the slot changes the image below
 	User             string               `json:"user"`
-	Workspace        ipc.Bytes            `json:"workspace"` // of a whole sandbox, and in a root of the slot's own
+	Workspace        ipc.Bytes            `json:"workspace"` // of an exclusive slot, and in a root of the slot's own
 }
 
 // SlotFacts is the result of slot.create.
@@ -36,12 +36,12 @@ type SlotFacts struct {
 	GID       int               `json:"gid"`
 	UserName  string            `json:"user_name"`
 	Shell     *string           `json:"shell"`   // the best of Shells, by name
-	Shells    map[string]string `json:"shells"`  // what it is (bash, dash, busybox, sh …) → its path
+	Shells    map[string]string `json:"shells"`  // name (bash, dash, busybox, sh …) → path
 	Session   *SessionFacts     `json:"session"` // null: no shell, no session
 	Isolation ipc.Isolation     `json:"isolation"`
 }
 
-// SessionFacts is what a session of the slot would be.
+// SessionFacts describes the sessions of the slot.
 type SessionFacts struct {
 	Shell string   `json:"shell"`
 	Keeps []string `json:"keeps"`

@@ -15,8 +15,8 @@ import (
 	"hermes-exec/runner/internal/rootfs"
 )
 
-// roots is what a sandbox has found out about roots of their own for its slots. Only
-// what proves something is kept: a trial that lacked memory or room is repeated.
+// ownRootState is the result of the trial whether slots can have roots of their own. Only
+// conclusive results are kept: a trial that lacked memory or disk space is repeated.
 type ownRootState struct {
 	mu     sync.Mutex
 	tried  bool
@@ -24,9 +24,9 @@ type ownRootState struct {
 	image  *rootfs.Image
 }
 
-// ownRootImage gives what is below the slots' roots of their own, or why they
-// cannot have any. The sandbox's directories are to stay as they are from then on;
-// for the slot that prepares them there is nothing below yet.
+// ownRootImage returns the image below the slots' own roots, or why they cannot have any. The
+// sandbox's directories must not change afterwards. For the slot that prepares them it returns an
+// empty image.
 func (m *Manager) ownRootImage(setup bool) (*rootfs.Image, error) {
 	r := &m.ownRoot
 	r.mu.Lock()
@@ -62,8 +62,8 @@ func (m *Manager) tryOwnRoot() error {
 	return isolation.TryOwnRoot(m.facts, trial)
 }
 
-// imageUser makes a slot with a root of its own the image's user's, with the
-// capabilities that root has in the sandbox.
+// imageUser gives a slot with a root of its own the image's user, with the capabilities that root
+// has in the sandbox.
 func (s *level) imageUser(name string) error {
 	user, err := accounts.LookupUser(name)
 	if err != nil {
@@ -79,8 +79,8 @@ func (s *level) imageUser(name string) error {
 	return nil
 }
 
-// chooseOwnRootPaths decides what a slot sees in a root of its own. The one that prepares
-// the sandbox sees the sandbox's, behind what hides parts of /proc and /sys.
+// chooseOwnRootPaths decides the view of a slot with a root of its own. The slot that prepares the
+// sandbox sees the sandbox's root, with parts of /proc and /sys hidden.
 func (s *level) chooseOwnRootPaths(p CreateParams) {
 	u := &s.setup
 	if p.Setup {
@@ -97,8 +97,7 @@ func (s *level) chooseOwnRootPaths(p CreateParams) {
 	}
 }
 
-// freshLayer empties the slot's layer where an agent that failed has begun to
-// use it: a layer is mounted once.
+// freshLayer empties the slot's layer if a failed agent has used it: a layer is mounted once only.
 func (s *slot) freshLayer() error {
 	at := s.setup.View.Layer
 	if n, err := bounded.Count(at, 1); err != nil || n == 0 {
@@ -112,9 +111,9 @@ func (s *slot) freshLayer() error {
 	return os.Mkdir(at, 0o700)
 }
 
-// chooseSandboxPaths puts the workspace of a whole sandbox where it is to be, and gives its
-// tenant the sandbox's temporary directory. Where the sandbox's root cannot be written
-// to, or nothing is asked for, they are in the slot's directory.
+// chooseSandboxPaths places the workspace of an exclusive slot at the requested path, and gives its
+// tenant the sandbox's temporary directory. If the sandbox's root is not writable, or no path is
+// requested, both are in the slot's directory.
 func (s *level) chooseSandboxPaths(p CreateParams) {
 	u := &s.setup
 	if p.Workspace == "" {
@@ -133,7 +132,7 @@ func (s *level) chooseSandboxPaths(p CreateParams) {
 	}
 }
 
-// freePath is a path of the image's where nothing is: path, or one like it.
+// freePath returns path, or a similar path that does not exist yet.
 func freePath(path string) string {
 	for at, n := path, 2; ; at, n = fmt.Sprint(path, n), n+1 {
 		if _, err := os.Lstat(at); err != nil {
@@ -142,10 +141,10 @@ func freePath(path string) string {
 	}
 }
 
-// layer is the directory of what a slot changes in a root of its own.
+// layerDirName is the directory of a slot's changes in a root of its own.
 const layerDirName = "layer"
 
-// parts are the slot's own directories.
+// parts returns the slot's own directories.
 func (s *level) parts() []string {
 	if s.setup.View.Layer != "" {
 		return []string{layerDirName}

@@ -105,7 +105,7 @@ func TestInTheSandboxOwnRootInitIsOutOfReach(t *testing.T) {
 	}
 }
 
-// Links of /proc lead to what the agent has open, with the agent's rights.
+// Links of /proc lead to files that the agent has open, with the agent's rights.
 func TestInTheSandboxOwnRootFollowsNoLinkToDescriptors(t *testing.T) {
 	b, _ := ownRoot(t, "")
 	for _, link := range []string{"/proc/self/fd/2", "/proc/1/fd/2", "/proc/self/root/etc/passwd", "/proc/1/cwd/etc/passwd",

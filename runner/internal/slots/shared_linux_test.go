@@ -95,8 +95,8 @@ func TestAResetStaysInTheDirectoriesThatItSearches(t *testing.T) {
 	}
 }
 
-// Two directories of slots in one that is open to all are exchanged in a loop
-// while the one slot is reset: the other's is not emptied in its place.
+// Directories of two slots in a world-writable directory are swapped in a loop while one slot is
+// reset: the directory of the other is not emptied in its place.
 func TestAResetCannotBeLedToANeighboursDirectory(t *testing.T) {
 	b, directory := sharedSandbox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})
@@ -139,7 +139,7 @@ func TestAResetCannotBeLedToANeighboursDirectory(t *testing.T) {
 	}
 }
 
-// What a holder leaves where a reset does not come to is not the next one's.
+// Files that a holder leaves out of the reset's reach do not belong to the next holder.
 func TestTheNextHolderCannotReadWhatAResetDidNotFind(t *testing.T) {
 	b, directory := sharedSandbox(t)
 	b.create(CreateParams{Slot: "c", Level: isolation.UID, PrivateRoot: true, Network: true})

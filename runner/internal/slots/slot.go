@@ -20,11 +20,11 @@ import (
 	"hermes-exec/runner/internal/wipe"
 )
 
-// slot is one leased workspace. mu is held by whoever changes its state:
-// creating, starting the agent, resetting, destroying.
+// slot is one workspace with one holder at a time. mu is held while its state changes: creating,
+// starting the agent, resetting, destroying.
 type slot struct {
 	level
-	waste     []*wipe.DiscardedTree // what resets discarded and may not be removed yet
+	waste     []*wipe.DiscardedTree // discarded by resets, and perhaps not removed yet
 	container bool                  // the slot sees the image's files, and may write to some
 
 	monitor diskspace.Monitor
@@ -36,10 +36,10 @@ type slot struct {
 
 	liveMu     sync.Mutex
 	running    *link.Agent
-	deathError *ipc.Error // why the last agent ended unasked
+	deathError *ipc.Error // why the last agent ended unexpectedly
 }
 
-// modes of the slot's directories.
+// modes are the modes of the slot's directories.
 type modes struct{ own, tmp os.FileMode }
 
 func (s *slot) create(p CreateParams) error {
@@ -58,7 +58,7 @@ func (s *slot) create(p CreateParams) error {
 	}
 	s.container = !p.PrivateRoot
 	if s.container && s.leavesWithOthers() {
-		s.m.cleaner.Find() // as long as they are nobody's yet
+		s.m.cleaner.Find() // while no tenant has changed them
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
@@ -67,7 +67,7 @@ func (s *slot) create(p CreateParams) error {
 	return nil
 }
 
-// writablePaths are where a slot has files: one of a whole sandbox everywhere.
+// writablePaths returns the paths with a slot's files: for an exclusive slot the whole sandbox.
 func writablePaths(level, own string) []string {
 	if level == isolation.Exclusive {
 		return []string{own, "/"}
@@ -75,7 +75,7 @@ func writablePaths(level, own string) []string {
 	return []string{own}
 }
 
-// makeDirs makes the slot's directories afresh.
+// makeDirs makes new directories for the slot.
 func (s *slot) makeDirs() error {
 	if err := os.Mkdir(s.dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -110,8 +110,8 @@ func (s *slot) makeDirs() error {
 	return nil
 }
 
-// openDir lets the slot's user through its directory; where that user is the
-// slot's own nobody else's gets through, whatever is below it.
+// openDir lets the slot's user through its directory. If the slot has a user of its own, no other
+// user gets through.
 func (s *level) openDir() error {
 	switch {
 	case s.ownUID:
@@ -125,14 +125,14 @@ func (s *level) openDir() error {
 	return nil
 }
 
-// owner of the slot's directories, where they have to be given to somebody: a
-// layer is the runner's.
+// owner returns the owner of the slot's directories if they have to be given to a user. A layer
+// stays the runner's.
 func (s *level) owner() (uid, gid int, ok bool) {
 	return int(s.setup.UID), int(s.setup.GID), s.setup.Switch && s.image == nil
 }
 
-// remakeDirs is makeDirs after clear. A full disk has room again when the last
-// tenant's files are gone.
+// remakeDirs is makeDirs after discardDirs. A full disk has room again once the last tenant's files
+// are removed.
 func (s *slot) remakeDirs() error {
 	err := s.makeDirs()
 	if err == nil || len(s.waste) == 0 {
@@ -145,7 +145,7 @@ func (s *slot) remakeDirs() error {
 	return s.makeDirs()
 }
 
-// verify says how the slot's directories differ from new ones.
+// verify returns how the slot's directories differ from new ones.
 func (s *slot) verify() []string {
 	var out []string
 	for _, part := range s.parts() {
@@ -168,7 +168,7 @@ func (s *slot) verify() []string {
 	return out
 }
 
-// reset is called with mu held.
+// reset must be called with mu held.
 func (s *slot) reset(ctx context.Context) ResetResult {
 	result := ResetResult{Killed: s.end(ctx), Differences: []string{}}
 	if result.Killed.Left > 0 {
@@ -194,7 +194,7 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	if s.monitor.NearlyFull() {
-		s.m.trash.Settle(s.waste) // what is being removed may be what filled it
+		s.m.trash.Settle(s.waste) // a tree that is still being removed may have filled it
 	}
 	s.monitor.SurveyAgain()
 	result.Clean = len(result.Differences) == 0
@@ -204,8 +204,8 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	return result
 }
 
-// wipeShared removes what the slot's holder, who is gone, has left in places
-// that it shares with others.
+// wipeShared removes the files and objects of the slot's holder in directories that the slot shares
+// with others.
 func (s *slot) wipeShared() []string {
 	u := s.setup
 	if !s.leavesWithOthers() {
@@ -215,7 +215,7 @@ func (s *slot) wipeShared() []string {
 		Files: !u.View.Pids || s.container, Objects: !u.View.Pids})
 }
 
-// discardDirs takes the slot's directories away, at once and whatever they hold.
+// discardDirs moves the slot's directories away at once, whatever they hold.
 func (s *slot) discardDirs() []string {
 	going, left := s.m.trash.SettleOnce(s.waste)
 	s.waste = going
@@ -231,15 +231,15 @@ func (s *slot) discardDirs() []string {
 	return append(left, w.Problems...)
 }
 
-// end stops the agent and with it everything in the slot. An agent that died
-// alone may have left processes that only another agent can find.
+// end stops the agent and with it everything in the slot. An agent that died alone may have left
+// processes that only another agent can find.
 func (s *slot) end(ctx context.Context) ipc.Receipt {
 	receipt := ipc.Receipt{Handles: []string{}}
 	h, died := s.current()
 	if h == nil && died == nil {
 		return receipt
 	}
-	ctx = context.WithoutCancel(ctx) // ending a slot is not called off half way
+	ctx = context.WithoutCancel(ctx) // the end of a slot is not cancelled halfway
 	if h == nil && !s.setup.View.Pids {
 		var err error
 		if h, err = s.startSuccessor(ctx); err != nil {
@@ -253,15 +253,15 @@ func (s *slot) end(ctx context.Context) ipc.Receipt {
 	return receipt
 }
 
-// startSuccessor starts an agent after one that died.
+// startSuccessor starts an agent after an agent that died.
 func (s *slot) startSuccessor(ctx context.Context) (*link.Agent, error) {
 	s.setup.Successor = true
 	defer func() { s.setup.Successor = false }()
 	return s.start(ctx)
 }
 
-// removeTraces takes away what the slot has in the sandbox besides processes. What
-// the tenant of a whole sandbox left elsewhere in it stays in the sandbox.
+// removeTraces removes everything of the slot in the sandbox besides processes. Files that the
+// tenant of an exclusive slot left elsewhere stay in the sandbox.
 func (s *slot) removeTraces() error {
 	var left []string
 	if s.ownUID {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(agent.Main(os.Args[2:]))
 	}
-	// As the runner: undumpable, and what it starts has to work all the same.
+	// As in the runner, this process is undumpable, and its children must work all the same.
 	initproc.Init(initproc.Options{Subreaper: true})
 	enterTestSandbox()
 	os.Exit(m.Run())
@@ -64,8 +64,8 @@ func TestAgentThatDoesNotGetReadyIsGivenUp(t *testing.T) {
 	}
 }
 
-// An agent that somebody kills before it is ready, such as the kernel for want
-// of memory, says nothing about what the sandbox allows.
+// An agent that is killed before it is ready, as by the kernel for lack of memory, proves nothing
+// about the sandbox.
 func TestAgentKilledBeforeItIsReadyIsNoMatterOfIsolation(t *testing.T) {
 	b := newSandbox(t, probed())
 	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
@@ -112,7 +112,7 @@ var probed = sync.OnceValue(func() isolation.Facts {
 	return facts
 })
 
-// sandbox is a Manager with what is needed to run commands in its slots.
+// sandbox is a Manager with helpers to run commands in its slots.
 type sandbox struct {
 	*Manager
 	t      *testing.T
@@ -179,7 +179,7 @@ func (b *sandbox) create(p CreateParams) SlotFacts {
 	return facts
 }
 
-// command is one that has been started.
+// command is a started command.
 type command struct {
 	token   uint64
 	spawned ipc.SpawnResult
@@ -420,7 +420,7 @@ func TestKillWholeTree(t *testing.T) {
 	})
 }
 
-// A server that gave up every handle goes on with its own, whoever is killed.
+// A server without any handle keeps its own processes while other commands are killed.
 func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
 	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
 		const server = `while :; do sleep 0.05 || echo hit >>hits; : >served; done`
@@ -587,8 +587,8 @@ func strays(t *testing.T, uid int) int {
 	return n
 }
 
-// A look at the list of processes may miss each of a chain that forks and exits
-// all the time, and what the chain ends in lives on.
+// A scan may miss each process of a chain that forks and exits all the time, and the last one of
+// the chain lives on.
 func TestKillOfAChainThatForksAndExits(t *testing.T) {
 	const hop = `hop() { if [ $1 = 0 ]; then exec sleep $2; fi; hop $(($1-1)) $2 & exit; }; hop `
 	eachLevel(t, func(t *testing.T, b *sandbox, facts SlotFacts) {

@@ -94,7 +94,7 @@ func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 	}
 	reset("b")
 	letGo()
-	reset("a") // waits for what the first left
+	reset("a") // waits for the trees that the first left
 	b.waitForEmptyTrash()
 }
 

@@ -12,19 +12,19 @@ import (
 	"hermes-exec/runner/internal/bounded"
 )
 
-// Object is one as the kernel lists it.
+// Object is a System V object as the kernel lists it.
 type Object struct {
 	kind         kind
 	id           int
-	Owner, Maker uint32 // who makes one may give it to any other user
-	// Removed is shared memory that was removed, and goes when those who have it
+	Owner, Maker uint32 // the maker may give an object to any other user
+	// Removed: shared memory that was removed, and disappears when the processes that have it
 	// attached end.
 	Removed bool
 }
 
 func (o Object) String() string { return fmt.Sprintf("System V object %s %d", o.kind.name, o.id) }
 
-// Remove removes it, which its owner and its maker may do.
+// Remove removes the object; its owner and its maker may do so.
 func (o Object) Remove() error {
 	if errno := o.kind.remove(uintptr(o.id)); errno != 0 && errno != syscall.EINVAL && errno != syscall.EIDRM {
 		return errno
@@ -39,7 +39,7 @@ type kind struct {
 
 const (
 	ipcRmid = 0
-	shmDest = 0o1000 // of a mode: removed, and attached
+	shmDest = 0o1000 // of a mode: removed, and still attached
 )
 
 var kinds = []kind{
@@ -53,7 +53,7 @@ func control(call, id, second, third uintptr) syscall.Errno {
 	return errno
 }
 
-// Each visits all objects.
+// Each calls do with all objects.
 func Each(do func(Object)) error {
 	for _, kind := range kinds {
 		text, err := bounded.ReadWhole("/proc/sysvipc/"+kind.name, bounded.TableSize)

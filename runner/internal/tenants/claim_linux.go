@@ -2,13 +2,12 @@ package tenants
 
 import "hermes-exec/runner/internal/proc"
 
-// claims says which command each of the given processes belongs to, and by
-// which handle that is known. Token 0 is no command, or with a handle one that
-// is no longer known.
+// claims holds which command each process belongs to, and by which handle that is known. Token 0
+// means no command, or, with a handle, a command that is no longer in the table.
 type claims struct {
 	token   map[int]uint64
 	handle  map[int]string
-	forking uint64 // when the oldest fork began that is not entered yet, in clock ticks
+	forking uint64 // start of the oldest fork that is not entered yet, in clock ticks
 }
 
 const (
@@ -19,8 +18,8 @@ const (
 	handleStartTime = "started_since"
 )
 
-// claim attributes processes in the order of how much a handle can be relied
-// on. markers also looks into environments, which costs more.
+// claim attributes processes to commands, by the most reliable handles first. With markers it also
+// reads environments, which costs more.
 func (t *Tenants) claim(procs map[int]proc.Process, markers bool) claims {
 	c := claims{token: make(map[int]uint64, len(procs)), handle: make(map[int]string, len(procs))}
 	leaders, forking := t.table.Leaders()
@@ -59,8 +58,7 @@ func (c claims) set(pid int, token uint64, handle string) {
 	c.token[pid], c.handle[pid] = token, handle
 }
 
-// inherit attributes unclaimed processes to the command of their nearest
-// claimed ancestor.
+// inherit attributes unclaimed processes to the command of their nearest claimed ancestor.
 func (c claims) inherit(procs map[int]proc.Process) {
 	for pid, p := range procs {
 		if c.token[pid] != 0 {
@@ -75,9 +73,8 @@ func (c claims) inherit(procs map[int]proc.Process) {
 	}
 }
 
-// byGroup reads the additional group id that names the command. Where few ids
-// exist they are reused: a process older than the command belongs to an earlier
-// one.
+// byGroup reads the additional group id that names the command. If few ids exist they are reused: a
+// process older than the command belongs to an earlier one.
 func (t *Tenants) byGroup(p proc.Process) (uint64, bool) {
 	track := t.setup.Track
 	for _, g := range p.Groups {
@@ -89,8 +86,8 @@ func (t *Tenants) byGroup(p proc.Process) (uint64, bool) {
 	return 0, false
 }
 
-// stillLeads is false when a command's leader has ended and its number belongs
-// to another process now, which has started later.
+// stillLeads returns false if a command's leader has ended and its number now belongs to a process
+// that has started later.
 func (t *Tenants) stillLeads(procs map[int]proc.Process, number int, token uint64) bool {
 	p, alive := procs[number]
 	if !alive {

@@ -18,7 +18,7 @@ type Tenants struct {
 	killing sync.Mutex // held while the whole slot is ended
 }
 
-// New knows the slot's processes, of which those in table are commands.
+// New returns the Tenants of a slot; the processes in table are its commands.
 func New(table *children.Table) *Tenants { return &Tenants{table: table} }
 
 // Kill ends the process group of a command.
@@ -34,7 +34,7 @@ func (t *Tenants) KillAll() ipc.Receipt {
 	return t.killGroups(t.table.Tokens(), 0)
 }
 
-// killGroups ends process groups, the one handle that there is here.
+// killGroups ends process groups, the only handle on this system.
 func (t *Tenants) killGroups(tokens []uint64, grace time.Duration) ipc.Receipt {
 	began := time.Now()
 	receipt := ipc.Receipt{Handles: []string{"process_group"}, Rounds: 1}
@@ -70,7 +70,7 @@ func waitForGroupEnd(group int, within time.Duration) bool {
 	return false
 }
 
-// Processes lists the leaders; there is no /proc to find others in.
+// Processes lists the leaders; without /proc no others can be found.
 func (t *Tenants) Processes() ipc.Processes {
 	out := ipc.Processes{Processes: []ipc.Process{}}
 	for pid, token := range t.table.Running() {
@@ -79,5 +79,5 @@ func (t *Tenants) Processes() ipc.Processes {
 	return out
 }
 
-// MeasureOpenFiles is nothing: there is no /proc that shows open files.
+// MeasureOpenFiles returns nothing: without /proc open files cannot be found.
 func (t *Tenants) MeasureOpenFiles() diskspace.Usage { return diskspace.Usage{} }

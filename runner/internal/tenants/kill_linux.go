@@ -21,30 +21,30 @@ import (
 
 const (
 	killBudget = 4 * time.Second
-	// A runner that stood still meanwhile does not give up before minRounds.
+	// minRounds: a runner that was stopped meanwhile does not give up before.
 	minRounds = 10
 	minPause  = 500 * time.Microsecond
 	maxPause  = 20 * time.Millisecond
-	// After freezeRounds rounds processes fork faster than they are killed.
+	// freezeRounds: after so many rounds processes fork faster than they are killed.
 	freezeRounds = 3
-	// After freezeAllRounds rounds even stopping one by one does not catch up;
-	// with more than crowd processes all are stopped at once.
+	// freezeAllRounds: after so many rounds even stopping one by one does not catch up. Above
+	// crowdSize processes all are stopped at once.
 	freezeAllRounds = 12
 	crowdSize       = 32
 )
 
-// sweep is one kill under way: it remembers every process that it has seen.
+// sweep is one kill. It remembers every process that it has seen.
 type sweep struct {
 	t           *Tenants
 	stop        func()
-	whole       bool // all processes of the slot are meant
+	whole       bool // all processes of the slot are to be killed
 	find        func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error)
 	began       time.Time
 	seen        map[proc.Key]bool
 	handles     map[string]bool
 	rounds      int
 	left        int
-	emptyPasses int  // passes in a row that found no process
+	emptyPasses int  // consecutive passes that found no process
 	doubtful    bool // a process ended during the last pass and may have forked before
 	failed      bool
 	deadline    time.Time
@@ -57,16 +57,16 @@ func (t *Tenants) newSweep(find func(map[proc.Key]bool) (map[int]proc.Process, [
 		handles: map[string]bool{}, deadline: now.Add(budget)}
 }
 
-// end is called when no more passes follow.
+// end must be called after the last pass.
 func (s *sweep) end() { s.stop() }
 
-// pass looks once. It returns who lives and how many of them are new.
+// pass scans once. It returns the living processes and how many of them are new.
 func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	s.rounds++
 	before := s.t.table.Count()
 	alive, handles, err := s.find(s.seen)
 	s.failed = err != nil
-	// What is not reaped yet is counted before it is reaped.
+	// Processes that are not reaped yet are counted before they are reaped.
 	s.doubtful = initproc.HasDeadChild() || s.t.table.Count() != before
 	for _, p := range alive {
 		if id := p.Key(); !s.seen[id] {
@@ -84,9 +84,9 @@ func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	return alive, fresh
 }
 
-// isEmpty proves that no process of the slot is left, which costs less than a scan
-// of all processes.
-func (s *sweep) isEmpty() bool {
+// confirmEmpty reports whether it is proven that no process of the slot is left, and records it.
+// This costs less than a scan of all processes.
+func (s *sweep) confirmEmpty() bool {
 	if !s.whole || !s.t.rooted || !initproc.HasNoChildren() {
 		return false
 	}
@@ -94,16 +94,16 @@ func (s *sweep) isEmpty() bool {
 	return true
 }
 
-// isProven is true when two passes in a row have found no process, and none ended
-// meanwhile: one that was listed may have forked and ended before the pass read
-// it, and its child may have been overlooked.
+// isProven reports whether two consecutive passes have found no process and none ended meanwhile. A
+// listed process may have forked and ended before the pass read it, and its child may have been
+// missed.
 func (s *sweep) isProven() bool { return s.emptyPasses >= 2 && !s.doubtful }
 
 // settle waits shortly for killed processes to end.
 func (s *sweep) settle() {
 	for until := time.Now().Add(maxPause); time.Now().Before(until); {
 		changed := s.t.table.OnChange()
-		if s.isEmpty() {
+		if s.confirmEmpty() {
 			return
 		}
 		wait(changed, maxPause)
@@ -113,7 +113,7 @@ func (s *sweep) settle() {
 // finish kills until it is proven that no process is left.
 func (s *sweep) finish() {
 	pause := minPause
-	for rounds := 0; !s.isProven() && !s.isEmpty(); rounds++ {
+	for rounds := 0; !s.isProven() && !s.confirmEmpty(); rounds++ {
 		changed := s.t.table.OnChange()
 		alive, fresh := s.pass()
 		if s.emptyPasses > 0 && !s.doubtful {
@@ -139,8 +139,8 @@ func (s *sweep) finish() {
 	}
 }
 
-// freeze stops processes until none is new, so that they can be killed
-// without others appearing meanwhile.
+// freeze stops processes until no new ones appear, so that they can be killed without others
+// appearing meanwhile.
 func (s *sweep) freeze(alive map[int]proc.Process) map[int]proc.Process {
 	for range 50 {
 		if time.Now().After(s.deadline) {
@@ -155,15 +155,15 @@ func (s *sweep) freeze(alive map[int]proc.Process) map[int]proc.Process {
 	return alive
 }
 
-// freezeSlot stops the whole slot, kills what is to be killed, and continues
-// the rest, except processes that were stopped before: a crowd that runs takes
-// all processor time and changes faster than it can be listed.
+// freezeSlot stops the whole slot, kills the processes of the sweep and continues the rest, except
+// processes that were stopped before. A running crowd takes all processor time and changes faster
+// than it can be listed.
 func (s *sweep) freezeSlot() bool {
 	before, err := s.t.snapshot()
 	if err != nil || !s.t.signalSlot(syscall.SIGSTOP) {
 		return false
 	}
-	// A stop takes effect when its process comes out of the kernel.
+	// A stop takes effect when its process returns from the kernel.
 	alive, fresh := s.pass()
 	for range 10 {
 		if fresh == 0 {
@@ -193,8 +193,8 @@ func wait(changed <-chan struct{}, at time.Duration) {
 	}
 }
 
-// signalAll signals the oldest first: a parent must not see its children end
-// and then exit with a status of its own.
+// signalAll signals the oldest first: a parent must not see its children end and then exit with a
+// status of its own.
 func (s *sweep) signalAll(procs map[int]proc.Process, sig syscall.Signal) {
 	byAge := slices.SortedFunc(maps.Values(procs), func(a, b proc.Process) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.PID, b.PID))
@@ -204,7 +204,7 @@ func (s *sweep) signalAll(procs map[int]proc.Process, sig syscall.Signal) {
 	}
 }
 
-// signalProc signals a process, never another one that has its number by now.
+// signalProc signals a process, and never another process that has its pid meanwhile.
 func signalProc(p proc.Process, sig syscall.Signal) {
 	fd, err := proc.PidfdOpen(p.PID)
 	if err == nil {
@@ -224,8 +224,8 @@ func signalProc(p proc.Process, sig syscall.Signal) {
 	_ = proc.PidfdSignal(fd, sig)
 }
 
-// signalSlot signals all processes of the slot in one step that no fork
-// can escape, where the kernel allows that; false elsewhere.
+// signalSlot signals all processes of the slot in one step that no fork can escape. It returns
+// false if the kernel does not allow that.
 func (t *Tenants) signalSlot(sig syscall.Signal) bool {
 	switch {
 	case t.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
@@ -236,8 +236,8 @@ func (t *Tenants) signalSlot(sig syscall.Signal) bool {
 	return false
 }
 
-// AsUser is rights.AsUser on a thread that has the user's file system rights:
-// the return to root resets those, so they are set again.
+// AsUser is rights.AsUser on a thread that has the user's file system rights: the switch back to
+// root resets those, so they are set again.
 func (t *Tenants) AsUser(user accounts.User, do func() error) error {
 	err := rights.AsUser(user.UID, user.GID, do)
 	if again := rights.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
@@ -260,7 +260,7 @@ func (s *sweep) receipt() ipc.Receipt {
 		Handles: handles, DurationS: time.Since(s.began).Seconds()}
 }
 
-// Kill ends one command with all that it has started.
+// Kill ends one command with all its descendants.
 func (t *Tenants) Kill(request ipc.Kill) (ipc.Receipt, error) {
 	c, ok := t.table.Get(request.Token)
 	if !ok && t.setup.Track.Count == 0 {
@@ -289,8 +289,8 @@ func (t *Tenants) killCommand(c children.Command, request ipc.Kill) ipc.Receipt 
 	return s.receipt()
 }
 
-// terminate sends SIGTERM, continues stopped processes so that they can act on
-// it, and waits up to grace.
+// terminate sends SIGTERM, continues stopped processes so that they can handle it, and waits up to
+// grace.
 func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 	s.signalAll(alive, syscall.SIGTERM)
 	s.signalAll(alive, syscall.SIGCONT)
@@ -308,11 +308,10 @@ func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 	}
 }
 
-// errForking: a process was passed over that may be a command which is not
-// entered yet.
+// errForking means that a process was skipped because it may be a command that is not entered yet.
 var errForking = errors.New("a command is being started")
 
-// treeOf finds the living processes of a command.
+// treeOf returns the living processes of a command.
 func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
 	all, err := t.snapshot()
 	if err != nil {
@@ -320,7 +319,7 @@ func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]pr
 	}
 	tenants := t.selectSlot(all)
 	claimed := t.claim(tenants, t.setup.Track.Count == 0 || t.setup.Level == isolation.Exclusive)
-	// A process without any handle may be of the command if it started later.
+	// A process without any handle may belong to the command if it started later.
 	evasive := t.setup.Track.Count == 0 || t.setup.Level == isolation.Exclusive
 	out := map[int]proc.Process{}
 	var handles []string
@@ -346,8 +345,7 @@ func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]pr
 	return out, handles, err
 }
 
-// oldestStart is when the oldest of a process and its ancestors started, and the
-// topmost of them.
+// oldestStart returns the earliest start of a process and its ancestors, and the topmost of them.
 func oldestStart(p proc.Process, all map[int]proc.Process) (oldest uint64, top proc.Process) {
 	oldest = p.Start
 	for each := range proc.Lineage(all, p) {
@@ -366,7 +364,7 @@ func (t *Tenants) KillAll() ipc.Receipt {
 		s := t.newSweep(t.findAll, killBudget)
 		defer s.end()
 		s.whole = true
-		if !s.isEmpty() {
+		if !s.confirmEmpty() {
 			// Stopped processes are listed faster, and do not fork.
 			t.signalSlot(syscall.SIGSTOP)
 			if alive, _ := s.pass(); len(alive) > 0 && t.signalSlot(syscall.SIGKILL) {

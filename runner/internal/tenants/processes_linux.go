@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// argvTimeout bounds how long a listing reads arguments: a process that forks
-	// all the time keeps its memory locked against readers.
+	// argvTimeout bounds how long a listing reads arguments: a process that forks all the time
+	// keeps its memory locked against readers.
 	argvTimeout = 500 * time.Millisecond
-	// mostArgv bounds the arguments of all processes of a listing, in bytes.
+	// maxArgvBytes bounds the arguments of all processes of a listing.
 	maxArgvBytes = 4 << 20
-	// argOverhead is what an argument takes beside its bytes.
+	// argOverhead is the cost of an argument besides its bytes.
 	argOverhead = 16
 )
 
-// Processes lists what lives in the slot.
+// Processes lists the living processes of the slot.
 func (t *Tenants) Processes() ipc.Processes {
 	out := ipc.Processes{Processes: []ipc.Process{}}
 	t.threads.Do(func() {

@@ -10,8 +10,8 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// snapshot lists the living processes that /proc shows, without zombies. Of
-// those that are older than any tenant only the ancestry is of interest.
+// snapshot lists the living processes in /proc, without zombies. Processes older than any tenant
+// matter only as ancestors.
 func (t *Tenants) snapshot() (map[int]proc.Process, error) {
 	names, err := proc.Numbers()
 	if err != nil {
@@ -33,7 +33,7 @@ func (t *Tenants) snapshot() (map[int]proc.Process, error) {
 	return out, nil
 }
 
-// selectSlot keeps those processes of all that belong to the slot.
+// selectSlot returns the processes of all that belong to the slot.
 func (t *Tenants) selectSlot(all map[int]proc.Process) map[int]proc.Process {
 	s := t.setup
 	out := make(map[int]proc.Process, len(all))
@@ -63,9 +63,9 @@ func (t *Tenants) selectSlot(all map[int]proc.Process) map[int]proc.Process {
 	return out
 }
 
-// selectSandbox: in a whole sandbox all that started after the runner is the
-// tenant's, save the runner, its ancestors and what came in from outside (a
-// process whose parent is in another pid namespace shows parent 0).
+// selectSandbox adds the tenant's processes in the sandbox of an exclusive slot: all that started
+// after the runner, except the runner, its ancestors and processes that came in from outside (their
+// topmost ancestor has parent 0, because its parent is in another pid namespace).
 func (t *Tenants) selectSandbox(all, out map[int]proc.Process) {
 	serve, alive := all[t.setup.ServePID]
 	ours := map[int]bool{os.Getpid(): true, 1: true}
@@ -96,8 +96,7 @@ func (t *Tenants) isTracked(p proc.Process) bool {
 	return false
 }
 
-// isMarked says whether a process carries this runner's marker in the environment
-// that it was started with.
+// isMarked reports whether a process has this runner's mark in its initial environment.
 func (t *Tenants) isMarked(pid int) bool {
 	_, ok := t.markToken(pid)
 	return ok
@@ -105,8 +104,8 @@ func (t *Tenants) isMarked(pid int) bool {
 
 func (t *Tenants) markToken(pid int) (token uint64, ok bool) {
 	slot := t.setup.Boot + "." + t.setup.Slot
-	// One that hides the mark behind a larger environment than is searched is
-	// as one that has cleared it: it is known by its ancestors and its age.
+	// A process that hides the mark behind a larger environment than is searched is treated like a
+	// process without a mark: its ancestors and its age attribute it.
 	ok = proc.Environ(pid, marker, func(value string) bool {
 		token, ok = parseMark(value, slot)
 		return ok
@@ -116,12 +115,12 @@ func (t *Tenants) markToken(pid int) (token uint64, ok bool) {
 
 const marker = ipc.RequestVariable + "="
 
-// Mark is the variable by which a command of the slot is known.
+// Mark returns the variable that marks a command of the slot.
 func Mark(token uint64, setup isolation.Setup) string {
 	return marker + strconv.FormatUint(token, 10) + "." + setup.Boot + "." + setup.Slot
 }
 
-// parseMark reads the mark of a command of this slot.
+// parseMark parses the mark of a command of this slot.
 func parseMark(value, slot string) (token uint64, ok bool) {
 	number, of, ok := strings.Cut(value, ".")
 	if !ok || of != slot {

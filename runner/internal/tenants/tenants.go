@@ -7,7 +7,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// Signal signals the process group of a command that runs.
+// Signal signals the process group of a running command.
 func (t *Tenants) Signal(s ipc.Signal) (struct{}, error) {
 	if s.Number < 1 || s.Number > 64 {
 		return struct{}{}, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("signal %d", s.Number)}

@@ -16,7 +16,7 @@ import (
 	"hermes-exec/runner/internal/threads"
 )
 
-// lookers is how many threads look at processes and signal them.
+// threadCount is how many threads scan and signal processes.
 const threadCount = 2
 
 // Tenants are the processes of the slot that is set up.
@@ -24,24 +24,24 @@ type Tenants struct {
 	setup   isolation.Setup
 	user    accounts.User
 	table   *children.Table
-	threads *threads.Pool // with the slot's user rights, to look at processes and signal them
-	rooted  bool          // all processes of the tenant descend from a child of this one
+	threads *threads.Pool // with the slot's user rights, to scan and signal processes
+	rooted  bool          // all processes of the tenant descend from a child of this process
 	killing sync.Mutex    // held while the whole slot is ended
 }
 
-// New knows the slot's processes, of which those in table are commands. rooted says
-// that all descend from a child of this process.
+// New returns the Tenants of a slot; the processes in table are its commands. rooted means that all
+// of its processes descend from a child of this process.
 func New(setup isolation.Setup, user accounts.User, table *children.Table, rooted bool) *Tenants {
 	return &Tenants{setup: setup, user: user, table: table, rooted: rooted}
 }
 
-// StartThreads starts the threads that look at processes and signal them.
+// StartThreads starts the threads that scan and signal processes.
 func (t *Tenants) StartThreads(prepare func() error) (err error) {
 	t.threads, err = threads.NewPool(threadCount, prepare)
 	return err
 }
 
-// MeasureOpenFiles is what the removed files take that the slot's processes have open.
+// MeasureOpenFiles returns the disk space of removed files that the slot's processes have open.
 func (t *Tenants) MeasureOpenFiles() (use diskspace.Usage) {
 	t.threads.Do(func() {
 		if all, err := t.snapshot(); err == nil {
@@ -51,8 +51,7 @@ func (t *Tenants) MeasureOpenFiles() (use diskspace.Usage) {
 	return use
 }
 
-// CountNumbers counts the process numbers that are taken in the slot's own
-// namespace, which zombies hold too.
+// CountNumbers counts the process numbers in use in the slot's own namespace. Zombies count too.
 func (t *Tenants) CountNumbers() (used int64) {
 	t.threads.Do(func() {
 		buf := make([]byte, 8192)
@@ -65,8 +64,8 @@ func (t *Tenants) CountNumbers() (used int64) {
 	return used
 }
 
-// CountTasks counts the threads of the slot's processes, and of those that other
-// slots have started, where they are seen.
+// CountTasks counts the threads of the slot's processes, and the threads of other slots' processes
+// if they are visible.
 func (t *Tenants) CountTasks() (own, others int64) {
 	t.threads.Do(func() {
 		all, err := t.snapshot()
@@ -87,10 +86,9 @@ func (t *Tenants) CountTasks() (own, others int64) {
 
 const watchInterval = 200 * time.Millisecond
 
-// WatchMemory holds a memory limit where no cgroup can: it ends the largest
-// process of the slot whenever all of them together have more than limit bytes
-// of memory of their own. A process that grows fast may exceed the limit
-// between two looks. It never returns.
+// WatchMemory enforces a memory limit without a cgroup: it ends the largest process of the slot
+// whenever all of them together have more than limit bytes of memory of their own. A process that
+// grows fast may exceed the limit between two checks. It never returns.
 func (t *Tenants) WatchMemory(limit int64) {
 	for range time.Tick(watchInterval) {
 		t.threads.Do(func() {

@@ -28,7 +28,7 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// Patience is how long anything may take.
+// Timeout is how long any step of a test may take.
 const Timeout = 60 * time.Second
 
 // Main makes the test program its own agent, and runs the tests.
@@ -36,7 +36,7 @@ func Main(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
 		os.Exit(agent.Main(os.Args[2:]))
 	}
-	// Directories that a slot's user may not enter would be on the way.
+	// Directories that a slot's user may not enter would be in the way.
 	_ = os.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
 	initproc.Init(initproc.Options{Threads: 8, Subreaper: true})
 	initproc.HandleSignals()
@@ -44,7 +44,7 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Probe finds out what this machine allows, once.
+// Probe returns the facts of this machine. It runs the trials once.
 var Probe = sync.OnceValue(func() isolation.Facts {
 	facts, err := isolation.Probe()
 	if err != nil {
@@ -53,7 +53,7 @@ var Probe = sync.OnceValue(func() isolation.Facts {
 	return facts
 })
 
-// PassableDir is a directory that a slot's user can reach.
+// PassableDir returns a directory that a slot's user can reach.
 func PassableDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "serve-test-")
@@ -75,7 +75,7 @@ type Sandbox struct {
 	Ended  chan struct{}
 }
 
-// NewSandbox starts one with a lease.
+// NewSandbox starts a runner with a lease.
 func NewSandbox(t testing.TB, lease time.Duration) *Sandbox {
 	t.Helper()
 	b := &Sandbox{T: t, Base: PassableDir(t)}
@@ -83,7 +83,7 @@ func NewSandbox(t testing.TB, lease time.Duration) *Sandbox {
 	return b
 }
 
-// Start starts the runner of a sandbox, also once more.
+// Start starts the runner of a sandbox, also for a second time.
 func (b *Sandbox) Start(lease time.Duration) {
 	b.T.Helper()
 	b.Ended = make(chan struct{})
@@ -121,7 +121,7 @@ func (b *Sandbox) WaitEnd(limit time.Duration) {
 	}
 }
 
-// Dial gives our end of a socket pair whose other end the server serves.
+// Dial returns one end of a socket pair whose other end the server serves.
 func (b *Sandbox) Dial() net.Conn {
 	b.T.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -140,8 +140,7 @@ func (b *Sandbox) Dial() net.Conn {
 	return ends[0]
 }
 
-// Driver is a small client of the protocol that keeps its conversations over
-// several streams.
+// Driver is a small client of the protocol that keeps its conversations over several streams.
 type Driver struct {
 	T      testing.TB
 	Key    []byte
@@ -174,11 +173,11 @@ type Talk struct {
 	Manual   bool // the test grants credit
 	Response []byte
 	Done     bool
-	Input    []byte // all that was given to send
-	Taken    int64  // credit of the runner
+	Input    []byte // all input so far
+	Taken    int64  // credit from the runner
 	Sent     int64
 	InputEnd bool
-	Resumed  int // times that RESUMED came with known 1
+	Resumed  int // how often RESUMED came with known 1
 	Unknown  int
 }
 
@@ -212,10 +211,10 @@ func ReadFrame(r *wire.Reader) (Frame, error) {
 	return Frame{h, bytes.Clone(payload)}, err
 }
 
-// ErrRefused is the end of a stream that the runner does not want.
+// ErrRefused is the end of a stream that the runner refuses.
 var ErrRefused = errors.New("refused")
 
-// Handshake opens a stream by hand.
+// Handshake does the handshake on a connection.
 func (d *Driver) Handshake(conn net.Conn, r *wire.Reader, leaseS float64) error {
 	nonce := make([]byte, wire.NonceSize)
 	_, _ = rand.Read(nonce)
@@ -271,7 +270,7 @@ func WriteJSON(conn net.Conn, t wire.Type, message any) error {
 	return err
 }
 
-// Attach opens a stream and resumes what is not over.
+// Attach opens a stream and resumes unfinished conversations.
 func (d *Driver) Attach(conn net.Conn, leaseS float64) error {
 	r := wire.NewReader(conn)
 	_ = conn.SetDeadline(time.Now().Add(Timeout))
@@ -292,7 +291,7 @@ func (d *Driver) Attach(conn net.Conn, leaseS float64) error {
 	for _, k := range resume {
 		k.Mu.Lock()
 		if !k.Done {
-			k.Sent = -1 // until RESUMED says where to go on
+			k.Sent = -1 // until RESUMED returns the position
 			d.Write(wire.AppendPositioned(nil, wire.Resume, 0, k.ID, k.Position, nil))
 			if k.Credited > 0 {
 				d.Write(wire.AppendPositioned(nil, wire.Credit, 0, k.ID, k.Credited, nil))
@@ -404,7 +403,7 @@ func (k *Talk) handle(h wire.Header, payload []byte) {
 	}
 }
 
-// Grant gives credit for all that has come.
+// Grant grants credit for everything that has arrived.
 func (k *Talk) Grant() {
 	k.Credited = k.Position
 	k.D.Write(wire.AppendPositioned(nil, wire.Credit, 0, k.ID, k.Position, nil))
@@ -423,7 +422,7 @@ func (k *Talk) Push() {
 	}
 }
 
-// Send gives input; end says that it is all.
+// Send adds input; end marks its end.
 func (k *Talk) Send(data []byte, end bool) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -433,10 +432,10 @@ func (k *Talk) Send(data []byte, end bool) {
 	k.Changed.Broadcast()
 }
 
-// Params are those of a request.
+// Params are the params of a request.
 type Params = map[string]any
 
-// EncodeRequest gives the frames of a request.
+// EncodeRequest returns the frames of a request.
 func EncodeRequest(id uint64, method string, p any, window int64) []byte {
 	encoded, err := json.Marshal(p)
 	if err != nil {
@@ -454,7 +453,7 @@ func EncodeRequest(id uint64, method string, p any, window int64) []byte {
 	return wire.AppendFrame(frames, wire.Request, 0, id, payload)
 }
 
-// NewTalk makes a conversation that is not begun.
+// NewTalk makes a conversation that has not begun.
 func NewTalk(d *Driver, id uint64) *Talk {
 	k := &Talk{D: d, ID: id, Data: map[uint16]*bytes.Buffer{}, Ends: map[uint16]bool{}, Window: 1 << 20}
 	k.Changed = sync.NewCond(&k.Mu)
@@ -498,7 +497,7 @@ func (k *Talk) Ack() {
 	k.D.Write(wire.AppendFrame(nil, wire.Ack, 0, k.ID, nil))
 }
 
-// Cancel calls the conversation off.
+// Cancel cancels the conversation.
 func (k *Talk) Cancel() { k.D.Write(wire.AppendFrame(nil, wire.Cancel, 0, k.ID, nil)) }
 
 // Finish waits for the response, acknowledges it and decodes the result.
@@ -521,7 +520,7 @@ func (k *Talk) Finish(into any) *wire.Error {
 	return m.Error
 }
 
-// Bytes gives what has come on a channel.
+// Bytes returns the data of a channel so far.
 func (k *Talk) Bytes(channel uint16) []byte {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -531,7 +530,7 @@ func (k *Talk) Bytes(channel uint16) []byte {
 	return k.Data[channel].Bytes()
 }
 
-// Call is begin and finish for a method that must succeed.
+// Call is Begin and Finish for a method that must succeed.
 func (d *Driver) Call(method string, p any, into any) *Talk {
 	d.T.Helper()
 	k := d.Begin(method, p, 1<<20)
@@ -541,7 +540,7 @@ func (d *Driver) Call(method string, p any, into any) *Talk {
 	return k
 }
 
-// Fails is a call that must give an error of a kind.
+// Fails is Call for a method that must return an error of a kind.
 func (d *Driver) Fails(kind, method string, p any) *wire.Error {
 	d.T.Helper()
 	e := d.Begin(method, p, 1<<20).Finish(nil)
@@ -551,7 +550,7 @@ func (d *Driver) Fails(kind, method string, p any) *wire.Error {
 	return e
 }
 
-// Kept is what was kept of an output.
+// Kept is the sizes of a kept output.
 type Kept struct{ Total, Head, Tail int64 }
 
 // Exit is Exit of docs/protocol.md.
@@ -572,17 +571,18 @@ type Exit struct {
 	Cwd       *string
 }
 
-// Slot makes a slot, and gives its facts.
+// Slot makes a slot and returns its facts.
 func (d *Driver) Slot(name string) map[string]any {
 	d.T.Helper()
 	var facts map[string]any
-	// With a root of its own: without one the end of a slot would look through all directories of this machine.
+	// With a private root: otherwise the end of a slot would search all directories of this
+	// machine.
 	d.Call("slot.create", Params{"slot": name, "level": "auto", "floor": "none", "network": true, "private_root": true},
 		&facts)
 	return facts
 }
 
-// Shell gives the params that run shell text.
+// Shell returns the params that run shell text.
 func Shell(slot, text string) Params {
 	return Params{"slot": slot, "shell": text, "stdin": false, "output_limit_bytes": 1 << 20, "merge_stderr": false,
 		"stream": false}
@@ -626,7 +626,7 @@ func (d *Driver) Spawn(p Params) (id string, pid int) {
 	return r.Process, r.PID
 }
 
-// Wait gives the exit of a process that ends.
+// Wait returns the exit of a process that ends.
 func (d *Driver) Wait(id string) Exit {
 	d.T.Helper()
 	var r struct{ Exit *Exit }
@@ -645,7 +645,7 @@ func (d *Driver) Log(id string, stream int, offset, limit int64) ([]byte, map[st
 	return k.Bytes(1), r
 }
 
-// Look begins slot.view and waits until it shows what comes.
+// Look begins slot.view and waits until it shows output.
 func (d *Driver) Look(slot string, window int64) *Talk {
 	d.T.Helper()
 	k := d.Begin("slot.view", Params{"slot": slot}, window)
@@ -664,7 +664,7 @@ func (k *Talk) CountEvents(kind string) int {
 	return n
 }
 
-// Output gives what was shown of a stream.
+// Output returns the output of a stream in the events.
 func (k *Talk) Output(stream float64) string {
 	var all strings.Builder
 	for _, e := range k.Events {
@@ -679,7 +679,7 @@ func (k *Talk) Output(stream float64) string {
 	return all.String()
 }
 
-// StartAttach starts what `runner attach` does, on the given descriptors.
+// StartAttach runs `runner attach` on the given descriptors.
 func (b *Sandbox) StartAttach(in, out *os.File) <-chan error {
 	result := make(chan error, 1)
 	copies := make([]*os.File, 2)

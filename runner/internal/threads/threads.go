@@ -2,8 +2,8 @@ package threads
 
 import "runtime"
 
-// Start starts work on n threads of its own, once all are prepared; the
-// first failure to prepare one is returned.
+// Start runs work on n threads of its own once all are prepared. It returns the first error of
+// prepare.
 func Start(n int, prepare func() error, work func(i int)) error {
 	ready := make(chan error, n)
 	for i := range n {
@@ -26,10 +26,10 @@ func Start(n int, prepare func() error, work func(i int)) error {
 	return first
 }
 
-// Pool is a fixed number of them.
+// Pool is a fixed number of prepared threads.
 type Pool struct{ jobs chan func() }
 
-// NewPool makes n threads; the first failure to prepare one is returned.
+// NewPool makes n threads. It returns the first error of prepare.
 func NewPool(n int, prepare func() error) (*Pool, error) {
 	p := &Pool{jobs: make(chan func())}
 	return p, Start(n, prepare, func(int) {

@@ -12,7 +12,7 @@ const (
 	atRemoveDir = 0x80
 )
 
-// open opens a directory whose content is to be removed.
+// open opens a directory whose entries are to be removed.
 func (r *Remover) open(dir int, name string) (int, error) {
 	p, err := syscall.BytePtrFromString(name)
 	if err != nil {

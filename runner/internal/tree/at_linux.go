@@ -12,7 +12,7 @@ const (
 	openFlags   = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 )
 
-// open opens a directory whose content is to be removed.
+// open opens a directory whose entries are to be removed.
 func (r *Remover) open(dir int, name string) (int, error) {
 	if r.Enter == nil {
 		fd, err := syscall.Openat(dir, name, openFlags, 0)
@@ -21,7 +21,7 @@ func (r *Remover) open(dir int, name string) (int, error) {
 		}
 		return fd, err
 	}
-	// Entered before it is read: that may take the rights of its owner.
+	// Enter comes before the reading, because it may take the rights of the owner.
 	handle, err := openHandle(dir, name)
 	if err != nil {
 		return -1, err
@@ -46,7 +46,7 @@ func openHandle(dir int, name string) (int, error) {
 
 func chmod(handle int) error { return syscall.Chmod("/proc/self/fd/"+strconv.Itoa(handle), 0o700) }
 
-// grantOwner lets the owner of a directory do everything in it.
+// grantOwner gives the owner of a directory all rights in it.
 func grantOwner(dir int, name string) error {
 	handle, err := openHandle(dir, name)
 	if err != nil {

@@ -13,54 +13,48 @@ import (
 )
 
 const (
-	// MaxOpen is how many directories of one path are open at once. A directory
-	// below them is moved up, into the top directory of the tree.
+	// MaxOpen is how many directories of one path are open at once. A directory below them is moved
+	// up, into the top directory of the tree.
 	MaxOpen = 64
-	// nameBatch bounds what is held of each open directory.
+	// nameBatch bounds the names held of each open directory.
 	nameBatch = 64
-	// maxPasses is how often a directory is read again, because entries that
-	// were removed may have made others be skipped, or because somebody makes new
-	// ones meanwhile.
+	// maxPasses is how often a directory is read again: removals may have caused entries to be
+	// skipped, and processes may make new ones meanwhile.
 	maxPasses = 16
-	// maxPath cuts the paths of problems.
+	// maxPath bounds the paths of problems.
 	maxPath = 1000
 )
 
-// errTooDeep is what Fail gets for a directory below MaxOpen others that cannot
-// be moved up.
+// errTooDeep is the error for a directory below MaxOpen others that cannot be moved up.
 var errTooDeep = errors.New("too deep, and cannot be moved up")
 
-// Remover removes trees. All of its functions are optional, and are called on
-// the caller's thread.
+// Remover removes trees. All of its functions are optional and are called on the caller's thread.
 type Remover struct {
 	// Step is called before each entry. An error ends the removal.
 	Step func() error
-	// Enter is called with an open directory before anything is done in it, at
-	// first and after a directory in it. An error leaves the directory as it
-	// is.
+	// Enter is called with an open directory before anything is done in it, first and again after
+	// each of its subdirectories. After an error the directory stays as it is.
 	Enter func(dir int) error
-	// Fail is called with what cannot be removed, with a path that begins with
-	// the name that was given to Remove, and why. An entry may be reported more
-	// than once.
+	// Fail is called for entries that cannot be removed, with a path that begins with the name
+	// passed to Remove, and the error. An entry may be reported more than once.
 	Fail func(path string, err error)
-	// Keep tells which entries are left as they are.
+	// Keep returns an error for entries that must stay.
 	Keep func(dir int, name string) error
-	// Force opens up directories of the thread's user that forbid it to remove
-	// what is in them.
+	// Force grants the thread's user the rights that its own directories lack.
 	Force bool
-	// Shut takes directories from others before they are emptied: a process that
-	// has one open makes no new entries in it. What is another user's takes root.
+	// Shut takes directories from others before they are emptied, so that a process that has one
+	// open makes no new entries in it. Directories of another user require root.
 	Shut bool
 
-	names       []string // from the top of the tree to the present entry
+	names       []string // from the top of the tree to the current entry
 	top         int      // the open top directory
-	movedPrefix string   // names of moved directories begin with it
+	movedPrefix string   // prefix of the names of moved directories
 	moved       int
 	stopped     bool
 }
 
-// Remove removes an entry of an open directory, with everything in it, and
-// returns whether it is gone from there.
+// Remove removes an entry of an open directory, with everything in it, and reports whether it is
+// gone.
 func (r *Remover) Remove(parent int, name string) bool {
 	r.stopped = false
 	r.names = r.names[:0]
@@ -90,7 +84,7 @@ func (r *Remover) entry(dir int, name string) bool {
 	switch err {
 	case syscall.ENOTEMPTY, syscall.EEXIST:
 		err = r.directory(dir, name)
-	case syscall.EROFS, syscall.EACCES: // one that itself cannot be removed is emptied, as where something is mounted
+	case syscall.EROFS, syscall.EACCES: // an entry that cannot be removed, such as a mount point, is emptied
 		if inner := r.directory(dir, name); inner != syscall.ENOTDIR {
 			err = inner
 		}
@@ -102,7 +96,7 @@ func (r *Remover) entry(dir int, name string) bool {
 	return !r.stopped
 }
 
-// unlink removes an entry that is no directory, or an empty one.
+// unlink removes a file or an empty directory.
 func (r *Remover) unlink(dir int, name string) error {
 	err := unlink(dir, name, 0)
 	if err == syscall.EACCES && r.Force && syscall.Fchmod(dir, 0o700) == nil {
@@ -117,7 +111,7 @@ func (r *Remover) unlink(dir int, name string) error {
 	return err
 }
 
-// directory removes one that is not empty.
+// directory removes a directory that is not empty.
 func (r *Remover) directory(dir int, name string) error {
 	if len(r.names) > MaxOpen {
 		return r.moveUp(dir, name)
@@ -150,7 +144,7 @@ func takeFromOthers(dir int) {
 	_ = syscall.Fchmod(dir, 0o700)
 }
 
-// reenter enters a directory again, and returns err. Without it nothing more can be done.
+// reenter enters a directory again, and returns err. If that fails, the removal ends.
 func (r *Remover) reenter(dir int, err error) error {
 	if r.Enter == nil {
 		return err
@@ -179,8 +173,7 @@ func (r *Remover) empty(fd int, name string) {
 	}
 }
 
-// moveUp makes a deep directory an entry of the top directory, which is read
-// again for it.
+// moveUp makes a deep directory an entry of the top directory, which is read again.
 func (r *Remover) moveUp(dir int, name string) error {
 	if r.movedPrefix == "" {
 		random := make([]byte, 8)
@@ -212,9 +205,9 @@ func (r *Remover) fail(err error) {
 	r.Fail(path, err)
 }
 
-// EachName reads an open directory a part at a time, since it may be huge, until
-// more is false. It reads it again where do returns that it took an entry away,
-// for others can be skipped then, but not without end.
+// EachName reads an open directory in parts, since it may be huge, until more is false. If do has
+// removed an entry, it reads the directory again, at most maxPasses times, because other entries
+// may have been skipped.
 func EachName(dir *os.File, do func(name string) (removed, more bool)) error {
 	again := true
 	for pass := 0; again && pass < maxPasses; pass++ {

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// unlink removes an entry; flags tell whether it is to be a directory.
+// unlink removes an entry. flags choose between files and directories.
 func unlink(dir int, name string, flags uintptr) error {
 	p, err := syscall.BytePtrFromString(name)
 	if err != nil {

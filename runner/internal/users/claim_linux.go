@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// claim makes a block of ids this process's, as far as its network namespace
-// reaches: by a name that the kernel gives to one only, and frees when that ends.
+// claim reserves a block of ids for this process within its network namespace, by an abstract
+// socket name: the kernel gives a name to one process and frees it at its end.
 func claim(block uint32) bool {
-	ids, _ := os.Readlink("/proc/self/ns/user") // a number means the same where this is the same
+	ids, _ := os.Readlink("/proc/self/ns/user") // ids are the same in the same user namespace
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false

@@ -15,28 +15,28 @@ import (
 // maxBlockSize is how many ids a runner claims at a time.
 const maxBlockSize = 1 << 16
 
-// Allocator gives every holder of a slot a uid that nobody had before in this
-// boot, so that what one holder leaves anywhere is not the next one's. Runners
-// that share a network namespace, as those of a host do, have no id in common:
-// each claims blocks of them. The first id is a random one, so that two runners
-// which cannot see each other's claims, because they have network namespaces of
-// their own or one has ended, hardly meet: of 1.6e9 ids, two that give 10,000
-// each have one in common once in 80,000 times. In a user namespace there are
-// few ids (16,383 of 65,536), and runners in several of them may have the same.
+// Allocator gives every holder of a slot a uid that nobody had before in this boot, so that files
+// of one holder do not belong to the next.
+//
+// Runners that share a network namespace, such as the runners of a host, have no id in common: each
+// claims blocks of ids. The first id is random, because two runners may not see each other's
+// claims: they may have separate network namespaces, or one has ended. Of 1.6e9 ids, two runners
+// that give out 10,000 each have one in common once in 80,000 times. A user namespace has few ids
+// (16,383 of 65,536), and runners in several user namespaces may have the same.
 type Allocator struct {
 	mu       sync.Mutex
-	first    uint32   // of all ids
+	first    uint32   // the first of all ids
 	size     uint32   // of a block
 	count    uint32   // of blocks
-	blocks   []uint32 // the first id of each that is this runner's, in their order
-	start    uint32   // the id of each block that is given first, counted from its own first
-	next     uint32   // how many were given, counting those that were passed over
+	blocks   []uint32 // the first id of each claimed block, in the order of the claims
+	start    uint32   // offset of the first id that each block gives out
+	next     uint32   // how many were given out, including skipped ids
 	living   map[uint32]bool
-	reserved map[uint32]bool   // what users of the sandbox have, read once: it is then made ready
+	reserved map[uint32]bool   // ids of the sandbox's users, read once when the sandbox is prepared
 	Track    isolation.IDRange // for the group ids of commands
 }
 
-// NewAllocator of a boot.
+// NewAllocator returns the Allocator of a runner.
 func NewAllocator(f isolation.Facts) *Allocator {
 	if ids := f.IDs; ids.First != 0 || ids.Count < 1<<32-2 {
 		quarter := ids.Count / 4
@@ -63,7 +63,7 @@ func random(below uint32) uint32 {
 	return uint32(binary.NativeEndian.Uint64(raw[:]) % uint64(below))
 }
 
-// Allocate returns a uid that was not given before in this boot.
+// Allocate returns a uid that was not given out before in this boot.
 func (a *Allocator) Allocate() (uint32, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,11 +79,11 @@ func (a *Allocator) Allocate() (uint32, error) {
 		}
 	}
 	return 0, &ipc.Error{Kind: "isolation", Message: fmt.Sprintf(
-		"all %d uids of this runner have been used, one for each holder of a slot: it takes a new sandbox", a.next)}
+		"all %d uids of this runner have been used, one for each holder of a slot: start a new sandbox", a.next)}
 }
 
-// addBlock takes a further block, one that no other runner has if there is one:
-// a tenant may claim many for nothing.
+// addBlock adds a block, if possible a block that no other runner has. A tenant may claim many
+// blocks to harm the runner.
 func (a *Allocator) addBlock() bool {
 	if uint32(len(a.blocks)) == a.count {
 		return false
@@ -103,14 +103,14 @@ func (a *Allocator) addBlock() bool {
 	return true
 }
 
-// End notes that a holder and all its processes are gone.
+// End records that a holder and all its processes have ended.
 func (a *Allocator) End(uid uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.living, uid)
 }
 
-// Index is how many were given before a uid that was given.
+// Index returns how many ids were given out before this one.
 func (a *Allocator) Index(uid uint32) uint32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +128,7 @@ func (a *Allocator) index(uid uint32) (index uint32, assigned bool) {
 	return 0, false
 }
 
-// Status tells whether a uid is or was that of a holder, and whether it still is.
+// Status reports whether a uid was given to a holder, and whether the holder still lives.
 func (a *Allocator) Status(uid uint32) (assigned, living bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,7 +18,7 @@ func AddName(user accounts.User, shell string) error {
 	if err := appendLine("/etc/passwd", accounts.PasswdLine(user, shell)); err != nil {
 		return err
 	}
-	// A group without a name is no more than untidy.
+	// A group without a name does no harm.
 	_ = appendLine("/etc/group", accounts.GroupLine(user))
 	return nil
 }
@@ -42,7 +42,7 @@ func appendLine(path, line string) error {
 	return err
 }
 
-// ChangeName gives the name a user of another number.
+// ChangeName gives the name of a slot's user another number.
 func ChangeName(user accounts.User, shell string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
@@ -53,7 +53,7 @@ func ChangeName(user accounts.User, shell string) error {
 	return nil
 }
 
-// RemoveName takes it away.
+// RemoveName removes the name.
 func RemoveName(name string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
@@ -65,8 +65,8 @@ func RemoveName(name string) error {
 	return nil
 }
 
-// changeLine writes in place, and no more than it has to: the file may be a
-// mount, keeps its owner, and others read it meanwhile.
+// changeLine writes in place and changes as little as possible: the file may be a mount, keeps its
+// owner, and others read it meanwhile.
 func changeLine(path, name, line string) error {
 	data, err := bounded.ReadWhole(path, bounded.TableSize)
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// queueLimit is how many bytes wait for somebody who looks on; what comes
-	// while it is full is not shown.
+	// queueLimit is how many bytes wait for a viewer. Output that comes while the queue is full is
+	// dropped.
 	queueLimit    = 256 << 10
 	pieceSize     = 16 << 10
 	eventOverhead = 128 // of an event besides its bytes
 )
 
-// Views are those who look at one slot.
+// Views are the viewers of one slot.
 type Views struct {
 	mu  sync.Mutex
-	all atomic.Pointer[[]*view] // nil while nobody looks
+	all atomic.Pointer[[]*view] // nil while there is no viewer
 }
 
-// view is one of them.
+// view is the queue of one viewer.
 type view struct {
 	news   chan struct{}
 	memory *budget.Account
@@ -37,7 +37,7 @@ type view struct {
 	dropped int64
 }
 
-// event is an EVENT of slot.view; Data goes as base64.
+// event is an EVENT of slot.view; Data is sent as base64.
 type event struct {
 	Event    string     `json:"event"`
 	ID       uint64     `json:"id,omitempty"`
@@ -67,7 +67,7 @@ func (v *view) add(e event) {
 	}
 }
 
-// takeEvents gives the queued events; what was dropped came after them.
+// takeEvents returns the queued events, with the count of dropped bytes at the end.
 func (v *view) takeEvents() []event {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -80,8 +80,7 @@ func (v *view) takeEvents() []event {
 	return events
 }
 
-// Show tells a conversation what the slot's commands and processes print from
-// now on, until ctx ends.
+// Show sends the output of the slot's commands and processes to a conversation until ctx ends.
 func (vs *Views) Show(ctx context.Context, c *channel.Conversation, memory *budget.Budget) {
 	v := &view{news: make(chan struct{}, 1), memory: memory.Open()}
 	vs.add(v)
@@ -95,8 +94,7 @@ func (vs *Views) Show(ctx context.Context, c *channel.Conversation, memory *budg
 		}
 		events := v.takeEvents()
 		for i := range events {
-			// The last output before a reset is small enough to go without
-			// credit.
+			// The last output before a reset is small enough to be sent without credit.
 			if !c.RoomWithin(ctx) {
 				sendEvents(c, append(events[i:], v.takeEvents()...))
 				break
@@ -149,7 +147,7 @@ func (vs *Views) publish(e event) {
 	}
 }
 
-// Output, Start and End cost next to nothing while nobody looks.
+// Output reports output of a command. Like Start and End it costs next to nothing without a viewer.
 func (vs *Views) Output(id uint64, stream int, p []byte) {
 	if vs.all.Load() == nil {
 		return
@@ -159,7 +157,7 @@ func (vs *Views) Output(id uint64, stream int, p []byte) {
 	}
 }
 
-// Start tells that a command has started.
+// Start reports that a command has started.
 func (vs *Views) Start(id uint64, pid int, command func() ipc.Bytes) {
 	if vs.all.Load() == nil {
 		return
@@ -169,7 +167,7 @@ func (vs *Views) Start(id uint64, pid int, command func() ipc.Bytes) {
 	vs.publish(event{Event: "started", ID: id, PID: pid, Command: &text})
 }
 
-// End tells that it has ended.
+// End reports that a command has ended.
 func (vs *Views) End(id uint64, exitCode int) {
 	if vs.all.Load() != nil {
 		vs.publish(event{Event: "ended", ID: id, ExitCode: &exitCode})

@@ -10,28 +10,26 @@ import (
 )
 
 const (
-	// MaxRemovals is how many threads remove trees at the same time, in turns of
-	// some entries each: a huge tree of one slot does not hold up that of
-	// another.
+	// MaxRemovals is how many threads remove trees at the same time. They take turns of some
+	// entries each, so that a huge tree of one slot does not hold up the tree of another.
 	MaxRemovals = 2
-	// Grace is how long a reset waits for its own wipe. What takes longer
-	// goes on beside the next tenant, out of its reach.
+	// ResetGrace is how long a reset waits for its own wipe. A longer wipe continues while the next
+	// tenant runs, out of its reach.
 	ResetGrace = 4 * time.Millisecond
 )
 
-// Trash is a directory of the runner's own, where trees lie that no tenant can
-// reach any more until they are removed.
+// Trash is a directory of the runner where trees wait for their removal. No tenant can reach them.
 type Trash struct {
 	Dir     string
-	Turns   chan struct{} // one for each that removes something just now
-	Timeout time.Duration // with trees of earlier resets
-	steps   atomic.Int64  // entries that were looked at, of all trees
+	Turns   chan struct{} // one for each removal in progress
+	Timeout time.Duration // for trees of earlier resets
+	steps   atomic.Int64  // entries that were visited, of all trees
 
 	mu   sync.Mutex
 	next int
 }
 
-// NewTrash keeps it in dir.
+// NewTrash makes a Trash in dir.
 func NewTrash(dir string) (*Trash, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("trash: %w", err)
@@ -39,10 +37,10 @@ func NewTrash(dir string) (*Trash, error) {
 	return &Trash{Dir: dir, Turns: make(chan struct{}, MaxRemovals), Timeout: Timeout}, nil
 }
 
-// Discarded is a tree on its way out.
+// DiscardedTree is a tree that is being removed.
 type DiscardedTree struct {
 	done     chan struct{}
-	problems []string // once done
+	problems []string // valid after done
 	slow     bool     // a reset has waited for it in vain
 }
 
@@ -65,7 +63,7 @@ func (t *Trash) Discard(path string) (*DiscardedTree, error) {
 	return d, nil
 }
 
-// Wait is false when d is not removed within a time.
+// Wait returns false if the tree is not removed within a time.
 func (d *DiscardedTree) Wait(within time.Duration) bool {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -77,9 +75,8 @@ func (d *DiscardedTree) Wait(within time.Duration) bool {
 	}
 }
 
-// SettleOnce is Settle that waits a while for each tree no more than once: who
-// has directories of it open, and makes others in them faster than they are
-// removed, holds up one reset.
+// SettleOnce is Settle, but waits for each tree at most once. A process that has directories of a
+// tree open, and makes entries in them faster than they are removed, can hold up only one reset.
 func (t *Trash) SettleOnce(trees []*DiscardedTree) (going []*DiscardedTree, problems []string) {
 	var others []*DiscardedTree
 	for _, d := range trees {
@@ -96,8 +93,8 @@ func (t *Trash) SettleOnce(trees []*DiscardedTree) (going []*DiscardedTree, prob
 	return append(going, others...), problems
 }
 
-// Settle waits a while for trees. It returns those that are still being
-// removed, which does no harm, and what cannot be removed.
+// Settle waits a while for trees. It returns the trees that are still being removed, which does no
+// harm, and the problems.
 func (t *Trash) Settle(trees []*DiscardedTree) (going []*DiscardedTree, problems []string) {
 	until, before := time.Now().Add(t.Timeout), t.steps.Load()
 	for _, d := range trees {
@@ -108,7 +105,7 @@ func (t *Trash) Settle(trees []*DiscardedTree) (going []*DiscardedTree, problems
 		}
 	}
 	if len(going) > 0 && t.steps.Load() == before {
-		problems = append(problems, fmt.Sprintf("nothing of what a tenant left was removed within %v", t.Timeout))
+		problems = append(problems, fmt.Sprintf("no file that a tenant left was removed within %v", t.Timeout))
 	}
 	return going, problems
 }

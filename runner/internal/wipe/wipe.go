@@ -11,11 +11,10 @@ import (
 	"hermes-exec/runner/internal/tree"
 )
 
-// Budget bounds what one wipe may take of a reset.
+// Timeout bounds one wipe of a reset.
 const Timeout = 10 * time.Second
 
-// RemoveTree removes a tree, however long that takes, and returns what could not be
-// removed.
+// RemoveTree removes a tree, however long that takes, and returns the problems.
 func RemoveTree(path string) []string {
 	w := &Wiper{}
 	w.Wipe(path)
@@ -24,23 +23,23 @@ func RemoveTree(path string) []string {
 
 const (
 	maxProblems = 20
-	// stepBatch is how many entries are removed between two looks at the time.
+	// stepBatch is how many entries are removed between two checks of the time.
 	stepBatch = 256
 )
 
-// Wiper removes trees with the runner's rights. Directories that forbid it are
-// opened up for it, and shut to others.
+// Wiper removes trees with the runner's rights. It grants itself missing rights on directories, and
+// takes the rights of others.
 type Wiper struct {
-	until    time.Time // zero: as long as it takes
-	trash    *Trash    // takes one of its turns for some steps at a time; nil: no need to
+	until    time.Time // zero: no limit
+	trash    *Trash    // whose turns it takes; nil: none
 	steps    int
-	Problems []string // what could not be removed
+	Problems []string // entries that could not be removed
 }
 
-// New makes a Wiper that takes no longer than budget.
+// New makes a Wiper with a time limit of budget.
 func New(budget time.Duration) *Wiper { return &Wiper{until: time.Now().Add(budget)} }
 
-// Wipe says whether path is gone.
+// Wipe removes path and reports whether it is gone.
 func (w *Wiper) Wipe(path string) bool {
 	parent, err := os.Open(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,8 +53,7 @@ func (w *Wiper) Wipe(path string) bool {
 	return w.WipeIn(parent, filepath.Base(path))
 }
 
-// WipeIn is Wipe for an entry of an open directory, whose path may lead
-// elsewhere meanwhile.
+// WipeIn is Wipe for an entry of an open directory, whose path may lead elsewhere meanwhile.
 func (w *Wiper) WipeIn(parent *os.File, name string) bool {
 	if w.trash != nil {
 		w.trash.Turns <- struct{}{}
@@ -67,7 +65,7 @@ func (w *Wiper) WipeIn(parent *os.File, name string) bool {
 	return remover.Remove(int(parent.Fd()), name)
 }
 
-// step fails when the time is over.
+// step fails after the time limit.
 func (w *Wiper) step() error {
 	if w.trash != nil {
 		w.trash.steps.Add(1)

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// Bytes is a byte string that travels as a JSON string where it is valid UTF-8
-// and as {"b64": "..."} where it is not. It never holds a NUL byte after decoding.
+// Bytes is a byte string. In JSON it is a string if it is valid UTF-8, and {"b64": "..."}
+// otherwise. It never contains a NUL byte after decoding.
 type Bytes string
 
-// ErrNUL is returned when a decoded value holds a NUL byte, which no path,
-// argument or environment entry can carry.
+// ErrNUL is returned if a decoded value contains a NUL byte, which no path, argument or environment
+// entry can contain.
 var ErrNUL = errors.New("value holds a NUL byte")
 
 type encoded struct {

@@ -17,7 +17,7 @@ const (
 	MemoryStatsSize = 32
 )
 
-// Type of a frame.
+// Type is the type of a frame.
 type Type uint8
 
 // Frame types.
@@ -40,7 +40,7 @@ const (
 	Goodbye   Type = 21
 )
 
-// More marks a REQUEST or RESPONSE that goes on in the next frame of its id.
+// More marks a REQUEST or RESPONSE that continues in the next frame of its id.
 const More uint8 = 1
 
 // Header precedes each payload.
@@ -52,10 +52,10 @@ type Header struct {
 	ID      uint64
 }
 
-// ErrProtocol is wrapped by every error about a frame that the protocol forbids.
+// ErrProtocol is wrapped by every error about a forbidden frame.
 var ErrProtocol = errors.New("protocol violation")
 
-// shape says what a type of frame allows.
+// shape describes the allowed form of a frame type.
 type shape struct {
 	min, max   uint32
 	connection bool // id 0
@@ -82,7 +82,7 @@ var shapes = map[Type]shape{
 	Goodbye:   {min: 2, max: MaxPayload, connection: true},
 }
 
-// DecodeHeader reads and checks a header; b holds at least HeaderSize bytes.
+// DecodeHeader decodes and checks a header; b must hold at least HeaderSize bytes.
 func DecodeHeader(b []byte) (Header, error) {
 	h := Header{
 		Length:  binary.BigEndian.Uint32(b),
@@ -107,7 +107,7 @@ func DecodeHeader(b []byte) (Header, error) {
 	return h, nil
 }
 
-// AppendHeader adds the encoded header to dst.
+// AppendHeader appends the encoded header to dst.
 func AppendHeader(dst []byte, h Header) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, h.Length)
 	dst = append(dst, byte(h.Type), h.Flags)
@@ -115,20 +115,20 @@ func AppendHeader(dst []byte, h Header) []byte {
 	return binary.BigEndian.AppendUint64(dst, h.ID)
 }
 
-// AppendFrame adds a frame whose payload is given whole.
+// AppendFrame appends a frame with its whole payload.
 func AppendFrame(dst []byte, t Type, flags uint8, id uint64, payload []byte) []byte {
 	dst = AppendHeader(dst, Header{Length: uint32(len(payload)), Type: t, Flags: flags, ID: id})
 	return append(dst, payload...)
 }
 
-// AppendPositioned adds a DATA, EVENT, END, CREDIT or RESUME frame.
+// AppendPositioned appends a DATA, EVENT, END, CREDIT or RESUME frame.
 func AppendPositioned(dst []byte, t Type, channel uint16, id uint64, position int64, payload []byte) []byte {
 	dst = AppendHeader(dst, Header{Length: uint32(PositionSize + len(payload)), Type: t, Channel: channel, ID: id})
 	dst = binary.BigEndian.AppendUint64(dst, uint64(position))
 	return append(dst, payload...)
 }
 
-// AppendResumed adds a RESUMED frame.
+// AppendResumed appends a RESUMED frame.
 func AppendResumed(dst []byte, id uint64, exists bool, position int64) []byte {
 	dst = AppendHeader(dst, Header{Length: PositionSize + 1, Type: Resumed, ID: id})
 	var k byte
@@ -138,7 +138,7 @@ func AppendResumed(dst []byte, id uint64, exists bool, position int64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, k), uint64(position))
 }
 
-// Position reads the position that a payload begins with.
+// Position decodes the position at the beginning of a payload.
 func Position(payload []byte) (int64, error) {
 	if len(payload) < PositionSize {
 		return 0, fmt.Errorf("%w: no position", ErrProtocol)
@@ -150,7 +150,7 @@ func Position(payload []byte) (int64, error) {
 	return int64(p), nil
 }
 
-// Reader cuts a byte stream into checked frames.
+// Reader splits a byte stream into checked frames.
 type Reader struct {
 	source     io.Reader
 	buf        []byte
@@ -159,14 +159,14 @@ type Reader struct {
 
 const firstBuffer = 4096
 
-// NewReader reads frames from source.
+// NewReader returns a Reader of source.
 func NewReader(source io.Reader) *Reader {
-	// Small until a frame needs more: most connections that a hostile process
-	// opens never send a valid one.
+	// Small until a frame needs more: most connections of a hostile process never send a valid
+	// frame.
 	return &Reader{source: source, buf: make([]byte, firstBuffer)}
 }
 
-// Next gives the next frame. The payload is valid until the following call.
+// Next returns the next frame. The payload is valid until the following call.
 func (r *Reader) Next() (Header, []byte, error) {
 	if err := r.fill(HeaderSize); err != nil {
 		return Header{}, nil, err

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Version of the protocol that this program speaks.
+// Version is the version of the protocol that this program speaks.
 const Version = 1
 
 // Sizes of the handshake's random values, in bytes.
@@ -44,7 +44,7 @@ type ProofMessage struct {
 	Proof string `json:"proof"`
 }
 
-// GoodbyeMessage says why a stream ends.
+// GoodbyeMessage holds the reason for the end of a stream.
 type GoodbyeMessage struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
@@ -55,17 +55,17 @@ type RequestMessage struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params"`
 	Window int64           `json:"window"`
-	// DefaultInputWindow is how far the driver may be ahead with its input; 0 for that of READY.
+	// InputWindow is how far the driver may be ahead with its input; 0 for the value of READY.
 	InputWindow int64 `json:"input_window"`
 }
 
-// ResponseMessage ends one: exactly one of the two fields is set.
+// ResponseMessage ends a conversation: exactly one of the two fields is set.
 type ResponseMessage struct {
 	Result any    `json:"result,omitempty"`
 	Error  *Error `json:"error,omitempty"`
 }
 
-// Error of the protocol. Kind is one of the table in docs/protocol.md.
+// Error is an error of the protocol. Kind is listed in docs/protocol.md.
 type Error struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
@@ -76,8 +76,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Kind + ": " + e.Message }
 
-// DecodeHello reads and checks HELLO. The nonce is returned as raw bytes, the
-// claim too (nil when there is none).
+// DecodeHello decodes and checks HELLO. It returns the nonce and the claim (nil if there is none)
+// as raw bytes.
 func DecodeHello(payload []byte) (m HelloMessage, nonce, claim []byte, err error) {
 	if err = json.Unmarshal(payload, &m); err != nil {
 		return m, nil, nil, fmt.Errorf("%w: HELLO: %w", ErrProtocol, err)
@@ -102,7 +102,7 @@ func DecodeHello(payload []byte) (m HelloMessage, nonce, claim []byte, err error
 // SupportsVersion reports whether the driver offers this program's version.
 func (m *HelloMessage) SupportsVersion() bool { return slices.Contains(m.Versions, Version) }
 
-// DecodeProof reads PROOF.
+// DecodeProof decodes PROOF.
 func DecodeProof(payload []byte) ([]byte, error) {
 	var m ProofMessage
 	if err := json.Unmarshal(payload, &m); err != nil {
@@ -111,7 +111,7 @@ func DecodeProof(payload []byte) ([]byte, error) {
 	return decodeHex("proof", m.Proof, sha256.Size)
 }
 
-// DecodeRequest reads a whole REQUEST.
+// DecodeRequest decodes a whole REQUEST.
 func DecodeRequest(payload []byte) (RequestMessage, error) {
 	var m RequestMessage
 	if err := json.Unmarshal(payload, &m); err != nil {
