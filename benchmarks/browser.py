@@ -25,7 +25,7 @@ from benchmarks.options import Options
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.tools import Toolbox, ToolOptions, tool
 from hermes_exec.tools.browser.chromium import PROGRAMS
-from hermes_exec.tools.browser.slot_browser import of_slot
+from hermes_exec.tools.browser.slot_browser import browser_of_slot
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page, Playwright
@@ -150,7 +150,7 @@ async def beside() -> Figures:
             await page.goto(PAGE)
             ref = next(line for line in opened["snapshot"].splitlines() if "button 7" in line).partition("[ref=")[2]
             clicked = page.get_by_role("button", name="button 7", exact=True)
-            running = of_slot(slot).running
+            running = browser_of_slot(slot).running
             assert running is not None
             # First Playwright's client alone, through the slot's pipe and on the host. Then the tool, with more trips.
             piped = running.tabs.page.get_by_role("button", name="button 7", exact=True)

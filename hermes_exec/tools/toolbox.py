@@ -22,13 +22,13 @@ from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools.call import budget
 from hermes_exec.tools.call.arguments import parse_arguments
-from hermes_exec.tools.call.coercion import fit
+from hermes_exec.tools.call.coercion import coerce_arguments
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import NO_SPACE, REMOVE_FILES_HINT
 from hermes_exec.tools.call.results import Outcome, ToolResult, to_json
 from hermes_exec.tools.catalog.host_tools import HostTool
 from hermes_exec.tools.catalog.registry import REGISTRY
-from hermes_exec.tools.catalog.schemas import EXAMPLES, FILE_ADVICE_NEEDS, JsonObject, schemas, without_file_advice
+from hermes_exec.tools.catalog.schemas import EXAMPLES, FILE_ADVICE_NEEDS, JsonObject, remove_file_advice, schemas
 from hermes_exec.tools.catalog.toolsets import (
     KNOWN_TOOLS,
     SHIPPED,
@@ -96,7 +96,7 @@ class Toolbox:
         (blocking or not).
         """
         if isinstance(slot, hermes_exec.blocking.Slot):
-            return BlockingToolbox.over(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
+            return BlockingToolbox.wrap(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
         if not isinstance(slot, Slot):
             raise ConfigError(f"a Toolbox works in a slot (`pool.slot()`), not in a {type(slot).__name__}")
         toolbox = object.__new__(cls)
@@ -116,7 +116,7 @@ class Toolbox:
         self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | host
         if not self._schemas.keys() >= FILE_ADVICE_NEEDS:
             for schema in self._schemas.values():
-                without_file_advice(schema)
+                remove_file_advice(schema)
         self._code_tools = {
             name: self._schemas[name] for name in self._schemas if name in CALLABLE or name in self._host
         }
@@ -291,7 +291,7 @@ class Toolbox:
         host = self._host.get(name)
         entry = REGISTRY.get(name)
         try:
-            fitted = fit(
+            fitted = coerce_arguments(
                 function["parameters"],
                 parse_arguments(arguments),
                 clamped=entry.clamped if entry and host is None else (),
@@ -326,7 +326,7 @@ class BlockingToolbox(Toolbox):
     portal: BlockingPortal
 
     @classmethod
-    def over(cls, toolbox: Toolbox, portal: BlockingPortal) -> BlockingToolbox:
+    def wrap(cls, toolbox: Toolbox, portal: BlockingPortal) -> BlockingToolbox:
         """Return a blocking form of `toolbox`, whose calls run in the event loop of `portal`."""
         blocking = object.__new__(cls)
         blocking.wrapped, blocking.portal = toolbox, portal
@@ -393,8 +393,8 @@ def _choose_tools(
     if isinstance(toolsets, str) or isinstance(tools, str):
         raise ConfigError("toolsets and tools are lists of names, not one name")
     entries = list(tools or ())
-    wanted = list(toolsets) if toolsets is not None else [] if tools is not None else list(DEFAULT_TOOLSETS)
-    selection = select(wanted)
+    toolset_names = list(toolsets) if toolsets is not None else [] if tools is not None else list(DEFAULT_TOOLSETS)
+    selection = select(toolset_names)
     host = {tool.name: tool for tool in entries if isinstance(tool, HostTool)}
     single = [tool for tool in entries if isinstance(tool, str)]
     for name in single:
@@ -409,7 +409,7 @@ def _choose_tools(
     if not names and not host:
         detail = "; ".join(f"{name}: {unavailability_reason(name)}" for name in unavailable[:3])
         raise ConfigError(
-            f"no tool is left of toolsets {wanted}: {detail or 'they are empty'}. Toolsets with tools here: "
+            f"no tool is left of toolsets {toolset_names}: {detail or 'they are empty'}. Toolsets with tools here: "
             "terminal, file"
         )
     if unavailable:

@@ -9,7 +9,7 @@ from hermes_exec.channel.frames import FrameType
 from hermes_exec.channel.trace import TracedFrame
 
 Phase = Literal["queue", "out", "exec", "back"]
-KEPT_FRAMES = 200
+MAX_FRAMES = 200
 """The maximum number of frames kept per call; further frames are only counted."""
 
 
@@ -102,7 +102,7 @@ class Calls:
         if call is None:
             return None
         frames = self._frames[frame.id]
-        if len(frames) < KEPT_FRAMES or frame.type == FrameType.RESPONSE:
+        if len(frames) < MAX_FRAMES or frame.type == FrameType.RESPONSE:
             frames.append(frame)
         self._open[frame.id] = call = self._count_frame(call, frame)
         if frame.type != FrameType.RESPONSE or call.answered is None:
@@ -111,12 +111,12 @@ class Calls:
 
     @staticmethod
     def _count_frame(call: Call, frame: TracedFrame) -> Call:
-        ours = frame.direction == ">"
+        outgoing = frame.direction == ">"
         call = replace(
             call,
             frame_count=call.frame_count + 1,
-            sent_bytes=call.sent_bytes + (frame.bytes if ours else 0),
-            received_bytes=call.received_bytes + (0 if ours else frame.bytes),
+            sent_bytes=call.sent_bytes + (frame.bytes if outgoing else 0),
+            received_bytes=call.received_bytes + (0 if outgoing else frame.bytes),
         )
         match frame.type:
             case FrameType.REQUEST if call.sent is None:

@@ -57,7 +57,7 @@ class OpenTelemetry:
 
     def record_call(self, call: Call, parent: context.Context) -> None:
         """Record a finished call: send its span and update the metrics."""
-        begun = int((call.begun + self._epoch_s) * 1e9)
+        start_ns = int((call.begun + self._epoch_s) * 1e9)
         facts: dict[str, str | int | float] = {
             "hermes_exec.pool.sandbox": call.sandbox,
             "hermes_exec.request_id": call.id,
@@ -70,10 +70,10 @@ class OpenTelemetry:
             facts["hermes_exec.slot"] = call.slot
         if call.error is not None:
             facts["error.type"] = labels["error.type"] = call.error
-        span = self._tracer.start_span(call.method, parent, SpanKind.CLIENT, facts, start_time=begun)
+        span = self._tracer.start_span(call.method, parent, SpanKind.CLIENT, facts, start_time=start_ns)
         if call.error is not None:
             span.set_status(StatusCode.ERROR, call.error)
-        span.end(begun + int(call.total_s * 1e9))
+        span.end(start_ns + int(call.total_s * 1e9))
         self._durations.record(call.total_s, labels)
 
 

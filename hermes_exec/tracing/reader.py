@@ -13,9 +13,9 @@ from hermes_exec.channel.trace import TracedFrame
 from hermes_exec.errors import ConfigError
 from hermes_exec.tracing.calls import Call, Calls
 
-MAX_LINE = 1 << 20
-LONGEST_NAME = 256
-MOST = 1e15
+MAX_LINE_CHARS = 1 << 20
+MAX_NAME_CHARS = 256
+MAX_NUMBER = 1e15
 
 
 @dataclass(slots=True)
@@ -55,14 +55,14 @@ def parse_trace(file: IO[str]) -> TraceRecord:
     record = TraceRecord(_number(head.get("began_at", 0.0)))
     open_calls: dict[str, Calls] = {}
     for line in lines:
-        _take(record, open_calls, line)
+        _process_line(record, open_calls, line)
     for sandbox in open_calls.values():
         record.calls += sandbox.close()
     record.calls.sort(key=lambda call: call.begun)
     return record
 
 
-def _take(record: TraceRecord, open_calls: dict[str, Calls], line: dict[str, Any]) -> None:
+def _process_line(record: TraceRecord, open_calls: dict[str, Calls], line: dict[str, Any]) -> None:
     if "event" in line:
         record.events.append(line)
         return
@@ -96,13 +96,13 @@ def _frame(line: dict[str, Any]) -> TracedFrame:
 
 
 def _number(value: object) -> float:
-    if (type(value) is float or type(value) is int) and abs(value) < MOST:
+    if (type(value) is float or type(value) is int) and abs(value) < MAX_NUMBER:
         return float(value)
     raise ValueError("a number is invalid")
 
 
 def _name(value: object) -> str:
-    if isinstance(value, str) and len(value) < LONGEST_NAME:
+    if isinstance(value, str) and len(value) < MAX_NAME_CHARS:
         return value
     raise ValueError("a name is invalid")
 
@@ -112,7 +112,7 @@ def _optional_name(line: dict[str, Any], name: str) -> str | None:
 
 
 def _lines(file: IO[str]) -> Iterator[dict[str, Any]]:
-    while text := file.readline(MAX_LINE):
+    while text := file.readline(MAX_LINE_CHARS):
         try:
             line = json.loads(text)
         except ValueError:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 FLUSH_S = 1.0
-NAMES = {int(kind): kind.name for kind in FrameType}
+FRAME_NAMES = {int(kind): kind.name for kind in FrameType}
 
 
 @runtime_checkable
@@ -134,7 +134,7 @@ class SandboxLines:
 
     def on_frame(self, frame: TracedFrame) -> None:
         """See Trace."""
-        line: dict[str, object] = {"sandbox": self._sandbox, "dir": frame.direction, "type": NAMES[frame.type]}
+        line: dict[str, object] = {"sandbox": self._sandbox, "dir": frame.direction, "type": FRAME_NAMES[frame.type]}
         line |= {"id": frame.id, "channel": frame.channel or None, "bytes": frame.bytes, "more": not frame.last or None}
         line |= {"method": frame.method, "slot": frame.slot, "exec_s": frame.exec_s, "error": frame.error}
         self._file.write(line, frame.time)

@@ -113,7 +113,7 @@ def _facts(call: Call, *, frames: bool = False) -> dict[str, object]:
 def _show(call: Call) -> None:
     from rich.text import Text
 
-    from hermes_exec.tracing.writer import NAMES
+    from hermes_exec.tracing.writer import FRAME_NAMES
 
     console = stdout()
     where = (
@@ -133,7 +133,7 @@ def _show(call: Call) -> None:
     if len(frames) > SHOWN_FRAMES:
         frames = (*frames[: SHOWN_FRAMES - 1], frames[-1])
     rows = [
-        (_ms(each.time - call.begun), each.direction, NAMES[each.type], each.channel or None, each.bytes)
+        (_ms(each.time - call.begun), each.direction, FRAME_NAMES[each.type], each.channel or None, each.bytes)
         for each in frames
     ]
     table(("ms", "", "frame", "channel", "bytes"), rows)

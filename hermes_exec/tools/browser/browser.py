@@ -77,7 +77,7 @@ class RunningBrowser:
         self.navigation = Navigation(slot, self._changed.set)
         self.tabs = Tabs(self.navigation)
         self.downloads = Downloads(slot, self._changed.set)
-        self._names = NameCheck(slot, self.navigation.refuse)
+        self._name_check = NameCheck(slot, self.navigation.refuse)
         self._tasks: DetachedTaskGroup | None = None
         self._driver: PlaywrightDriver | None = None
         self._process: Process | None = None
@@ -139,7 +139,7 @@ class RunningBrowser:
         info = await opened.send("Target.getTargetInfo")
         self._background.start(opened.detach)
         await self.downloads.accept(session, info["targetInfo"]["browserContextId"])
-        await self._names.watch(session)
+        await self._name_check.watch(session)
 
     @property
     def tasks(self) -> TaskGroup:
@@ -148,7 +148,7 @@ class RunningBrowser:
         return self._tasks.tasks
 
     @property
-    def gone(self) -> anyio.Event:
+    def ended_event(self) -> anyio.Event:
         """An event that is set when the browser's side of the connection has ended."""
         assert self._pipe is not None
         return self._pipe.ended
@@ -156,7 +156,7 @@ class RunningBrowser:
     @property
     def ended(self) -> bool:
         """Whether the connection to the browser has ended."""
-        return self._browser is None or not self._browser.is_connected() or self.gone.is_set()
+        return self._browser is None or not self._browser.is_connected() or self.ended_event.is_set()
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -194,7 +194,7 @@ class RunningBrowser:
                 with anyio.move_on_after(END_S):
                     await ignore_errors(self._browser.close)
             self.navigation.close()
-            self._names.close()
+            self._name_check.close()
             self._background.cancel()
             if self._driver is not None:
                 driver, self._driver = self._driver, None
@@ -232,7 +232,7 @@ class RunningBrowser:
         """Start a call: navigations and requests from now on count as its effects."""
         self.calls += 1
         self.navigation.begin()
-        self.downloads.began = False
+        self.downloads.has_begun = False
 
     async def settle(self, page: Page) -> None:
         """Wait until a page has finished the effects of an action, including requests of its scripts and
@@ -271,7 +271,7 @@ class RunningBrowser:
             return url
         if self.navigation.take_download():
             with anyio.move_on_after(DOWNLOAD_S):
-                await self._wait_until(lambda: self.downloads.began or self.navigation.waiting is not None)
+                await self._wait_until(lambda: self.downloads.has_begun or self.navigation.waiting is not None)
                 await self._wait_until(lambda: not self.downloads.in_progress)
         return None
 

@@ -97,7 +97,7 @@ class DevToolsPipe:
         assert self._process.stdin is not None
         stdin = self._process.stdin
         stdin.hold()
-        commands, wake, gone, behind = bytearray(), anyio.Event(), False, False
+        commands, wake, closed, sending = bytearray(), anyio.Event(), False, False
 
         def take(data: bytes) -> None:
             # Not the obvious code: see docs/why-not-obvious.md ("Data without waking a task"). The client writes a
@@ -106,26 +106,26 @@ class DevToolsPipe:
             commands.extend(data)
             if not data.endswith(END) and len(commands) < PIECE_BYTES:
                 return
-            if not behind and stdin.send_nowait(bytes(commands)):
+            if not sending and stdin.send_nowait(bytes(commands)):
                 commands.clear()
             else:
                 wake.set()
 
         def on_end(error: Exception) -> None:
-            nonlocal gone
+            nonlocal closed
             logger.debug("the client's side of a DevTools pipe ended: %r", error)
-            gone = True
+            closed = True
             wake.set()
 
         client.deliver(take, on_end)
         try:
-            while not gone:
+            while not closed:
                 await wake.wait()
                 wake = anyio.Event()
-                data, behind = bytes(commands), True
+                data, sending = bytes(commands), True
                 commands.clear()
                 await stdin.send(data)
-                behind = False
+                sending = False
         except CLOSED_ERRORS as error:
             logger.debug("a browser's input ended: %r", error)
         scope.cancel()

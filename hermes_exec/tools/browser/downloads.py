@@ -54,7 +54,7 @@ class Downloads:
         self._files: dict[str, FileDownload] = {}
         self._session: CDPSession | None = None
         self._stopping = BackgroundTasks()
-        self.began = False
+        self.has_begun = False
         """Whether a download has started since this was set to False."""
 
     async def accept(self, session: CDPSession, context_id: str) -> None:
@@ -76,11 +76,11 @@ class Downloads:
         """Return the downloads whose end was not reported to the model."""
         return [download for download in self._files.values() if not download.reported]
 
-    def refuse(self, url: str, why: str) -> None:
+    def refuse(self, url: str, reason: str) -> None:
         """Refuse all unfinished downloads from a URL."""
         for download in list(self._files.values()):
             if download.url == url[:MAX_URL_CHARS] and download.path is None:
-                download.state = f"refused: {why}"
+                download.state = f"refused: {reason}"
 
     @property
     def in_progress(self) -> bool:
@@ -117,7 +117,7 @@ class Downloads:
         raise AssertionError
 
     def _on_begin(self, event: dict[str, Any]) -> None:
-        self.began = True
+        self.has_begun = True
         guid, name = str(event.get("guid")), str(event.get("suggestedFilename"))[:MAX_URL_CHARS]
         if len(self._files) >= MAX_FILES:
             reported = [key for key, download in self._files.items() if download.reported]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-HANGS = "The page does not respond: open it again, or another one, with browser_navigate."
-CRASHED = "The page crashed, perhaps from lack of memory. Open it again, or another one, with browser_navigate."
-WENT_ON = "The tab meanwhile navigated to another page: check with browser_snapshot."
+PAGE_HANGS = "The page does not respond: open it again, or another one, with browser_navigate."
+PAGE_CRASHED = "The page crashed, perhaps from lack of memory. Open it again, or another one, with browser_navigate."
+PAGE_NAVIGATED = "The tab meanwhile navigated to another page: check with browser_snapshot."
 OBSTACLES = r"element (is not|was detached)|intercepts pointer events|outside of the viewport"
 """Lines of Playwright's log that name an obstacle to an action."""
 HINTS = {
@@ -19,8 +19,8 @@ HINTS = {
     "ERR_UNSAFE_PORT": "The browser does not open this port, which belongs to another protocol. Serve on another port.",
     "ERR_FILE_NOT_FOUND": "There is no such file on this machine.",
     "ERR_CERT_": "The certificate of the server is not trusted. To continue anyway, use Advanced on the page.",
-    "context was destroyed": WENT_ON,
-    "by another navigation": WENT_ON,
+    "context was destroyed": PAGE_NAVIGATED,
+    "by another navigation": PAGE_NAVIGATED,
     "Unknown key": "Names of keys are like Enter, Tab, ArrowDown, a, Control+a.",
 }
 """Parts of error messages, with their meaning and the next step."""
@@ -35,6 +35,6 @@ def explain_error(error: Exception) -> str:
     message = rest if head.count(".") == 1 and " " not in head else text.strip()
     if isinstance(error, PlaywrightTimeout):
         obstacles = [line.strip(" -") for line in log.splitlines() if re.search(OBSTACLES, line)]
-        return f"{message} {obstacles[-1] if obstacles else HANGS}"[:1000]
+        return f"{message} {obstacles[-1] if obstacles else PAGE_HANGS}"[:1000]
     hints = [hint for part, hint in HINTS.items() if part in message]
     return ". ".join([message[:1000], *hints])

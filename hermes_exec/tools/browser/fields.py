@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.tools.browser.sessions import session_of
+from hermes_exec.tools.browser.sessions import element_session
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text
         running.tabs.chooser = None
     elif kind == "select":
         options = facts["options"]
-        wanted = text.splitlines() if facts["several"] else [text]
+        labels = text.splitlines() if facts["several"] else [text]
         choices = [label for label, disabled in options if not disabled]
-        for label in wanted:
+        for label in labels:
             if label not in choices:
                 reason = "is disabled" if any(label == each for each, _ in options) else "is not there"
                 missing = f"The option {label!r} {reason}; there are: {', '.join(choices)[:1000]}."
                 raise ToolFailure("bad_value", missing, success=False)
-        await running.act(lambda: locator.select_option(label=wanted, timeout=within_s * 1000))
+        await running.act(lambda: locator.select_option(label=labels, timeout=within_s * 1000))
     else:
         if kind == "password" and text:
             running.passwords.add(text)
@@ -94,7 +94,7 @@ async def _set_files(running: RunningBrowser, state: ToolState, field: ElementHa
         raise ToolFailure("bad_value", "This field takes one file.", success=False)
     mark = "data-hermes-upload"
     await field.evaluate(_MARK, mark)
-    session = await session_of(field, running.tabs.page)
+    session = await element_session(field, running.tabs.page)
     try:
         tree = await session.send("DOM.getDocument", {"depth": -1, "pierce": True})
         (node,) = _find_nodes(mark, tree["root"])

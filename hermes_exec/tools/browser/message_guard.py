@@ -58,7 +58,7 @@ class Allowance:
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
         self._left = burst
-        self._seen = time.monotonic()
+        self._refilled_at = time.monotonic()
 
     def spend(self, amount: float) -> None:
         """Use an amount, which may exceed the remaining allowance."""
@@ -75,8 +75,8 @@ class Allowance:
 
     def _refill(self) -> None:
         now = time.monotonic()
-        self._left = min(self._burst, self._left + (now - self._seen) * self._per_s)
-        self._seen = now
+        self._left = min(self._burst, self._left + (now - self._refilled_at) * self._per_s)
+        self._refilled_at = now
 
 
 class MessageGuard:
@@ -108,9 +108,9 @@ class MessageGuard:
             self._note_command(data[:-1])
             return
         self._commands += data
-        *whole, rest = self._commands.split(END)
+        *complete, rest = self._commands.split(END)
         self._commands = rest
-        for command in whole:
+        for command in complete:
             self._note_command(bytes(command))
 
     def _note_command(self, command: bytes) -> None:

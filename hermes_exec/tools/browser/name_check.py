@@ -35,44 +35,44 @@ class NameCheck:
     def __init__(self, slot: Slot, on_refused: Callable[[str, str], None]) -> None:
         self._slot, self._rules, self._on_refused = slot, slot.browser_rules, on_refused
         self._refusals: dict[str, tuple[float, str | None]] = {}
-        self._asking = BackgroundTasks()
+        self._look_ups = BackgroundTasks()
         self._turns = anyio.Semaphore(MAX_LOOK_UPS)
 
     async def watch(self, session: CDPSession) -> None:
         """Make the browser hold each request until it is checked; `session` is a session with the browser."""
         if self._slot.network and not self._rules.allow_private:
-            session.on("Fetch.requestPaused", lambda event: self._asking.start(partial(self._decide, session, event)))
+            session.on("Fetch.requestPaused", lambda event: self._look_ups.start(partial(self._decide, session, event)))
             await session.send("Fetch.enable", {"patterns": PATTERNS})
 
     def close(self) -> None:
         """Cancel running lookups."""
-        self._asking.cancel()
+        self._look_ups.cancel()
 
     async def _decide(self, session: CDPSession, event: dict[str, Any]) -> None:
         url = event["request"]["url"]
-        why = await self._refusal((urlsplit(url).hostname or "").rstrip(".").lower())
-        if why is None:
+        reason = await self._refusal((urlsplit(url).hostname or "").rstrip(".").lower())
+        if reason is None:
             await session.send("Fetch.continueRequest", {"requestId": event["requestId"]})
             return
         if event.get("resourceType") == "Document":
-            self._on_refused(url, why)
+            self._on_refused(url, reason)
         await session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "BlockedByClient"})
 
     async def _refusal(self, host: str) -> str | None:
         """Return the reason why a host may not be requested, as part of a sentence; None if it may, or is unknown."""
         now = anyio.current_time()
         async with self._turns:
-            seen_at, why = self._refusals.get(host, (-FRESH_S, None))
+            seen_at, reason = self._refusals.get(host, (-FRESH_S, None))
             if now - seen_at >= FRESH_S:
                 network = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
                 refusals = (
                     self._rules.address_refusal(host, address, **network) for address in await self._addresses(host)
                 )
-                why = next(filter(None, refusals), None)
+                reason = next(filter(None, refusals), None)
                 if len(self._refusals) >= MAX_NAMES:
                     self._refusals.clear()
-                self._refusals[host] = now, why
-        return why
+                self._refusals[host] = now, reason
+        return reason
 
     async def _addresses(self, host: str) -> list[str]:
         is_address = ":" in host or host.rpartition(".")[2].isdecimal()  # the browser's own rules handle addresses

@@ -154,9 +154,9 @@ class Navigation:
         """Return the reason why a URL may not be opened, or None if it may."""
         return self._rules.refusal(url, network=self._slot.network, own_loopback=self._slot.own_loopback)
 
-    def refuse(self, url: str, why: str) -> None:
+    def refuse(self, url: str, reason: str) -> None:
         """Record that the rules forbid a page or frame to open a URL."""
-        self._last_refusal = (url, why)
+        self._last_refusal = (url, reason)
 
     def take_refusal(self) -> tuple[str, str] | None:
         """Return the URL that the rules refused since the last call, and the reason."""
@@ -196,7 +196,7 @@ class Navigation:
     def _on_request(self, request: Request) -> None:
         if request.is_navigation_request():
             self._expected_requests = max(0, self._expected_requests - 1)
-            frame = _frame_of(request)
+            frame = _navigated_frame(request)
             if frame is None or frame.parent_frame is None:
                 self._waiting.add(request)
                 self.begun_count += 1
@@ -215,7 +215,7 @@ class Navigation:
             self.loading.add(frame.page)
             self.error_pages += frame.url.startswith("chrome-error:")
             self._download = False  # an earlier aborted request was no download: it led to this page
-            self._drop({request for request in self._answered if _frame_of(request) in (None, frame)})
+            self._drop({request for request in self._answered if _navigated_frame(request) in (None, frame)})
 
     def _on_socket(self, socket: WebSocket) -> None:
         """Treat messages after a page's own as the answer to it, and to the opening of the socket."""
@@ -236,7 +236,7 @@ class Navigation:
     def _on_gone(self, page: Page) -> None:
         self._sessions.pop(page, None)
         self.loading.discard(page)
-        frames = {request: _frame_of(request) for request in self._waiting}
+        frames = {request: _navigated_frame(request) for request in self._waiting}
         self._drop({request for request, frame in frames.items() if frame is not None and frame.page is page})
 
     def _drop(self, requests: AbstractSet[Request | WebSocket]) -> None:
@@ -254,8 +254,8 @@ class Navigation:
         if request in self._waiting:
             self._download = self._download or "ERR_ABORTED" in (request.failure or "")
         self._drop({request})
-        if request.is_navigation_request() and (why := self.refusal(request.url)) is not None:
-            self._last_refusal = (request.url, why)
+        if request.is_navigation_request() and (reason := self.refusal(request.url)) is not None:
+            self._last_refusal = (request.url, reason)
 
     def _on_response(self, response: Response) -> None:
         opens = response.request.is_navigation_request()
@@ -271,30 +271,30 @@ class Navigation:
 
         This covers cases that the browser's own rules do not see, such as a host name with a private address.
         """
-        url, why = response.url, self.refusal(response.url) if opens else None
-        server = await response.server_addr() if why is None else None
+        url, reason = response.url, self.refusal(response.url) if opens else None
+        server = await response.server_addr() if reason is None else None
         if server is not None:
             host, address = urlsplit(url).hostname or "", server["ipAddress"].strip("[]")
             network = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
-            why = self._rules.address_refusal(host, address, **network)
-        if why is not None:
-            self._withdrawal = (url, why)
-            self._forbidden_urls[url] = why
+            reason = self._rules.address_refusal(host, address, **network)
+        if reason is not None:
+            self._withdrawal = (url, reason)
+            self._forbidden_urls[url] = reason
             assert self._context is not None
             await asyncio.gather(*map(_leave, self._context.pages))
 
 
-def policy_failure(url: str, why: str) -> ToolFailure:
+def policy_failure(url: str, reason: str) -> ToolFailure:
     """Return the error for a URL that the rules refuse."""
-    message = f"{url[:500]} may not be opened: {why}."
-    return ToolFailure("blocked_by_policy", message, success=False, blocked_by_policy=why)
+    message = f"{url[:500]} may not be opened: {reason}."
+    return ToolFailure("blocked_by_policy", message, success=False, blocked_by_policy=reason)
 
 
 async def _leave(page: Page) -> None:
     await ignore_errors(partial(page.goto, "about:blank", timeout=LEAVE_S * 1000))
 
 
-def _frame_of(request: Request) -> Frame | None:
+def _navigated_frame(request: Request) -> Frame | None:
     """Return the frame that a request navigates, or None for a tab that has no page yet."""
     from playwright.async_api import Error
 

@@ -13,7 +13,7 @@ import anyio
 from hermes_exec.aio.loop import asyncio_loop
 from hermes_exec.aio.tasks import DetachedTaskGroup, run_to_end
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.tools.browser.playwright_script import run_hardened_driver
+from hermes_exec.tools.browser.playwright_script import harden_driver
 
 if TYPE_CHECKING:
     import asyncio
@@ -121,7 +121,7 @@ class PlaywrightDriver:
         """Start the program, even if the caller is cancelled: a half-started program could not be stopped."""
         from playwright.async_api import async_playwright
 
-        with anyio.fail_after(START_S, shield=True), run_hardened_driver():
+        with anyio.fail_after(START_S, shield=True), harden_driver():
             manager = async_playwright()
             self._playwright = await manager.start()
             self._process = getattr(getattr(getattr(manager, "_client", None), "_transport", None), "_proc", None)

@@ -26,7 +26,7 @@ _VARIABLES = "NODE_(OPTIONS|EXTRA_CA_CERTS)|PW_.*|DEBUG(_.*)?"
 
 
 @contextmanager
-def run_hardened_driver() -> Iterator[None]:
+def harden_driver() -> Iterator[None]:
     """Make a driver that this task starts inside the block survive exceptions and use a helper program's environment.
 
     Drivers that other tasks start are not affected.

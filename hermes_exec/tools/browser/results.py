@@ -12,7 +12,7 @@ import anyio
 from hermes_exec.tools.browser import snapshot as snapshots
 from hermes_exec.tools.browser.background_tasks import BackgroundTasks
 from hermes_exec.tools.browser.downloads import MAX_URL_CHARS
-from hermes_exec.tools.browser.error_hints import HANGS
+from hermes_exec.tools.browser.error_hints import PAGE_HANGS
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ JsonObject = dict[str, Any]
 
 ACTION_S = 10.0
 LOAD_S = 5.0
-MAX_PAGES_ON_THE_WAY = 4
+MAX_PAGE_CHANGES = 4
 """The maximum number of further navigations of a page before it is shown."""
 MAX_TABS_SHOWN = 10
 
@@ -88,19 +88,19 @@ async def _read_page(
     """
     from playwright.async_api import Error
 
-    for more in reversed(range(MAX_PAGES_ON_THE_WAY)):
+    for attempts_left in reversed(range(MAX_PAGE_CHANGES)):
         url = page.url
         try:
             async with follow_navigation(running, fields) as departure:
                 tree = await _tree(running, page)
             title_field = {"title": "" if running.dialogs.open else shorten_url(await page.title())} if title else {}
         except Error as error:
-            if not more or "context was destroyed" not in str(error):
+            if not attempts_left or "context was destroyed" not in str(error):
                 raise
         else:
             # The tree may be of the previous page, even if the new one has the same address.
             has_stayed = not departure.is_set() or "not_loaded" in fields
-            if (page.url == url and has_stayed) or not more:
+            if (page.url == url and has_stayed) or not attempts_left:
                 if tree is not None:
                     running.last_tree = tree = snapshots.mask_secrets(tree, running.passwords)
                 return {"url": shorten_url(page.url), **title_field}, tree
@@ -115,16 +115,16 @@ async def _tree(running: RunningBrowser, page: Page) -> str | None:
         with anyio.move_on_after(ACTION_S) as answering:
             top = await running.act(partial(snapshots.top_selector, page))
         if answering.cancelled_caught and running.navigation.waiting is None:
-            raise failure("timeout", HANGS, running)
+            raise failure("timeout", PAGE_HANGS, running)
     return None if top is None else await running.act(partial(snapshots.read_tree, page, top))
 
 
 @contextlib.asynccontextmanager
 async def follow_navigation(running: RunningBrowser, fields: JsonObject) -> AsyncIterator[anyio.Event]:
-    """Wait for a navigation that starts inside the block, as `finish_navigation` does; until it ends, a page does not
-    respond.
+    """Wait for a navigation that starts inside the block, as `finish_navigation` does.
 
-    `fields` receives its result. The yielded event is set once a navigation has started.
+    Until the navigation ends, a page does not respond. `fields` receives its result. The yielded event is set once a
+    navigation has started.
     """
     departure = anyio.Event()
 
@@ -149,8 +149,9 @@ def shorten_url(url: str) -> str:
 
 
 async def finish_navigation(running: RunningBrowser) -> JsonObject:
-    """Wait for the effects of an action: a navigation, a tab, a download. Return the fields of the result
-    about them.
+    """Wait for the effects of an action: a navigation, a tab, a download.
+
+    Returns the fields of the result about a navigation that did not end.
     """
     from playwright.async_api import Error
 

@@ -38,7 +38,7 @@ async def frame_tree(page: Page) -> list[dict[str, object]]:
     return frames_of_tab
 
 
-async def session_of(element: ElementHandle, page: Page) -> CDPSession:
+async def element_session(element: ElementHandle, page: Page) -> CDPSession:
     """Return a session with the process of a tab's element."""
     frame = await element.owner_frame()
     session = await _session_with(frame) if frame is not None and frame.parent_frame is not None else None

@@ -24,7 +24,7 @@ MAX_SHARED_LOSSES = 2
 _BROWSERS: WeakKeyDictionary[Slot, SlotBrowser] = WeakKeyDictionary()
 
 
-def of_slot(slot: Slot) -> SlotBrowser:
+def browser_of_slot(slot: Slot) -> SlotBrowser:
     """Return the browser of a slot, started or not. A browser that ended with a reset is replaced."""
     browser = _BROWSERS.get(slot)
     if browser is None or browser.resets != slot.resets:
@@ -39,7 +39,7 @@ class SlotBrowser:
         self._slot = weakref.ref(slot)  # the slot is the key of this object in _BROWSERS
         self.resets = slot.resets
         self.rules: BrowserConfig = slot.browser_rules
-        self.turn = anyio.Lock()
+        self.lock = anyio.Lock()
         self._loss: str | None = None
         """The reason why the previous browser ended, until a result has reported it."""
         self._running: RunningBrowser | None = None
@@ -85,10 +85,11 @@ class SlotBrowser:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[RunningBrowser]:
-        """Hold the running browser, started if necessary, for one call at a time. Raises the errors of
-        `ensure_running`.
+        """Hold the running browser, started if necessary, for one call at a time.
+
+        Raises the errors of `ensure_running`.
         """
-        async with self.turn:
+        async with self.lock:
             running = await self.ensure_running()
             try:
                 yield running
@@ -98,22 +99,22 @@ class SlotBrowser:
     async def _watch(self, running: RunningBrowser) -> None:
         """Close the browser when it has ended, for example with its slot, or was not used for a time."""
         limit_s = self.rules.inactivity_timeout_s
-        why = f"the browser was ended after {limit_s:g} s without use"
+        reason = f"the browser was ended after {limit_s:g} s without use"
         while True:
             left_s = running.used_at + limit_s - anyio.current_time()
-            if left_s <= 0 and not self.turn.statistics().locked:
+            if left_s <= 0 and not self.lock.statistics().locked:
                 break
             with anyio.move_on_after(max(left_s, 1.0)):
-                await running.gone.wait()
-                why = "the browser ended"
+                await running.ended_event.wait()
+                reason = "the browser ended"
                 break
-        async with self.turn:
-            await self._lose(running, why)
+        async with self.lock:
+            await self._lose(running, reason)
 
-    async def _lose(self, running: RunningBrowser, why: str) -> None:
+    async def _lose(self, running: RunningBrowser, reason: str) -> None:
         if self._running is running:
             self._running = None
-            self._loss = f"{why}: its tabs and cookies are gone"
+            self._loss = f"{reason}: its tabs and cookies are gone"
             self.was_used = running.calls > 0
             try:
                 await running.check()

@@ -30,7 +30,7 @@ MAX_FILE_CHARS = 2_000_000
 WHOLE_NOTE = "(most of it; the page is now:)"
 _LINE = re.compile(r"^( *)- ('?)([a-z]+)?(.*)$")
 _REF = re.compile(r" \[ref=[a-z0-9]+\]")
-_PLAIN = frozenset(
+_PLAIN_ROLES = frozenset(
     {
         "blockquote",
         "caption",
@@ -102,18 +102,18 @@ def compact(tree: str) -> str:
         while dropped and dropped[-1] >= indent:
             dropped.pop()
         clickable = "[cursor=pointer]" in rest
-        lead = " " * (indent - 2 * len(dropped))
+        indentation = " " * (indent - 2 * len(dropped))
         if role == "generic" and not clickable:
             bare = _REF.sub("", rest).replace(" [active]", "")
             if bare in ("", ":"):
                 dropped.append(indent)
                 continue
             if bare.startswith(": "):
-                lines.append(f"{lead}- {match[2]}text{bare}")
+                lines.append(f"{indentation}- {match[2]}text{bare}")
                 continue
-        if role in _PLAIN and not clickable:
+        if role in _PLAIN_ROLES and not clickable:
             rest = _REF.sub("", rest)
-        lines.append(f"{lead}- {match[2]}{role}{rest}")
+        lines.append(f"{indentation}- {match[2]}{role}{rest}")
     return "\n".join(lines)
 
 

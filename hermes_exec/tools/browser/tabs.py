@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes_exec.tools.browser.error_hints import CRASHED
+from hermes_exec.tools.browser.error_hints import PAGE_CRASHED
 from hermes_exec.tools.browser.playwright_driver import ignore_errors
 from hermes_exec.tools.browser.sessions import new_session
 from hermes_exec.tools.call.failure import ToolFailure
@@ -39,7 +39,7 @@ class Tabs:
             ToolFailure: If there is none, if it crashed, or if it shows a forbidden page.
         """
         if self.crashed:
-            raise ToolFailure("page_crashed", CRASHED, success=False)
+            raise ToolFailure("page_crashed", PAGE_CRASHED, success=False)
         if not self._pages:
             raise ToolFailure("no_page", "All tabs are closed. Open a page with browser_navigate.", success=False)
         page = self._pages[-1]

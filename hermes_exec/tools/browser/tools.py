@@ -13,7 +13,7 @@ import anyio
 from hermes_exec.errors import OutcomeUnknown
 from hermes_exec.tools.browser import fields
 from hermes_exec.tools.browser.browser import ANSWER_S, VIEWPORT
-from hermes_exec.tools.browser.error_hints import CRASHED, explain_error
+from hermes_exec.tools.browser.error_hints import PAGE_CRASHED, explain_error
 from hermes_exec.tools.browser.navigation import policy_failure
 from hermes_exec.tools.browser.playwright_driver import PlaywrightDriverLost, ignore_errors
 from hermes_exec.tools.browser.results import (
@@ -26,7 +26,7 @@ from hermes_exec.tools.browser.results import (
     take_snapshot,
 )
 from hermes_exec.tools.browser.sessions import frame_tree, new_session
-from hermes_exec.tools.browser.slot_browser import of_slot
+from hermes_exec.tools.browser.slot_browser import browser_of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome
@@ -66,7 +66,7 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
         try:
             return await attempt(state, arguments)
         except PlaywrightDriverLost:
-            if not opens or of_slot(state.slot).was_used:
+            if not opens or browser_of_slot(state.slot).was_used:
                 raise
             return await attempt(state, arguments)
 
@@ -74,7 +74,7 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
         from playwright.async_api import Error
         from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-        owner = of_slot(state.slot)
+        owner = browser_of_slot(state.slot)
         async with owner.use() as running:
             running.begin()
             await _check_withdrawal(running, tell=not opens)
@@ -95,7 +95,7 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
                 await _check_running(owner, running)
                 await _check_withdrawal(running)
                 if "Target crashed" in str(error):
-                    raise failure("page_crashed", CRASHED, running) from None
+                    raise failure("page_crashed", PAGE_CRASHED, running) from None
                 kind = "timeout" if isinstance(error, PlaywrightTimeout) else "browser_error"
                 raise failure(kind, explain_error(error), running) from None
             await _check_withdrawal(running)
@@ -198,8 +198,8 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     url = _complete_url(arguments["url"])
-    if (why := running.navigation.refusal(url)) is not None:
-        raise policy_failure(url, why)
+    if (reason := running.navigation.refusal(url)) is not None:
+        raise policy_failure(url, reason)
     page = await running.usable_page()
     running.navigation.take_refusal()
     error_pages = running.navigation.error_pages
@@ -217,7 +217,7 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
             raise policy_failure(*refusal) from None
         if aborted:
             await running.wait_for_arrival()
-            if running.downloads.began:
+            if running.downloads.has_begun:
                 return {"url": url, "title": "", "snapshot": "(the URL is a download)", "element_count": 0}
         raise
     if not running.dialogs.open:
@@ -252,13 +252,13 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
     begun_before = running.navigation.begun_count
     downloads = False
 
-    async def look() -> None:
+    async def check_download() -> None:
         nonlocal downloads
         downloads = await _is_download(locator)
 
     try:
         # The browser answers the second one before it presses the mouse button.
-        await running.act(lambda: asyncio.gather(locator.click(timeout=ACTION_S * 1000), look()))
+        await running.act(lambda: asyncio.gather(locator.click(timeout=ACTION_S * 1000), check_download()))
     except PlaywrightTimeout:
         if running.navigation.begun_count == begun_before:  # otherwise the click happened, and its navigation is slow
             raise
@@ -351,10 +351,10 @@ async def console(running: RunningBrowser, state: ToolState, arguments: JsonObje
 @partial(browser_tool, allow_dialog=True)
 async def dialog(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Answer a dialog."""
-    wanted = arguments.get("dialog_id")
-    matches = [opened for opened in running.dialogs.open if wanted in (None, opened.id)]
+    dialog_id = arguments.get("dialog_id")
+    matches = [opened for opened in running.dialogs.open if dialog_id in (None, opened.id)]
     if not matches:
-        message = f"There is no open dialog{'' if wanted is None else f' {wanted!r}'}."
+        message = f"There is no open dialog{'' if dialog_id is None else f' {dialog_id!r}'}."
         raise ToolFailure("not_found", message, success=False)
     accept = arguments["action"] == "accept"
     await running.dialogs.answer(matches[0], accept=accept, text=arguments.get("prompt_text"))
@@ -395,8 +395,8 @@ vision = browser_tool(screenshot)
 
 async def close(state: ToolState, arguments: JsonObject) -> Outcome:  # noqa: ARG001
     """End the browser with its tabs, cookies and profile."""
-    owner = of_slot(state.slot)
-    async with owner.turn:
+    owner = browser_of_slot(state.slot)
+    async with owner.lock:
         await owner.aclose()
         owner.take_loss()
     return Outcome({"success": True, "closed": True})

@@ -19,7 +19,9 @@ _NAMES_OF_FILES = {"path", "patch"}
 """Arguments in which half of a surrogate pair may stand for a byte of a file name, as results write it."""
 
 
-def fit(schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[str] = ()) -> dict[str, Any]:
+def coerce_arguments(
+    schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[str] = ()
+) -> dict[str, Any]:
     """Return `arguments` as the schema requires them: coerced, validated and with defaults.
 
     `"42"` becomes 42, `"true"` becomes True, and JSON text of an array or object is parsed. A single value becomes a
@@ -94,16 +96,16 @@ def _value(schema: Schema, value: object, name: str, *, clamp: bool = False) -> 
 
 
 def _number(schema: Schema, value: object, name: str, *, clamp: bool) -> int | float:
-    whole = schema["type"] == "integer"
+    integral = schema["type"] == "integer"
     number: int | float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         number = value
     elif isinstance(value, str):
-        number = _number_from_text(value.strip(), whole)
-    if isinstance(number, float) and whole:
+        number = _number_from_text(value.strip(), integral)
+    if isinstance(number, float) and integral:
         number = int(number) if number.is_integer() else None
     if number is None or number != number:
-        raise _wrong_type(name, "an integer such as 42" if whole else "a number such as 1.5", value)
+        raise _wrong_type(name, "an integer such as 42" if integral else "a number such as 1.5", value)
     low, high = schema.get("minimum"), schema.get("maximum")
     if clamp:
         number = number if low is None else max(low, number)
@@ -115,14 +117,14 @@ def _number(schema: Schema, value: object, name: str, *, clamp: bool) -> int | f
     return number
 
 
-def _number_from_text(text: str, whole: bool) -> int | float | None:
+def _number_from_text(text: str, integral: bool) -> int | float | None:
     if _INTEGER.match(text):
         return int(text)
     try:
         number = float(text)
     except ValueError:
         return None
-    if whole and not number.is_integer():
+    if integral and not number.is_integer():
         return None
     return number if abs(number) < 1e300 else None
 
@@ -169,7 +171,7 @@ def _object(schema: Schema, value: object, name: str) -> dict[str, object]:
         value = _parse_json(value, name)
     if not isinstance(value, dict):
         raise _wrong_type(name, "an object", value)
-    return fit(schema, value) if schema.get("properties") else dict(value)
+    return coerce_arguments(schema, value) if schema.get("properties") else dict(value)
 
 
 def _parse_json(text: str, name: str) -> object:

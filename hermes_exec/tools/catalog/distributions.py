@@ -11,7 +11,7 @@ from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools.catalog.toolsets import TOOLSETS, select
 
-_SIX = ("web", "vision", "image_gen", "terminal", "file", "browser")
+_MAIN_TOOLSETS = ("web", "vision", "image_gen", "terminal", "file", "browser")
 
 
 def _percent(**chances: int) -> Mapping[str, int]:
@@ -20,13 +20,13 @@ def _percent(**chances: int) -> Mapping[str, int]:
 
 DISTRIBUTIONS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
-        "default": _percent(**dict.fromkeys(_SIX, 100)),
+        "default": _percent(**dict.fromkeys(_MAIN_TOOLSETS, 100)),
         "image_gen": _percent(image_gen=90, vision=90, web=55, terminal=45),
         "research": _percent(web=90, browser=70, vision=50, terminal=10),
         "science": _percent(web=94, terminal=94, file=94, vision=65, browser=50, image_gen=15),
         "development": _percent(terminal=80, file=80, web=30, vision=10),
         "safe": _percent(web=80, browser=70, vision=60, image_gen=60),
-        "balanced": _percent(**dict.fromkeys(_SIX, 50)),
+        "balanced": _percent(**dict.fromkeys(_MAIN_TOOLSETS, 50)),
         "minimal": _percent(web=100),
         "terminal_only": _percent(terminal=100, file=100),
         "terminal_web": _percent(terminal=100, file=100, web=100),

@@ -136,7 +136,7 @@ def _parameters_schema(function: Callable[..., object]) -> JsonObject:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _describe_annotation(annotation: object, where: str) -> JsonObject:
+def _describe_annotation(annotation: object, location: str) -> JsonObject:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         inner = [item for item in typing.get_args(annotation) if item is not type(None)]
         annotation = inner[0] if len(inner) == 1 else None
@@ -146,11 +146,11 @@ def _describe_annotation(annotation: object, where: str) -> JsonObject:
     kind = _TYPES.get(plain) if isinstance(plain, type) else None
     if kind is None:
         raise ConfigError(
-            f"@tool: no JSON type for the annotation of {where}; use str, int, float, bool, list, dict, or pass "
+            f"@tool: no JSON type for the annotation of {location}; use str, int, float, bool, list, dict, or pass "
             "parameters= yourself"
         )
     schema: JsonObject = {"type": kind}
     arguments = typing.get_args(annotation)
     if kind == "array" and arguments:
-        schema["items"] = _describe_annotation(arguments[0], where)
+        schema["items"] = _describe_annotation(arguments[0], location)
     return schema

@@ -32,7 +32,7 @@ FILE_ADVICE_NEEDS = frozenset({"read_file", "search_files", "patch"})
 _FILE_ADVICE = " Use read_file, search_files and patch instead of cat, grep and sed."
 
 
-def without_file_advice(schema: JsonObject) -> None:
+def remove_file_advice(schema: JsonObject) -> None:
     """Remove the advice to use the file tools from a schema, for a model that does not have them."""
     function: Any = schema["function"]
     function["description"] = function["description"].replace(_FILE_ADVICE, "")

@@ -119,7 +119,7 @@ _PLATFORM_TOOLS = {
 _WEBHOOK = (*_WEB, "vision_analyze", "clarify")
 
 
-_PLAIN: dict[str, tuple[str, ...]] = {
+_BASE_TOOLSETS: dict[str, tuple[str, ...]] = {
     "web": _WEB,
     "search": ("web_search",),
     "x_search": ("x_search",),
@@ -163,7 +163,7 @@ _PLAIN: dict[str, tuple[str, ...]] = {
 
 
 def _table() -> dict[str, tuple[str, ...]]:
-    sets = dict(_PLAIN)
+    sets = dict(_BASE_TOOLSETS)
     sets |= {f"hermes-{platform}": _PLATFORM_TOOLS.get(platform, _CORE) for platform in _PLATFORMS}
     gateway = [tool for platform in _PLATFORMS for tool in sets[f"hermes-{platform}"]]
     sets["hermes-gateway"] = tuple(dict.fromkeys([*gateway, *_WEBHOOK]))
@@ -212,10 +212,11 @@ def select(toolsets: Iterable[str], *, strict: bool = False) -> Selection:
         names += sorted(KNOWN_TOOLS) if toolset in EVERYTHING else TOOLSETS[toolset]
     if strict:
         _refuse_empty(toolsets)
-    wanted = dict.fromkeys(names)
+    unique_names = dict.fromkeys(names)
     available = usable_tools()
     return Selection(
-        tuple(name for name in available if name in wanted), tuple(name for name in wanted if name not in available)
+        tuple(name for name in available if name in unique_names),
+        tuple(name for name in unique_names if name not in available),
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PNG = b"\x89PNG\r\n\x1a\n"
 OUTPUT_LOST = "The output of the code is lost: the slot's processes printed more than the log holds, or cut the log."
-FIGURES_SHOWN, FIGURE_BYTES = 4, 4 << 20
+MAX_FIGURES, MAX_FIGURE_BYTES = 4, 4 << 20
 
 
 async def execute_code(state: ToolState, arguments: dict[str, Any]) -> Outcome:
@@ -49,7 +49,7 @@ async def _run_program(state: ToolState, code: str) -> Outcome:
             await program.end()
             return result
 
-        result = await program.callbacks.serve_during(program.listener, wait_for_end)
+        result = await program.server.serve_during(program.listener, wait_for_end)
         if result is not None and await program.is_python_missing(result):
             raise program.missing_python()
         out = await output.read_output(program.process, "stdout", options.code_output_chars)
@@ -57,9 +57,7 @@ async def _run_program(state: ToolState, code: str) -> Outcome:
     duration_s = time.monotonic() - started
     exit_code, oom = (None, False) if result is None else (result.exit_code, result.oom_killed)
     limit_s, killed = options.code_timeout_s, program.killed
-    return _build_outcome(
-        program.callbacks, out, err, duration_s, killed, exit_code=exit_code, oom=oom, limit_s=limit_s
-    )
+    return _build_outcome(program.server, out, err, duration_s, killed, exit_code=exit_code, oom=oom, limit_s=limit_s)
 
 
 async def _run_in_kernel(state: ToolState, code: str) -> Outcome:
@@ -88,7 +86,7 @@ async def _run_in_kernel(state: ToolState, code: str) -> Outcome:
     exit_code = None if run.timed_out else 0 if run.ok else 1
     limit_s = options.code_timeout_s
     killed = kernel.program.killed
-    outcome = _build_outcome(kernel.callbacks, out, err, duration_s, killed, exit_code=exit_code, limit_s=limit_s)
+    outcome = _build_outcome(kernel.server, out, err, duration_s, killed, exit_code=exit_code, limit_s=limit_s)
     if run.images:
         outcome.data["images"] = run.images
         if options.native_images:
@@ -105,9 +103,9 @@ async def _run_in_kernel(state: ToolState, code: str) -> Outcome:
 async def _read_figures(slot: Slot, paths: list[str]) -> tuple[bytes, ...]:
     """Read the first figures for the model. Files that are too large or not PNG images are left out."""
     images = []
-    for path in paths[:FIGURES_SHOWN]:
+    for path in paths[:MAX_FIGURES]:
         with contextlib.suppress(OSError, OutputLimitExceeded):
-            image = await slot.files.read_bytes(path, limit_bytes=FIGURE_BYTES)
+            image = await slot.files.read_bytes(path, limit_bytes=MAX_FIGURE_BYTES)
             if image.startswith(PNG):
                 images.append(image)
     return tuple(images)

@@ -51,7 +51,7 @@ class Kernel:
 
     def __init__(self, state: ToolState) -> None:
         self.program = Program(state, "kernel.py", stubs.program_text("kernel.py"))
-        self.callbacks = self.program.callbacks
+        self.server = self.program.server
         self._connection: Connection | None = None
         self._lines: BufferedByteReceiveStream | None = None
         self._read = {"stdout": 0, "stderr": 0}
@@ -69,10 +69,10 @@ class Kernel:
         """
         await self.program.start()
         try:
-            await self.callbacks.serve_during(self.program.listener, self._wait_for_connection)
-            if self.callbacks.kernel is None:
+            await self.server.serve_during(self.program.listener, self._wait_for_connection)
+            if self.server.kernel is None:
                 raise await self._start_failure()
-            self._connection, self._lines = self.callbacks.kernel
+            self._connection, self._lines = self.server.kernel
         except BaseException:
             await self.program.aclose()
             raise
@@ -81,7 +81,7 @@ class Kernel:
         with anyio.move_on_after(START_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._cancel_at_end, tasks)
-                await self.callbacks.kernel_connected.wait()
+                await self.server.kernel_connected.wait()
                 tasks.cancel_scope.cancel()
 
     async def _cancel_at_end(self, tasks: TaskGroup) -> None:
@@ -113,7 +113,7 @@ class Kernel:
         """Run a piece of code. After `timeout_s` it is interrupted; if that fails, the process and its variables are
         lost.
         """
-        self.callbacks.begin()
+        self.server.begin()
         mark = f"\0end-{secrets.token_hex(8)}\0"
         line = json.dumps({"code": code, "mark": mark}).encode() + b"\n"
         timed_out = False
@@ -128,7 +128,7 @@ class Kernel:
                 return await self._ask(b"")
             return None
 
-        answer = await self.callbacks.serve_during(self.program.listener, get_answer)
+        answer = await self.server.serve_during(self.program.listener, get_answer)
         starts = dict(self._read)
         if answer is None or not isinstance(answer.get("ok"), bool):
             if answer is not None:

@@ -40,7 +40,7 @@ class Program:
         self.state, self.name, self.text, self.strict = state, name, text, strict
         self.directory = f"{state.slot.tmp.rstrip('/')}/hermes-code-{secrets.token_hex(6)}"
         assert state.call_tool is not None
-        self.callbacks = ToolCallServer(state.call_tool, frozenset(state.code_tools), state.options.code_max_calls)
+        self.server = ToolCallServer(state.call_tool, frozenset(state.code_tools), state.options.code_max_calls)
         self.killed: KillReceipt | None = None
         self.listener: SlotListener = state.slot.listen(f"{self.directory}/socket")
         self._absent = "no-python-" + secrets.token_hex(8)
@@ -72,7 +72,7 @@ class Program:
         env = {
             "HERMES_FIGURES": result_path(self.state.slot, f"figure-{secrets.token_hex(3)}"),
             "HERMES_TOOLS_SOCKET": self.listener.path,
-            "HERMES_TOOLS_TOKEN": self.callbacks.token,
+            "HERMES_TOOLS_TOKEN": self.server.token,
             "MPLBACKEND": "Agg",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONIOENCODING": "utf-8",

@@ -141,13 +141,13 @@ def near_names(name: str, others: list[str]) -> list[str]:
     likely: list[tuple[float, str]] = []
     for other in others:
         matcher.set_seq1(other)
-        if matcher.real_quick_ratio() >= 0.5 and (most := matcher.quick_ratio()) >= 0.5:
-            likely.append((most, other))
+        if matcher.real_quick_ratio() >= 0.5 and (upper_bound := matcher.quick_ratio()) >= 0.5:
+            likely.append((upper_bound, other))
     near: list[tuple[float, str]] = []
-    left = _MAX_COMPARED
-    for most, other in sorted(likely, reverse=True):
-        left -= len(name) * len(other)
-        if left < 0 or (len(near) == 5 and most < near[-1][0]):
+    budget = _MAX_COMPARED
+    for upper_bound, other in sorted(likely, reverse=True):
+        budget -= len(name) * len(other)
+        if budget < 0 or (len(near) == 5 and upper_bound < near[-1][0]):
             break
         matcher.set_seq1(other)
         if (ratio := matcher.ratio()) >= 0.5:

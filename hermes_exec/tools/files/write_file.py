@@ -14,7 +14,7 @@ from hermes_exec.tools.state.tool_state import ToolState
 if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
-STALE = (
+STALE_WARNING = (
     "The file was changed by someone else since you last read it; this write replaced that change. Read it "
     "again if you did not mean that."
 )
@@ -38,7 +38,7 @@ async def write_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
         result["lint"] = note
     result |= {"resolved_path": path, "files_modified": [path]}
     if stale:
-        result["_warning"] = STALE
+        result["_warning"] = STALE_WARNING
     return Outcome(result)
 
 

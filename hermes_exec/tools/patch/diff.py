@@ -34,8 +34,8 @@ def file_diff(path: str, before: bytes | None, after: bytes | None, *, limit_cha
         )
     body = "".join(_hunks(old_middle, new_middle, head))
     if len(body) > limit_chars:
-        kept = body[:limit_chars].rsplit("\n", 1)[0]
-        body = f"{kept}\n... diff cut, {len(body) - len(kept)} more characters ...\n"
+        shown_part = body[:limit_chars].rsplit("\n", 1)[0]
+        body = f"{shown_part}\n... diff cut, {len(body) - len(shown_part)} more characters ...\n"
     return names + body if body else ""
 
 

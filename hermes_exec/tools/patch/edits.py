@@ -63,7 +63,7 @@ def replace(
     edits: list[Edit] = []
     until = time.monotonic() + MAX_EDIT_S
     for match in occurrences.matches:
-        refuse_after(until)
+        check_deadline(until)
         start = match.start if occurrences.strategy in _LITERAL else _start_with_indent(view.text, match.start)
         region = view.text[start : match.end]
         _refuse_over_escaped(region, old, new, occurrences.strategy)
@@ -71,7 +71,7 @@ def replace(
     return apply_edits(file, view, edits), occurrences.strategy, len(occurrences.matches)
 
 
-def refuse_after(until: float) -> None:
+def check_deadline(until: float) -> None:
     """Raise ToolFailure if the time `until` has passed."""
     if time.monotonic() > until:
         raise ToolFailure(

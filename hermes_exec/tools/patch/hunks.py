@@ -10,7 +10,7 @@ from dataclasses import replace
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.files.textfile import LfView, TextFile
 from hermes_exec.tools.patch import matching
-from hermes_exec.tools.patch.edits import MAX_EDIT_S, Edit, apply_edits, minimal_edits, refuse_after, suggest_sections
+from hermes_exec.tools.patch.edits import MAX_EDIT_S, Edit, apply_edits, check_deadline, minimal_edits, suggest_sections
 from hermes_exec.tools.patch.matching import Match, Occurrences, TextLines
 from hermes_exec.tools.patch.rewrite import replacement
 from hermes_exec.tools.patch.v4a import Hunk
@@ -33,7 +33,7 @@ def apply_hunks(
     strategies = []
     until = time.monotonic() + MAX_EDIT_S
     for number, hunk in enumerate(hunks, 1):
-        refuse_after(until)
+        check_deadline(until)
         name = f"{path}, hunk {number} (line {hunk.line} of the patch)"
         hunk_edits, strategy = _locate(view.text, hunk, name, similar)
         edits += hunk_edits
@@ -70,10 +70,10 @@ def _find_occurrences(text: str, hunk: Hunk, similar: bool) -> Occurrences | Non
         occurrences = matching.find(text, old, similar=similar, most=_MAX_PLACES)
     if occurrences is None:
         return None
-    whole = tuple(match for match in occurrences.matches if _whole_lines(text, match))
+    matches = tuple(match for match in occurrences.matches if _whole_lines(text, match))
     if hunk.at_end_of_file:
-        whole = tuple(match for match in whole if not text[match.end :].strip())
-    return Occurrences(occurrences.strategy, whole, occurrences.old) if whole else None
+        matches = tuple(match for match in matches if not text[match.end :].strip())
+    return Occurrences(occurrences.strategy, matches, occurrences.old) if matches else None
 
 
 def _whole_lines(text: str, match: Match) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-_WHITE = re.compile(r"[ \t]+")
+_WHITE_SPACE = re.compile(r"[ \t]+")
 _SAME_LOOK = (
     "'‘’‚‛′",
     '"“”„‟″',
@@ -17,8 +17,8 @@ _SAME_LOOK = (
     " \u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000",
 )
 _TO_ASCII = {ord(char): group[0] for group in _SAME_LOOK for char in group[1:]} | {ord("…"): "..."}
-_LOOKS = {group[0]: "[" + re.escape(group) + "]" for group in _SAME_LOOK}
-_CODES = 0x110000
+_LOOK_ALIKE_CLASSES = {group[0]: "[" + re.escape(group) + "]" for group in _SAME_LOOK}
+_CODE_POINTS = 0x110000
 _MAX_COMPARISONS = 400_000
 _MAX_SIMILAR_CHARS = 20_000
 _MAX_REGEX_STEPS = 50_000_000
@@ -52,10 +52,10 @@ def find(
     of white space only is searched for exactly.
     """
     for name, strategy in _strategies(text, old, similar, overlapping=overlapping):
-        sought = trim_boundary(old) if name == "trimmed_boundary" else old
-        matches = tuple(itertools.islice(strategy(text, sought), most))
+        pattern = trim_boundary(old) if name == "trimmed_boundary" else old
+        matches = tuple(itertools.islice(strategy(text, pattern), most))
         if matches:
-            return Occurrences(name, matches, unescape(old) if name == "escape_normalized" else sought)
+            return Occurrences(name, matches, unescape(old) if name == "escape_normalized" else pattern)
     return None
 
 
@@ -75,12 +75,12 @@ def _strategies(text: str, old: str, similar: bool, *, overlapping: bool) -> Ite
     words = set(old.split())
     words_are_there = len(words) * len(text) <= _MAX_WORD_STEPS and all(word in text for word in words)
     if words_are_there:
-        yield "line_trimmed", _by_lines(str.strip, overlapping)
+        yield "line_trimmed", _line_strategy(str.strip, overlapping)
         yield "whitespace_normalized", _whitespace_normalized
-        yield "indentation_flexible", _by_lines(lambda line: _WHITE.sub(" ", line.strip()), overlapping)
+        yield "indentation_flexible", _line_strategy(lambda line: _WHITE_SPACE.sub(" ", line.strip()), overlapping)
     yield "escape_normalized", _escape_normalized
     if words_are_there:
-        yield "trimmed_boundary", _by_lines(str.strip, overlapping)
+        yield "trimmed_boundary", _line_strategy(str.strip, overlapping)
         yield "trimmed_boundary", _exact_in_line
     yield "unicode_normalized", _look_alikes
     if similar:
@@ -149,20 +149,20 @@ def find_lines(lines: Sequence[str], wanted: Sequence[str], *, overlapping: bool
     Each distinct line is mapped to one character, so a string search finds them in linear time.
     """
     numbers: dict[str, int] = {}
-    sought, searched = (
-        "".join([chr(numbers.setdefault(line, len(numbers)) % _CODES) for line in sequence])
+    pattern, text = (
+        "".join([chr(numbers.setdefault(line, len(numbers)) % _CODE_POINTS) for line in sequence])
         for sequence in (wanted, lines)
     )
-    at = searched.find(sought)
+    at = text.find(pattern)
     while at >= 0:
-        if len(numbers) <= _CODES or list(lines[at : at + len(wanted)]) == list(wanted):
+        if len(numbers) <= _CODE_POINTS or list(lines[at : at + len(wanted)]) == list(wanted):
             yield at
-            at = searched.find(sought, at + (1 if overlapping else len(wanted)))
+            at = text.find(pattern, at + (1 if overlapping else len(wanted)))
         else:
-            at = searched.find(sought, at + 1)
+            at = text.find(pattern, at + 1)
 
 
-def _by_lines(key: Callable[[str], str], overlapping: bool) -> Strategy:
+def _line_strategy(key: Callable[[str], str], overlapping: bool) -> Strategy:
     def strategy(text: str, old: str) -> Iterator[Match]:
         pattern, ends = _pattern_lines(old)
         lines = TextLines(text)
@@ -174,7 +174,7 @@ def _by_lines(key: Callable[[str], str], overlapping: bool) -> Strategy:
 
 
 def _whitespace_normalized(text: str, old: str) -> Iterator[Match]:
-    parts = _WHITE.split(old)
+    parts = _WHITE_SPACE.split(old)
     if len(parts) > 1 and len(text) * len(old) <= _MAX_REGEX_STEPS:
         # Possessive, and only from the start of a run, so a long run of blanks costs linear time.
         yield from _regex(r"(?<![ \t])[ \t]++".join(re.escape(part) for part in parts), text)
@@ -204,9 +204,9 @@ def _look_alike_pattern(match: re.Match[str]) -> str:
     if piece == "...":
         return r"(?:\.\.\.|…)"
     if piece == "--":
-        dash = _LOOKS["-"]
+        dash = _LOOK_ALIKE_CLASSES["-"]
         return f"(?:{dash}{dash}|[–—―])"
-    return _LOOKS.get(piece) or re.escape(piece)
+    return _LOOK_ALIKE_CLASSES.get(piece) or re.escape(piece)
 
 
 def _regex(pattern: str, text: str) -> Iterator[Match]:

@@ -14,12 +14,12 @@ from hermes_exec.tools.files.lint import syntax_note_of_bytes
 from hermes_exec.tools.patch import edits
 from hermes_exec.tools.patch.commit import FileChange, PatchPlan, commit
 from hermes_exec.tools.patch.diff import file_diff
-from hermes_exec.tools.patch.planning import as_text, make_plan, read_existing
+from hermes_exec.tools.patch.planning import decode_text, make_plan, read_existing
 from hermes_exec.tools.patch.v4a import parse
 from hermes_exec.tools.state.file_views import fingerprint_of
 from hermes_exec.tools.state.tool_state import ToolState
 
-_STALE = "The file was changed by someone else since you last read it."
+_STALE_WARNING = "The file was changed by someone else since you last read it."
 
 
 async def patch(state: ToolState, arguments: dict[str, Any]) -> Outcome:
@@ -63,7 +63,7 @@ async def _replace(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     path = state.resolve(display_path)
     async with state.write_lock:
         before = await read_existing(state, path, display_path)
-        file = as_text(before, display_path)
+        file = decode_text(before, display_path)
         after, strategy, count = await anyio.to_thread.run_sync(
             lambda: edits.replace(
                 file,
@@ -92,7 +92,7 @@ async def _replace(state: ToolState, arguments: dict[str, Any]) -> Outcome:
         data["lint"] = note
     data["resolved_path"] = path
     if stale:
-        data["_warning"] = _STALE
+        data["_warning"] = _STALE_WARNING
     return Outcome(data)
 
 

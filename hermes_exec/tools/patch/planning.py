@@ -44,7 +44,7 @@ async def read_existing(state: ToolState, path: str, display_path: str) -> bytes
         raise
 
 
-def as_text(data: bytes, display_path: str) -> TextFile:
+def decode_text(data: bytes, display_path: str) -> TextFile:
     """Return the content as text.
 
     Raises:
@@ -82,31 +82,31 @@ class _Draft:
     def __init__(self, state: ToolState) -> None:
         self.state = state
         self.original: dict[str, bytes | None] = {}
-        self.now: dict[str, _FileState] = {}
+        self.current: dict[str, _FileState] = {}
         self.source: dict[str, _FileState] = {}
         self.moved_away: set[str] = set()
         self.steps: list[Step] = []
-        self.left = _MAX_PATCH_BYTES
+        self.remaining_bytes = _MAX_PATCH_BYTES
         self.strategies: dict[str, list[str]] = {}
 
     async def read(self, display_path: str) -> tuple[str, bytes]:
         path = self.state.resolve(display_path)
-        if path not in self.now:
+        if path not in self.current:
             content = await read_existing(self.state, path, display_path)
-            self.left -= len(content)
-            if self.left < 0:
+            self.remaining_bytes -= len(content)
+            if self.remaining_bytes < 0:
                 raise _too_large(f"The files of the patch are larger than {_MAX_PATCH_BYTES >> 20} MiB together")
             self.original[path] = content
-            self.now[path] = _FileState(display_path, content)
-        current = self.now[path].content
+            self.current[path] = _FileState(display_path, content)
+        current = self.current[path].content
         if current is None:
             raise ToolFailure("not_found", f"{display_path} was deleted or moved by an operation before this one.")
         return path, current
 
     async def require_absent(self, display_path: str, verb: str) -> str:
         path = self.state.resolve(display_path)
-        if path in self.now:
-            exists = self.now[path].content is not None
+        if path in self.current:
+            exists = self.current[path].content is not None
         else:
             with translate_os_errors(display_path):
                 exists = await _exists(self.state.slot, path)
@@ -119,9 +119,9 @@ class _Draft:
         return path
 
     def write(self, display_path: str, path: str, content: bytes) -> None:
-        before = self.now[path].content if path in self.now else None
+        before = self.current[path].content if path in self.current else None
         self.steps.append(Write(path, display_path, content, before))
-        self.now[path] = _FileState(display_path, content)
+        self.current[path] = _FileState(display_path, content)
 
     async def move(self, display_path: str, target_display_path: str) -> None:
         path, content = await self.read(display_path)
@@ -129,8 +129,8 @@ class _Draft:
         self.steps.append(Move(path, target, display_path))
         self.source[target] = self.source.pop(path, _FileState(display_path, self.original.get(path)))
         self.moved_away.add(path)
-        self.now[path] = _FileState(display_path, None)
-        self.now[target] = _FileState(target_display_path, content)
+        self.current[path] = _FileState(display_path, None)
+        self.current[target] = _FileState(target_display_path, content)
 
 
 async def make_plan(state: ToolState, operations: Iterable[Operation]) -> PatchPlan:
@@ -147,13 +147,15 @@ async def make_plan(state: ToolState, operations: Iterable[Operation]) -> PatchP
         elif isinstance(operation, DeleteFile):
             path, _content = await draft.read(operation.path)
             draft.steps.append(Delete(path, operation.path))
-            draft.now[path] = _FileState(operation.path, None)
+            draft.current[path] = _FileState(operation.path, None)
         elif isinstance(operation, MoveFile):
             await draft.move(operation.path, operation.target)
         else:
             await _update(draft, operation)
     changes = [
-        _change(draft, path, entry) for path, entry in draft.now.items() if draft.original.get(path) != entry.content
+        _change(draft, path, entry)
+        for path, entry in draft.current.items()
+        if draft.original.get(path) != entry.content
     ]
     return PatchPlan(tuple(draft.steps), tuple(changes), draft.strategies)
 
@@ -174,7 +176,7 @@ def _change(draft: _Draft, path: str, entry: _FileState) -> FileChange:
 async def _update(draft: _Draft, operation: UpdateFile) -> None:
     path, content = await draft.read(operation.path)
     if operation.hunks:
-        file = as_text(content, operation.path)
+        file = decode_text(content, operation.path)
         similar = draft.state.options.similarity_patch
         after, strategies = await anyio.to_thread.run_sync(
             lambda: apply_hunks(file, operation.hunks, operation.path, similar=similar)

@@ -47,7 +47,7 @@ def replacement(region: str, old: str, new: str, strategy: str) -> str:
     return "\n".join(result)
 
 
-def _indent_of(line: str) -> str:
+def _indent(line: str) -> str:
     match = _INDENT.match(line)
     return match.group() if match else ""
 
@@ -56,14 +56,14 @@ def _indent_map(region_lines: list[str], old_lines: list[str]) -> dict[str, str]
     indents: dict[str, str] = {}
     for region_line, old_line in zip(region_lines, old_lines, strict=True):
         if old_line.strip() and region_line.strip():
-            indents.setdefault(_indent_of(old_line), _indent_of(region_line))
+            indents.setdefault(_indent(old_line), _indent(region_line))
     return indents
 
 
 def _reindent(line: str, indents: dict[str, str]) -> str:
     if not line.strip():
         return line
-    indent = _indent_of(line)
+    indent = _indent(line)
     return _map_indent(indent, indents) + line[len(indent) :]
 
 

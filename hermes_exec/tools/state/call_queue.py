@@ -13,20 +13,20 @@ class CallQueue:
     """Running calls in order of arrival."""
 
     def __init__(self) -> None:
-        self._places: deque[anyio.Event] = deque()
+        self._events: deque[anyio.Event] = deque()
 
     @contextmanager
     def join(self) -> Iterator[anyio.Event]:
         """Join the queue until the end of the block. The event is set once all earlier calls have left."""
         first = anyio.Event()
-        self._places.append(first)
+        self._events.append(first)
         self._call_first()
         try:
             yield first
         finally:
-            self._places.remove(first)
+            self._events.remove(first)
             self._call_first()
 
     def _call_first(self) -> None:
-        if self._places:
-            self._places[0].set()
+        if self._events:
+            self._events[0].set()

@@ -16,7 +16,7 @@ from hermes_exec.tools.catalog.schemas import JsonObject
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.call_queue import CallQueue
 from hermes_exec.tools.state.file_views import FileViews, Repetition
-from hermes_exec.tools.state.watch import Rate, Watch
+from hermes_exec.tools.state.watch import RateLimit, Watch
 
 if TYPE_CHECKING:
     from hermes_exec.slot.session import Session
@@ -43,7 +43,7 @@ class ToolState:
     views: FileViews = field(default_factory=FileViews)
     searches: Repetition = field(default_factory=Repetition)
     watches: dict[str, Watch] = field(default_factory=dict)
-    rate: Rate = field(default_factory=Rate)
+    rate_limit: RateLimit = field(default_factory=RateLimit)
     killed_ids: set[str] = field(default_factory=set)
     failed_patches: dict[str, int] = field(default_factory=dict)
     write_lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -99,9 +99,9 @@ class ToolState:
             )
         if path == "~" or path.startswith("~/"):
             path = self.slot.home + path[1:]
-        whole = posixpath.join(self.cwd, path)
+        absolute = posixpath.join(self.cwd, path)
         # The slot resolves `..`, because its meaning depends on links.
-        return whole if ".." in whole.split("/") else posixpath.normpath(whole)
+        return absolute if ".." in absolute.split("/") else posixpath.normpath(absolute)
 
     async def close_kernel(self) -> None:
         """End the Python process that keeps the variables of execute_code."""

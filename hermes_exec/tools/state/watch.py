@@ -42,8 +42,8 @@ class Notice:
 class Watch:
     """The watch on one process: its patterns, and the matches that are not reported yet.
 
-    `offset` is the position up to which the output was searched, `matched` the number of unreported matching lines, and
-    `lines` the beginnings of the first of them.
+    `offset` is the position up to which the output was searched, `match_count` the number of unreported matching lines,
+    and `lines` the beginnings of the first of them.
     """
 
     session_id: str
@@ -51,7 +51,7 @@ class Watch:
     notify_on_complete: bool
     patterns: tuple[str, ...]
     offset: int = 0
-    matched: int = 0
+    match_count: int = 0
     lines: list[str] = field(default_factory=list)
     _rest: str = ""
     _decoder: codecs.IncrementalDecoder = field(
@@ -70,21 +70,21 @@ class Watch:
         """Search more of the output for the patterns. Only complete lines are searched: an unfinished last line is
         kept.
         """
-        whole = self._rest + self._decoder.decode(data, final=ended)
-        body, _, rest = (whole, "", "") if ended else whole.rpartition("\n")
+        text = self._rest + self._decoder.decode(data, final=ended)
+        body, _, rest = (text, "", "") if ended else text.rpartition("\n")
         self._rest = rest[-64 * 1024 :]
         body = strip_ansi(body)
         if not any(pattern in body for pattern in self.patterns):
             return
         matches = re.compile("|".join(map(re.escape, self.patterns))).search
         matching = [line for line in body.split("\n") if matches(line)]
-        self.matched += len(matching)
+        self.match_count += len(matching)
         self.lines += [line[:_MAX_LINE_CHARS] for line in matching[: _MAX_LINES - len(self.lines)]]
 
     def take(self) -> tuple[list[str], int]:
         """Return the unreported matches and clear them: the beginnings of the first lines, and the number of lines."""
-        taken = self.lines, self.matched
-        self.lines, self.matched = [], 0
+        taken = self.lines, self.match_count
+        self.lines, self.match_count = [], 0
         return taken
 
     def admit(self, now: float) -> bool:
@@ -114,7 +114,7 @@ class Watch:
 
 
 @dataclass
-class Rate:
+class RateLimit:
     """The rate limit over all processes."""
 
     _times: deque[float] = field(default_factory=deque)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 FORGOTTEN_MESSAGE = "The process has ended, and it and its output are no longer known: many others have ended since."
-_BYTES_A_CHAR = 4
+_BYTES_PER_CHAR = 4
 PIECE_BYTES = 1 << 18
 """The part of a log that is searched or counted at a time."""
 
@@ -31,7 +31,7 @@ async def count_running(slot: Slot) -> int:
 
 async def tail(process: Process, chars: int) -> str:
     """Return the last `chars` characters of the output, without control sequences."""
-    data, _ = await process.output(-chars * _BYTES_A_CHAR * 2)
+    data, _ = await process.output(-chars * _BYTES_PER_CHAR * 2)
     return strip_ansi(data.decode("utf-8", "replace"))[-chars:]
 
 

@@ -68,22 +68,22 @@ class _LogWindow:
         if not self._data:
             self._begins = newlines_before
         self._data += data
-        over = len(self._data) - MAX_PART_BYTES
-        if over > 0:
+        excess = len(self._data) - MAX_PART_BYTES
+        if excess > 0:
             self._full = True
-            gone = slice(0, over) if self._first < 0 else slice(MAX_PART_BYTES, None)
-            self._begins += self._data[gone].count(b"\n") if self._first < 0 else 0
-            del self._data[gone]
+            dropped = slice(0, excess) if self._first < 0 else slice(MAX_PART_BYTES, None)
+            self._begins += self._data[dropped].count(b"\n") if self._first < 0 else 0
+            del self._data[dropped]
 
     def part(self, most: int) -> LogPart:
         """Return at most `most` of the lines."""
         total = self._newlines + self._open
         first = max(0, total + self._first) if self._first < 0 else min(self._first, total)
-        wanted = min(most, total - first)
+        count = min(most, total - first)
         lines = bytes(self._data).split(b"\n")
         skipped = max(0, first - self._begins)
         missing = max(0, self._begins - first)
-        part_lines = lines[skipped : skipped + max(0, wanted - missing)]
-        cut = self._full and (first <= self._begins if self._first < 0 else skipped + wanted >= len(lines))
+        part_lines = lines[skipped : skipped + max(0, count - missing)]
+        cut = self._full and (first <= self._begins if self._first < 0 else skipped + count >= len(lines))
         text = strip_ansi(b"\n".join(part_lines).decode("utf-8", "replace"))
         return LogPart(text, first + missing, len(part_lines), total, self._lost_bytes, cut)

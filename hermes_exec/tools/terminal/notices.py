@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hermes_exec.tools.state.tool_state import ToolState
-from hermes_exec.tools.state.watch import Notice, Rate, Watch, end_notice, match_notice, shutoff_notice
+from hermes_exec.tools.state.watch import Notice, RateLimit, Watch, end_notice, match_notice, shutoff_notice
 from hermes_exec.tools.terminal import background
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def collect(state: ToolState, now: Callable[[], float]) -> list[Notice]:
 async def _collect_from(state: ToolState, watch: Watch, process: Process, now: float, most: int) -> list[Notice]:
     notices: list[Notice] = []
     if watch.patterns:
-        notices += await _search_output(watch, process, state.rate, now, most)
+        notices += await _search_output(watch, process, state.rate_limit, now, most)
     if process.ended_at is not None and (not watch.patterns or watch.offset >= process.stdout_bytes):
         if watch.notify_on_complete:
             result = await process.wait(_RESULT_WAIT_S)
@@ -49,7 +49,7 @@ async def _collect_from(state: ToolState, watch: Watch, process: Process, now: f
     return notices
 
 
-async def _search_output(watch: Watch, process: Process, rate: Rate, now: float, most: int) -> list[Notice]:
+async def _search_output(watch: Watch, process: Process, rate_limit: RateLimit, now: float, most: int) -> list[Notice]:
     """Search the output up to its length when the process was listed."""
     end = min(process.stdout_bytes, watch.offset + most)
     while watch.offset < end:
@@ -62,6 +62,6 @@ async def _search_output(watch: Watch, process: Process, rate: Rate, now: float,
     lines, matched = watch.take()
     if not matched:
         return []
-    if watch.admit(now) and rate.admit(now):
+    if watch.admit(now) and rate_limit.admit(now):
         return [match_notice(watch, lines, matched)]
     return [shutoff_notice(watch)] if watch.stop_if_overfull() else []

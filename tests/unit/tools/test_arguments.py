@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_exec.tools.call.arguments import parse_arguments
-from hermes_exec.tools.call.coercion import fit
+from hermes_exec.tools.call.coercion import coerce_arguments
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.catalog.schemas import EXAMPLES, schemas
 
@@ -90,7 +90,7 @@ def test_malformed_json_is_an_error_that_says_what_is_wrong(raw: str, told: str)
     ],
 )
 def test_what_is_plainly_meant_is_coerced(given_: dict[str, object], wanted: dict[str, object]) -> None:
-    assert fit(SCHEMA, {"name": "n", **given_}) == {"flag": False, "name": "n", **wanted}
+    assert coerce_arguments(SCHEMA, {"name": "n", **given_}) == {"flag": False, "name": "n", **wanted}
 
 
 @pytest.mark.parametrize(
@@ -117,29 +117,29 @@ def test_what_is_plainly_meant_is_coerced(given_: dict[str, object], wanted: dic
 )
 def test_the_rest_is_refused_with_a_reason(given_: dict[str, object], kind: str, told: str) -> None:
     with pytest.raises(ToolFailure) as failure:
-        fit(SCHEMA, given_)
+        coerce_arguments(SCHEMA, given_)
     assert failure.value.kind == kind
     assert told in failure.value.message
 
 
 def test_a_byte_of_a_file_name_may_stand_in_a_path() -> None:
     schema = {"properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
-    assert fit(schema, {"path": "a\udcff"}) == {"path": "a\udcff"}
+    assert coerce_arguments(schema, {"path": "a\udcff"}) == {"path": "a\udcff"}
     for arguments in ({"path": "a\ud800"}, {"path": "a\udc00"}, {"content": "a\udcff"}):
         with pytest.raises(ToolFailure, match="surrogate"):
-            fit(schema, arguments)
+            coerce_arguments(schema, arguments)
 
 
 def test_several_troubles_are_told_at_once() -> None:
     with pytest.raises(ToolFailure) as failure:
-        fit(SCHEMA, {"cuont": 3, "flag": "x"})
+        coerce_arguments(SCHEMA, {"cuont": 3, "flag": "x"})
     assert "cuont" in failure.value.message
     assert "'name' is missing" in failure.value.message
     assert "'flag' must be" in failure.value.message
 
 
 def test_clamped_numbers_are_moved_into_their_range() -> None:
-    assert fit(SCHEMA, {"name": "n", "count": 99}, clamped=["count"])["count"] == 10
+    assert coerce_arguments(SCHEMA, {"name": "n", "count": 99}, clamped=["count"])["count"] == 10
 
 
 json_values = st.recursive(
@@ -152,7 +152,7 @@ json_values = st.recursive(
 @given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "other"]), json_values))
 def test_fitting_gives_the_schemas_types_or_a_failure(arguments: dict[str, object]) -> None:
     try:
-        fitted = fit(SCHEMA, parse_arguments(json.dumps(arguments)))
+        fitted = coerce_arguments(SCHEMA, parse_arguments(json.dumps(arguments)))
     except ToolFailure:
         return
     types: dict[str, type | tuple[type, ...]] = {
@@ -184,7 +184,7 @@ def test_each_example_call_fits_its_schema(name: str) -> None:
     function = schemas()[name]["function"]
     assert isinstance(function, dict)
     given = parse_arguments(EXAMPLES[name])
-    assert fit(function["parameters"], given).items() >= given.items()
+    assert coerce_arguments(function["parameters"], given).items() >= given.items()
 
 
 def test_what_is_no_text_is_refused_as_the_same_text_is() -> None:
@@ -218,7 +218,7 @@ def test_large_arguments_are_not_compared_and_not_parsed(monkeypatch: pytest.Mon
         ({"extra": "[" + "[]," * 100_000 + "1]"}, "'extra' is JSON text of more than 262144 characters."),
     ):
         with pytest.raises(ToolFailure) as raised:
-            fit(SCHEMA, {"name": "a", **arguments})
+            coerce_arguments(SCHEMA, {"name": "a", **arguments})
         assert told in raised.value.message
         assert len(raised.value.message) < 3000
     assert len(compared) == 9

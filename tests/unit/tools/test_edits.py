@@ -12,7 +12,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.files.textfile import LfView, TextFile, decode
 from hermes_exec.tools.patch import matching
 from hermes_exec.tools.patch.edits import minimal_edits, replace
-from hermes_exec.tools.patch.planning import as_text
+from hermes_exec.tools.patch.planning import decode_text
 
 
 def file_of(data: bytes) -> TextFile:
@@ -119,7 +119,7 @@ def test_no_more_than_ten_thousand_places_are_replaced_at_once() -> None:
 
 def test_a_file_of_very_many_lines_is_not_edited() -> None:
     with pytest.raises(ToolFailure, match="more than 500,000 lines") as raised:
-        as_text(b"\n" * 500_001, "a.txt")
+        decode_text(b"\n" * 500_001, "a.txt")
     assert raised.value.kind == "too_large"
 
 

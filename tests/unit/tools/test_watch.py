@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_exec.tools.state.watch import GLOBAL_LIMIT, GLOBAL_WINDOW_S, Rate, Watch
+from hermes_exec.tools.state.watch import GLOBAL_LIMIT, GLOBAL_WINDOW_S, RateLimit, Watch
 
 
 def test_whole_lines_are_searched_whatever_the_chunks() -> None:
@@ -43,6 +43,6 @@ def test_a_quiet_time_forgives_strikes() -> None:
 
 
 def test_the_rate_over_all_processes() -> None:
-    rate = Rate()
+    rate = RateLimit()
     assert [rate.admit(0) for _ in range(GLOBAL_LIMIT + 1)] == [True] * GLOBAL_LIMIT + [False]
     assert rate.admit(GLOBAL_WINDOW_S)

@@ -7,7 +7,7 @@ import pytest
 from hermes_exec.channel.frames import MORE, FrameType, encode, encode_message
 from hermes_exec.channel.trace import TracedFrame, trace_frame
 from hermes_exec.tracing import Call
-from hermes_exec.tracing.calls import KEPT_FRAMES, Calls
+from hermes_exec.tracing.calls import MAX_FRAMES, Calls
 
 
 def frame(kind: FrameType, at: float, size: int = 10, *, last: bool = True, exec_s: float | None = None) -> TracedFrame:
@@ -62,16 +62,16 @@ def test_where_the_time_went(frames: list[TracedFrame], phases: dict[str, float]
 
 
 def test_a_call_counts_all_frames_and_keeps_some() -> None:
-    many = [frame(FrameType.DATA, 0.1 * at) for at in range(KEPT_FRAMES * 2)]
+    many = [frame(FrameType.DATA, 0.1 * at) for at in range(MAX_FRAMES * 2)]
     found = call(
         frame(FrameType.REQUEST, 0.0),
         *many,
         frame(FrameType.RESPONSE, 99.0, last=False),
         frame(FrameType.RESPONSE, 100.0),
     )
-    assert (found.frame_count, found.total_s) == (KEPT_FRAMES * 2 + 3, 100.0)
-    assert len(found.frames) == KEPT_FRAMES + 2
-    assert (found.sent_bytes, found.received_bytes) == (10, 10 * (KEPT_FRAMES * 2 + 2))
+    assert (found.frame_count, found.total_s) == (MAX_FRAMES * 2 + 3, 100.0)
+    assert len(found.frames) == MAX_FRAMES + 2
+    assert (found.sent_bytes, found.received_bytes) == (10, 10 * (MAX_FRAMES * 2 + 2))
 
 
 def test_what_is_not_answered_is_lost_with_its_channel() -> None:

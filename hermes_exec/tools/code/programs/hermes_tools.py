@@ -11,7 +11,7 @@ import socket
 import time
 from typing import Any, Callable, Dict
 
-LONGEST_CALL = 4 << 20
+MAX_CALL_BYTES = 4 << 20
 
 
 class ToolError(Exception):
@@ -20,9 +20,9 @@ class ToolError(Exception):
 
 def _call(tool: str, arguments: Dict[str, Any]) -> Any:
     line = json.dumps({"tool": tool, "arguments": arguments}).encode("ascii") + b"\n"
-    if len(line) > LONGEST_CALL:
+    if len(line) > MAX_CALL_BYTES:
         raise ToolError(
-            f"{tool}: the arguments are {len(line)} bytes as JSON, above {LONGEST_CALL}: pass data in a file"
+            f"{tool}: the arguments are {len(line)} bytes as JSON, above {MAX_CALL_BYTES}: pass data in a file"
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:

@@ -12,7 +12,7 @@ import pytest
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools.browser import browser as browsers
 from hermes_exec.tools.browser import snapshot as snapshots
-from hermes_exec.tools.browser.slot_browser import of_slot
+from hermes_exec.tools.browser.slot_browser import browser_of_slot
 from tests.conftest import require_engine
 from tests.e2e.tools.browser.conftest import HOME, Surfer
 
@@ -71,7 +71,7 @@ async def leaving(slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> 
     """The page has begun to go to one that never comes."""
     await surf.goto("/alone")
     monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
-    running = await of_slot(slot).ensure_running()
+    running = await browser_of_slot(slot).ensure_running()
     await running.tabs.page.evaluate("void setTimeout(() => location = '/slow')")
     await running.wait_for_departure()
     return surf

@@ -15,7 +15,7 @@ from hermes_exec import ExecError, Limits, SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
 from hermes_exec.tools.browser import browser, navigation, results, snapshot, tools
-from hermes_exec.tools.browser.slot_browser import of_slot
+from hermes_exec.tools.browser.slot_browser import browser_of_slot
 from tests.conftest import require_engine
 from tests.e2e.tools.browser.conftest import (
     HOME,
@@ -417,7 +417,7 @@ async def test_a_page_that_eats_its_memory(docker_image: Callable[[str], str], m
 async def test_a_browser_that_dies_is_started_anew(surf: Surfer, slot: Slot) -> None:
     await surf.goto("/form")
     await slot.run("pkill -9 -f remote-debugging-pipe")
-    await until(lambda: of_slot(slot).running is None)
+    await until(lambda: browser_of_slot(slot).running is None)
     seen = await surf("snapshot")
     assert (seen["url"], seen["warning"]) == ("about:blank", "the browser ended: its tabs and cookies are gone")
     assert (await surf.goto("/form"))["title"] == "Form"
@@ -473,7 +473,7 @@ async def test_unused_browsers_are_ended(request: pytest.FixtureRequest, docker_
             assert await of_the_browser(slot) == []
 
         await surf.goto("/form")
-        running = await of_slot(slot).ensure_running()
+        running = await browser_of_slot(slot).ensure_running()
         began = anyio.current_time()
         await surf("console", expression="new Promise(done => setTimeout(done, 500))")
         assert running.used_at >= began + 0.5  # a call is use until its end
