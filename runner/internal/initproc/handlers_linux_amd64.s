@@ -17,7 +17,7 @@ TEXT onRestriction<>(SB), NOSPLIT|NOFRAME, $0
 	SYSCALL
 	RET
 
-// The kernel's handlers return to this on amd64: rt_sigreturn().
+// Signal handlers return to this function on amd64: rt_sigreturn().
 TEXT returnFromSignal<>(SB), NOSPLIT|NOFRAME, $0
 	MOVL $15, AX
 	SYSCALL

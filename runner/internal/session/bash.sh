@@ -1,16 +1,16 @@
-# A redirection, without which traces and a trap on DEBUG would show, needs a word that can be an alias: not so `((`, on a
-# line of its own before, which turns aliases off if one is in the way. The length of BASHOPTS tells whether they were on.
-# A restricted shell may only redirect input, which hides its complaint.
+# The redirections hide traces and a trap on DEBUG. They need a command whose first word may be an alias, except `((`.
+# Therefore `((` stands on a line of its own before, and disables aliases if an alias of a brace exists. The length of
+# BASHOPTS shows whether aliases were enabled. A restricted shell may only redirect input, which hides its complaint.
 __hx_z='2</dev/null >/dev/null 2>&1' __hx_t= __hx_s= __hx_e=
 __hx_x='((__hx_r=$?, __hx_u=${#BASHOPTS}, 0${BASH_ALIASES["{"]+1}${BASH_ALIASES["}"]+1})) '$__hx_z$' && \\builtin shopt -u expand_aliases\n{ __hx_exit; } '$__hx_z
 trap() {
-	# set -x shows the call, and no more.
+	# set -x shows only the call.
 	{ [[ $- == *x* ]] && builtin local - && builtin set +x; } 2</dev/null
 	__hx_trap "$@"
 }
-# Any builtin may be a function, and of those that are called here as builtins that one too: none ends a loop or a function.
+# Any builtin may be shadowed by a function, even `builtin` itself: no builtin here ends a loop or a function.
 __hx_trap() {
-	# A subshell's traps are its own. The state is written around the tenant's EXIT trap, so it comes into ours.
+	# A subshell has its own traps. The state is written around the tenant's EXIT trap, so it becomes part of this trap.
 	if [[ ${BASHPID:-$$} != "$$" || $BASH_SUBSHELL != 0 || ${1-} == -[lP] ]]; then
 		builtin trap "$@"
 	elif (($# == 0)) || [[ $1 == -p ]]; then
@@ -33,7 +33,7 @@ __hx_change() {
 	if [[ $__hx_m ]]; then
 		__hx_t=${__hx_a#-}
 		if [[ $__hx_t ]]; then
-			# So that set -e does not end it, the status stays, and set -x shows nothing.
+			# In this form set -e does not end it, the status stays, and set -x shows nothing.
 			builtin trap -- "$__hx_x && __hx_q() { :; }; $__hx_t"$'\n{ __hx_again; } '"$__hx_z" EXIT
 		else
 			builtin trap -- "$__hx_x" EXIT
@@ -58,9 +58,9 @@ __hx_show() {
 	if [[ $__hx_m && $__hx_t ]]; then builtin printf "trap -- '%s' EXIT\n" "${__hx_t//\'/$__hx_k}"; fi
 	((${#__hx_d[@]} == 0)) || builtin trap -p "${__hx_d[@]}"
 }
-# A shell that is ended inside of functions still has their variables, which hide those of the same name. An attribute
-# that the global one is given shows only where nothing hides it. What can be taken away is, unless the tenant's trap is
-# still to see it; the names of the others are told. A reference does not show an attribute of its own.
+# A shell that ends inside functions still has their local variables, which hide global variables of the same name. An
+# attribute that is set on the global variable shows only if nothing hides it. Local variables are removed if possible,
+# unless the tenant's trap still needs them; the others are reported by name. A reference has no own attribute.
 __hx_locals() {
 	\builtin local __hx_a __hx_d __hx_i __hx_n
 	__hx_a= __hx_d=() __hx_h=
@@ -73,7 +73,7 @@ __hx_locals() {
 			"${!B@}" "${!C@}" "${!D@}" "${!E@}" "${!F@}" "${!G@}" "${!H@}" "${!I@}" "${!J@}" "${!K@}" "${!L@}" "${!M@}" "${!N@}" "${!O@}" \
 			"${!P@}" "${!Q@}" "${!R@}" "${!S@}" "${!T@}" "${!U@}" "${!V@}" "${!W@}" "${!X@}" "${!Y@}" "${!Z@}")
 	fi
-	# With many the time grows with their square.
+	# The time grows with the square of their number.
 	((${#__hx_d[@]} <= 1000)) || __hx_d=()
 	for __hx_n in "${__hx_d[@]}"; do
 		[[ $__hx_n == __hx_* ]] && __hx_a=t || __hx_a=
@@ -89,7 +89,7 @@ __hx_locals() {
 	done
 	[[ $__hx_p ]]
 }
-# The record is only whole when each of these commands did its work.
+# The record is complete only if each of these commands succeeds.
 __hx_save() {
 	__hx_p=
 	{
@@ -98,7 +98,7 @@ __hx_save() {
 			\builtin printf '\0%s' "$__hx_l" "$__hx_f" "$__hx_o" "$__hx_b" '' && \builtin umask &&
 			\builtin printf '\0' && \builtin declare -p &&
 			\builtin printf '\0' && \builtin alias -p &&
-			# Nothing of ours is kept but what the tenant's trap still needs; what runs goes on.
+			# Remove the wrapper's functions, except those that the tenant's trap still needs; running ones continue.
 			{ [[ $__hx_t ]] || \builtin unset -f __hx_again __hx_bare __hx_change __hx_exit __hx_locals __hx_mark __hx_own __hx_save __hx_show __hx_trap || :; } &&
 			\builtin printf '\0' && \builtin declare -f &&
 			\builtin printf '\0%s\n' "$__hx_e" && \builtin declare -Fx &&
@@ -107,8 +107,8 @@ __hx_save() {
 			\builtin printf '\0%s\0]' "$__hx_h"
 	} >"$__hx_w"
 }
-# In a subshell: where the tenant's own functions stand before the builtins, or these are switched off. Of builtins only
-# the special ones, in POSIX mode, come before functions.
+# Runs in a subshell if the tenant's functions shadow builtins, or builtins are disabled. In POSIX mode special
+# builtins come before functions; other builtins never do.
 __hx_bare() {
 	POSIXLY_CORRECT=y
 	\set +euvx
@@ -123,7 +123,7 @@ __hx_exit() {
 	\builtin set +euvx || :
 	\builtin trap - DEBUG ERR RETURN || :
 	((__hx_u == ${#__hx_b})) || __hx_b+=:expand_aliases
-	# GLOBIGNORE switches it, and BASHOPTS does not tell.
+	# GLOBIGNORE changes dotglob, which BASHOPTS does not show.
 	[[ ${GLOBIGNORE-} || $__hx_b == *dotglob* ]] && { \builtin shopt -q dotglob && __hx_b+=:dotglob || __hx_b=${__hx_b/dotglob/}; }
 	__hx_save || (__hx_bare && __hx_save) || :
 	if [[ $__hx_t ]]; then

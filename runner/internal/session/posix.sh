@@ -46,7 +46,7 @@ __hx_trap() {
 		esac
 	done
 }
-# Nothing is kept before the state was read to its end.
+# Save nothing before the state was read completely.
 __hx_save() {
 	case $__hx_l in
 	'') return ;;
@@ -76,7 +76,7 @@ __hx_exit() {
 	case $__hx_t in
 	'') __hx_save ;;
 	*)
-		# The trap of the tenant comes next, and may call functions that stand before builtins.
+		# The tenant's trap comes next, and may call functions that shadow builtins: unset them in a subshell only.
 		(__hx_save)
 		case $__hx_f in
 		*e*) set -e ;;
