@@ -17,8 +17,9 @@ class ToolOptions:
     """Limits of the tools. Sizes are characters, times seconds."""
 
     result_limit_chars: int = 100_000
-    """A longer result is written to a file in the slot, and the model sees a preview. `read_file` has its own limits
-    and is exempt.
+    """A longer result is written to a file in the slot, and the model sees a preview.
+
+    `read_file` has its own limits and is exempt.
     """
     turn_limit_chars: int = 200_000
     """The limit for all results of one turn together (`Toolbox.fit_turn`)."""

@@ -92,9 +92,7 @@ class Toolbox:
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
     ) -> Toolbox:
-        """Create the complete object. There is no `__init__`, because the class depends on the slot
-        (blocking or not).
-        """
+        """Create the complete object. There is no `__init__`, because the class depends on the slot."""
         if isinstance(slot, hermes_exec.blocking.Slot):
             return BlockingToolbox.wrap(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
         if not isinstance(slot, Slot):
@@ -215,8 +213,9 @@ class Toolbox:
         )
 
     async def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:
-        """Return the results of one turn within the limit of a turn: the largest are written to files in the slot
-        first.
+        """Return the results of one turn within the limit of a turn.
+
+        The largest results are written to files in the slot first.
         """
         return await budget.fit_turn(self._state.slot, results, self._state.options, limit_chars)
 
@@ -226,8 +225,9 @@ class Toolbox:
             await self._state.slot.check_disk()
 
     async def notices(self) -> list[Notice]:
-        """Return the new notices of `notify_on_complete` and `watch_patterns`. Call it before each turn of
-        the model.
+        """Return the new notices of `notify_on_complete` and `watch_patterns`.
+
+        Call it before each turn of the model.
         """
         return await notices.collect(self._state, anyio.current_time)
 

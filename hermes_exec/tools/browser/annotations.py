@@ -102,8 +102,9 @@ async def draw_references(page: Page) -> AsyncIterator[list[JsonObject]]:
 
 
 async def _find_documents(page: Page, tree: str) -> list[_Document]:
-    """Return the documents of the page and its frames from a tree with boxes, in which each has its own reference
-    prefix.
+    """Return the documents of the page and its frames from a tree with boxes.
+
+    The references of each document have their own prefix.
     """
     documents: dict[str, _Document | None] = {}
     iframe, outer = "", _Document(page.main_frame)

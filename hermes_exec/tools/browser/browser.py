@@ -69,9 +69,7 @@ class RunningBrowser:
         self.passwords: set[str] = set()
         """Text that was typed into password fields. No result shows it."""
         self._changed = asyncio.Event()
-        """Set at each event that a call may wait for: the end of a navigation or of the connection, a dialog, a
-        download.
-        """
+        """Set when a navigation or the connection ends, a dialog opens, or a download changes."""
         self._background = BackgroundTasks()
         self.dialogs = Dialogs(self.rules, self._background, self._changed.set)
         self.navigation = Navigation(slot, self._changed.set)
@@ -235,8 +233,9 @@ class RunningBrowser:
         self.downloads.has_begun = False
 
     async def settle(self, page: Page) -> None:
-        """Wait until a page has finished the effects of an action, including requests of its scripts and
-        their effects.
+        """Wait until a page has finished the effects of an action.
+
+        These include requests of its scripts, and their effects.
         """
         navigation = self.navigation
 

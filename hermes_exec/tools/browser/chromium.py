@@ -81,9 +81,7 @@ OPTIONS = (
     "--use-mock-keychain",
 )
 PREFERENCES = {"plugins": {"always_open_pdf_externally": True}}
-"""Preferences of the profile. A PDF is downloaded, because snapshots see nothing in the viewer, which is an
-extension.
-"""
+"""Preferences of the profile. PDFs are downloaded, because snapshots see nothing in their viewer, an extension."""
 NO_BROWSER_EXIT_CODE = 127
 _LOG_TAIL_BYTES = 2000
 

@@ -156,8 +156,9 @@ def _byte_count(number: object) -> int:
 
 
 def number_name(name: str, number: int) -> str:
-    """Return a file name with a number (none for the first), shortened to the limit of file systems; its suffix is
-    kept.
+    """Return a file name with a number (none for the first).
+
+    The name is shortened to the limit of file systems and keeps its suffix.
     """
     stem, dot, ending = name.partition(".")
     if len(ending.encode("utf-8", "replace")) > MAX_SUFFIX_BYTES:

@@ -40,9 +40,7 @@ FORMATS = {
 _MARK = """(e, mark) => {
     e.setAttribute(mark, e.isConnected ? '' : 'alone');
     if (!e.isConnected) e.ownerDocument.documentElement.append(e); }"""
-"""Mark the element and make sure that it is in its document, so that DevTools finds it. A script may have
-left it out.
-"""
+"""Mark the element, and add it to its document if a script has left it out, so that DevTools finds it."""
 _UNMARK = "(e, mark) => { if (e.getAttribute(mark)) e.remove(); e.removeAttribute(mark); }"
 
 

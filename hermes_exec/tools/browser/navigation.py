@@ -27,9 +27,7 @@ FRAMES_S = 0.1
 SOCKET_S = 0.15
 """The answer of a web socket is complete after this time without a message."""
 SCRIPT_REQUEST_TYPES = frozenset({"document", "script", "fetch", "xhr", "ping"})
-"""Types of requests that an action waits for, because they change a page or a server. Other requests do not
-delay it.
-"""
+"""Types of requests that an action waits for, because they change a page or a server."""
 REQUESTLESS_URLS = ("about:", "data:")
 """URLs that cause no request: frames that are empty, or whose text is in the page."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -196,7 +194,7 @@ class Navigation:
     def _on_request(self, request: Request) -> None:
         if request.is_navigation_request():
             self._expected_requests = max(0, self._expected_requests - 1)
-            frame = _navigated_frame(request)
+            frame = _request_frame(request)
             if frame is None or frame.parent_frame is None:
                 self._waiting.add(request)
                 self.begun_count += 1
@@ -215,7 +213,7 @@ class Navigation:
             self.loading.add(frame.page)
             self.error_pages += frame.url.startswith("chrome-error:")
             self._download = False  # an earlier aborted request was no download: it led to this page
-            self._drop({request for request in self._answered if _navigated_frame(request) in (None, frame)})
+            self._drop({request for request in self._answered if _request_frame(request) in (None, frame)})
 
     def _on_socket(self, socket: WebSocket) -> None:
         """Treat messages after a page's own as the answer to it, and to the opening of the socket."""
@@ -236,7 +234,7 @@ class Navigation:
     def _on_gone(self, page: Page) -> None:
         self._sessions.pop(page, None)
         self.loading.discard(page)
-        frames = {request: _navigated_frame(request) for request in self._waiting}
+        frames = {request: _request_frame(request) for request in self._waiting}
         self._drop({request for request, frame in frames.items() if frame is not None and frame.page is page})
 
     def _drop(self, requests: AbstractSet[Request | WebSocket]) -> None:
@@ -294,7 +292,7 @@ async def _leave(page: Page) -> None:
     await ignore_errors(partial(page.goto, "about:blank", timeout=LEAVE_S * 1000))
 
 
-def _navigated_frame(request: Request) -> Frame | None:
+def _request_frame(request: Request) -> Frame | None:
     """Return the frame that a request navigates, or None for a tab that has no page yet."""
     from playwright.async_api import Error
 

@@ -28,8 +28,9 @@ class PageLog:
         context.on("weberror", self._on_error)
 
     def report(self, left_out: Mapping[str, int]) -> dict[str, Any]:
-        """Return the newest entries and the total counts; `left_out` is the number of events that were filtered out, by
-        method.
+        """Return the newest entries and the total counts.
+
+        `left_out` is the number of events that were filtered out, by method.
         """
         logged, thrown = (
             left_out.get(kind, 0) - self._discounted.get(kind, 0)

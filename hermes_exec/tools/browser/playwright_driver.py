@@ -39,8 +39,9 @@ def is_installed() -> bool:
 
 
 class PlaywrightDriverLost(ExecError):
-    """Playwright's driver has ended, and with it the browsers of all slots that it served. Any of them may be the
-    cause.
+    """Playwright's driver has ended, and with it the browsers of all slots that it served.
+
+    Any of these browsers may be the cause.
     """
 
     default_retryable = True
@@ -86,8 +87,9 @@ class PlaywrightDriver:
         return self._process is not None and self._process.returncode is not None
 
     async def has_ended(self) -> bool:
-        """Return whether the program has ended, which it never does by itself. A short wait detects a program that is
-        ending.
+        """Return whether the program has ended, which it never does by itself.
+
+        A short wait detects a program that is ending.
         """
         process = self._process
         if process is None:

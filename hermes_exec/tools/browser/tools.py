@@ -127,8 +127,9 @@ async def _check_running(owner: SlotBrowser, running: RunningBrowser) -> None:
 
 
 async def _check_withdrawal(running: RunningBrowser, *, tell: bool = True) -> None:
-    """Raise ToolFailure if all pages were left since the last call because of a forbidden URL. Its downloads are
-    discarded.
+    """Raise ToolFailure if all pages were left since the last call because of a forbidden URL.
+
+    Downloads from that URL are discarded first.
     """
     withdrawal = await running.navigation.take_withdrawal()
     if withdrawal is not None and tell:

@@ -1,6 +1,4 @@
-"""Tools that run on the host, next to the tools that run in the slot. They are always declared explicitly,
-with @tool.
-"""
+"""Tools that run on the host, next to the tools that run in the slot. They are always declared, with @tool."""
 
 from __future__ import annotations
 

@@ -110,8 +110,9 @@ class Kernel:
         return f"the Python that kept them ended with exit code {result.exit_code}"
 
     async def run(self, code: str, timeout_s: float) -> KernelRun:
-        """Run a piece of code. After `timeout_s` it is interrupted; if that fails, the process and its variables are
-        lost.
+        """Run a piece of code.
+
+        After `timeout_s` it is interrupted; if that fails, the process and its variables are lost.
         """
         self.server.begin()
         mark = f"\0end-{secrets.token_hex(8)}\0"

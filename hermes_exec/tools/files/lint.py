@@ -25,8 +25,9 @@ async def lint(path: str, text: str) -> dict[str, object] | None:
 
 
 def syntax_note_of_bytes(path: str, data: bytes) -> dict[str, object] | None:
-    """Return `syntax_note` for a file's bytes. Only as many bytes are decoded as are needed to detect a text that is
-    too long.
+    """Return `syntax_note` for a file's bytes.
+
+    Only as many bytes are decoded as are needed to detect a text that is too long.
     """
     file = decode(data[: 4 * _MAX_CHARS + 8]) if _checker_for(path) else None
     return None if file is None else syntax_note(path, file.readable_text())
@@ -61,8 +62,9 @@ def _checker_for(path: str) -> Callable[[str], str | None] | None:
 
 
 def _key_steps(text: str) -> int:
-    """Return an upper bound for the key parts that `tomllib` visits: for each part, the parts of its table and key so
-    far.
+    """Return an upper bound for the key parts that `tomllib` visits.
+
+    For each part, these are the parts of its table and of the key so far.
     """
     lines = text.split("\n")
     table = max((line.count(".") for line in lines if line.lstrip()[:1] == "["), default=0)

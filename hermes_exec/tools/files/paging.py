@@ -26,8 +26,8 @@ class PageText(NamedTuple):
 
 
 class PageReader:
-    """Reads a file's bytes in order. It keeps only the lines of the page, each limited in length, and a hash of the
-    file.
+    """Reads a file's bytes in order. Keeps only the lines of the page, each limited in length, and a hash
+    of the file.
     """
 
     def __init__(self, offset: int, limit: int, max_chars: int, max_line_chars: int) -> None:

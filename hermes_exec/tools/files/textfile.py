@@ -1,5 +1,6 @@
-"""Conversion between a file's bytes and text that preserves every unedited byte: encodings, byte order marks, line
-ends.
+"""Conversion between a file's bytes and text, with encodings, byte order marks and line ends.
+
+Every byte outside of an edit is preserved.
 """
 
 from __future__ import annotations

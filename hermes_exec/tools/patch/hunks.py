@@ -129,8 +129,9 @@ def _hunk_edits(text: str, hunk: Hunk, occurrences: Occurrences, match: Match) -
 
 
 def _minimal_line_edits(text: str, match: Match, wanted: str) -> list[Edit]:
-    """Return `minimal_edits` for whole lines. The line end after the match is included, so a changed last line keeps
-    it.
+    """Return `minimal_edits` for whole lines.
+
+    The line end after the match is included, so a changed last line keeps it.
     """
     if match.end < len(text):
         return minimal_edits(match.start, text[match.start : match.end + 1], wanted + "\n")

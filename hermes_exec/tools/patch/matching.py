@@ -33,9 +33,7 @@ class Match(NamedTuple):
 
 
 class Occurrences(NamedTuple):
-    """The result of a search: the strategy, all matches in order, and the searched text as the strategy
-    interprets it.
-    """
+    """The result of a search: the strategy, all matches in order, and the searched text (as trimmed or unescaped)."""
 
     strategy: str
     matches: tuple[Match, ...]
@@ -131,8 +129,8 @@ class TextLines:
         self.length = len(text)
 
     def span(self, first: int, count: int, *, with_end: bool = False) -> Match:
-        """Return the range of `count` lines from index `first`, with the last line end if `with_end` is set and there
-        is one.
+        """Return the range of `count` lines from index `first`; `with_end` includes the last line end, if
+        there is one.
         """
         end = self.starts[first + count]
         return Match(self.starts[first], min(end if with_end else end - 1, self.length))

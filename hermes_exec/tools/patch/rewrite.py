@@ -1,5 +1,6 @@
-"""Replacement text for loosely matched pieces of a file: unchanged lines keep their bytes, new lines the
-indentation.
+"""Replacement text for loosely matched pieces of a file.
+
+Unchanged lines keep their bytes; new lines get the file's indentation.
 """
 
 from __future__ import annotations

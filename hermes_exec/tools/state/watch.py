@@ -13,9 +13,7 @@ COOLDOWN_S = 15.0
 """Per process, at most one notice of a match in this time."""
 
 STRIKES = 3
-"""After this many consecutive cooldowns with dropped matches, the watch stops, and only the end of the process is
-reported.
-"""
+"""After this many consecutive cooldowns with dropped matches, the watch reports only the end of the process."""
 
 GLOBAL_LIMIT, GLOBAL_WINDOW_S = 15, 10.0
 """The limit of match notices over all processes of a Toolbox, and its time window."""
@@ -67,9 +65,7 @@ class Watch:
         return not self.notify_on_complete and not self.patterns
 
     def search(self, data: bytes, *, ended: bool) -> None:
-        """Search more of the output for the patterns. Only complete lines are searched: an unfinished last line is
-        kept.
-        """
+        """Search more of the output for the patterns. Only complete lines are searched; an unfinished one is kept."""
         text = self._rest + self._decoder.decode(data, final=ended)
         body, _, rest = (text, "", "") if ended else text.rpartition("\n")
         self._rest = rest[-64 * 1024 :]

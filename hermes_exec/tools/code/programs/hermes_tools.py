@@ -51,8 +51,9 @@ def shell_quote(text: str) -> str:
 
 
 def retry(function: Callable[[], Any], max_attempts: int = 3, delay: float = 2) -> Any:
-    """Return the result of function(). If it raises, retry up to max_attempts times, after delay, 2 * delay, ...
-    seconds.
+    """Return the result of function().
+
+    If it raises, call it again after delay, 2 * delay, ... seconds, at most max_attempts times in total.
     """
     for attempt in range(max_attempts):
         try:
