@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from anyio import to_thread
 
 from benchmarks.calls import DOCKER, LOCAL
-from benchmarks.container import image
+from benchmarks.container import ensure_image
 from benchmarks.contender import NOOP, ContenderMissing
-from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.measurements import Discipline, Measurements, Sample, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
 
@@ -22,26 +22,26 @@ ACQUIRES_A_ROUND, FIRST_A_ROUND = 20, 5
 SLOTS = 8
 
 
-async def measure(options: Options) -> Measured:
+async def measure(options: Options) -> Measurements:
     """Acquire and release slots in rounds, both backends in turn."""
-    measured = Measured()
+    measurements = Measurements()
     disciplines = [Discipline(name, "times", {}) for name in (ACQUIRE, RELEASE, RESET, FIRST)]
-    measured.disciplines += disciplines
+    measurements.disciplines += disciplines
     async with AsyncExitStack() as stack:
         pools = {LOCAL: await stack.enter_async_context(SandboxPool("local", slots_per_sandbox=SLOTS))}
         try:
-            name = await to_thread.run_sync(image)
+            name = await to_thread.run_sync(ensure_image)
             pool = SandboxPool("docker", image=name, network=False, slots_per_sandbox=SLOTS, max_sandboxes=1)
             pools[DOCKER] = await stack.enter_async_context(pool)
         except ContenderMissing as error:
-            measured.leave_out(f"{DOCKER}, acquire", error)
+            measurements.leave_out(f"{DOCKER}, acquire", error)
         for number in range(options.rounds + 1):
             progress(f"acquire: round {number} of {options.rounds}")
             for name, pool in pools.items():
                 # The first round makes the sandbox and is not counted.
                 samples = [each.sample(name) if number else Sample() for each in disciplines]
                 await acquire_and_release(pool, *samples)
-    return measured
+    return measurements
 
 
 async def acquire_and_release(

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from benchmarks.measured import Figure, Measured, progress
+from benchmarks.measurements import Figure, Measurements, progress
 from benchmarks.memory import memory_kb
 from benchmarks.options import Options
 from hermes_agent import AgentLoop, Completion, Episode, Message, OpenAIModel
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TURNS, EPISODES, ROUNDS, AT_ONCE = 20, 8, 5, 8
 MANY, MANY_TURNS, SLOTS_A_SANDBOX = 1000, 3, 64
 FAULTS = Faults(per_s=2, faults=0.05, away_after=450, away_s=60.0)
-UNKIND_EPISODES, UNKIND_AT_ONCE = 300, 32
+FAULTY_EPISODES, FAULTY_AT_ONCE = 300, 32
 CPU = "driver CPU of a tool call with its model request"
 NAIVE = f"{CPU}, a plain loop with chat.completions.create"
 RATIO = "ratio to the plain loop"
@@ -42,50 +42,50 @@ MEMORY = f"driver memory of one of {MANY:,} episodes at once"
 MANY_CPU = f"driver CPU of a tool call of {MANY:,} episodes at once"
 LOST = "episodes of 300 lost at 2 requests a second, 5 % faults, an outage of 60 s"
 REQUESTS = "requests there, per turn and fault"
-LONGEST_S = {"cpu": 300.0, "many": 300.0, "faults": 1200.0}
+TIME_LIMIT_S = {"cpu": 300.0, "many": 300.0, "faults": 1200.0}
 
 Figures = dict[str, tuple[float, str]]
 
 
-async def measure(_: Options) -> Measured:
+async def measure(_: Options) -> Measurements:
     """Run the drivers one after the other."""
-    return await by_drivers("agent", __name__, LONGEST_S)
+    return await run_drivers("agent", __name__, TIME_LIMIT_S)
 
 
-async def by_drivers(part: str, module: str, longest_s: Mapping[str, float]) -> Measured:
+async def run_drivers(part: str, module: str, time_limit_s: Mapping[str, float]) -> Measurements:
     """Run the drivers of a module one after the other, each with a time limit. Names of figures begin with `part`."""
-    measured = Measured()
-    for name, limit_s in longest_s.items():
+    measurements = Measurements()
+    for name, limit_s in time_limit_s.items():
         progress(f"{part}: {name}, up to {limit_s:.0f} s")
         try:
-            figures = await figures_of(module, name, limit_s)
+            figures = await run_driver_module(module, name, limit_s)
         except (TimeoutError, RuntimeError) as error:
-            measured.leave_out(f"{part}, {name}", repr(error))
+            measurements.leave_out(f"{part}, {name}", repr(error))
             continue
-        measured.figures |= {f"{part}: {what}": Figure(value, unit) for what, (value, unit) in figures.items()}
-    return measured
+        measurements.figures |= {f"{part}: {label}": Figure(value, unit) for label, (value, unit) in figures.items()}
+    return measurements
 
 
-async def figures_of(module: str, name: str, longest_s: float) -> Figures:
+async def run_driver_module(module: str, name: str, time_limit_s: float) -> Figures:
     """Return the figures of a driver.
 
     Raises:
         TimeoutError: If the driver takes too long.
         RuntimeError: If the driver fails.
     """
-    with anyio.fail_after(longest_s):
-        ended = await anyio.run_process([sys.executable, "-m", module, name], cwd=ROOT, stderr=None, check=False)
-    if ended.returncode != 0:
-        raise RuntimeError(f"the driver ended with {ended.returncode}")
-    figures: Figures = json.loads(ended.stdout.splitlines()[-1])
+    with anyio.fail_after(time_limit_s):
+        completed = await anyio.run_process([sys.executable, "-m", module, name], cwd=ROOT, stderr=None, check=False)
+    if completed.returncode != 0:
+        raise RuntimeError(f"the driver ended with {completed.returncode}")
+    figures: Figures = json.loads(completed.stdout.splitlines()[-1])
     return figures
 
 
 @asynccontextmanager
-async def serve_endpoint(how: Faults) -> AsyncIterator[tuple[str, dict[str, int]]]:
+async def serve_endpoint(faults: Faults) -> AsyncIterator[tuple[str, dict[str, int]]]:
     """Yield the URL of a server in another process, and a dict that has the server's log after the block."""
     log: dict[str, int] = {}
-    command = [sys.executable, "-m", "tests.e2e.agent.flaky_endpoint", json.dumps(asdict(how))]
+    command = [sys.executable, "-m", "tests.e2e.agent.flaky_endpoint", json.dumps(asdict(faults))]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
     assert process.stdin is not None
@@ -103,7 +103,7 @@ async def serve_endpoint(how: Faults) -> AsyncIterator[tuple[str, dict[str, int]
 Run = Callable[[Slot, int], Awaitable[None]]
 
 
-async def in_slots(slots: Sequence[Slot], count: int, run: Run) -> None:
+async def run_in_slots(slots: Sequence[Slot], count: int, run: Run) -> None:
     """Run this many episodes, one at a time in each slot."""
     left: Iterator[int] = iter(range(count))
 
@@ -116,7 +116,7 @@ async def in_slots(slots: Sequence[Slot], count: int, run: Run) -> None:
             tasks.start_soon(work, slot)
 
 
-async def cpu() -> Figures:
+async def measure_cpu() -> Figures:
     """Measure the processor time of this process per tool call: our loop and the plain loop in turn, without the first
     rounds.
     """
@@ -132,14 +132,14 @@ async def cpu() -> Figures:
             episode = await AgentLoop(model, Toolbox(slot)).run(f"episode {number}")
             assert (episode.finish, len(episode.tool_calls)) == ("answered", TURNS)
 
-        spent: dict[str, list[float]] = {CPU: [], NAIVE: []}
+        times_ms: dict[str, list[float]] = {CPU: [], NAIVE: []}
         for _ in range(ROUNDS + 1):
             for name, run in ((CPU, ours), (NAIVE, plain)):
                 begin = time.process_time()
-                await in_slots(slots, EPISODES, run)
-                spent[name].append((time.process_time() - begin) / EPISODES / TURNS * 1000)
+                await run_in_slots(slots, EPISODES, run)
+                times_ms[name].append((time.process_time() - begin) / EPISODES / TURNS * 1000)
         await model.aclose()
-    figures = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
+    figures = {name: sorted(times[1:])[ROUNDS // 2] for name, times in times_ms.items()}
     return {
         **{name: (ms, "ms") for name, ms in figures.items()},
         f"{CPU}, {RATIO}": (figures[CPU] / figures[NAIVE], "×"),
@@ -163,22 +163,22 @@ async def plain_loop(url: str) -> AsyncIterator[Run]:
                 )
                 message = answer.choices[0].message
                 messages.append(message.model_dump(exclude_none=True))
-                for wanted in message.tool_calls or ():
-                    assert wanted.type == "function"
-                    result = await toolbox.call(wanted.function.name, wanted.function.arguments, wanted.id)
-                    messages.append({"role": "tool", "tool_call_id": wanted.id, "content": result.content})
+                for tool_call in message.tool_calls or ():
+                    assert tool_call.type == "function"
+                    result = await toolbox.call(tool_call.function.name, tool_call.function.arguments, tool_call.id)
+                    messages.append({"role": "tool", "tool_call_id": tool_call.id, "content": result.content})
                 if not message.tool_calls:
                     return
 
         yield run
 
 
-class _Gathering:
+class _BarrierModel:
     """A model whose episodes make `MANY_TURNS` calls each, and wait for each other before the last answer."""
 
     def __init__(self) -> None:
-        self.here = 0
-        self.all_here, self.go_on = anyio.Event(), anyio.Event()
+        self.arrived = 0
+        self.all_arrived, self.proceed = anyio.Event(), anyio.Event()
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
@@ -186,55 +186,55 @@ class _Gathering:
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn < MANY_TURNS:
             return Completion(None, (call("terminal", {"command": f"echo {turn}"}, call_id=f"c{turn}"),))
-        self.here += 1
-        if self.here == MANY:
-            self.all_here.set()
-        await self.go_on.wait()
+        self.arrived += 1
+        if self.arrived == MANY:
+            self.all_arrived.set()
+        await self.proceed.wait()
         return Completion("done")
 
 
-async def many() -> Figures:
+async def measure_many() -> Figures:
     """Measure memory and processor time of this process while all episodes run at once, each in a slot."""
-    model, done = _Gathering(), list[Episode]()
+    model, episodes = _BarrierModel(), list[Episode]()
     sandboxes = -(-MANY // SLOTS_A_SANDBOX)
     async with (
         SandboxPool("local", slots_per_sandbox=SLOTS_A_SANDBOX, max_sandboxes=sandboxes) as pool,
         pool.slots(MANY) as slots,
     ):
-        await in_slots(slots, MANY, lambda slot, _: _first_command(slot))
+        await run_in_slots(slots, MANY, lambda slot, _: _run_first_command(slot))
         gc.collect()
         before_kb, begin = memory_kb(os.getpid()), time.process_time()
 
         async def episode(slot: Slot) -> None:
-            done.append(await AgentLoop(model, Toolbox(slot)).run("go"))
+            episodes.append(await AgentLoop(model, Toolbox(slot)).run("go"))
 
         async with anyio.create_task_group() as tasks:
             for slot in slots:
                 tasks.start_soon(episode, slot)
-            await model.all_here.wait()
+            await model.all_arrived.wait()
             spent_s, after_kb = time.process_time() - begin, memory_kb(os.getpid())
-            model.go_on.set()
-        assert {each.finish for each in done} == {"answered"}
+            model.proceed.set()
+        assert {each.finish for each in episodes} == {"answered"}
     return {
         MEMORY: ((after_kb - before_kb) / MANY, "KiB"),
         MANY_CPU: (spent_s / MANY / MANY_TURNS * 1000, "ms"),
     }
 
 
-async def _first_command(slot: Slot) -> None:
+async def _run_first_command(slot: Slot) -> None:
     assert (await slot.run(["true"])).ok
 
 
-class _Turns(NamedTuple):
+class _EpisodeTurns(NamedTuple):
     finish: str
     contents: tuple[str, ...]
 
 
-async def faults() -> Figures:
+async def measure_faults() -> Figures:
     """Count the episodes that ended differently than on a reliable endpoint, and the requests per turn and fault."""
-    kind, _ = await _episodes(Faults())
-    done, log = await _episodes(FAULTS)
-    lost = sum(done[number] != turns for number, turns in kind.items())
+    reliable, _ = await _run_episodes(Faults())
+    episodes, log = await _run_episodes(FAULTS)
+    lost = sum(episodes[number] != turns for number, turns in reliable.items())
     return {
         LOST: (lost, ""),
         REQUESTS: (log["requests"] / (log["good"] + log["faults"]), "×"),
@@ -243,27 +243,31 @@ async def faults() -> Figures:
     }
 
 
-async def _episodes(how: Faults) -> tuple[dict[int, _Turns], dict[str, Any]]:
-    done: dict[int, _Turns] = {}
+async def _run_episodes(faults: Faults) -> tuple[dict[int, _EpisodeTurns], dict[str, Any]]:
+    episodes: dict[int, _EpisodeTurns] = {}
     async with (
-        serve_endpoint(how) as (url, log),
-        SandboxPool("local", slots_per_sandbox=UNKIND_AT_ONCE) as pool,
-        pool.slots(UNKIND_AT_ONCE) as slots,
+        serve_endpoint(faults) as (url, log),
+        SandboxPool("local", slots_per_sandbox=FAULTY_AT_ONCE) as pool,
+        pool.slots(FAULTY_AT_ONCE) as slots,
     ):
         model = OpenAIModel("m", base_url=url)
 
         async def run(slot: Slot, number: int) -> None:
             episode = await AgentLoop(model, Toolbox(slot)).run(f"episode {number}")
-            done[number] = _Turns(episode.finish, tuple(str(each["content"]) for each in episode.messages))
+            episodes[number] = _EpisodeTurns(episode.finish, tuple(str(each["content"]) for each in episode.messages))
 
         begin = time.perf_counter()
-        await in_slots(slots, UNKIND_EPISODES, run)
+        await run_in_slots(slots, FAULTY_EPISODES, run)
         elapsed_s = time.perf_counter() - begin
         await model.aclose()
-    return done, {**log, "elapsed_s": elapsed_s}
+    return episodes, {**log, "elapsed_s": elapsed_s}
 
 
-DRIVERS: dict[str, Callable[[], Awaitable[Figures]]] = {"cpu": cpu, "many": many, "faults": faults}
+DRIVERS: dict[str, Callable[[], Awaitable[Figures]]] = {
+    "cpu": measure_cpu,
+    "many": measure_many,
+    "faults": measure_faults,
+}
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import engines
-from benchmarks.measured import Measured, Sample, progress
+from benchmarks.machine_load import describe_load, measure_load
+from benchmarks.measurements import Measurements, Sample, progress
 from benchmarks.options import Options
-from benchmarks.quiet import note, watch
 from benchmarks.report import machine, table
 from hermes_exec import SandboxPool
 from hermes_exec.testing.conformance import Outcome, Report, run_conformance
@@ -47,13 +47,13 @@ MEDIANS = (
 )
 
 
-def render(reports: dict[str, Report], measured: Measured) -> str:
+def render(reports: dict[str, Report], measurements: Measurements) -> str:
     """Return the tables in Markdown."""
     names = list(reports)
     head = ("", *(HEADS.get(name, name) for name in names))
     sides = "l" + "r" * len(names)
     parts = [table(head, sides, [*_behaviours(reports), *_facts(reports)])]
-    rows = [(label, *(_cell(measured, name, label) for name in names)) for label in engines.LABELS]
+    rows = [(label, *(_cell(measurements, name, label) for name in names)) for label in engines.LABELS]
     parts += [MEDIANS, table(head, sides, rows)]
     parts += ["## Skipped behaviours\n", *map(_gaps, reports.items())]
     return "\n".join(parts)
@@ -80,15 +80,15 @@ def _facts(reports: dict[str, Report]) -> list[tuple[str, ...]]:
     ]
 
 
-def _cell(measured: Measured, name: str, label: str) -> str:
+def _cell(measurements: Measurements, name: str, label: str) -> str:
     """Return the figure of a backend, with the engine's own exec in parentheses."""
-    ours, own = (_figure(measured, label, contender) for contender in engines.PAIRS[name])
+    ours, own = (_find_figure(measurements, label, contender) for contender in engines.PAIRS[name])
     return f"{ours} ({own})" if own else ours or "–"
 
 
-def _figure(measured: Measured, label: str, contender: str) -> str:
+def _find_figure(measurements: Measurements, label: str, contender: str) -> str:
     kind, discipline = engines.LABELS[label]
-    sample = measured.sample(discipline, contender)
+    sample = measurements.sample(discipline, contender)
     if sample is None:
         return ""
     return {"p50": _milliseconds, "calls": _calls, "bytes": _speed}[kind](sample)
@@ -138,10 +138,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = parser.parse_args(argv).names
     if unknown := set(names) - set(BACKENDS):
         parser.error(f"there is no backend {unknown.pop()!r} here")
-    quiet = watch("backends")
-    measured = asyncio.run(engines.measure(Options()))
+    load = measure_load("backends")
+    measurements = asyncio.run(engines.measure(Options()))
     reports = {name: asyncio.run(prove(name)) for name in names or BACKENDS}
-    text = f"Machine: {machine()}.\n{note([quiet])}\n\n{render(reports, measured)}"
+    text = f"Machine: {machine()}.\n{describe_load([load])}\n\n{render(reports, measurements)}"
     if names:
         print(text)
     else:

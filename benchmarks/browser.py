@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.agent import Figures, by_drivers
-from benchmarks.measured import Measured
+from benchmarks.agent import Figures, run_drivers
+from benchmarks.measurements import Measurements
 from benchmarks.memory import children, memory_kb
 from benchmarks.options import Options
 from hermes_exec import SandboxPool, Slot
@@ -43,9 +43,9 @@ HOST = "Playwright on the host"
 Work = Callable[[], Awaitable[object]]
 
 
-async def measure(_: Options) -> Measured:
+async def measure(_: Options) -> Measurements:
     """Run the driver."""
-    return await by_drivers("browser", __name__, {"beside": 300.0})
+    return await run_drivers("browser", __name__, {"beside": 300.0})
 
 
 @tool
@@ -70,7 +70,7 @@ async def time_ms(work: Work) -> float:
 
 
 @asynccontextmanager
-async def on_host(playwright: Playwright) -> AsyncIterator[tuple[Browser, Page]]:
+async def open_host_browser(playwright: Playwright) -> AsyncIterator[tuple[Browser, Page]]:
     """Yield Playwright's own browser on this host."""
     program = next(filter(None, map(shutil.which, PROGRAMS)))
     browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -80,31 +80,31 @@ async def on_host(playwright: Playwright) -> AsyncIterator[tuple[Browser, Page]]
         await browser.close()
 
 
-async def launches(slot: Slot, playwright: Playwright) -> dict[str, list[float]]:
+async def time_launches(slot: Slot, playwright: Playwright) -> dict[str, list[float]]:
     """Launch both browsers repeatedly."""
-    spent: dict[str, list[float]] = {"ours": [], "host": []}
+    times_ms: dict[str, list[float]] = {"ours": [], "host": []}
     for _ in range(LAUNCHES):
         async with Toolbox(slot, ["browser"], tools=["browser_close"]) as toolbox:
-            spent["ours"].append(await time_ms(lambda: call_tool(toolbox, "browser_navigate", url=PAGE)))
+            times_ms["ours"].append(await time_ms(lambda: call_tool(toolbox, "browser_navigate", url=PAGE)))
             await call_tool(toolbox, "browser_close")
         begin = time.perf_counter()
-        async with on_host(playwright) as (_, page):
+        async with open_host_browser(playwright) as (_, page):
             await page.goto(PAGE)
             await page.aria_snapshot(mode="ai")
-            spent["host"].append((time.perf_counter() - begin) * 1000)
-    return spent
+            times_ms["host"].append((time.perf_counter() - begin) * 1000)
+    return times_ms
 
 
-async def in_turn(**works: Work) -> dict[str, list[float]]:
+async def time_in_turn(**works: Work) -> dict[str, list[float]]:
     """Return the times of calls in turn, each at a random time within a frame of its page. Otherwise one contender
     would always just miss the next frame, and the other would not.
     """
-    spent: dict[str, list[float]] = {name: [] for name in works}
+    times_ms: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(CALLS):
         for name, work in works.items():
             await asyncio.sleep(random.uniform(0, FRAME_S))
-            spent[name].append(await time_ms(work))
-    return spent
+            times_ms[name].append(await time_ms(work))
+    return times_ms
 
 
 def memory_mb(mark: str) -> float:
@@ -123,52 +123,52 @@ def memory_mb(mark: str) -> float:
     raise RuntimeError(f"no browser with {mark} in its command line")
 
 
-async def beside() -> Figures:
+async def measure_browser() -> Figures:
     """Measure all figures of the browser."""
     from playwright.async_api import async_playwright
 
     figures: Figures = {}
 
-    def compare(name: str, spent: dict[str, list[float]], unit: str) -> None:
-        ours, theirs = (statistics.median(spent[who]) for who in ("ours", "host"))
+    def compare(name: str, times_ms: dict[str, list[float]], unit: str) -> None:
+        ours, theirs = (statistics.median(times_ms[side]) for side in ("ours", "host"))
         figures[name], figures[f"{name}, {HOST}"] = (ours, unit), (theirs, unit)
         figures[f"{name}, ratio to the host"] = (ours / theirs, "×")
         if unit == "ms":
             figures[f"{name}, difference from the host"] = (ours - theirs, "ms")
 
     async with async_playwright() as playwright, SandboxPool("local", network=False) as pool, pool.slot() as slot:
-        compare(LAUNCH, await launches(slot, playwright), "ms")
+        compare(LAUNCH, await time_launches(slot, playwright), "ms")
         async with (
             Toolbox(slot, ["browser"]) as toolbox,
-            on_host(playwright) as (_, page),
+            open_host_browser(playwright) as (_, page),
         ):
             await call_tool(toolbox, "browser_navigate", url="data:text/html,<title>Empty</title>")
             await page.goto("data:text/html,<title>Empty</title>")
             marks = {"ours": "hermes-browser-", "host": "playwright_chromiumdev_profile"}
-            compare(IDLE, {who: [memory_mb(mark)] for who, mark in marks.items()}, "MiB")
-            opened = await call_tool(toolbox, "browser_navigate", url=PAGE)
+            compare(IDLE, {side: [memory_mb(mark)] for side, mark in marks.items()}, "MiB")
+            first_page = await call_tool(toolbox, "browser_navigate", url=PAGE)
             await page.goto(PAGE)
-            ref = next(line for line in opened["snapshot"].splitlines() if "button 7" in line).partition("[ref=")[2]
-            clicked = page.get_by_role("button", name="button 7", exact=True)
+            ref = next(line for line in first_page["snapshot"].splitlines() if "button 7" in line).partition("[ref=")[2]
+            button = page.get_by_role("button", name="button 7", exact=True)
             running = browser_of_slot(slot).running
             assert running is not None
             # First Playwright's client alone, through the slot's pipe and on the host. Then the tool, with more trips.
-            piped = running.tabs.page.get_by_role("button", name="button 7", exact=True)
-            compare(PIPED, await in_turn(ours=piped.click, host=clicked.click), "ms")
+            piped_button = running.tabs.page.get_by_role("button", name="button 7", exact=True)
+            compare(PIPED, await time_in_turn(ours=piped_button.click, host=button.click), "ms")
             compare(
                 ACTION,
-                await in_turn(
-                    ours=lambda: call_tool(toolbox, "browser_click", ref=ref.partition("]")[0]), host=clicked.click
+                await time_in_turn(
+                    ours=lambda: call_tool(toolbox, "browser_click", ref=ref.partition("]")[0]), host=button.click
                 ),
                 "ms",
             )
-            looks = await in_turn(
+            snapshots = await time_in_turn(
                 ours=lambda: call_tool(toolbox, "browser_snapshot"), host=lambda: page.aria_snapshot(mode="ai")
             )
-            compare(SNAPSHOT, looks, "ms")
+            compare(SNAPSHOT, snapshots, "ms")
             await call_tool(toolbox, "browser_console", expression=BUSY)
             await page.evaluate(BUSY)
-            compare(WORKING, {who: [memory_mb(mark)] for who, mark in marks.items()}, "MiB")
+            compare(WORKING, {side: [memory_mb(mark)] for side, mark in marks.items()}, "MiB")
             code = (
                 "import statistics, time\nfrom hermes_tools import nothing\nspent = []\n"
                 f"for _ in range({CALLBACKS}):\n    begin = time.perf_counter()\n    nothing()\n"
@@ -182,4 +182,4 @@ async def beside() -> Figures:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run({"beside": beside}[sys.argv[1]]())))
+    print(json.dumps(asyncio.run({"beside": measure_browser}[sys.argv[1]]())))

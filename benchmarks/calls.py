@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from benchmarks import bare, docker_exec, hermes, in_sandbox, naive, swe_rex
+from benchmarks import container_floors, docker_exec, hermes, host_subprocess, naive_client, swe_rex
 from benchmarks.contender import (
     LARGE,
     SMALL,
@@ -17,23 +17,23 @@ from benchmarks.contender import (
     SelfTimed,
     Unsupported,
 )
-from benchmarks.measured import Discipline, Measured, Sample, in_flight, progress
+from benchmarks.measurements import Discipline, Measurements, Sample, keep_in_flight, progress
 from benchmarks.options import Options
 
 HOST = Floors("subprocess.run, host", "asyncio subprocess, host")
 SANDBOX = Floors("subprocess.run, in the container", "asyncio subprocess, in the container")
 LOCAL, DOCKER = "hermes-exec, local", "hermes-exec, Docker"
 ENTRIES = (
-    Entry(HOST.one, HOST, bare.open_subprocess),
-    Entry("subprocess.run with pipes, host", HOST, bare.open_capturing),
-    Entry(HOST.many, HOST, bare.open_asyncio),
-    Entry("naive worker, pipe on the host", HOST, naive.open_local),
+    Entry(HOST.one, HOST, host_subprocess.open_subprocess),
+    Entry("subprocess.run with pipes, host", HOST, host_subprocess.open_capturing),
+    Entry(HOST.many, HOST, host_subprocess.open_asyncio),
+    Entry("naive worker, pipe on the host", HOST, naive_client.open_local),
     Entry(LOCAL, HOST, hermes.open_local),
-    Entry("fork+exec in Go, in the container", SANDBOX, in_sandbox.open_go),
-    Entry(SANDBOX.one, SANDBOX, in_sandbox.open_subprocess),
-    Entry(f"{SANDBOX.one}, rested", SANDBOX, in_sandbox.open_rested),
-    Entry(SANDBOX.many, SANDBOX, in_sandbox.open_asyncio),
-    Entry("naive worker, one docker exec", SANDBOX, naive.open_docker),
+    Entry("fork+exec in Go, in the container", SANDBOX, container_floors.open_go),
+    Entry(SANDBOX.one, SANDBOX, container_floors.open_subprocess),
+    Entry(f"{SANDBOX.one}, rested", SANDBOX, container_floors.open_resting),
+    Entry(SANDBOX.many, SANDBOX, container_floors.open_asyncio),
+    Entry("naive worker, one docker exec", SANDBOX, naive_client.open_docker),
     Entry(DOCKER, SANDBOX, hermes.open_docker),
     Entry("SWE-ReX, Docker", SANDBOX, swe_rex.open_swe_rex),
     Entry("docker exec, SDK", SANDBOX, docker_exec.open_sdk),
@@ -50,16 +50,16 @@ class Work(NamedTuple):
     empty: bool = False
 
 
-def noop(at_once: int) -> Work:
+def noop_work(at_once: int) -> Work:
     """Return empty commands, `at_once` at a time."""
     return Work(f"no-op, {at_once} at once", at_once, lambda c: c.noop(), empty=True)
 
 
 WORK = (
-    noop(1),
-    noop(8),
-    noop(32),
-    noop(64),
+    noop_work(1),
+    noop_work(8),
+    noop_work(32),
+    noop_work(64),
     Work("write 1 KiB", 1, lambda c: c.write(SMALL)),
     Work("read 1 KiB", 1, lambda c: c.read(SMALL)),
     Work("write 1 MiB", 1, lambda c: c.write(LARGE)),
@@ -68,32 +68,32 @@ WORK = (
 )
 
 
-async def measure(options: Options) -> Measured:
+async def measure(options: Options) -> Measurements:
     """Do all work in rounds. In each round, all contenders run one after the other."""
-    measured = Measured()
+    measurements = Measurements()
     async with AsyncExitStack() as stack:
-        opened = await open_all(stack, ENTRIES, measured)
+        opened = await open_contenders(stack, ENTRIES, measurements)
         for work in WORK:
             bases = {e.name: e.floors.one if work.empty and work.at_once == 1 else e.floors.many for e in ENTRIES}
             discipline = Discipline(work.name, "calls", bases)
-            measured.disciplines.append(discipline)
+            measurements.disciplines.append(discipline)
             for number in range(options.rounds + 1):
                 progress(f"{work.name}: round {number} of {options.rounds}")
                 for name, contender in list(opened.items()):
                     # The first round warms up and is not counted.
                     sample = discipline.sample(name) if number else Sample()
                     try:
-                        await one_slice(sample, contender, work, options.slice_s)
+                        await run_slice(sample, contender, work, options.slice_s)
                     except* Unsupported:
                         pass
                     except* Exception as errors:  # noqa: BLE001 - reported, and the others continue
-                        measured.leave_out(f"{name}, from '{work.name}' on", errors.exceptions[0])
+                        measurements.leave_out(f"{name}, from '{work.name}' on", errors.exceptions[0])
                         del opened[name]
-    return measured
+    return measurements
 
 
-async def open_all(
-    stack: AsyncExitStack, entries: tuple[Entry, ...], measured: Measured
+async def open_contenders(
+    stack: AsyncExitStack, entries: tuple[Entry, ...], measurements: Measurements
 ) -> dict[str, Contender | SelfTimed]:
     """Open the contenders that can take part here."""
     opened: dict[str, Contender | SelfTimed] = {}
@@ -102,11 +102,11 @@ async def open_all(
         try:
             opened[entry.name] = await stack.enter_async_context(entry.open())
         except ContenderMissing as error:
-            measured.leave_out(entry.name, error)
+            measurements.leave_out(entry.name, error)
     return opened
 
 
-async def one_slice(sample: Sample, contender: Contender | SelfTimed, work: Work, slice_s: float) -> None:
+async def run_slice(sample: Sample, contender: Contender | SelfTimed, work: Work, slice_s: float) -> None:
     """Keep calls of one contender in flight for a slice of time."""
     if work.at_once > 1 and getattr(contender, "blocking", False):
         return
@@ -114,4 +114,4 @@ async def one_slice(sample: Sample, contender: Contender | SelfTimed, work: Work
         if work.empty:
             sample.add(*await contender.time_noops(slice_s, work.at_once))
         return
-    sample.add(*await in_flight(lambda: work.call(contender), work.at_once, slice_s))
+    sample.add(*await keep_in_flight(lambda: work.call(contender), work.at_once, slice_s))

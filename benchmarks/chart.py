@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from math import ceil, floor, log10
 
-from benchmarks.measured import Curves, Point
+from benchmarks.measurements import Curves, Point
 
 OURS = "#2f6f4f"
 COLOURS = {"hermes-exec": OURS, "naive": "#c9a13b", "host": "#8a8f98", "in the container": "#8a8f98"}

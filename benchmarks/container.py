@@ -61,7 +61,7 @@ class Container:
             return content.read()
 
 
-def image() -> str:
+def ensure_image() -> str:
     """Return the name of the image that all contenders in containers use.
 
     Raises:
@@ -83,7 +83,7 @@ def image() -> str:
 
 
 @asynccontextmanager
-async def running(
+async def run_container(
     command: list[str] | None = None, ports: dict[str, Any] | None = None, volumes: list[str] | None = None
 ) -> AsyncIterator[Container]:
     """Yield a container of the common image that runs `command`, without a network unless it publishes ports.
@@ -91,11 +91,11 @@ async def running(
     Raises:
         ContenderMissing: If Docker is not available, or the image cannot be built.
     """
-    name = await anyio.to_thread.run_sync(image)
+    name = await anyio.to_thread.run_sync(ensure_image)
     import docker
 
     client = docker.from_env(timeout=120, max_pool_size=THREADS)
-    created = partial(
+    create = partial(
         client.containers.create,
         name,
         command or ["sleep", "3600"],
@@ -106,7 +106,7 @@ async def running(
         environment={"LANG": "C.UTF-8"},  # as in a slot: without it bash reads no locale and is a fifth faster
         labels=LABELS,
     )
-    container = await anyio.to_thread.run_sync(created)
+    container = await anyio.to_thread.run_sync(create)
     try:
         await anyio.to_thread.run_sync(container.start)
         yield Container(client, container)

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from benchmarks.container import Container, running
+from benchmarks.container import Container, run_container
 from benchmarks.contender import OUTPUT_BYTES, OUTPUT_SCRIPT, ContenderMissing
 
 
@@ -76,7 +76,7 @@ async def open_cli() -> AsyncIterator[DockerCli]:
     """
     if not shutil.which("docker"):
         raise ContenderMissing("there is no docker program")
-    async with running() as container:
+    async with run_container() as container:
         yield DockerCli(container)
 
 
@@ -87,5 +87,5 @@ async def open_sdk() -> AsyncIterator[DockerSdk]:
     Raises:
         ContenderMissing: If the daemon is not available.
     """
-    async with running() as container:
+    async with run_container() as container:
         yield DockerSdk(container)

@@ -19,10 +19,10 @@ import anyio
 import requests
 from anyio import to_thread
 
-from benchmarks import bare, hermes
+from benchmarks import hermes, host_subprocess
 from benchmarks.calls import HOST, LOCAL
 from benchmarks.contender import SMALL
-from benchmarks.measured import Discipline, Measured, Sample, in_flight, progress
+from benchmarks.measurements import Discipline, Measurements, Sample, keep_in_flight, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
 from tests.engines import BACKENDS, options_of
@@ -143,18 +143,18 @@ class ModalExec(Program):
         await to_thread.run_sync(path.write_bytes, await process.stdout.read.aio())
 
 
-Contender = Program | Slot | bare.AsyncioSubprocess
+Contender = Program | Slot | host_subprocess.AsyncioSubprocess
 
 
 @asynccontextmanager
-async def slot_of(backend: str, **options: Any) -> AsyncIterator[Slot]:
+async def open_slot(backend: str, **options: Any) -> AsyncIterator[Slot]:
     """Yield a slot of a new pool."""
     async with SandboxPool(backend, **options) as pool, pool.slot() as slot:
         yield Slot(slot)
 
 
 @asynccontextmanager
-async def instance(image: str) -> AsyncIterator[Program]:
+async def open_instance(image: str) -> AsyncIterator[Program]:
     """Yield a running instance of Apptainer."""
     name = f"bench{secrets.token_hex(4)}"
     await anyio.run_process(["apptainer", "instance", "start", "--containall", "--writable-tmpfs", image, name])
@@ -165,7 +165,7 @@ async def instance(image: str) -> AsyncIterator[Program]:
 
 
 @asynccontextmanager
-async def connection(options: dict[str, Any], directory: str) -> AsyncIterator[Program]:
+async def open_connection(options: dict[str, Any], directory: str) -> AsyncIterator[Program]:
     """Yield one connection of the system's SSH client."""
     host, port = options["hosts"].rsplit(":", 1)
     argv = ["ssh", "-F", "/dev/null", "-i", options["identity_file"], "-p", port, "-S", f"{directory}/control"]
@@ -177,7 +177,7 @@ async def connection(options: dict[str, Any], directory: str) -> AsyncIterator[P
         await anyio.run_process([*argv, "-O", "exit", host], check=False)
 
 
-async def alloc_exec(options: dict[str, Any], job: str) -> Program:
+async def open_alloc_exec(options: dict[str, Any], job: str) -> Program:
     """Return Nomad's own exec in the job of a sandbox."""
 
     def allocation() -> str:
@@ -190,47 +190,47 @@ async def alloc_exec(options: dict[str, Any], job: str) -> Program:
     return Program(nomad_agent.program(), "alloc", "exec", *access, "-task", "sandbox", allocation_id)
 
 
-async def modal_exec(sandbox: str) -> ModalExec:
+async def open_modal_exec(sandbox: str) -> ModalExec:
     """Return the exec of Modal's own client in a sandbox."""
     import modal
 
     return ModalExec(await modal.Sandbox.from_id.aio(sandbox))
 
 
-async def measure(options: Options) -> Measured:
+async def measure(options: Options) -> Measurements:
     """Measure all backends in rounds. In each round, all contenders run one after the other."""
-    measured = Measured()
+    measurements = Measurements()
     async with AsyncExitStack() as stack:
         engines = {name: stack.enter_context(options_of(name)) for name in BACKENDS}
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
         async def slot(backend: str, **more: Any) -> Slot:
-            return await stack.enter_async_context(slot_of(backend, **engines[backend], **more))
+            return await stack.enter_async_context(open_slot(backend, **engines[backend], **more))
 
         docker, nomad, modal = await slot("docker"), await slot("nomad", slot_root="shared"), await slot("modal")
         contenders: dict[str, Contender] = {
-            HOST.many: await stack.enter_async_context(bare.open_asyncio()),
+            HOST.many: await stack.enter_async_context(host_subprocess.open_asyncio()),
             LOCAL: await slot("local"),
             DOCKER: docker,
             DOCKER_EXEC: Program("docker", "exec", "-i", docker.slot.sandbox),
             OPENSSH: await slot("ssh", transport="openssh"),
             PARAMIKO: await slot("ssh", transport="paramiko"),
-            SSH: await stack.enter_async_context(connection(engines["ssh"], str(directory))),
+            SSH: await stack.enter_async_context(open_connection(engines["ssh"], str(directory))),
             APPTAINER: await slot("singularity"),
-            EXEC: await stack.enter_async_context(instance(engines["singularity"]["image"])),
+            EXEC: await stack.enter_async_context(open_instance(engines["singularity"]["image"])),
             NOMAD: nomad,
-            ALLOC_EXEC: await alloc_exec(engines["nomad"], nomad.slot.sandbox),
+            ALLOC_EXEC: await open_alloc_exec(engines["nomad"], nomad.slot.sandbox),
             MODAL: modal,
-            MODAL_EXEC: await modal_exec(modal.slot.sandbox),
+            MODAL_EXEC: await open_modal_exec(modal.slot.sandbox),
         }
-        await calls(measured, contenders, options)
-        await transfers(measured, contenders, directory, options)
-        await first_commands(measured, engines, options)
-        await many_sandboxes(measured, engines["singularity"])
-    return measured
+        await measure_calls(measurements, contenders, options)
+        await measure_transfers(measurements, contenders, directory, options)
+        await measure_first_commands(measurements, engines, options)
+        await measure_many_sandboxes(measurements, engines["singularity"])
+    return measurements
 
 
-async def calls(measured: Measured, contenders: dict[str, Contender], options: Options) -> None:
+async def measure_calls(measurements: Measurements, contenders: dict[str, Contender], options: Options) -> None:
     """Measure empty commands one by one and 32 at once, and small files."""
     work: list[tuple[str, int, Callable[[Any], Awaitable[None]]]] = [
         ("engines: no-op", 1, lambda contender: contender.noop()),
@@ -239,26 +239,28 @@ async def calls(measured: Measured, contenders: dict[str, Contender], options: O
     ]
     for name, at_once, call in work:
         discipline = Discipline(name, "calls", dict.fromkeys(contenders, HOST.many))
-        measured.disciplines.append(discipline)
+        measurements.disciplines.append(discipline)
         for number in range(options.rounds + 1):
             for each, contender in contenders.items():
-                if "write" in name and isinstance(contender, bare.AsyncioSubprocess):
+                if "write" in name and isinstance(contender, host_subprocess.AsyncioSubprocess):
                     continue
                 progress(f"{name}: round {number} of {options.rounds}, {each}")
                 sample = discipline.sample(each) if number else Sample()  # the first round warms up
-                sample.add(*await in_flight(lambda target=contender, do=call: do(target), at_once, options.slice_s))  # type: ignore[misc]
+                sample.add(*await keep_in_flight(partial(call, contender), at_once, options.slice_s))
 
 
-async def transfers(measured: Measured, contenders: dict[str, Contender], directory: Path, options: Options) -> None:
+async def measure_transfers(
+    measurements: Measurements, contenders: dict[str, Contender], directory: Path, options: Options
+) -> None:
     """Measure a large file up and down."""
     local, back = directory / "large", directory / "back"
     await to_thread.run_sync(local.write_bytes, os.urandom(1 << 20) * MEGABYTES)
     bases = {name: own for name, own in PAIRS.values() if name != LOCAL} | {PARAMIKO: SSH}
     ways = [Discipline(f"engines: {MEGABYTES} MiB {way}", "bytes", bases, MEGABYTES << 20) for way in ("up", "down")]
-    measured.disciplines += ways
+    measurements.disciplines += ways
     for number in range(options.rounds + 1):
         for name, contender in contenders.items():
-            if isinstance(contender, bare.AsyncioSubprocess):
+            if isinstance(contender, host_subprocess.AsyncioSubprocess):
                 continue
             progress(f"{MEGABYTES} MiB: round {number} of {options.rounds}, {name}")
             for discipline, move, path in zip(ways, (contender.up, contender.down), (local, back), strict=True):
@@ -266,22 +268,24 @@ async def transfers(measured: Measured, contenders: dict[str, Contender], direct
                 try:
                     await move(path)
                 except EngineFailed as error:
-                    measured.leave_out(f"{name}, round {number} of {discipline.name}", error)
+                    measurements.leave_out(f"{name}, round {number} of {discipline.name}", error)
                     continue
                 (discipline.sample(name) if number else Sample()).add_one(time.perf_counter() - begin)
             back.unlink(missing_ok=True)
 
 
-async def first_commands(measured: Measured, engines: dict[str, dict[str, Any]], options: Options) -> None:
+async def measure_first_commands(
+    measurements: Measurements, engines: dict[str, dict[str, Any]], options: Options
+) -> None:
     """Measure the time from nothing to the first command."""
     start = "apptainer instance start"
     discipline = Discipline(f"engines: {FIRST}", "times", dict.fromkeys([APPTAINER, start], start))
-    measured.disciplines.append(discipline)
+    measurements.disciplines.append(discipline)
     ways: dict[str, Callable[[], Any]] = {
-        ours: partial(slot_of, name, **engines[name]) for name, (ours, _) in PAIRS.items()
+        ours: partial(open_slot, name, **engines[name]) for name, (ours, _) in PAIRS.items()
     }
-    ways[PARAMIKO] = partial(slot_of, "ssh", transport="paramiko", **engines["ssh"])
-    ways[start] = lambda: instance(engines["singularity"]["image"])
+    ways[PARAMIKO] = partial(open_slot, "ssh", transport="paramiko", **engines["ssh"])
+    ways[start] = lambda: open_instance(engines["singularity"]["image"])
     for number in range(options.rounds + 1):
         for name, way in ways.items():
             progress(f"{FIRST}: round {number} of {options.rounds}, {name}")
@@ -292,14 +296,14 @@ async def first_commands(measured: Measured, engines: dict[str, dict[str, Any]],
                 (discipline.sample(name) if number else Sample()).add_one(time.perf_counter() - begin)
 
 
-async def many_sandboxes(measured: Measured, apptainer: dict[str, Any]) -> None:
+async def measure_many_sandboxes(measurements: Measurements, apptainer: dict[str, Any]) -> None:
     """Measure many sandboxes, each with one command, started several at a time."""
     discipline = Discipline(
         f"engines: {SANDBOXES} sandboxes, each with its first command, {AT_ONCE} at once",
         "times",
         {APPTAINER: BARE, BARE: BARE},
     )
-    measured.disciplines.append(discipline)
+    measurements.disciplines.append(discipline)
     for number in range(2):
         progress(f"{SANDBOXES} sandboxes: round {number}")
         begin = time.perf_counter()
@@ -311,15 +315,15 @@ async def many_sandboxes(measured: Measured, apptainer: dict[str, Any]) -> None:
                 tasks.start_soon(slot.run, "true")
         discipline.sample(APPTAINER).add_one(time.perf_counter() - begin)
         begin, limiter = time.perf_counter(), anyio.CapacityLimiter(AT_ONCE)
-        bare_one = Program(
+        bare_program = Program(
             "apptainer", "-s", "exec", "--containall", "--writable-tmpfs", "--pwd", "/", apptainer["image"]
         )
 
-        async def one(limiter: anyio.CapacityLimiter = limiter, program: Program = bare_one) -> None:
+        async def run_limited(limiter: anyio.CapacityLimiter = limiter, program: Program = bare_program) -> None:
             async with limiter:
                 await program.noop()
 
         async with anyio.create_task_group() as tasks:
             for _ in range(SANDBOXES):
-                tasks.start_soon(one)
+                tasks.start_soon(run_limited)
         discipline.sample(BARE).add_one(time.perf_counter() - begin)

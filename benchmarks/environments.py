@@ -25,8 +25,8 @@ from typing import Any
 
 import anyio
 
-from benchmarks.agent import Figures, by_drivers
-from benchmarks.measured import Measured
+from benchmarks.agent import Figures, run_drivers
+from benchmarks.measurements import Measurements
 from benchmarks.options import Options
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,12 +38,12 @@ RATIO = "ratio to the plain environment"
 MEMORY = f"driver memory, {MANY} rollouts at once"
 BACK = f"from SIGTERM to the release of every slot, {AT_ONCE} rollouts in a tool call"
 ENDED = "from SIGTERM to the end of the process"
-LONGEST_S = 300.0
+TIME_LIMIT_S = 300.0
 
 
-async def measure(_: Options) -> Measured:
+async def measure(_: Options) -> Measurements:
     """Run the drivers one after the other."""
-    return await by_drivers("environments", __name__, dict.fromkeys(DRIVERS, LONGEST_S))
+    return await run_drivers("environments", __name__, dict.fromkeys(DRIVERS, TIME_LIMIT_S))
 
 
 @asynccontextmanager
@@ -65,14 +65,14 @@ async def serve_model(turns: int) -> AsyncIterator[tuple[Path, str]]:
             await process.wait()
 
 
-async def cpu() -> Figures:
+async def measure_cpu() -> Figures:
     """Measure the processor time of this process per turn: ours and the plain environment in turn, without the first
     rounds.
     """
     from tests.e2e.atropos.counting import CountingEnv
     from tests.e2e.atropos.inference_server import make_env
 
-    spent: dict[str, list[float]] = {CPU: [], PLAIN: []}
+    times_ms: dict[str, list[float]] = {CPU: [], PLAIN: []}
     async with serve_model(TURNS) as (tokenizer, url):
         settings: dict[str, Any] = {
             "group_size": AT_ONCE,
@@ -88,41 +88,41 @@ async def cpu() -> Figures:
                 assert group["scores"] == [1.0] * AT_ONCE
 
             async def plain() -> None:
-                assert await asyncio.gather(*(_plain(env) for _ in range(AT_ONCE))) == [1.0] * AT_ONCE
+                assert await asyncio.gather(*(_run_plain_rollout(env) for _ in range(AT_ONCE))) == [1.0] * AT_ONCE
 
             async def rounds() -> None:
                 for _ in range(ROUNDS + 1):
                     for name, work in ((CPU, ours), (PLAIN, plain)):
                         begin = time.process_time()
                         await work()
-                        spent[name].append((time.process_time() - begin) / AT_ONCE / TURNS * 1000)
+                        times_ms[name].append((time.process_time() - begin) / AT_ONCE / TURNS * 1000)
 
             await env.scheduler.run(rounds, 1)
-    medians = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
+    medians = {name: sorted(times[1:])[ROUNDS // 2] for name, times in times_ms.items()}
     return {
         **{name: (ms, "ms") for name, ms in medians.items()},
         f"{CPU}, {RATIO}": (medians[CPU] / medians[PLAIN], "×"),
     }
 
 
-async def _plain(env: Any) -> float:  # noqa: ANN401
+async def _run_plain_rollout(env: Any) -> float:  # noqa: ANN401
     """Run a simple rollout over atroposlib: the history as text, and commands as subprocesses of this process."""
     from hermes_exec.tools.catalog.schemas import schemas
 
     directory = await asyncio.to_thread(tempfile.mkdtemp, prefix="hermes-bench-")
-    tools, ends = [schemas()["terminal"]], [env.tokenizer.eos_token_id]
+    tools, stop_ids = [schemas()["terminal"]], [env.tokenizer.eos_token_id]
     messages: list[dict[str, Any]] = [{"role": "user", "content": "count"}]
     async with env.server.managed_server(tokenizer=env.tokenizer) as managed:
         while True:
             answer = await managed.chat_completion(
-                messages=messages, n=1, max_tokens=4000, temperature=1.0, tools=tools, stop_token_ids=ends
+                messages=messages, n=1, max_tokens=4000, temperature=1.0, tools=tools, stop_token_ids=stop_ids
             )
             text = answer.choices[0].message.content
             messages.append({"role": "assistant", "content": text})
-            wanted = re.search(r"<tool_call>\n(.*)\n</tool_call>", text)
-            if wanted is None:
+            match = re.search(r"<tool_call>\n(.*)\n</tool_call>", text)
+            if match is None:
                 break
-            command = json.loads(wanted[1])["arguments"]["command"]
+            command = json.loads(match[1])["arguments"]["command"]
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_shell(command, cwd=directory, stdout=pipe, stderr=pipe)
             output, _ = await process.communicate()
@@ -134,7 +134,7 @@ async def _plain(env: Any) -> float:  # noqa: ANN401
     return float(turns == [str(turn) for turn in range(TURNS - 1)])
 
 
-async def many() -> Figures:
+async def measure_many() -> Figures:
     """Measure the peak memory of this process while all rollouts run at once."""
     from tests.e2e.atropos.counting import CountingEnv
     from tests.e2e.atropos.inference_server import make_env
@@ -151,11 +151,11 @@ async def many() -> Figures:
         begin = time.process_time()
         async with env.config.make_pool() as env.pool:
 
-            async def one() -> None:
+            async def run_group() -> None:
                 group, _ = await env.collect_trajectories(0)
                 assert group["scores"] == [1.0] * MANY
 
-            await env.scheduler.run(one, 1)
+            await env.scheduler.run(run_group, 1)
         spent_s = time.process_time() - begin
     return {
         MEMORY: (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB"),
@@ -163,17 +163,17 @@ async def many() -> Figures:
     }
 
 
-async def ends() -> Figures:
+async def measure_ends() -> Figures:
     """Measure the time from SIGTERM until the commands of all rollouts have ended and their slots are released."""
-    return await anyio.to_thread.run_sync(_ends)
+    return await anyio.to_thread.run_sync(_measure_ends)
 
 
-def _ends() -> Figures:
+def _measure_ends() -> Figures:
     from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_tokenizer, serving
     from tests.e2e.atropos.trainer import environment, flags, run_api
 
     seconds = f"{3600 + os.getpid() / 1e6:.6f}"
-    back, ended = [], []
+    release_times, end_times = [], []
     with tempfile.TemporaryDirectory(prefix="hermes-bench-") as directory:
         tokenizer = make_tokenizer(Path(directory) / "tokenizer")
         policy = PolicyServer(load(tokenizer), lambda _: call("terminal", command=f"sleep {seconds}"))
@@ -182,14 +182,14 @@ def _ends() -> Figures:
             more = ("--env.rollout_server_url", api.url, "--env.slots_per_sandbox", str(AT_ONCE))
             for _ in range(ROUNDS):
                 with environment("serve", *flags(tokenizer, server.url, *more, group_size=AT_ONCE // 4)) as env:
-                    _until(lambda: _count_sleeping(seconds) == AT_ONCE, 60)
+                    _wait_until(lambda: _count_sleeping(seconds) == AT_ONCE, 60)
                     begin = time.perf_counter()
                     env.send_signal(signal.SIGTERM)
-                    _until(lambda: _count_sleeping(seconds) == 0, 60)
-                    back.append(time.perf_counter() - begin)
+                    _wait_until(lambda: _count_sleeping(seconds) == 0, 60)
+                    release_times.append(time.perf_counter() - begin)
                     env.communicate(timeout=60)
-                    ended.append(time.perf_counter() - begin)
-    return {BACK: (sorted(back)[ROUNDS // 2], "s"), ENDED: (sorted(ended)[ROUNDS // 2], "s")}
+                    end_times.append(time.perf_counter() - begin)
+    return {BACK: (sorted(release_times)[ROUNDS // 2], "s"), ENDED: (sorted(end_times)[ROUNDS // 2], "s")}
 
 
 def _count_sleeping(seconds: str) -> int:
@@ -198,15 +198,15 @@ def _count_sleeping(seconds: str) -> int:
     return sum(line.strip() == f"sleep {seconds}" for line in listed.splitlines())
 
 
-def _until(there: Callable[[], bool], within_s: float) -> None:
+def _wait_until(condition: Callable[[], bool], within_s: float) -> None:
     end = time.monotonic() + within_s
-    while not there():
+    while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"not within {within_s} s")
         time.sleep(0.02)
 
 
-DRIVERS: dict[str, Callable[[], Awaitable[Figures]]] = {"cpu": cpu, "many": many, "ends": ends}
+DRIVERS: dict[str, Callable[[], Awaitable[Figures]]] = {"cpu": measure_cpu, "many": measure_many, "ends": measure_ends}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio.to_thread
 
-from benchmarks.container import image
+from benchmarks.container import ensure_image
 from benchmarks.contender import OUTPUT_BYTES, OUTPUT_SCRIPT
 from hermes_exec import SandboxPool
 from hermes_exec.slot.slot import Slot
@@ -52,6 +52,6 @@ async def open_docker() -> AsyncIterator[Hermes]:
     Raises:
         ContenderMissing: If Docker is not available.
     """
-    name = await anyio.to_thread.run_sync(image)
+    name = await anyio.to_thread.run_sync(ensure_image)
     async with SandboxPool("docker", image=name, network=False) as pool, pool.slot() as slot:
         yield Hermes(slot)

@@ -10,22 +10,22 @@ import anyio
 from anyio import to_thread
 
 from benchmarks.calls import DOCKER, LOCAL
-from benchmarks.container import image
+from benchmarks.container import ensure_image
 from benchmarks.contender import NOOP, ContenderMissing
-from benchmarks.measured import Figure, Measured, progress
+from benchmarks.measurements import Figure, Measurements, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
 
 SLOTS = 64
-RUNNER, INIT = f"runner with {SLOTS} idle slots", "agent of an idle slot (median)"
+RUNNER, AGENT = f"runner with {SLOTS} idle slots", "agent of an idle slot (median)"
 IDLE_S = 6.0
-KINDS = {"Rss": "resident", "Pss": "its share (PSS)"}
+MEMORY_FIELDS = {"Rss": "resident", "Pss": "its share (PSS)"}
 
 
-def memory_kb(pid: int, kind: str = "Rss") -> int:
+def memory_kb(pid: int, field: str = "Rss") -> int:
     """Return the resident memory of a process. With "Pss", shared pages count in parts."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith(f"{kind}:")))
+    return int(next(line.split()[1] for line in lines if line.startswith(f"{field}:")))
 
 
 def descriptors(pid: int) -> int:
@@ -52,35 +52,35 @@ def runner_pid(backend: str, sandbox: str) -> int:
         client.close()
 
 
-async def measure(_: Options) -> Measured:
+async def measure(_: Options) -> Measurements:
     """Fill one sandbox of each backend with slots, let them rest, and measure their memory."""
-    measured = Measured()
+    measurements = Measurements()
     if os.geteuid() != 0:
-        measured.leave_out("memory of the runner", "only root may look into its processes")
-        return measured
+        measurements.leave_out("memory of the runner", "only root may look into its processes")
+        return measurements
     for name, backend in ((LOCAL, "local"), (DOCKER, "docker")):
         progress(f"memory of {SLOTS} idle slots: {name}")
         try:
-            runner, inits = await idle_sandbox(backend)
+            runner, agents = await idle_sandbox(backend)
         except ContenderMissing as error:
-            measured.leave_out(f"{name}, memory", error)
+            measurements.leave_out(f"{name}, memory", error)
             continue
-        for kind, words in KINDS.items():
-            median = statistics.median(init[kind] for init in inits)
-            measured.figures[f"{name}: {RUNNER}, {words}"] = Figure(runner[kind] / 1024, "MiB")
-            measured.figures[f"{name}: {INIT}, {words}"] = Figure(median / 1024, "MiB")
-    return measured
+        for field, words in MEMORY_FIELDS.items():
+            median = statistics.median(agent[field] for agent in agents)
+            measurements.figures[f"{name}: {RUNNER}, {words}"] = Figure(runner[field] / 1024, "MiB")
+            measurements.figures[f"{name}: {AGENT}, {words}"] = Figure(median / 1024, "MiB")
+    return measurements
 
 
 async def idle_sandbox(backend: str) -> tuple[dict[str, int], list[dict[str, int]]]:
     """Return the memory in KiB of a sandbox's runner and of each slot agent, after all slots have worked and rested."""
-    name = None if backend == "local" else await to_thread.run_sync(image)
+    name = None if backend == "local" else await to_thread.run_sync(ensure_image)
     pool = SandboxPool(backend, image=name, network=name is None, max_sandboxes=1, slots_per_sandbox=SLOTS)
     async with pool, pool.slots(SLOTS) as slots:
         for slot in slots:
             assert (await slot.run(NOOP)).ok
         await anyio.sleep(IDLE_S)
         pid = await to_thread.run_sync(runner_pid, backend, slots[0].sandbox)
-        each = [{kind: memory_kb(process, kind) for kind in KINDS} for process in (pid, *children(pid))]
+        each = [{field: memory_kb(process, field) for field in MEMORY_FIELDS} for process in (pid, *children(pid))]
         assert len(each) == SLOTS + 1, f"{len(each) - 1} processes for {SLOTS} slots"
         return each[0], each[1:]

@@ -16,7 +16,7 @@ from typing import Any
 THREADS = 64
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def execute(request: dict[str, Any]) -> dict[str, Any]:
     """Execute a request."""
     if "write" in request:
         with open(request["write"], "wb") as file:
@@ -25,11 +25,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if "read" in request:
         with open(request["read"], "rb") as file:
             return {"data": base64.b64encode(file.read()).decode()}
-    done = subprocess.run(request["run"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    completed = subprocess.run(request["run"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return {
-        "exit_code": done.returncode,
-        "data": base64.b64encode(done.stdout).decode(),
-        "error": base64.b64encode(done.stderr).decode(),
+        "exit_code": completed.returncode,
+        "data": base64.b64encode(completed.stdout).decode(),
+        "error": base64.b64encode(completed.stderr).decode(),
     }
 
 
@@ -39,7 +39,7 @@ def main() -> None:
 
     def serve(line: bytes) -> None:
         request = json.loads(line)
-        data = json.dumps({"id": request["id"], **answer(request)}).encode() + b"\n"
+        data = json.dumps({"id": request["id"], **execute(request)}).encode() + b"\n"
         with lock:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.measurements import Discipline, Measurements, Sample, progress
 from benchmarks.options import Options
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers import FORMATS
@@ -26,40 +26,40 @@ ARGUMENTS = {"path": "src/main.py", "content": 'def main() -> None:\n    print("
 CALL = ToolCall("", "write_file", json.dumps(ARGUMENTS))
 
 
-def ordinary(name: str) -> str:
+def render_calls(name: str) -> str:
     """Return a megabyte of calls."""
     count = MEGABYTE // len(FORMATS[name].render([CALL]))
     return FORMATS[name].render([CALL] * count)
 
 
-def openings(name: str) -> str:
+def render_openings(name: str) -> str:
     """Return a megabyte of the text before the arguments of a call."""
-    one = FORMATS[name].render([CALL])
-    head = one[: one.index("src/main.py")]
+    text = FORMATS[name].render([CALL])
+    head = text[: text.index("src/main.py")]
     return head * (MEGABYTE // len(head))
 
 
-def took_s(name: str, text: str) -> float:
+def time_parse(name: str, text: str) -> float:
     """Return the processor time for one text in seconds."""
     begin = time.process_time()
     FORMATS[name].parse(text, TOOLS)
     return time.process_time() - begin
 
 
-async def measure(options: Options) -> Measured:
+async def measure(options: Options) -> Measurements:
     """Measure all formats in each round."""
-    measured = Measured()
+    measurements = Measurements()
     names = [name for name in FORMATS if name not in ALIASES]
-    for kind, text_of in ((ORDINARY, ordinary), (BROKEN, openings)):
-        discipline = Discipline(kind, "times", {})
-        texts = {name: text_of(name) for name in names}
+    for label, render in ((ORDINARY, render_calls), (BROKEN, render_openings)):
+        discipline = Discipline(label, "times", {})
+        texts = {name: render(name) for name in names}
         for round_number in range(options.rounds):
             for name in names:
-                progress(f"{kind}, round {round_number + 1}: {name}")
+                progress(f"{label}, round {round_number + 1}: {name}")
                 sample: Sample = discipline.sample(name)
-                sample.add_one(took_s(name, texts[name]))
-        measured.disciplines.append(discipline)
-    return measured
+                sample.add_one(time_parse(name, texts[name]))
+        measurements.disciplines.append(discipline)
+    return measurements
 
 
 def main() -> None:
@@ -67,7 +67,10 @@ def main() -> None:
     print(f"| format | {ORDINARY} | {BROKEN} |\n|---|---|---|")
     for name in FORMATS:
         if name not in ALIASES:
-            best = [min(took_s(name, text) for _ in range(3)) * 1000 for text in (ordinary(name), openings(name))]
+            best = [
+                min(time_parse(name, text) for _ in range(3)) * 1000
+                for text in (render_calls(name), render_openings(name))
+            ]
             print(f"| `{name}` | {best[0]:.0f} ms | {best[1]:.0f} ms |")
 
 

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks import chart
-from benchmarks.measured import Curves, Discipline, Figure, Measured
-from benchmarks.quiet import Watch, note
+from benchmarks.machine_load import LoadSample, describe_load
+from benchmarks.measurements import Curves, Discipline, Figure, Measurements
 from benchmarks.targets import targets
 
 LATENCY, THROUGHPUT = "no-op, 1 at once", "no-op, 64 at once"
@@ -36,40 +36,42 @@ same machine: {machine}.
 """
 
 
-def write_report(directory: Path, measured: Measured, watches: list[Watch], elapsed_s: float) -> str:
+def write_report(directory: Path, measurements: Measurements, loads: list[LoadSample], elapsed_s: float) -> str:
     """Write all files and return the table of targets for the terminal."""
     directory.mkdir(parents=True, exist_ok=True)
     summary = table(
-        ("target", "bound", "measured", "compared", "reached"), "lrrll", (target.row(measured) for target in targets())
+        ("target", "bound", "measured", "compared", "reached"),
+        "lrrll",
+        (target.row(measurements) for target in targets()),
     )
-    quiet = textwrap.fill(note(watches), 118)
-    parts = [HEAD.format(machine=machine(), elapsed=elapsed_s / 60, quiet=quiet), "## Targets\n", summary]
-    if measured.left_out:
-        parts += ["Left out:\n", *(f"- {line}" for line in measured.left_out), ""]
-    panels = [panel for discipline in measured.disciplines if (panel := _panel(discipline))]
+    load_note = textwrap.fill(describe_load(loads), 118)
+    parts = [HEAD.format(machine=machine(), elapsed=elapsed_s / 60, quiet=load_note), "## Targets\n", summary]
+    if measurements.left_out:
+        parts += ["Left out:\n", *(f"- {line}" for line in measurements.left_out), ""]
+    panels = [panel for discipline in measurements.disciplines if (panel := _panel(discipline))]
     if panels:
         (directory / "chart.svg").write_text(chart.bars(panels))
         parts.append("![no-op latency and throughput](chart.svg)\n")
-    for curves in measured.curves:
+    for curves in measurements.curves:
         if curves.lines:
             (directory / curves.file).write_text(chart.curves(curves))
             parts += [f"## {curves.title}\n", f"![{curves.title}]({curves.file})\n", _points(curves)]
-    for discipline in measured.disciplines:
-        if discipline.done():
+    for discipline in measurements.disciplines:
+        if discipline.nonempty_samples():
             parts += [f"## {discipline.name}\n", _calls(discipline)]
-    if measured.figures:
-        parts += ["## Memory, descriptors and processor time\n", _figures(measured.figures)]
+    if measurements.figures:
+        parts += ["## Memory, descriptors and processor time\n", _figures(measurements.figures)]
     (directory / "RESULTS.md").write_text("\n".join(parts))
     return summary
 
 
 def _panel(discipline: Discipline) -> tuple[str, str, dict[str, float]] | None:
-    done = discipline.done()
-    if discipline.name == LATENCY and done:
-        values = {name: sample.p50_ms for name, sample in done.items()}
+    samples = discipline.nonempty_samples()
+    if discipline.name == LATENCY and samples:
+        values = {name: sample.p50_ms for name, sample in samples.items()}
         return "no-op, milliseconds (p50), shorter is better", "{:.2f}", values
-    if discipline.name == THROUGHPUT and done:
-        values = {name: sample.per_second for name, sample in done.items()}
+    if discipline.name == THROUGHPUT and samples:
+        values = {name: sample.per_second for name, sample in samples.items()}
         return "no-op, 64 at once, calls a second, longer is better", "{:,.0f}", values
     return None
 
@@ -96,10 +98,10 @@ def table(head: tuple[str, ...], sides: str, rows: Iterable[tuple[str, ...]]) ->
 
 
 def _calls(discipline: Discipline) -> str:
-    done = discipline.done()
+    samples = discipline.nonempty_samples()
     rows: list[tuple[str, ...]] = []
-    for name, sample in done.items():
-        base = done.get(discipline.bases.get(name, ""))
+    for name, sample in samples.items():
+        base = samples.get(discipline.bases.get(name, ""))
         slower = f"{sample.p50_ms / base.p50_ms:.2f}" if base else "–"
         faster = f"{sample.per_second / base.per_second:.2f}" if base else "–"
         times, count = (f"{sample.p50_ms:,.2f}", f"{sample.p95_ms:,.2f}"), f"{len(sample.times_ms):,}"

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from benchmarks import (
     acquire,
-    added,
     agent,
     browser,
     calls,
@@ -24,24 +23,25 @@ from benchmarks import (
     engines,
     environments,
     memory,
+    overhead,
     parsers,
     sandboxes,
     scale,
     start,
     transfer,
 )
-from benchmarks.measured import Measured
+from benchmarks.machine_load import LoadSample, measure_load
+from benchmarks.measurements import Measurements
 from benchmarks.options import Options
-from benchmarks.quiet import Watch, watch
 from benchmarks.report import write_report
 
-PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
+PARTS: dict[str, Callable[[Options], Awaitable[Measurements]]] = {
     "start": start.measure,
     "sandboxes": sandboxes.measure,
     "acquire": acquire.measure,
     "memory": memory.measure,
     "calls": calls.measure,
-    "added": added.measure,
+    "added": overhead.measure,
     "transfer": transfer.measure,
     "curves": curves.measure,
     "engines": engines.measure,
@@ -53,11 +53,11 @@ PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
 }
 
 
-async def measure(names: list[str], options: Options) -> tuple[Measured, list[Watch]]:
+async def measure(names: list[str], options: Options) -> tuple[Measurements, list[LoadSample]]:
     """Run these parts. A part that fails is reported as left out, and the others continue."""
-    whole, watches = Measured(), []
+    whole, loads = Measurements(), []
     for name in names:
-        watches.append(watch(name))
+        loads.append(measure_load(name))
         begin = time.perf_counter()
         try:
             whole.join(await PARTS[name](options))
@@ -65,7 +65,7 @@ async def measure(names: list[str], options: Options) -> tuple[Measured, list[Wa
             traceback.print_exc()
             whole.leave_out(f"part {name} failed", repr(error))
         print(f"\r\033[K{name}: {time.perf_counter() - begin:.0f} s", file=sys.stderr)
-    return whole, watches
+    return whole, loads
 
 
 def main() -> int:
@@ -90,10 +90,10 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     begin = time.perf_counter()
     names = [name for name in PARTS if not arguments.only or name in arguments.only]
-    measured, watches = asyncio.run(measure(names, options))
-    print(write_report(out, measured, watches, time.perf_counter() - begin))
+    measurements, loads = asyncio.run(measure(names, options))
+    print(write_report(out, measurements, loads, time.perf_counter() - begin))
     print(out / "RESULTS.md")
-    return 1 if any(line.startswith("part ") for line in measured.left_out) else 0
+    return 1 if any(line.startswith("part ") for line in measurements.left_out) else 0
 
 
 if __name__ == "__main__":

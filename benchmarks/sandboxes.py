@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import to_thread
 
-from benchmarks.container import LABELS, image
+from benchmarks.container import LABELS, ensure_image
 from benchmarks.contender import NOOP, ContenderMissing
-from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.measurements import Discipline, Measurements, Sample, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
 from hermes_exec.pool.plan import PlanConfig
@@ -25,68 +25,68 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 OURS, OURS_OPEN, BARE = "hermes-exec, Docker", "hermes-exec, Docker, pool open already", "docker SDK"
-MACHINES = "hermes-exec, Docker, slots of one sandbox"
+SLOTS = "hermes-exec, Docker, slots of one sandbox"
 FIRST = "one sandbox, from nothing to its first command"
 AT_ONCE = PlanConfig(max_sandboxes=1, templates={}).launches_at_once
 MANY_ROUNDS = 3
 
 
-async def measure(options: Options) -> Measured:
+async def measure(options: Options) -> Measurements:
     """Open sandboxes in rounds, ours and the bare SDK's in turn."""
-    measured = Measured()
+    measurements = Measurements()
     many = Discipline(
-        f"{options.sandboxes} sandboxes, each with its first command", "times", {OURS: BARE, MACHINES: BARE, BARE: BARE}
+        f"{options.sandboxes} sandboxes, each with its first command", "times", {OURS: BARE, SLOTS: BARE, BARE: BARE}
     )
     first = Discipline(FIRST, "times", {OURS: BARE, OURS_OPEN: BARE, BARE: BARE})
     try:
-        name = await to_thread.run_sync(image)
+        name = await to_thread.run_sync(ensure_image)
     except ContenderMissing as error:
-        measured.leave_out("sandboxes from nothing", error)
-        return measured
-    measured.disciplines += [first, many]
+        measurements.leave_out("sandboxes from nothing", error)
+        return measurements
+    measurements.disciplines += [first, many]
     for number in range(2 * options.rounds + 1):
         progress(f"{first.name}: round {number} of {2 * options.rounds}")
-        for contender, took in (await first_sandboxes(name)).items():
-            (first.sample(contender) if number else Sample()).add_one(took)
+        for contender, duration_s in (await time_first_sandboxes(name)).items():
+            (first.sample(contender) if number else Sample()).add_one(duration_s)
     rounds = min(MANY_ROUNDS, options.rounds)
     for number in range(1, rounds + 1):
         progress(f"{many.name}: round {number} of {rounds}")
-        many.sample(OURS).add_one(await our_sandboxes(name, options.sandboxes))
-        many.sample(MACHINES).add_one(await our_machines(name, options.sandboxes))
-        many.sample(BARE).add_one(await to_thread.run_sync(bare_sandboxes, name, options.sandboxes))
-    return measured
+        many.sample(OURS).add_one(await time_our_sandboxes(name, options.sandboxes))
+        many.sample(SLOTS).add_one(await time_our_slots(name, options.sandboxes))
+        many.sample(BARE).add_one(await to_thread.run_sync(time_bare_sandboxes, name, options.sandboxes))
+    return measurements
 
 
-async def first_sandboxes(name: str) -> dict[str, float]:
+async def time_first_sandboxes(name: str) -> dict[str, float]:
     """Return the seconds that one sandbox takes, by contender."""
-    took = {}
+    durations_s = {}
     begin = time.perf_counter()
     async with SandboxPool("docker", image=name, network=False) as pool, pool.slot() as slot:
         await run(slot)
-        took[OURS] = time.perf_counter() - begin
+        durations_s[OURS] = time.perf_counter() - begin
         begin = time.perf_counter()
         async with pool.slot() as second:
             await run(second)
-            took[OURS_OPEN] = time.perf_counter() - begin
-    took[BARE] = await to_thread.run_sync(bare_sandboxes, name, 1)
-    return took
+            durations_s[OURS_OPEN] = time.perf_counter() - begin
+    durations_s[BARE] = await to_thread.run_sync(time_bare_sandboxes, name, 1)
+    return durations_s
 
 
-async def our_sandboxes(name: str, count: int) -> float:
+async def time_our_sandboxes(name: str, count: int) -> float:
     """Return the seconds from an open pool until each of many sandboxes has run a command."""
     async with SandboxPool("docker", image=name, network=False, max_sandboxes=count) as pool:
         begin = time.perf_counter()
 
-        async def one() -> None:
+        async def acquire_and_run() -> None:
             await run(await pool.acquire())
 
         async with anyio.create_task_group() as tasks:
             for _ in range(count):
-                tasks.start_soon(one)
+                tasks.start_soon(acquire_and_run)
         return time.perf_counter() - begin
 
 
-async def our_machines(name: str, count: int) -> float:
+async def time_our_slots(name: str, count: int) -> float:
     """Return the same for as many slots of one sandbox, each with its own root."""
     async with SandboxPool(
         "docker", image=name, network=False, max_sandboxes=1, slots_per_sandbox=count, slot_root="own"
@@ -105,7 +105,7 @@ async def run(slot: Slot) -> None:
     assert result.ok, result
 
 
-def bare_sandboxes(name: str, count: int) -> float:
+def time_bare_sandboxes(name: str, count: int) -> float:
     """Return the same for the Docker SDK: create, start and exec, as many at once as the pool launches."""
     import docker
 
@@ -116,11 +116,11 @@ def bare_sandboxes(name: str, count: int) -> float:
         containers: list[Container] = []
         stack.callback(remove, containers)
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            list(threads.map(lambda _: bare_sandbox(client, name, containers), range(count)))
+            list(threads.map(lambda _: start_bare_sandbox(client, name, containers), range(count)))
         return time.perf_counter() - begin
 
 
-def bare_sandbox(client: DockerClient, name: str, containers: list[Container]) -> None:
+def start_bare_sandbox(client: DockerClient, name: str, containers: list[Container]) -> None:
     """Start one container and run one command in it."""
     container = client.containers.create(name, ["sleep", "3600"], network_mode="none", labels=LABELS)
     containers.append(container)

@@ -11,13 +11,13 @@ from pathlib import Path
 from anyio import to_thread
 
 from benchmarks.calls import DOCKER, LOCAL
-from benchmarks.container import image
+from benchmarks.container import ensure_image
 from benchmarks.contender import ContenderMissing
-from benchmarks.measured import Curves, Figure, Measured, Point, Sample, progress
+from benchmarks.measurements import Curves, Figure, Measurements, Point, Sample, progress
 from benchmarks.options import Options
 from benchmarks.scale_driver import AT_ONCE
 
-LONGEST_S = 240.0
+TIME_LIMIT_S = 240.0
 ENDING_S = 60.0
 LINE_BYTES = 16 << 20
 MEMORY = "driver memory a slot"
@@ -46,25 +46,27 @@ def more_descriptors(slots: int) -> str:
     return f"additional descriptors of the driver for {slots:,} slots instead of 1"
 
 
-async def measure(options: Options) -> Measured:
+async def measure(options: Options) -> Measurements:
     """Grow a driver of each backend, one after the other."""
-    measured = Measured()
+    measurements = Measurements()
     curves = Curves(f"Empty commands, {AT_ONCE} at once, by the number of live slots", "live slots", "slots.svg")
-    measured.curves.append(curves)
+    measurements.curves.append(curves)
     for name, backend in ((LOCAL, "local"), (DOCKER, "docker")):
         try:
             if backend == "docker":
-                await to_thread.run_sync(image)
+                await to_thread.run_sync(ensure_image)
             steps = await run_driver(name, backend, options)
         except ContenderMissing as error:
-            measured.leave_out(f"{name}, many slots", error)
+            measurements.leave_out(f"{name}, many slots", error)
             continue
         curves.lines[name] = [step.point() for step in steps]
-        measured.figures |= {f"{name}: {what}": figure for what, figure in figures(steps[0], steps[-1]).items()}
-    return measured
+        measurements.figures |= {
+            f"{name}: {label}": figure for label, figure in make_figures(steps[0], steps[-1]).items()
+        }
+    return measurements
 
 
-def figures(least: Step, most: Step) -> dict[str, Figure]:
+def make_figures(least: Step, most: Step) -> dict[str, Figure]:
     """Return the cost of the slots between two steps."""
     return {
         MEMORY: Figure((most.rss_kb - least.rss_kb) / max(1, most.slots - least.slots), "KiB"),
@@ -88,7 +90,7 @@ async def run_driver(name: str, backend: str, options: Options) -> list[Step]:
     assert driver.stdout is not None
     steps: list[Step] = []
     try:
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(TIME_LIMIT_S):
             progress(f"{name}: growing to {options.slots} slots")
             async for line in driver.stdout:
                 steps.append(Step(**json.loads(line)))
@@ -96,13 +98,13 @@ async def run_driver(name: str, backend: str, options: Options) -> list[Step]:
             if await driver.wait() != 0:
                 raise ContenderMissing(f"the driver ended with {driver.returncode}")
     except TimeoutError as error:
-        raise ContenderMissing(f"the driver did not get there within {LONGEST_S:g} s") from error
+        raise ContenderMissing(f"the driver did not get there within {TIME_LIMIT_S:g} s") from error
     finally:
-        await end(driver)
+        await end_driver(driver)
     return steps
 
 
-async def end(driver: asyncio.subprocess.Process) -> None:
+async def end_driver(driver: asyncio.subprocess.Process) -> None:
     """Interrupt a driver, so that it ends its sandboxes. If this takes too long, they end with their lease."""
     if driver.returncode is None:
         driver.send_signal(2)

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from benchmarks.container import image
+from benchmarks.container import ensure_image
 from benchmarks.contender import NOOP
-from benchmarks.measured import in_flight
+from benchmarks.measurements import keep_in_flight
 from benchmarks.memory import descriptors, memory_kb
 from hermes_exec import SandboxPool
 from hermes_exec.slot.slot import Slot
@@ -28,7 +28,7 @@ ACQUIRED_AT_ONCE = 16
 
 async def main(backend: str, most: int, seconds: float) -> None:
     """Grow to `most` slots in steps of ten, and measure at each step."""
-    name = None if backend == "local" else image()
+    name = None if backend == "local" else ensure_image()
     each = -(-most // SANDBOXES)
     pool = SandboxPool(
         backend,
@@ -41,13 +41,13 @@ async def main(backend: str, most: int, seconds: float) -> None:
     slots: list[Slot] = []
     async with pool:
         await pool.prewarm(SANDBOXES)
-        for count in steps(most):
+        for count in slot_counts(most):
             await grow(pool, slots, count)
-            call = in_turn(slots)
-            await in_flight(call, AT_ONCE, seconds / 2)
-            times_s, elapsed_s = await in_flight(call, AT_ONCE, seconds)
+            call = rotate_slots(slots)
+            await keep_in_flight(call, AT_ONCE, seconds / 2)
+            times_s, elapsed_s = await keep_in_flight(call, AT_ONCE, seconds)
             gc.collect()
-            answer = {
+            report = {
                 "slots": count,
                 "sandboxes": len({slot.sandbox for slot in slots}),
                 "descriptors": descriptors(os.getpid()),
@@ -55,10 +55,10 @@ async def main(backend: str, most: int, seconds: float) -> None:
                 "times_s": times_s,
                 "elapsed_s": elapsed_s,
             }
-            print(json.dumps(answer), flush=True)
+            print(json.dumps(report), flush=True)
 
 
-def steps(most: int) -> list[int]:
+def slot_counts(most: int) -> list[int]:
     """Return 1, 10, 100, … and `most` itself."""
     return [*itertools.takewhile(lambda count: count < most, (10**power for power in range(9))), most]
 
@@ -67,7 +67,7 @@ async def grow(pool: SandboxPool, slots: list[Slot], count: int) -> None:
     """Acquire the missing slots. Each new slot runs a command, which starts its agent."""
     limit = anyio.Semaphore(ACQUIRED_AT_ONCE)
 
-    async def one() -> None:
+    async def acquire_slot() -> None:
         async with limit:
             slot = await pool.acquire()
             await run(slot)
@@ -75,10 +75,10 @@ async def grow(pool: SandboxPool, slots: list[Slot], count: int) -> None:
 
     async with anyio.create_task_group() as tasks:
         for _ in range(count - len(slots)):
-            tasks.start_soon(one)
+            tasks.start_soon(acquire_slot)
 
 
-def in_turn(slots: list[Slot]) -> Callable[[], Awaitable[None]]:
+def rotate_slots(slots: list[Slot]) -> Callable[[], Awaitable[None]]:
     """Return a call that uses another slot each time."""
     turn = itertools.cycle(slots)
     return lambda: run(next(turn))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.measurements import Discipline, Measurements, Sample, progress
 from benchmarks.options import Options
 
 DISCIPLINE, IMPORT, IMPORT_POOL = "start of a process", "import hermes_exec", "import SandboxPool"
@@ -23,7 +23,7 @@ STARTS = {
 }
 
 
-async def measure(options: Options) -> Measured:
+async def measure(options: Options) -> Measurements:
     """Start each program once per round, one after the other."""
     discipline = Discipline(DISCIPLINE, "times", dict.fromkeys(STARTS, _NOTHING))
     # Installed packages are compiled, even if this environment disables bytecode for new files.
@@ -33,7 +33,7 @@ async def measure(options: Options) -> Measured:
         for name, command in STARTS.items():
             begin = time.perf_counter()
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, env=env)
-            took = time.perf_counter() - begin
+            duration_s = time.perf_counter() - begin
             # The first round compiles and fills caches.
-            (discipline.sample(name) if number else Sample()).add_one(took)
-    return Measured([discipline])
+            (discipline.sample(name) if number else Sample()).add_one(duration_s)
+    return Measurements([discipline])

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from benchmarks.container import running
+from benchmarks.container import run_container
 from benchmarks.contender import OUTPUT_BYTES, OUTPUT_SCRIPT, ContenderMissing
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "bench"
@@ -51,9 +51,9 @@ class SweRex:
     async def _execute(self, script: str) -> str:
         from swerex.runtime.abstract import Command
 
-        done = await self._runtime.execute(Command(command=["bash", "-c", script], timeout=60))
-        assert done.exit_code == 0, done
-        return str(done.stdout)
+        completed = await self._runtime.execute(Command(command=["bash", "-c", script], timeout=60))
+        assert completed.exit_code == 0, completed
+        return str(completed.stdout)
 
 
 def install_server(python_version: str) -> Path:
@@ -63,10 +63,10 @@ def install_server(python_version: str) -> Path:
         ContenderMissing: If swe-rex is not installed here, or the index does not have its wheels.
     """
     try:
-        wanted = version("swe-rex")
+        release = version("swe-rex")
     except PackageNotFoundError as error:
         raise ContenderMissing("swe-rex is not installed (extra bench)") from error
-    directory = CACHE / f"swe-rex-{wanted}-{python_version}-{platform.machine()}"
+    directory = CACHE / f"swe-rex-{release}-{python_version}-{platform.machine()}"
     if not (directory / "swerex").is_dir():
         pip = [
             sys.executable,
@@ -79,11 +79,11 @@ def install_server(python_version: str) -> Path:
             "--python-version",
             python_version,
         ]
-        done = subprocess.run(
-            [*pip, "--only-binary=:all:", f"swe-rex=={wanted}", "aiohttp"], capture_output=True, text=True, check=False
+        completed = subprocess.run(
+            [*pip, "--only-binary=:all:", f"swe-rex=={release}", "aiohttp"], capture_output=True, text=True, check=False
         )
-        if done.returncode != 0:
-            raise ContenderMissing(f"the server of swe-rex cannot be installed: {done.stderr.strip()[-200:]}")
+        if completed.returncode != 0:
+            raise ContenderMissing(f"the server of swe-rex cannot be installed: {completed.stderr.strip()[-200:]}")
     return directory
 
 
@@ -94,14 +94,14 @@ async def open_swe_rex() -> AsyncIterator[SweRex]:
     Raises:
         ContenderMissing: If swe-rex or Docker is not available.
     """
-    async with running() as probe:
+    async with run_container() as probe:
         python_version = await probe.exec(["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
     directory = await anyio.to_thread.run_sync(install_server, python_version.decode().strip())
     token = secrets.token_hex(16)
     command = ["python3", "-m", "swerex.server", "--port", str(PORT), "--auth-token", token]
     environment = ["env", "PYTHONPATH=/swe-rex", "PYTHONDONTWRITEBYTECODE=1"]
     publish = {f"{PORT}/tcp": ("127.0.0.1", None)}
-    async with running([*environment, *command], publish, [f"{directory}:/swe-rex:ro"]) as container:
+    async with run_container([*environment, *command], publish, [f"{directory}:/swe-rex:ro"]) as container:
         from swerex.runtime.remote import RemoteRuntime
 
         await container.call(container.container.reload)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks import acquire, agent, browser, engines, environments, memory, sandboxes, scale, start
 from benchmarks.calls import DOCKER, HOST, LOCAL, SANDBOX
-from benchmarks.measured import Measured, Sample
+from benchmarks.measurements import Measurements, Sample
 from benchmarks.options import Options
 from benchmarks.transfer import ARCHIVE, STREAM
 
@@ -27,120 +27,124 @@ class Target:
     name: str
     bound: float
     unit: str
-    measure: Callable[[Measured], tuple[float, str]]
+    measure: Callable[[Measurements], tuple[float, str]]
     least: bool = False
 
-    def row(self, measured: Measured) -> tuple[str, str, str, str, str]:
+    def row(self, measurements: Measurements) -> tuple[str, str, str, str, str]:
         """Return a line of the table."""
-        wanted = f"{'≥' if self.least else '≤'} {self.bound:g}{self.unit}"
+        bound = f"{'≥' if self.least else '≤'} {self.bound:g}{self.unit}"
         try:
-            value, how = self.measure(measured)
+            value, note = self.measure(measurements)
         except NotMeasured:
-            return self.name, wanted, "–", "", "not measured"
+            return self.name, bound, "–", "", "not measured"
         reached = (operator.ge if self.least else operator.le)(value, self.bound)
-        return self.name, wanted, f"{value:.2f}{self.unit}", how, "yes" if reached else "**no**"
+        return self.name, bound, f"{value:.2f}{self.unit}", note, "yes" if reached else "**no**"
 
 
 def targets() -> Iterator[Target]:
     """Yield all targets in the order of the report."""
     for name, floors, most in ((LOCAL, HOST, 1.2), (DOCKER, SANDBOX, 1.3)):
-        yield _slower(f"no-op, {name}", most, ("no-op, 1 at once", name), ("no-op, 1 at once", floors.one))
+        yield _latency_target(f"no-op, {name}", most, ("no-op, 1 at once", name), ("no-op, 1 at once", floors.one))
     for name, floors in ((LOCAL, HOST), (DOCKER, SANDBOX)):
         for at_once in (32, 64):
-            yield _rate(f"no-op, {at_once} at once, {name}", f"no-op, {at_once} at once", name, floors.many)
+            yield _rate_target(f"no-op, {at_once} at once, {name}", f"no-op, {at_once} at once", name, floors.many)
     for name, floors in ((LOCAL, HOST), (DOCKER, SANDBOX)):
         for work in ("write 1 KiB", "read 1 KiB"):
-            yield _slower(f"{work}, {name}", 0.5, (work, name), ("no-op, 1 at once", floors.one))
+            yield _latency_target(f"{work}, {name}", 0.5, (work, name), ("no-op, 1 at once", floors.one))
     for name in (LOCAL, DOCKER):
         for work, most in (("write 1 MiB", 8), ("read 1 MiB", 5), ("10 MiB of output", 75)):
-            yield _time(f"{work}, {name}", most, work, name)
+            yield _time_target(f"{work}, {name}", most, work, name)
     size = f"{Options.megabytes} MiB"
     for way in ("up", "down"):
         for base in (STREAM, ARCHIVE):
             work = f"{size} {way}"
-            yield Target(f"{work}, of {base}", 0.7, " ×", _throughput(work, DOCKER, base), least=True)
+            yield Target(f"{work}, of {base}", 0.7, " ×", _measure_throughput(work, DOCKER, base), least=True)
     many = f"{Options.sandboxes} sandboxes, each with its first command"
-    yield _slower(many, 1.1, (many, sandboxes.OURS), (many, sandboxes.BARE))
+    yield _latency_target(many, 1.1, (many, sandboxes.OURS), (many, sandboxes.BARE))
     machines = f"{Options.sandboxes} slots with roots of their own, each with its first command"
-    yield _slower(machines, 0.15, (many, sandboxes.MACHINES), (many, sandboxes.BARE))
-    yield _slower(sandboxes.FIRST, 1.1, (sandboxes.FIRST, sandboxes.OURS), (sandboxes.FIRST, sandboxes.BARE))
+    yield _latency_target(machines, 0.15, (many, sandboxes.SLOTS), (many, sandboxes.BARE))
+    yield _latency_target(sandboxes.FIRST, 1.1, (sandboxes.FIRST, sandboxes.OURS), (sandboxes.FIRST, sandboxes.BARE))
     for name in (LOCAL, DOCKER):
-        yield _time(f"{acquire.ACQUIRE}, {name}", 1, acquire.ACQUIRE, name)
-        yield _time(f"{acquire.RESET}, {name}", 20 if name == LOCAL else 25, acquire.RESET, name)
-        yield _time(f"{acquire.FIRST}, {name}", 12, acquire.FIRST, name)
+        yield _time_target(f"{acquire.ACQUIRE}, {name}", 1, acquire.ACQUIRE, name)
+        yield _time_target(f"{acquire.RESET}, {name}", 20 if name == LOCAL else 25, acquire.RESET, name)
+        yield _time_target(f"{acquire.FIRST}, {name}", 12, acquire.FIRST, name)
     for name in (LOCAL, DOCKER):
         more = f"{name}: {scale.more_descriptors(Options.slots)}"
-        yield Target(more, FEW_DESCRIPTORS, "", _figure(more))
-        yield Target(f"{name}: {scale.MEMORY}", 64, " KiB", _figure(f"{name}: {scale.MEMORY}"))
-        for words in memory.KINDS.values():
-            for what, most in ((memory.RUNNER, 10), (memory.INIT, 3)):
-                yield Target(f"{name}: {what}, {words}", most, " MiB", _figure(f"{name}: {what}, {words}"))
-    yield from _of_engines()
-    yield from _of_agents()
-    yield from _of_browsers()
-    yield from _of_environments()
-    yield _time(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
-    yield _time(start.IMPORT_POOL, 200, start.DISCIPLINE, start.IMPORT_POOL)
-    yield _time(start.RUN, 350, start.DISCIPLINE, start.RUN)
+        yield Target(more, FEW_DESCRIPTORS, "", _find_figure(more))
+        yield Target(f"{name}: {scale.MEMORY}", 64, " KiB", _find_figure(f"{name}: {scale.MEMORY}"))
+        for words in memory.MEMORY_FIELDS.values():
+            for label, most in ((memory.RUNNER, 10), (memory.AGENT, 3)):
+                yield Target(f"{name}: {label}, {words}", most, " MiB", _find_figure(f"{name}: {label}, {words}"))
+    yield from _engine_targets()
+    yield from _agent_targets()
+    yield from _browser_targets()
+    yield from _environment_targets()
+    yield _time_target(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
+    yield _time_target(start.IMPORT_POOL, 200, start.DISCIPLINE, start.IMPORT_POOL)
+    yield _time_target(start.RUN, 350, start.DISCIPLINE, start.RUN)
 
 
-def _of_engines() -> Iterator[Target]:
-    wanted = {engines.OPENSSH: (1.7, 0.9), engines.PARAMIKO: (1.7, 0.9), engines.APPTAINER: (1.7, 0.9)}
-    for name, (slower, rate) in {**wanted, engines.NOMAD: (2.5, 0.7)}.items():
-        yield _slower(f"engines: no-op, {name}", slower, ("engines: no-op", name), ("engines: no-op", HOST.many))
-        yield _rate(f"engines: no-op, 32 at once, {name}", "engines: no-op, 32 at once", name, HOST.many, rate)
+def _engine_targets() -> Iterator[Target]:
+    bounds = {engines.OPENSSH: (1.7, 0.9), engines.PARAMIKO: (1.7, 0.9), engines.APPTAINER: (1.7, 0.9)}
+    for name, (slower, rate) in {**bounds, engines.NOMAD: (2.5, 0.7)}.items():
+        yield _latency_target(
+            f"engines: no-op, {name}", slower, ("engines: no-op", name), ("engines: no-op", HOST.many)
+        )
+        yield _rate_target(f"engines: no-op, 32 at once, {name}", "engines: no-op, 32 at once", name, HOST.many, rate)
     many_sandboxes = f"engines: {engines.SANDBOXES} sandboxes, each with its first command, {engines.AT_ONCE} at once"
-    yield _slower(many_sandboxes, 1.3, (many_sandboxes, engines.APPTAINER), (many_sandboxes, engines.BARE))
+    yield _latency_target(many_sandboxes, 1.3, (many_sandboxes, engines.APPTAINER), (many_sandboxes, engines.BARE))
     first = f"engines: {engines.FIRST}"
-    yield _slower(first, 1, (first, engines.APPTAINER), (first, "apptainer instance start"))
+    yield _latency_target(first, 1, (first, engines.APPTAINER), (first, "apptainer instance start"))
 
 
-def _sample(measured: Measured, discipline: str, name: str) -> Sample:
-    sample = measured.sample(discipline, name)
+def _sample(measurements: Measurements, discipline: str, name: str) -> Sample:
+    sample = measurements.sample(discipline, name)
     if sample is None:
         raise NotMeasured
     return sample
 
 
-def _slower(name: str, most: float, ours: tuple[str, str], base: tuple[str, str]) -> Target:
-    def measure(measured: Measured) -> tuple[float, str]:
-        first, second = _sample(measured, *ours).p50_ms, _sample(measured, *base).p50_ms
+def _latency_target(name: str, most: float, ours: tuple[str, str], base: tuple[str, str]) -> Target:
+    def measure(measurements: Measurements) -> tuple[float, str]:
+        first, second = _sample(measurements, *ours).p50_ms, _sample(measurements, *base).p50_ms
         return first / second, f"{first:,.2f} ms, {base[1]} {second:,.2f} ms"
 
     return Target(name, most, " ×", measure)
 
 
-def _rate(name: str, discipline: str, ours: str, base: str, least: float = 1) -> Target:
-    def measure(measured: Measured) -> tuple[float, str]:
-        first, second = (_sample(measured, discipline, each).per_second for each in (ours, base))
+def _rate_target(name: str, discipline: str, ours: str, base: str, least: float = 1) -> Target:
+    def measure(measurements: Measurements) -> tuple[float, str]:
+        first, second = (_sample(measurements, discipline, each).per_second for each in (ours, base))
         return first / second, f"{first:,.0f} calls/s, {base} {second:,.0f}"
 
     return Target(name, least, " ×", measure, least=True)
 
 
-def _throughput(discipline: str, ours: str, base: str) -> Callable[[Measured], tuple[float, str]]:
-    def measure(measured: Measured) -> tuple[float, str]:
-        first, second = (Options.megabytes / _sample(measured, discipline, each).p50_ms * 1e3 for each in (ours, base))
+def _measure_throughput(discipline: str, ours: str, base: str) -> Callable[[Measurements], tuple[float, str]]:
+    def measure(measurements: Measurements) -> tuple[float, str]:
+        first, second = (
+            Options.megabytes / _sample(measurements, discipline, each).p50_ms * 1e3 for each in (ours, base)
+        )
         return first / second, f"{first:,.0f} MiB/s, {base} {second:,.0f}"
 
     return measure
 
 
-def _time(name: str, most: float, discipline: str, ours: str) -> Target:
-    def measure(measured: Measured) -> tuple[float, str]:
-        sample = _sample(measured, discipline, ours)
+def _time_target(name: str, most: float, discipline: str, ours: str) -> Target:
+    def measure(measurements: Measurements) -> tuple[float, str]:
+        sample = _sample(measurements, discipline, ours)
         return sample.p50_ms, f"p95 {sample.p95_ms:,.2f} ms"
 
     return Target(name, most, " ms", measure)
 
 
-def _of_agents() -> Iterator[Target]:
+def _agent_targets() -> Iterator[Target]:
     bounds = ((agent.CPU, 6, " ms"), (agent.MEMORY, 1024, " KiB"), (agent.LOST, 0, ""), (agent.REQUESTS, 1.05, " ×"))
-    for what, most, unit in bounds:
-        yield Target(f"agent: {what}", most, unit, _figure(f"agent: {what}"))
+    for label, most, unit in bounds:
+        yield Target(f"agent: {label}", most, unit, _find_figure(f"agent: {label}"))
 
 
-def _of_browsers() -> Iterator[Target]:
+def _browser_targets() -> Iterator[Target]:
     bounds = (
         (f"{browser.LAUNCH}, ratio to the host", 1.3, " ×"),
         (f"{browser.PIPED}, difference from the host", 8, " ms"),
@@ -148,20 +152,20 @@ def _of_browsers() -> Iterator[Target]:
         (f"{browser.ACTION}, difference from the host", 13, " ms"),
         (browser.CALLBACK, 2, " ms"),
     )
-    for what, most, unit in bounds:
-        yield Target(f"browser: {what}", most, unit, _figure(f"browser: {what}"))
+    for label, most, unit in bounds:
+        yield Target(f"browser: {label}", most, unit, _find_figure(f"browser: {label}"))
 
 
-def _of_environments() -> Iterator[Target]:
+def _environment_targets() -> Iterator[Target]:
     bounds = ((environments.CPU, 6, " ms"), (environments.MEMORY, 1536, " MiB"), (environments.BACK, 2, " s"))
-    for what, most, unit in bounds:
-        yield Target(f"environments: {what}", most, unit, _figure(f"environments: {what}"))
+    for label, most, unit in bounds:
+        yield Target(f"environments: {label}", most, unit, _find_figure(f"environments: {label}"))
 
 
-def _figure(name: str) -> Callable[[Measured], tuple[float, str]]:
-    def measure(measured: Measured) -> tuple[float, str]:
-        if name not in measured.figures:
+def _find_figure(name: str) -> Callable[[Measurements], tuple[float, str]]:
+    def measure(measurements: Measurements) -> tuple[float, str]:
+        if name not in measurements.figures:
             raise NotMeasured
-        return measured.figures[name].value, ""
+        return measurements.figures[name].value, ""
 
     return measure

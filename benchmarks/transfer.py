@@ -16,10 +16,10 @@ from anyio import to_thread
 
 from benchmarks import hermes
 from benchmarks.calls import DOCKER, LOCAL
-from benchmarks.container import Container, running
+from benchmarks.container import Container, run_container
 from benchmarks.contender import ContenderMissing
-from benchmarks.measured import Discipline, Measured, Sample, progress
-from benchmarks.naive import HEADER, make_exec_socket
+from benchmarks.measurements import Discipline, Measurements, Sample, progress
+from benchmarks.naive_client import HEADER, make_exec_socket
 from benchmarks.options import Options
 
 STREAM, ARCHIVE = "docker exec cat, raw stream", "docker SDK, archive"
@@ -74,7 +74,7 @@ class Archive:
     async def up(self, local: Path) -> None:
         """Send a tar archive that is created during the transfer."""
         put: Callable[..., bool] = self._container.container.put_archive
-        assert await self._container.call(put, "/tmp", tar_pieces(local))
+        assert await self._container.call(put, "/tmp", make_tar_pieces(local))
 
     async def down(self, local: Path) -> None:
         """Receive a tar."""
@@ -107,7 +107,7 @@ class Slot:
 Carrier = RawStream | Archive | Slot
 
 
-def tar_pieces(local: Path) -> Iterator[bytes]:
+def make_tar_pieces(local: Path) -> Iterator[bytes]:
     """Yield a tar archive of one file, in pieces."""
     entry = tarfile.TarInfo("f")
     entry.size = local.stat().st_size
@@ -118,15 +118,15 @@ def tar_pieces(local: Path) -> Iterator[bytes]:
     yield bytes(-entry.size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE)
 
 
-async def open_carriers(stack: AsyncExitStack, measured: Measured) -> dict[str, Carrier]:
+async def open_carriers(stack: AsyncExitStack, measurements: Measurements) -> dict[str, Carrier]:
     """Open the carriers that can take part here."""
     carriers: dict[str, Carrier] = {LOCAL: Slot(await stack.enter_async_context(hermes.open_local()))}
     try:
-        container = await stack.enter_async_context(running())
+        container = await stack.enter_async_context(run_container())
         carriers |= {STREAM: RawStream(container), ARCHIVE: Archive(container)}
         carriers[DOCKER] = Slot(await stack.enter_async_context(hermes.open_docker()))
     except ContenderMissing as error:
-        measured.leave_out("large files on Docker", error)
+        measurements.leave_out("large files on Docker", error)
     return carriers
 
 
@@ -134,26 +134,26 @@ def is_same_file(local: Path, path: Path, tar: bool) -> bool:
     """Return whether the file is the same, byte for byte."""
     with ExitStack() as stack:
         sent: IO[bytes] = stack.enter_context(local.open("rb"))
-        came: IO[bytes] | None = stack.enter_context(path.open("rb"))
+        received: IO[bytes] | None = stack.enter_context(path.open("rb"))
         if tar:
-            came = stack.enter_context(tarfile.open(fileobj=came)).extractfile("f")
-        assert came is not None
-        return all(sent.read(PIECE) == came.read(PIECE) for _ in range(local.stat().st_size // PIECE + 1))
+            received = stack.enter_context(tarfile.open(fileobj=received)).extractfile("f")
+        assert received is not None
+        return all(sent.read(PIECE) == received.read(PIECE) for _ in range(local.stat().st_size // PIECE + 1))
 
 
-async def measure(options: Options) -> Measured:
+async def measure(options: Options) -> Measurements:
     """Transfer the file up and down in rounds. In each round, all carriers run one after the other."""
-    measured = Measured()
+    measurements = Measurements()
     size = options.megabytes << 20
     names = [f"{options.megabytes} MiB {way}" for way in ("up", "down")]
     bases = {DOCKER: STREAM, STREAM: STREAM, ARCHIVE: STREAM}
     up, down = (Discipline(name, "bytes", bases, size) for name in names)
-    measured.disciplines += [up, down]
+    measurements.disciplines += [up, down]
     with tempfile.TemporaryDirectory() as directory:
         local, back = Path(directory) / "f", Path(directory) / "back"
         await to_thread.run_sync(local.write_bytes, os.urandom(PIECE) * options.megabytes)
         async with AsyncExitStack() as stack:
-            carriers = await open_carriers(stack, measured)
+            carriers = await open_carriers(stack, measurements)
             for number in range(min(ROUNDS, options.rounds) + 1):
                 for name, carrier in carriers.items():
                     progress(f"{options.megabytes} MiB up and down: round {number}, {name}")
@@ -164,7 +164,7 @@ async def measure(options: Options) -> Measured:
                         times.append(time.perf_counter() - begin)
                     assert await to_thread.run_sync(is_same_file, local, back, carrier.tar), name
                     back.unlink()
-                    for discipline, took in zip((up, down), times, strict=True):
+                    for discipline, duration_s in zip((up, down), times, strict=True):
                         # The first round warms up and is not counted.
-                        (discipline.sample(name) if number else Sample()).add_one(took)
-    return measured
+                        (discipline.sample(name) if number else Sample()).add_one(duration_s)
+    return measurements

@@ -32,14 +32,14 @@ def run(seconds: float, command: list[str], rest_s: float = 0) -> tuple[list[int
 
 async def run_asyncio(seconds: float, at_once: int, command: list[str]) -> tuple[list[int], int]:
     """Keep `at_once` asyncio subprocesses running. The first one does not count."""
-    await start_one(command)
+    await run_command(command)
     times: list[int] = []
     begin = time.perf_counter_ns()
 
     async def repeat() -> None:
         while True:
             start = time.perf_counter_ns()
-            await start_one(command)
+            await run_command(command)
             end = time.perf_counter_ns()
             times.append(end - start)
             if end - begin >= seconds * 1e9:
@@ -49,7 +49,7 @@ async def run_asyncio(seconds: float, at_once: int, command: list[str]) -> tuple
     return times, time.perf_counter_ns() - begin
 
 
-async def start_one(command: list[str]) -> None:
+async def run_command(command: list[str]) -> None:
     """Start one subprocess, and wait for its output and its end."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE

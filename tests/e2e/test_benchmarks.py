@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import naive
+from benchmarks import naive_client
 from benchmarks.contender import LARGE, SMALL
-from benchmarks.measured import in_flight
+from benchmarks.measurements import keep_in_flight
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_naive_worker_answers_many_at_once_and_moves_bytes() -> None:
-    async with naive.open_local() as worker:
-        times, _ = await in_flight(worker.noop, 8, 0)
+    async with naive_client.open_local() as worker:
+        times, _ = await keep_in_flight(worker.noop, 8, 0)
         assert len(times) == 8
         for data in (SMALL, LARGE):
             await worker.write(data)

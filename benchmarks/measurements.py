@@ -26,9 +26,9 @@ class Sample:
         self.times_ms += [time * 1000 for time in times_s]
         self.elapsed_s += elapsed_s
 
-    def add_one(self, took_s: float) -> None:
+    def add_one(self, duration_s: float) -> None:
         """Add one call."""
-        self.add([took_s], took_s)
+        self.add([duration_s], duration_s)
 
     @property
     def p50_ms(self) -> float:
@@ -62,7 +62,7 @@ class Discipline:
         """Return the sample of a contender, created at its first use."""
         return self.samples.setdefault(contender, Sample())
 
-    def done(self) -> dict[str, Sample]:
+    def nonempty_samples(self) -> dict[str, Sample]:
         """Return the samples that are not empty."""
         return {name: sample for name, sample in self.samples.items() if sample.times_ms}
 
@@ -94,7 +94,7 @@ class Curves:
 
 
 @dataclass
-class Measured:
+class Measurements:
     """The measurements of one part of the benchmark."""
 
     disciplines: list[Discipline] = field(default_factory=list)
@@ -111,10 +111,10 @@ class Measured:
 
     def sample(self, discipline: str, contender: str) -> Sample | None:
         """Return the sample of a contender in a discipline, or None."""
-        samples = (each.done().get(contender) for each in self.disciplines if each.name == discipline)
+        samples = (each.nonempty_samples().get(contender) for each in self.disciplines if each.name == discipline)
         return next(samples, None)
 
-    def join(self, other: Measured) -> None:
+    def join(self, other: Measurements) -> None:
         """Add the measurements of another part."""
         self.disciplines += other.disciplines
         self.figures |= other.figures
@@ -127,7 +127,9 @@ def progress(text: str) -> None:
     print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-async def in_flight(call: Callable[[], Awaitable[object]], at_once: int, seconds: float) -> tuple[list[float], float]:
+async def keep_in_flight(
+    call: Callable[[], Awaitable[object]], at_once: int, seconds: float
+) -> tuple[list[float], float]:
     """Keep `at_once` calls running for some time. Return the seconds of each call and of all together."""
     times: list[float] = []
     begin = time.perf_counter()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from benchmarks.container import Container, running
+from benchmarks.container import Container, run_container
 from benchmarks.contender import NOOP, ContenderMissing
 from hatch_build import FLAGS, RunnerBuildError, Target, find_go, go_environment
 
@@ -33,7 +33,7 @@ class InSandboxFloor:
 
 @asynccontextmanager
 async def _open_python(way: str, blocking: bool) -> AsyncIterator[InSandboxFloor]:
-    async with running() as container:
+    async with run_container() as container:
         await container.put("/", "floor.py", (SOURCE / "floor.py").read_bytes())
         yield InSandboxFloor(container, ["python3", "/floor.py", way], blocking=blocking)
 
@@ -47,7 +47,7 @@ def open_subprocess() -> AbstractAsyncContextManager[InSandboxFloor]:
     return _open_python("run", blocking=True)
 
 
-def open_rested() -> AbstractAsyncContextManager[InSandboxFloor]:
+def open_resting() -> AbstractAsyncContextManager[InSandboxFloor]:
     """Yield `subprocess.run` with a short rest between two calls, as with calls from outside.
 
     Raises:
@@ -80,6 +80,6 @@ async def open_go() -> AsyncIterator[InSandboxFloor]:
         except RunnerBuildError as error:
             raise ContenderMissing(str(error)) from error
         subprocess.run(build, cwd=SOURCE, env=go_environment(Target("linux", arch)), check=True)
-        async with running() as container:
+        async with run_container() as container:
             await container.put("/", "floor", program.read_bytes(), 0o755)
             yield InSandboxFloor(container, ["/floor"])

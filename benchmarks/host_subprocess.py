@@ -41,8 +41,8 @@ class CapturingSubprocess(Subprocess):
 
     async def output(self) -> None:
         """Read a large output through pipes."""
-        done = subprocess.run(["bash", "-c", OUTPUT_SCRIPT], check=True, capture_output=True)
-        assert len(done.stdout) == OUTPUT_BYTES
+        completed = subprocess.run(["bash", "-c", OUTPUT_SCRIPT], check=True, capture_output=True)
+        assert len(completed.stdout) == OUTPUT_BYTES
 
 
 class AsyncioSubprocess(Subprocess):

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-WATCH_S = 1.0
+SAMPLE_S = 1.0
 BUSY = 0.1
 
 
-class Watch(NamedTuple):
+class LoadSample(NamedTuple):
     """The load before a part of the benchmark."""
 
     part: str
@@ -22,19 +22,19 @@ class Watch(NamedTuple):
         return f"{self.part} {self.load:.1f} and {self.others:.0%}"
 
 
-def watch(part: str) -> Watch:
+def measure_load(part: str) -> LoadSample:
     """Measure the load average over a minute, and the processor share of other programs for a moment."""
     before = _ticks()
-    time.sleep(WATCH_S)
+    time.sleep(SAMPLE_S)
     busy, total = (now - then for now, then in zip(_ticks(), before, strict=True))
-    return Watch(part, os.getloadavg()[0], busy / max(1, total))
+    return LoadSample(part, os.getloadavg()[0], busy / max(1, total))
 
 
-def note(watches: list[Watch]) -> str:
+def describe_load(loads: list[LoadSample]) -> str:
     """Return a sentence about the load during the whole run."""
-    seen = ", ".join(str(each) for each in watches)
-    text = f"Load average, and processor time of other programs, in the second before each part: {seen}."
-    most = max(each.others for each in watches)
+    samples = ", ".join(str(each) for each in loads)
+    text = f"Load average, and processor time of other programs, in the second before each part: {samples}."
+    most = max(each.others for each in loads)
     if most <= BUSY:
         return text
     return f"**The machine was busy with other work (up to {most:.0%}): do not trust the figures.** {text}"

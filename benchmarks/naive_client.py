@@ -16,12 +16,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.container import Container, running
+from benchmarks.container import Container, run_container
 from benchmarks.contender import NOOP, OUTPUT_BYTES, OUTPUT_SCRIPT
 
 WORKER = Path(__file__).resolve().parent / "naive_worker.py"
 LINE_BYTES = 64 << 20
-LONGEST_S = 60.0
+TIME_LIMIT_S = 60.0
 HEADER = struct.Struct(">BxxxI")
 
 
@@ -35,7 +35,7 @@ class Writer(Protocol):
         """Wait until more may be written."""
 
 
-class NaiveWorker:
+class NaiveClient:
     """Requests by number, each a line of JSON."""
 
     def __init__(self, writer: Writer, lines: AsyncIterator[bytes], file: str) -> None:
@@ -79,13 +79,13 @@ class NaiveWorker:
         return answer
 
 
-async def lines_of_pipe(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def read_pipe_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield each line of a pipe."""
     while line := await reader.readline():
         yield line
 
 
-async def lines_of_exec(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def read_exec_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield each line on stdout of a Docker exec, from the engine's frames."""
     parts: list[bytes] = []
     with suppress(asyncio.IncompleteReadError):
@@ -103,7 +103,7 @@ async def lines_of_exec(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def open_local() -> AsyncIterator[NaiveWorker]:
+async def open_local() -> AsyncIterator[NaiveClient]:
     """Yield a worker that is a child of this process."""
     with tempfile.TemporaryDirectory() as directory:
         process = await asyncio.create_subprocess_exec(
@@ -112,7 +112,7 @@ async def open_local() -> AsyncIterator[NaiveWorker]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            async with _serving(process.stdin, lines_of_pipe(process.stdout), f"{directory}/f") as worker:
+            async with _serve_client(process.stdin, read_pipe_lines(process.stdout), f"{directory}/f") as worker:
                 yield worker
         finally:
             process.stdin.close()
@@ -120,24 +120,24 @@ async def open_local() -> AsyncIterator[NaiveWorker]:
 
 
 @asynccontextmanager
-async def open_docker() -> AsyncIterator[NaiveWorker]:
+async def open_docker() -> AsyncIterator[NaiveClient]:
     """Yield a worker in a container, behind one exec of the SDK.
 
     Raises:
         ContenderMissing: If Docker is not available.
     """
-    async with running() as container:
+    async with run_container() as container:
         await container.put("/", WORKER.name, WORKER.read_bytes())
-        connection = await exec_socket(container, ["python3", f"/{WORKER.name}"])
+        connection = await open_exec_socket(container, ["python3", f"/{WORKER.name}"])
         reader, writer = await asyncio.open_connection(sock=connection, limit=LINE_BYTES)
         try:
-            async with _serving(writer, lines_of_exec(reader), "/tmp/f") as worker:
+            async with _serve_client(writer, read_exec_lines(reader), "/tmp/f") as worker:
                 yield worker
         finally:
             writer.close()
 
 
-async def exec_socket(container: Container, command: list[str]) -> socket.socket:
+async def open_exec_socket(container: Container, command: list[str]) -> socket.socket:
     """Return the hijacked connection of a new exec."""
     api = container.client.api
     return await container.call(make_exec_socket(api, str(container.container.id)), command)
@@ -153,15 +153,15 @@ def make_exec_socket(api: Any, container: str) -> Callable[[list[str]], socket.s
             connection = socket.socket(fileno=os.dup(hijacked.fileno()))
         finally:
             hijacked.close()
-        connection.settimeout(LONGEST_S)
+        connection.settimeout(TIME_LIMIT_S)
         return connection
 
     return make
 
 
 @asynccontextmanager
-async def _serving(writer: Writer, lines: AsyncIterator[bytes], file: str) -> AsyncIterator[NaiveWorker]:
-    worker = NaiveWorker(writer, lines, file)
+async def _serve_client(writer: Writer, lines: AsyncIterator[bytes], file: str) -> AsyncIterator[NaiveClient]:
+    worker = NaiveClient(writer, lines, file)
     task = asyncio.create_task(worker.serve())
     try:
         yield worker
