@@ -86,7 +86,7 @@ async def test_a_page_that_is_leaving_for_one_that_never_comes(leaving: Surfer) 
     await leaving("click", ref=leaving.ref("Import"))
 
 
-@pytest.mark.parametrize("look", ["top_of", "tree_of"])
+@pytest.mark.parametrize("look", ["top_selector", "read_tree"])
 async def test_a_page_that_leaves_for_one_that_never_comes_as_it_is_looked_at(
     surf: Surfer, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:

@@ -363,7 +363,7 @@ async def test_a_huge_page_is_cut_with_the_rest_in_a_file(surf: Surfer, slot: Sl
 
 
 async def test_page_too_large_for_a_snapshot_is_told(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "MOST_ELEMENTS", 10_000)
+    monkeypatch.setattr(snapshot, "MAX_ELEMENTS", 10_000)
     told = await surf.fails("navigate", url=f"{HOME}/huge")
     assert (told.error_kind, told.data["not_loaded"]) == ("too_large", f"{HOME}/huge")
     assert "browser_console" in told.content
