@@ -164,7 +164,7 @@ def test_expectations_fail_when_they_should() -> None:
         pass
     with pytest.raises(AssertionError, match="got KeyError"), raises(ValueError):
         raise KeyError
-    with pytest.raises(AssertionError, match="does not tell"), raises(ValueError, about="name"):
+    with pytest.raises(AssertionError, match="does not mention"), raises(ValueError, about="name"):
         raise ValueError("other")
     with pytest.raises(AssertionError, match="why"):
         that(0, "why")

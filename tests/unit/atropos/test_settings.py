@@ -193,7 +193,7 @@ def test_a_backend_may_be_a_name_in_the_file_of_the_pool(tmp_path: Path) -> None
     assert (config.backend, config.backend_type) == ("sandboxes", "docker")
     here, _ = read("--env.pool_config", str(path), "--env.backend", "here")
     assert (here.make_pool().config.backend, here.backend_type) == ("local", "local")
-    with pytest.raises(ConfigError, match=r"several backends here, say which: .*one of here, sandboxes"):
+    with pytest.raises(ConfigError, match=r"several backends here, choose one: .*one of here, sandboxes"):
         read("--env.pool_config", str(path))[0].make_pool()
     assert read("--env.backend", "docker")[0].backend_type == "docker"
 
