@@ -61,7 +61,7 @@ class TaskImagesConfig(SandboxEnvConfig):
         return TaskImages(self.backend_type, base=self.base_image or None, default_base=self.default_docker_image)
 
 
-class SlotRequest(NamedTuple):
+class TaskSlot(NamedTuple):
     """The image and workdir to acquire a slot with. None means the pool's default."""
 
     image: str | None
@@ -72,7 +72,7 @@ class RunnableTask(NamedTuple, Generic[TaskT]):
     """A task and the request for its slot."""
 
     task: TaskT
-    request: SlotRequest
+    request: TaskSlot
 
 
 def check_own_ports(config: SandboxEnvConfig) -> None:
@@ -102,7 +102,7 @@ class TaskImages:
         self._cache = cache or default_cache_dir("definitions")
         self._left_out: set[str] = set()
 
-    async def resolve(self, directory: Path) -> SlotRequest:
+    async def resolve(self, directory: Path) -> TaskSlot:
         """Return the slot request for the definition in a directory (a Dockerfile or a container.def). Nothing is built
         yet.
 
@@ -112,7 +112,7 @@ class TaskImages:
         return await anyio.to_thread.run_sync(self._resolve, directory)
 
     async def resolve_tasks(
-        self, pool: SandboxPool, tasks: Sequence[TaskT], find_image: Callable[[TaskT], Awaitable[SlotRequest]]
+        self, pool: SandboxPool, tasks: Sequence[TaskT], find_image: Callable[[TaskT], Awaitable[TaskSlot]]
     ) -> list[RunnableTask[TaskT]]:
         """Return the tasks with their slot requests. Missing images are built, several at a time. A task whose image
         fails is left out, and a warning is logged once.
@@ -158,21 +158,21 @@ class TaskImages:
                 "use docker or singularity, or leave the task out"
             )
 
-    def _resolve(self, directory: Path) -> SlotRequest:
+    def _resolve(self, directory: Path) -> TaskSlot:
         if self._backend == "docker":
             return self._docker_request(directory)
         definition = self._read(directory, DEFINITION)
         if self._backend == "singularity":
             return self._singularity_request(directory, definition)
         self._check_usable(directory, definition)
-        return SlotRequest(None if self._backend in WITHOUT_IMAGES else definition.base, None)
+        return TaskSlot(None if self._backend in WITHOUT_IMAGES else definition.base, None)
 
     def _read(self, directory: Path, prefer: str) -> Definition:
         definition = read_definition(directory, prefer)
         base = self._base or (self._default_base if definition.local_base else None)
         return definition.with_base(base) if base else definition
 
-    def _docker_request(self, directory: Path) -> SlotRequest:
+    def _docker_request(self, directory: Path) -> TaskSlot:
         original = (directory / DOCKERFILE).read_text("utf-8") if (directory / DOCKERFILE).is_file() else ""
         text = replace_base(original, self._base) if original and self._base else original
         try:
@@ -182,19 +182,19 @@ class TaskImages:
                 raise
         else:
             if definition.plain:
-                return SlotRequest(definition.base, definition.workdir)
+                return TaskSlot(definition.base, definition.workdir)
             text = text or definition.to_dockerfile()
         target = directory if text == original else self._keep_definition(directory, DOCKERFILE, text)
-        return SlotRequest(f"{_DOCKERFILE_PREFIX}{target}", "image")
+        return TaskSlot(f"{_DOCKERFILE_PREFIX}{target}", "image")
 
-    def _singularity_request(self, directory: Path, definition: Definition) -> SlotRequest:
+    def _singularity_request(self, directory: Path, definition: Definition) -> TaskSlot:
         if definition.plain:
-            return SlotRequest(definition.base, definition.workdir)
+            return TaskSlot(definition.base, definition.workdir)
         copies = any(step.kind == "copy" for step in definition.steps)
         if (directory / DEFINITION).is_file() and definition == read_definition(directory, DEFINITION) and not copies:
-            return SlotRequest(str(directory / DEFINITION), definition.workdir)
+            return TaskSlot(str(directory / DEFINITION), definition.workdir)
         target = self._keep_definition(directory, DEFINITION, definition.to_singularity())
-        return SlotRequest(str(target / DEFINITION), definition.workdir)
+        return TaskSlot(str(target / DEFINITION), definition.workdir)
 
     def _keep_definition(self, directory: Path, name: str, text: str) -> Path:
         """Return a cached copy of the directory with another definition."""

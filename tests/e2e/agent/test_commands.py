@@ -100,7 +100,7 @@ def test_agent_says_which_tools_it_does_without() -> None:
         done = run("agent", "x", *url, "-t", "terminal", "-t", "web")
         refused = run("agent", "x", *url, "-t", "terminal", "-t", "web", "--strict")
     assert (done.returncode, done.stdout) == (0, "hello\n")
-    assert "not available in this package: web_search, web_extract" in done.stderr
+    assert "left out, not part of this package: web_search, web_extract" in done.stderr
     assert (refused.returncode, "'web' has no tool here" in refused.stderr) == (2, True)
 
 

@@ -324,7 +324,7 @@ async def test_check_that_cannot_read_the_work_is_its_authors_error(score_in: Sc
     assert result.error is not None
     left_out = score_in == "sealed" and work.startswith(("mkfifo", "ln", "echo >"))
     assert result.error.kind == ("FileNotFoundError" if left_out else kind)
-    assert "returns a Verdict, it does not raise" in result.error.message
+    assert "must return a Verdict, not raise" in result.error.message
 
 
 @pytest.mark.parametrize(
@@ -443,8 +443,8 @@ async def test_a_slot_that_is_held_already() -> None:
         ({"keep": ["/src"]}, "no path inside"),
         ({"keep": ["."]}, "no path inside"),
         ({"files": {".": Path("checks")}}, "no path inside"),
-        ({"keep": ["src"], "score_in": "slot"}, "nothing is"),
-        ({"keep": ["src"], "score_in": "live"}, "nothing is"),
+        ({"keep": ["src"], "score_in": "slot"}, "no work is copied out"),
+        ({"keep": ["src"], "score_in": "live"}, "no work is copied out"),
         ({"files": {"/etc/passwd": "x"}}, "no path inside"),
     ],
 )

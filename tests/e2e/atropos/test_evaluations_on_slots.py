@@ -99,5 +99,5 @@ async def test_item_of_an_evaluation_without_an_error_tells_how_it_ended(tokeniz
     policy = lambda prompt: "" if "tool_response" in prompt else "<tool_call>{</tool_call>"  # noqa: E731
     with serving(PolicyServer(load(tokenizer), policy, "openai")) as server:
         env = make_env(Evaluates, tokenizer, server.url, server_type="openai", max_rerolls=0)
-        with pytest.raises(EnvironmentStopped, match="the last: empty"):
+        with pytest.raises(EnvironmentStopped, match="the last error: empty"):
             await env._run_evaluate()

@@ -144,7 +144,7 @@ def test_every_async_name_has_its_twin() -> None:
 
     for name in ("SandboxPool", "Slot", "Files", "Process", "Session", "Connection"):
         public = {attribute for attribute in vars(getattr(hermes_exec, name)) if not attribute.startswith("_")}
-        internal = {"end", "expire", "move", "renew", "start", "listed", "from_config", "from_env"}
+        internal = {"end", "expire", "move", "renew", "start", "from_entry", "from_config", "from_env"}
         assert public - internal <= set(dir(getattr(blocking, name))), name
 
 

@@ -104,7 +104,7 @@ async def test_a_failing_setup_leaves_no_container(docker_image: Image) -> None:
 @pytest.mark.parametrize("setup", ["echo x > made", "mkdir $HOME/made"])
 async def test_setup_that_makes_files_where_a_sandbox_is_this_machine_is_refused(setup: str) -> None:
     async with SandboxPool("local", setup=setup) as pool:
-        with pytest.raises(ConfigError, match=r"made 'made' in .*use slot_setup"):
+        with pytest.raises(ConfigError, match=r"created 'made' in .*use slot_setup"):
             await pool.acquire(timeout_s=20)
         assert pool.stats().failures == 1
 

@@ -229,7 +229,7 @@ async def test_a_download_replaces_no_device_and_no_fifo(slot: Slot, tmp_path: P
     await slot.files.download("directory/file", tmp_path / "link")
     assert (tmp_path / "link").read_text() == "x"
     assert (tmp_path / "directory" / "fifo").is_fifo()
-    assert sorted(os.listdir(tmp_path)) == ["file", "directory", "link"]
+    assert sorted(os.listdir(tmp_path)) == ["directory", "file", "link"]
 
 
 async def test_a_tree_whose_transfer_is_called_off_at_any_moment_ends_then(slot: Slot, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ async def test_a_disk_that_is_full_ends_the_trace_with_a_warning_and_nothing_els
 def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="no trace"):
+    with pytest.raises(ConfigError, match="is not a trace"):
         read_trace(path)
 
 

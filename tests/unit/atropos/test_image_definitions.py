@@ -15,7 +15,7 @@ from hermes_atropos.image_definitions import (
     read_definition,
     replace_base,
 )
-from hermes_atropos.task_images import SlotRequest, TaskImages
+from hermes_atropos.task_images import TaskImages, TaskSlot
 from hermes_exec import ConfigError
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +136,7 @@ def test_another_base() -> None:
 async def test_a_plain_task_runs_where_there_are_no_images(tmp_path: Path) -> None:
     read_dockerfile(tmp_path, "FROM ubuntu:22.04\n")
     for backend, image in (("local", None), ("ssh", None), ("singularity", "ubuntu:22.04")):
-        assert await TaskImages(backend, default_base="d").resolve(tmp_path) == SlotRequest(image, None)
+        assert await TaskImages(backend, default_base="d").resolve(tmp_path) == TaskSlot(image, None)
 
 
 async def test_a_base_that_is_a_file_of_another_machine(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_a_base_that_is_a_file_of_another_machine(tmp_path: Path) -> None:
 async def test_a_definition_is_taken_as_it_is_where_it_can_be(tmp_path: Path) -> None:
     definition(tmp_path, "Bootstrap: docker\nFrom: ubuntu:22.04\n%post\n    mkdir /home/user\n")
     images = TaskImages("singularity", default_base="d", cache=tmp_path / "cache")
-    assert await images.resolve(tmp_path) == SlotRequest(str(tmp_path / "container.def"), "/home/user")
+    assert await images.resolve(tmp_path) == TaskSlot(str(tmp_path / "container.def"), "/home/user")
     assert images.refusal(tmp_path) == ""
     assert "which the backend 'ssh' does not support" in TaskImages("ssh", default_base="d").refusal(tmp_path)
 
@@ -158,7 +158,7 @@ async def test_what_docker_builds(tmp_path: Path) -> None:
     directory, cache = tmp_path / "directory", tmp_path / "cache"
     directory.mkdir()
     (directory / "Dockerfile").write_text("FROM a AS one\nFROM b\nCOPY --from=one /x /y\n")
-    assert await TaskImages("docker", default_base="d").resolve(directory) == SlotRequest(
+    assert await TaskImages("docker", default_base="d").resolve(directory) == TaskSlot(
         f"dockerfile:{directory}", "image"
     )
     (directory / "Dockerfile").unlink()

@@ -12,11 +12,11 @@ from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, scor
 from hermes_atropos.envs.endless_terminals.tasks import EndlessTask
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
 from hermes_atropos.envs.terminalbench_2.tasks import TerminalBenchTask
-from hermes_atropos.task_images import SlotRequest, TaskImages
+from hermes_atropos.task_images import TaskImages, TaskSlot
 from hermes_exec import SandboxPool, Slot
 from tests.e2e.agent.plans import PlanModel, Step
 
-ANYWHERE = SlotRequest(None, None)
+ANYWHERE = TaskSlot(None, None)
 NULL: tuple[Step, ...] = ("I did nothing.",)
 
 SetUp = Callable[[ToolContext], Awaitable[dict[str, Any]]]
@@ -29,7 +29,7 @@ async def rollout(
     set_up: SetUp,
     score: Score,
     *,
-    at: SlotRequest = ANYWHERE,
+    at: TaskSlot = ANYWHERE,
     score_in: ScoreIn = "slot",
     **more: Any,
 ) -> RolloutResult:
@@ -78,7 +78,7 @@ async def terminalbench(
     pool: SandboxPool,
     task: TerminalBenchTask,
     steps: Sequence[Step],
-    at: SlotRequest,
+    at: TaskSlot,
     timeout_s: float = 60,
     **more: Any,
 ) -> RolloutResult:

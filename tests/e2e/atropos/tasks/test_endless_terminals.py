@@ -18,7 +18,7 @@ from hermes_agent import RolloutResult
 from hermes_atropos.envs.endless_terminals import EndlessTerminalsEnv
 from hermes_atropos.envs.endless_terminals.tasks import EndlessTask, load_tasks, read_task
 from hermes_atropos.image_definitions import read_definition
-from hermes_atropos.task_images import SlotRequest, TaskImages
+from hermes_atropos.task_images import TaskImages, TaskSlot
 from hermes_exec import ConfigError, SandboxPool
 from hermes_exec.errors import ErrorCause
 from tests.e2e.agent.plans import Step
@@ -84,7 +84,7 @@ async def test_tasks_of_one_image_share_a_sandbox(docker_image: Callable[[str], 
 CAPABILITIES = "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_FOWNER,CAP_FSETID"
 
 
-def built(task: EndlessTask, base: str, scratch: Path) -> SlotRequest:
+def built(task: EndlessTask, base: str, scratch: Path) -> TaskSlot:
     """What the engine makes of the definition, in two steps: a build runs %post with all capabilities of the machine's
     root, which a machine in a container does not have.
     """
@@ -100,17 +100,17 @@ def built(task: EndlessTask, base: str, scratch: Path) -> SlotRequest:
     subprocess.run(build, check=True, capture_output=True)
     run = ["apptainer", "exec", "--writable", "--containall", "--no-home", "--no-privs", "--add-caps", CAPABILITIES]
     subprocess.run([*run, image, "/bin/sh", "-c", post], check=True, capture_output=True)
-    return SlotRequest(image, at.workdir)
+    return TaskSlot(image, at.workdir)
 
 
 class Ready(TaskImages):
     """One image that was made already."""
 
-    def __init__(self, at: SlotRequest) -> None:
+    def __init__(self, at: TaskSlot) -> None:
         super().__init__("singularity", default_base="")
         self._at = at
 
-    async def resolve(self, directory: Path) -> SlotRequest:
+    async def resolve(self, directory: Path) -> TaskSlot:
         return self._at
 
 

@@ -14,7 +14,7 @@ import pytest
 from hermes_agent import RolloutResult
 from hermes_atropos import datasets
 from hermes_atropos.envs.terminalbench_2.tasks import TerminalBenchTask, environment_directory, load_tasks
-from hermes_atropos.task_images import SlotRequest, TaskImages
+from hermes_atropos.task_images import TaskImages, TaskSlot
 from hermes_exec import SandboxPool
 from hermes_exec.errors import ErrorCause
 from tests.e2e.agent.plans import Step
@@ -29,7 +29,7 @@ def solution(name: str) -> list[Step]:
     return [[(datasets.data_directory("terminalbench_2") / name / "solution" / "solve.sh").read_text()]]
 
 
-async def image_of(task: TerminalBenchTask, base: str, cache: Path) -> SlotRequest:
+async def image_of(task: TerminalBenchTask, base: str, cache: Path) -> TaskSlot:
     directory = await anyio.to_thread.run_sync(environment_directory, task, cache)
     return await TaskImages("docker", base=base, default_base=base).resolve(directory)
 
@@ -62,7 +62,7 @@ async def scored(
     """A task without an image of its own, with this script (and the tests of another)."""
     task = TerminalBenchTask("own", "", "Do it.", base, b"", tests.tests_tar if tests else b"", test_sh)
     async with SandboxPool("docker", image=base) as pool:
-        return await terminalbench(pool, task, steps, SlotRequest(base, "/app"), timeout_s, **more)
+        return await terminalbench(pool, task, steps, TaskSlot(base, "/app"), timeout_s, **more)
 
 
 REWARD = "/logs/verifier/reward.txt"
@@ -171,9 +171,7 @@ async def test_the_deadline_ends_everything(docker_image: Callable[[str], str]) 
     task = replace(TASKS[ANY], image=base)
     async with SandboxPool("docker", image=base) as pool:
         with anyio.fail_after(60):
-            result = await terminalbench(
-                pool, task, [["sleep 600"]], SlotRequest(base, "/app"), loop={"deadline_s": 1.0}
-            )
+            result = await terminalbench(pool, task, [["sleep 600"]], TaskSlot(base, "/app"), loop={"deadline_s": 1.0})
         stats = pool.stats()
     assert result.episode is not None
     assert (result.episode.finish, result.reward) == ("deadline", None)

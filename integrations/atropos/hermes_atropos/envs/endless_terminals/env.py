@@ -16,7 +16,7 @@ from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
 from hermes_atropos.envs.endless_terminals.tasks import EndlessTask, load_tasks, split_tasks
 from hermes_atropos.spec import SandboxSpec
-from hermes_atropos.task_images import RunnableTask, SlotRequest, TaskImagesConfig, check_own_ports
+from hermes_atropos.task_images import RunnableTask, TaskImagesConfig, TaskSlot, check_own_ports
 from hermes_exec import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class EndlessTerminalsEnv(SandboxAgentEnv[RunnableTask[EndlessTask]]):
             self._train.remove(task)
         raise ConfigError("no task is left whose image can be built: see the warnings above")
 
-    async def _find_image(self, task: EndlessTask) -> SlotRequest:
+    async def _find_image(self, task: EndlessTask) -> TaskSlot:
         return await self._images.resolve(task.environment)
 
     def format_prompt(self, item: RunnableTask[EndlessTask]) -> str:

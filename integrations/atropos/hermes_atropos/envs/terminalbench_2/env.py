@@ -15,7 +15,7 @@ from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
 from hermes_atropos.envs.terminalbench_2.tasks import TerminalBenchTask, environment_directory, find_workdir, load_tasks
 from hermes_atropos.spec import SandboxSpec
-from hermes_atropos.task_images import WITHOUT_IMAGES, RunnableTask, SlotRequest, TaskImagesConfig, check_own_ports
+from hermes_atropos.task_images import WITHOUT_IMAGES, RunnableTask, TaskImagesConfig, TaskSlot, check_own_ports
 from hermes_exec import ConfigError
 
 
@@ -82,9 +82,9 @@ class TerminalBench2Env(SandboxAgentEnv[RunnableTask[TerminalBenchTask]]):
         items = await self._images.resolve_tasks(self.pool, self._tasks, self._find_image)
         await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
 
-    async def _find_image(self, task: TerminalBenchTask) -> SlotRequest:
+    async def _find_image(self, task: TerminalBenchTask) -> TaskSlot:
         if task.image and not (self.config.force_build and task.environment_tar):
-            return SlotRequest(
+            return TaskSlot(
                 task.image,
                 "image" if self.config.backend_type == "docker" else await anyio.to_thread.run_sync(find_workdir, task),
             )
