@@ -27,7 +27,7 @@ __all__ = ["conformance_known_failures", "conformance_outcomes", "conformance_po
 
 @pytest.fixture(scope="module")
 def conformance_pool_factory() -> PoolFactory:
-    """The factory for pools of the backend under test. A test module overrides this fixture."""
+    """Return the factory for pools of the backend under test. A test module overrides this fixture."""
     raise pytest.UsageError(
         "define a fixture conformance_pool_factory that returns a function **overrides -> SandboxPool"
     )
@@ -35,7 +35,7 @@ def conformance_pool_factory() -> PoolFactory:
 
 @pytest.fixture(scope="module")
 def conformance_known_failures() -> Mapping[str, str]:
-    """Checks that are known to fail, as a mapping of names to reasons."""
+    """Return the checks that are known to fail, as a mapping of names to reasons."""
     return {}
 
 

@@ -43,7 +43,7 @@ WALL_CLOCK = WallClock()
 
 @contextmanager
 def clock_jump(by_s: float) -> Iterator[None]:
-    """The clock of this process is wrong by so many seconds within the block."""
+    """Move the clock of this process by `by_s` seconds within the block."""
     WALL_CLOCK.jump(by_s)
     try:
         yield

@@ -32,7 +32,7 @@ MAX_CONNECTIONS = 8
 
 
 @dataclass(frozen=True)
-class CallRecord:
+class CodeCallRecord:
     """A finished call of a program: the tool, its duration, and whether it succeeded."""
 
     tool: str
@@ -52,7 +52,7 @@ class ToolCallServer:
     tools: frozenset[str]
     max_calls: int
     token: str = field(default_factory=lambda: secrets.token_hex(16))
-    records: list[CallRecord] = field(default_factory=list)
+    records: list[CodeCallRecord] = field(default_factory=list)
     request_count: int = 0
     call_count: int = 0
     refused_count: int = 0
@@ -129,7 +129,7 @@ class ToolCallServer:
         self.call_count += 1
         started = time.monotonic()
         result = await self.call(tool, arguments)
-        self.records.append(CallRecord(tool, time.monotonic() - started, result.ok))
+        self.records.append(CodeCallRecord(tool, time.monotonic() - started, result.ok))
         return {"result": result.data}
 
 

@@ -13,7 +13,7 @@ from hermes_exec.errors import ExecError
 from hermes_exec.results import FileStat
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import translate_os_errors
-from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.call.results import ToolOutcome
 from hermes_exec.tools.files import documents
 from hermes_exec.tools.files.paging import PageReader
 from hermes_exec.tools.files.textfile import decode
@@ -34,7 +34,7 @@ _UNCHANGED = (
 )
 
 
-async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
+async def read_file(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
     """Return `limit` lines from line `offset` on. The file is read through the slot, with the slot's rights."""
     display_path, offset, limit = arguments["path"], arguments["offset"], arguments["limit"]
     path = state.resolve(display_path)
@@ -75,19 +75,21 @@ async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
             f"This file is large ({stat.size:,} bytes). Read only the section you need with offset and limit, or "
             "use search_files."
         )
-    return Outcome(
+    return ToolOutcome(
         data, settle=partial(_settle, state, display_path, Page(path, offset, limit), page.fingerprint, data)
     )
 
 
-def _settle(state: ToolState, display_path: str, page: Page, fingerprint: bytes, data: dict[str, object]) -> Outcome:
+def _settle(
+    state: ToolState, display_path: str, page: Page, fingerprint: bytes, data: dict[str, object]
+) -> ToolOutcome:
     """Record the page as seen by the model, and replace text that the model has already seen."""
     state.views.record(page.path, fingerprint)
     if state.options.skip_unchanged_reads and not state.code_calls:
         repeats = state.views.count_repeats(page, fingerprint)
         if repeats:
             return _repeat_outcome(display_path, repeats)
-    return Outcome(data)
+    return ToolOutcome(data)
 
 
 async def _stat(state: ToolState, display_path: str, path: str) -> FileStat:
@@ -155,7 +157,7 @@ def near_names(name: str, others: list[str]) -> list[str]:
     return [other for _, other in near]
 
 
-async def _read_text(state: ToolState, path: str, size: int, reader: PageReader) -> Outcome | None:
+async def _read_text(state: ToolState, path: str, size: int, reader: PageReader) -> ToolOutcome | None:
     """Feed the whole file to the reader, so its number of lines is exact. Return the refusal if the file is binary."""
     position = 0
     while True:
@@ -173,7 +175,7 @@ async def _read_text(state: ToolState, path: str, size: int, reader: PageReader)
             return None
 
 
-def _refuse_binary(path: str, start: bytes, size: int) -> Outcome | None:
+def _refuse_binary(path: str, start: bytes, size: int) -> ToolOutcome | None:
     if posixpath.splitext(path)[1].removeprefix(".").lower() in _IMAGES:
         message = "This is an image; read_file shows text only. Use a program in the terminal to examine it."
         data: dict[str, object] = {
@@ -184,13 +186,13 @@ def _refuse_binary(path: str, start: bytes, size: int) -> Outcome | None:
             "error": message,
             "error_kind": "is_image",
         }
-        return Outcome(data, "is_image")
+        return ToolOutcome(data, "is_image")
     if decode(start[:_SNIFF_BYTES]) is None:
         message = (
             "This is a binary file and cannot be shown as text. Use a program in the terminal (file, xxd, "
             "strings) to examine it."
         )
-        return Outcome(
+        return ToolOutcome(
             {"content": "", "is_binary": True, "file_size": size, "error": message, "error_kind": "is_binary"},
             "is_binary",
         )
@@ -210,9 +212,9 @@ async def _read_document(state: ToolState, path: str, size: int, reader: PageRea
     reader.feed(text.encode("utf-8", "replace"))
 
 
-def _repeat_outcome(path: str, repeats: int) -> Outcome:
+def _repeat_outcome(path: str, repeats: int) -> ToolOutcome:
     if repeats == 1:
-        return Outcome(
+        return ToolOutcome(
             {"status": "unchanged", "message": _UNCHANGED, "path": path, "dedup": True, "content_returned": False}
         )
     message = (
@@ -220,4 +222,6 @@ def _repeat_outcome(path: str, repeats: int) -> Outcome:
         "changed. The content from your earlier "
         "read_file result is still current. Proceed with your task using the information you already have."
     )
-    return Outcome({"error": message, "error_kind": "repeated", "path": path, "already_read": repeats + 1}, "repeated")
+    return ToolOutcome(
+        {"error": message, "error_kind": "repeated", "path": path, "already_read": repeats + 1}, "repeated"
+    )

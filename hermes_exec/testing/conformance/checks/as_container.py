@@ -1,4 +1,4 @@
-"""A slot with a root of its own is to its tenant what a container of the image would be."""
+"""The checks that a slot with its own root behaves like a container of the image."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def parts() -> dict[str, tuple[str, str]]:
 
 
 SHARED_MEMORY_KIB = 256 * 1024
-"""What a root of its own has where the engine bounds nothing."""
+"""The size of shared memory in an own root whose engine sets no bound."""
 
 
 def _engine_sets_no_bound(name: str, output: str) -> bool:
-    """Whether the engine leaves a container what a root of its own does not have."""
+    """Return whether the engine leaves a resource of a container unbounded that an own root bounds."""
     if name == "shared_memory":
         return int(output.split(maxsplit=1)[0]) > SHARED_MEMORY_KIB
     return name == "namespaces" and "Seccomp:\t0" in output

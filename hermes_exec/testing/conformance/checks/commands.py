@@ -62,7 +62,7 @@ async def check_every_exit_code(ctx: Context) -> None:
 
 @check("commands", "shell")
 async def check_exit_code_of_a_script(ctx: Context) -> None:
-    """A script's exit code is that of `exit` or of its last command."""
+    """A script's exit code comes from `exit` or from its last command."""
     equal(
         [(await ctx.slot.run(text)).exit_code for text in ("echo foo; exit 70", "true; false", "false; true")],
         [70, 1, 0],
@@ -107,7 +107,7 @@ async def check_argument_beyond_the_systems_limit(ctx: Context) -> None:
 
 @check("commands", "shell", timeout_s=90)
 async def check_script_of_five_mebibytes(ctx: Context) -> None:
-    """A command of 5 MiB runs, and its exit rules are those of a short one."""
+    """A command of 5 MiB runs by the same exit rules as a short one."""
     padding = "# " + "x" * 1000 + "\n"
     text = padding * (5 * 1024 * 1024 // len(padding)) + "echo end; false"
     result = await ctx.slot.run(text)
@@ -123,7 +123,7 @@ async def check_script_of_200_kib(ctx: Context) -> None:
 
 @check("commands", "shell")
 async def check_script_text_is_exact(ctx: Context) -> None:
-    """Quotes, here-documents, comments, dollar signs and line ends of a script mean what they mean in a file."""
+    """Quotes, here-documents, comments, dollar signs and line ends of a script mean the same as in a file."""
     text = "# a comment ' \"\ncat <<'END'\n$HOME `id` \\\nEND\nprintf '%s|' \"a b\" 'c\"d' $'e' 2>/dev/null\n"
     result = await ctx.slot.run(text)
     that(result.stdout.startswith('$HOME `id` \\\na b|c"d|'), f"output {result.stdout!r}")
@@ -140,14 +140,14 @@ async def check_missing_program_is_127(ctx: Context) -> None:
 
 @check("commands")
 async def check_no_shell_is_told(ctx: Context) -> None:
-    """In an image without a shell a string is exit 127 and the message says to pass a list."""
+    """In an image without a shell a string is exit 127, and the message asks for a list."""
     if "shell" not in ctx.facts.missing:
         result = await ctx.slot.run(["no-such-program-here"])
         equal(result.exit_code, 127, "exit code")
         return
     result = await ctx.slot.run("echo hello")
     equal(result.exit_code, 127, "exit code")
-    that("list" in result.stderr, f"stderr does not say what to do: {result.stderr!r}")
+    that("list" in result.stderr, f"stderr names no remedy: {result.stderr!r}")
 
 
 @check("commands")
@@ -169,7 +169,7 @@ async def check_relative_program(ctx: Context) -> None:
 
 @check("commands", "shell")
 async def check_no_startup_files_are_read(ctx: Context) -> None:
-    """Startup files in HOME do not change what a command does."""
+    """Startup files in HOME do not change commands."""
     home = ctx.slot.home
     for name in (".bashrc", ".profile", ".bash_profile", ".shrc"):
         try:
@@ -182,7 +182,7 @@ async def check_no_startup_files_are_read(ctx: Context) -> None:
 
 @check("commands", "helper")
 async def check_facts_of_a_run(ctx: Context) -> None:
-    """A result tells time, CPU, memory, byte counts and its request."""
+    """A result reports time, CPU, memory, byte counts and its request."""
     result = await ctx.applet("grow", 40, 0.2)
     that(0.15 < result.duration_s < 30, f"duration_s {result.duration_s}")
     that(result.usage.max_rss_bytes >= 40 << 20, f"max_rss_bytes {result.usage.max_rss_bytes}")

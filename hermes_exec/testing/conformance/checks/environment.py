@@ -98,9 +98,9 @@ async def check_variables_files_and_secrets_of_a_pool(ctx: Context) -> None:
 
 @check("environment", "shell", own_pool=True)
 async def check_setup_of_a_pool(ctx: Context) -> None:
-    """A pool's setup command runs before the first slot is lent; one that fails is told."""
+    """A pool's setup command runs before the first slot is acquired."""
     async with ctx.pool(setup="true") as pool, pool.slot() as slot:
-        equal((await slot.run("echo lent")).stdout, "lent\n", "stdout")
+        equal((await slot.run("echo acquired")).stdout, "acquired\n", "stdout")
 
 
 @check("users", "root", "helper")
@@ -131,7 +131,7 @@ async def check_the_user_has_a_name(ctx: Context) -> None:
 
 @check("users", "helper")
 async def check_nonexistent_user_is_told(ctx: Context) -> None:
-    """A user that cannot be had is ConfigError naming it, before anything runs."""
+    """An unknown user is a ConfigError that names it, before anything runs."""
     with raises(ConfigError, about="no-such-user"):
         await ctx.applet("write", f"{ctx.slot.tmp}/ran", user="no-such-user", stdin=b"")
     that(not await ctx.slot.files.exists(f"{ctx.slot.tmp}/ran"), "the command ran")

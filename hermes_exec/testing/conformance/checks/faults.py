@@ -51,7 +51,7 @@ async def check_killed_sandbox_is_told(ctx: Context) -> None:
                 await ctx.expect_alive(1)
                 started = time.monotonic()
                 await to_thread.run_sync(sandbox.signal_now, signal.SIGKILL)
-            that(time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s to be told")
+            that(time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s until the error")
             that(caught and isinstance(caught[0], (SandboxDied, OutcomeUnknown)), f"the call under way got {caught}")
             with raises(SandboxDied) as later:
                 await slot.files.read_bytes("x")
@@ -64,7 +64,7 @@ async def check_killed_sandbox_is_told(ctx: Context) -> None:
 
 @check("faults", "helper", own_pool=True, alone=True)
 async def check_memory_limit(ctx: Context) -> None:
-    """A command over the memory limit is a result that says oom_killed, and the slot or its replacement works on."""
+    """A command over the memory limit is a result with oom_killed, and the slot or its replacement works on."""
     from hermes_exec.config import Limits
 
     async with ctx.slot_with_limits("a memory limit", Limits(memory_mb=160)) as slot:
@@ -74,7 +74,7 @@ async def check_memory_limit(ctx: Context) -> None:
         except SandboxDied as error:
             that(
                 error.post_mortem is not None and error.post_mortem.oom,
-                f"the post-mortem does not say so: {error.post_mortem}",
+                f"the post-mortem has no oom: {error.post_mortem}",
             )
             return
         that(
@@ -143,7 +143,7 @@ async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
         try:
             await ctx.expect_alive(9, within_s=80)
         except AssertionError as error:
-            raise AssertionError(f"{error}; the second driver said {stderr_path.read_text()[-1000:]!r}") from None
+            raise AssertionError(f"{error}; stderr of the second driver: {stderr_path.read_text()[-1000:]!r}") from None
         driver.send_signal(signal.SIGKILL)
         await driver.wait()
         await ctx.expect_none_left(30)
@@ -158,7 +158,7 @@ async def check_idle_sandbox_outlives_its_lease(ctx: Context) -> None:
     """A driver that is there keeps its sandbox, though it is idle, or busy with itself, for longer than the lease."""
     async with ctx.pool(lease_s=5.0) as pool, pool.slot() as slot:
         process = await ctx.background("sleep", 60, slot=slot)
-        time.sleep(7)  # noqa: ASYNC251 - blocking the event loop is what the check is about
+        time.sleep(7)  # noqa: ASYNC251 - the check is about a blocked event loop
         with raises(TimeoutError):
             await process.wait(0)
         equal((await ctx.applet("echo", "here", slot=slot)).stdout, "here\n", "stdout")
@@ -184,7 +184,7 @@ async def check_cut_stream_is_resumed(ctx: Context) -> None:
 
         result = await ctx.applet("spew", 8_000_000, slot=slot, on_output=note)
         equal((len(seen), result.stdout_total_bytes, cuts), (8_000_000, 8_000_000, 2), "bytes, total, cuts")
-        that(bytes(seen) == b"0123456789" * 800_000, "the output is not what was written")
+        that(bytes(seen) == b"0123456789" * 800_000, "the output differs from the input")
 
         async def pieces() -> AsyncIterator[bytes]:
             for i in range(40):

@@ -93,7 +93,7 @@ async def check_empty_binary_file(ctx: Context) -> None:
 
 @check("files")
 async def check_missing_file_is_told_by_name(ctx: Context) -> None:
-    """Reading what is not there is FileNotFoundError and names the path."""
+    """Reading a missing file is FileNotFoundError and names the path."""
     with raises(FileNotFoundError, about="nonexistent"):
         await ctx.slot.files.read_text("nonexistent")
 
@@ -116,7 +116,7 @@ async def check_unreadable_file_is_permission_error(ctx: Context) -> None:
 
 @check("files")
 async def check_reading_a_directory_is_told(ctx: Context) -> None:
-    """Reading a directory is IsADirectoryError and says directory."""
+    """Reading a directory is IsADirectoryError with `directory` in its message."""
     await ctx.slot.files.mkdir("directory")
     with raises(IsADirectoryError, about="directory"):
         await ctx.slot.files.read_text("directory")
@@ -154,7 +154,7 @@ async def check_bytes_to_a_name_with_a_space(ctx: Context) -> None:
 
 @check("files")
 async def check_text_over_a_directory_is_told(ctx: Context) -> None:
-    """Writing text to a directory is IsADirectoryError and says directory."""
+    """Writing text to a directory is IsADirectoryError with `directory` in its message."""
     await ctx.slot.files.write_text("d/file", "unused")
     with raises(IsADirectoryError, about="directory"):
         await ctx.slot.files.write_text("d", "dummy")
@@ -162,7 +162,7 @@ async def check_text_over_a_directory_is_told(ctx: Context) -> None:
 
 @check("files")
 async def check_bytes_over_a_directory_are_told(ctx: Context) -> None:
-    """Writing bytes to a directory is IsADirectoryError and says directory."""
+    """Writing bytes to a directory is IsADirectoryError with `directory` in its message."""
     await ctx.slot.files.write_bytes("d/file", b"unused")
     with raises(IsADirectoryError, about="directory"):
         await ctx.slot.files.write_bytes("d", NOT_UTF8)
@@ -239,7 +239,7 @@ async def check_cancelled_write_keeps_the_old_file(ctx: Context) -> None:
         that(seen in (b"old", new), f"{len(seen)} bytes after a cancelled write")
         await ctx.slot.files.write_bytes("kept", b"old")
     names = [entry.name for entry in await ctx.slot.files.list(".")]
-    equal(names, ["kept"], "what is in the workspace")
+    equal(names, ["kept"], "names in the workspace")
 
 
 @check("files")

@@ -34,7 +34,7 @@ async def check_any_name_is_a_name(ctx: Context) -> None:
 
 @check("files", "helper")
 async def check_commands_and_file_calls_share_files(ctx: Context) -> None:
-    """A command sees what a file call wrote, and the other way round, at once and with the same owner."""
+    """Commands and file calls see each other's files at once, with the same owner."""
     await ctx.slot.files.write_text("from-outside", "one")
     equal((await ctx.applet("cat", "from-outside")).stdout, "one", "read by a command")
     await ctx.applet("write", "from-inside", stdin="two")
@@ -45,7 +45,7 @@ async def check_commands_and_file_calls_share_files(ctx: Context) -> None:
 
 @check("files")
 async def check_mode_of_new_files(ctx: Context) -> None:
-    """A new file has mode 0644, or exactly the one that was asked for."""
+    """A new file has mode 0644, or exactly the mode of the call."""
     await ctx.slot.files.write_bytes("a", b"")
     await ctx.slot.files.write_bytes("b", b"", mode=0o751)
     equal([oct((await ctx.slot.files.stat(name)).mode) for name in "ab"], ["0o644", "0o751"], "modes")
@@ -61,9 +61,7 @@ async def check_overwriting_keeps_the_mode(ctx: Context) -> None:
 
 @check("files", "helper")
 async def check_writing_through_a_symbolic_link(ctx: Context) -> None:
-    """Writing to a link changes what it points to; the link stays, and one that points to nothing yet makes its
-    target.
-    """
+    """Writing to a link changes its target, creates a missing target, and keeps the link."""
     await ctx.slot.files.write_text("real", "old")
     await ctx.applet("symlink", "real", "link", check=True)
     await ctx.applet("symlink", "new", "dangling", check=True)
@@ -98,7 +96,7 @@ async def check_writing_in_a_closed_directory(ctx: Context) -> None:
 
 @check("files", "helper")
 async def check_stat(ctx: Context) -> None:
-    """Stat tells kind, size, mode, time and link count."""
+    """Stat returns kind, size, mode, time and link count."""
     await ctx.slot.files.write_bytes("f", b"12345", mode=0o640)
     await ctx.slot.files.mkdir("d")
     await ctx.applet("symlink", "f", "l", check=True)
@@ -114,7 +112,7 @@ async def check_stat(ctx: Context) -> None:
 
 @check("files")
 async def check_exists(ctx: Context) -> None:
-    """Exists is true for files and directories and false for what is not there, also below a file."""
+    """Exists is true for files and directories and false for missing paths, also below a file."""
     await ctx.slot.files.write_text("d/f", "")
     seen = [await ctx.slot.files.exists(path) for path in ("d", "d/f", "gone", "d/f/below")]
     equal(seen, [True, True, False, False], "d, d/f, gone, d/f/below")
@@ -136,7 +134,7 @@ async def check_list(ctx: Context) -> None:
 
 @check("files")
 async def check_mkdir(ctx: Context) -> None:
-    """Mkdir makes a directory; one that is there is FileExistsError."""
+    """Mkdir creates a directory; an existing one is FileExistsError."""
     await ctx.slot.files.mkdir("d")
     equal((await ctx.slot.files.stat("d")).type, "dir", "kind")
     with raises(FileExistsError):
@@ -146,7 +144,7 @@ async def check_mkdir(ctx: Context) -> None:
 
 @check("files")
 async def check_remove(ctx: Context) -> None:
-    """Remove takes a file; a full directory only with recursive=True; what is missing is FileNotFoundError."""
+    """Remove takes a file; a full directory only with recursive=True; a missing path is FileNotFoundError."""
     await ctx.slot.files.write_text("d/e/f", "")
     await ctx.slot.files.write_text("g", "")
     await ctx.slot.files.remove("g")
@@ -154,14 +152,14 @@ async def check_remove(ctx: Context) -> None:
         await ctx.slot.files.remove("d")
     that(await ctx.slot.files.exists("d/e/f"), "the directory's contents went without recursive=True")
     await ctx.slot.files.remove("d", recursive=True)
-    equal([await ctx.slot.files.exists(path) for path in ("g", "d")], [False, False], "what is left")
+    equal([await ctx.slot.files.exists(path) for path in ("g", "d")], [False, False], "remaining names")
     with raises(FileNotFoundError):
         await ctx.slot.files.remove("gone")
 
 
 @check("files", "helper")
 async def check_remove_never_follows_links(ctx: Context) -> None:
-    """Removing a tree removes links in it, not what they point to."""
+    """Removing a tree removes links in it, not their targets."""
     await ctx.slot.files.write_text("precious/f", "x")
     await ctx.slot.files.mkdir("t")
     await ctx.applet("symlink", f"{ctx.slot.workspace}/precious", "t/link", check=True)
@@ -237,5 +235,5 @@ async def check_path_through_a_file(ctx: Context) -> None:
 
 @check("files", "procfs")
 async def check_files_without_a_size(ctx: Context) -> None:
-    """A file of /proc, which says that it is empty, is read whole."""
+    """A file of /proc, whose reported size is 0, is read whole."""
     that("Linux" in await ctx.slot.files.read_text("/proc/version"), "nothing was read")

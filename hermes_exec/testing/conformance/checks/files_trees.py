@@ -62,7 +62,7 @@ async def check_saved_tree_is_restored(ctx: Context) -> None:
     _make_tree(ctx.directory / "out")
     await ctx.slot.files.upload(ctx.directory / "out", "up")
     with tempfile.TemporaryFile() as archive:
-        equal((await ctx.slot.files.save("up", archive)).refused, (), "what was left out")
+        equal((await ctx.slot.files.save("up", archive)).refused, (), "entries left out")
         await ctx.slot.reset()
         archive.seek(0)
         await ctx.slot.files.restore(archive, "again")
@@ -84,7 +84,7 @@ async def check_single_files_there_and_back(ctx: Context) -> None:
 
 @check("trees")
 async def check_missing_tree_is_told(ctx: Context) -> None:
-    """Uploading or downloading what is not there is FileNotFoundError."""
+    """Uploading or downloading a missing path is FileNotFoundError."""
     with raises(FileNotFoundError, about="absent"):
         await ctx.slot.files.upload(ctx.directory / "absent", "x")
     with raises(FileNotFoundError, about="absent"):
@@ -112,7 +112,7 @@ async def check_download_drops_setuid(ctx: Context) -> None:
 
 @check("trees", "helper")
 async def check_download_never_leaves_its_directory(ctx: Context) -> None:
-    """Absolute and escaping links of a hostile tree are left out and told; nothing is written beside the
+    """Absolute and escaping links of a hostile tree are left out and reported; nothing is written beside the
     destination.
     """
     (ctx.directory / "victim").mkdir()
@@ -121,7 +121,7 @@ async def check_download_never_leaves_its_directory(ctx: Context) -> None:
         await ctx.applet("symlink", target, f"t/{name}", check=True)
     moved = await ctx.slot.files.download("t", ctx.directory / "inner" / "back")
     equal(sorted(path.name for path in (ctx.directory / "inner" / "back").iterdir()), ["fine"], "what arrived")
-    equal(list((ctx.directory / "victim").iterdir()), [], "what was written outside")
+    equal(list((ctx.directory / "victim").iterdir()), [], "files written outside")
     equal(len(moved.refused), 3, "refused entries")
 
 
@@ -134,12 +134,12 @@ async def check_download_never_follows_old_links(ctx: Context) -> None:
     await ctx.slot.files.write_text("t/sub/f", "x")
     with contextlib.suppress(OSError):
         await ctx.slot.files.download("t", ctx.directory / "back")
-    equal(list((ctx.directory / "victim").iterdir()), [], "what was written through the link")
+    equal(list((ctx.directory / "victim").iterdir()), [], "files written through the link")
 
 
 @check("trees", "helper")
 async def check_upload_never_leaves_its_directory(ctx: Context) -> None:
-    """Absolute and escaping links are refused and told; a link of the tenant is not written through."""
+    """Absolute and escaping links are refused and reported; a link of the tenant is not written through."""
     (ctx.directory / "t" / "sub").mkdir(parents=True)
     (ctx.directory / "t" / "sub" / "f").write_text("x")
     (ctx.directory / "t" / "abs").symlink_to("/etc/passwd")
@@ -149,8 +149,8 @@ async def check_upload_never_leaves_its_directory(ctx: Context) -> None:
     await ctx.applet("symlink", f"{ctx.slot.workspace}/victim", "dest/sub", check=True)
     moved = await ctx.slot.files.upload(ctx.directory / "t", "dest")
     that(len(moved.refused) >= 3, f"refused: {moved.refused}")
-    equal(await ctx.slot.files.list("victim"), [], "what was written through the link")
-    equal([e.name for e in await ctx.slot.files.list("dest")], ["sub"], "what is in the destination")
+    equal(await ctx.slot.files.list("victim"), [], "files written through the link")
+    equal([e.name for e in await ctx.slot.files.list("dest")], ["sub"], "names in the destination")
 
 
 @check("trees", "helper")
@@ -191,7 +191,7 @@ async def check_search_content(ctx: Context) -> None:
 
 @check("search")
 async def check_search_totals_are_true(ctx: Context) -> None:
-    """With a limit the totals still count everything, and truncated says so."""
+    """With a limit the totals still count everything, and truncated is set."""
     await ctx.slot.files.write_text("tree/f", "hit\n" * 1000)
     result = await ctx.slot.files.search("hit", path="tree", limit=10)
     equal((len(result.matches), result.total, result.truncated), (10, 1000, True), "kept, total, truncated")
@@ -199,7 +199,7 @@ async def check_search_totals_are_true(ctx: Context) -> None:
 
 @check("search")
 async def check_search_pattern_is_no_option(ctx: Context) -> None:
-    """A pattern with a leading dash is only a pattern; an invalid one is told with the reason."""
+    """A pattern with a leading dash is only a pattern; an invalid one is refused with the reason."""
     await _source_tree(ctx)
     equal((await ctx.slot.files.search("-f", path="tree")).total, 1, "lines")
     with raises(ValueError):

@@ -174,7 +174,7 @@ async def check_no_common_abstract_sockets(ctx: Context) -> None:
 
 @check("isolation", "helper", "shared-sandbox", own_pool=True)
 async def check_scoped_abstract_sockets(ctx: Context) -> None:
-    """Where `slot.isolation.network` says that abstract sockets stay within the slot they do, with the network on."""
+    """If `slot.isolation.network` reports scoped abstract sockets, they stay within the slot, with the network on."""
     async with _two(ctx) as (thief, victim):
         if "abstract sockets within the slot" not in victim.isolation.network:
             raise NotGiven(f"the kernel cannot keep them apart here (network: {victim.isolation.network})")
@@ -235,23 +235,23 @@ async def check_other_users_data_is_out_of_reach(ctx: Context) -> None:
 
 @check("isolation")
 async def check_isolation_is_reported(ctx: Context) -> None:
-    """A slot says its level and what holds for files, processes, users, network and limits."""
+    """A slot reports its level and the isolation of files, processes, users, network and limits."""
     isolation = ctx.slot.isolation
     that(isolation.level in LEVELS, f"level {isolation.level!r}")
     for what in ("filesystem", "processes", "users", "network"):
-        that(getattr(isolation, what), f"nothing is said of {what}")
+        that(getattr(isolation, what), f"no report on {what}")
 
 
 @check("isolation", own_pool=True)
 async def check_isolation_floor_is_kept(ctx: Context) -> None:
-    """A floor that cannot be met refuses the launch and never lends a weaker slot."""
+    """A floor that cannot be met refuses the launch and never gives a weaker slot."""
     from hermes_exec.errors import ConfigError
 
     try:
         async with ctx.pool(min_isolation="namespaces", slots_per_sandbox=2) as pool, pool.slot() as slot:
-            that(slot.isolation.level in {"namespaces", "exclusive"}, f"lent at the level {slot.isolation.level}")
+            that(slot.isolation.level in {"namespaces", "exclusive"}, f"acquired at the level {slot.isolation.level}")
     except (IsolationError, ConfigError) as error:
         that(
             "isolation" in str(error).lower() or "namespace" in str(error).lower(),
-            f"the message does not say why: {error}",
+            f"the message has no reason: {error}",
         )

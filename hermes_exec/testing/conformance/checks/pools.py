@@ -14,7 +14,7 @@ from hermes_exec.testing.conformance.registry import check
 
 @check("pool", own_pool=True)
 async def check_acquire_times_out(ctx: Context) -> None:
-    """Waiting for a slot ends with AcquireTimeout when none becomes free, and the slot that is lent works on."""
+    """Waiting for a slot ends with AcquireTimeout when none becomes free, and the slot in use works on."""
     async with ctx.pool(slots_per_sandbox=1) as pool, pool.slot() as slot:
         started = time.monotonic()
         with raises(AcquireTimeout):
@@ -56,10 +56,10 @@ async def check_gang_gets_all_or_none(ctx: Context) -> None:
 
 @check("pool", own_pool=True)
 async def check_stats(ctx: Context) -> None:
-    """Stats counts what is lent and what waits."""
+    """Stats counts slots in use and waiting requests."""
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot():
-            equal(pool.stats().slots_in_use, 1, "lent")
+            equal(pool.stats().slots_in_use, 1, "slots in use")
         with anyio.fail_after(20):
             while pool.stats().slots_in_use:  # noqa: ASYNC110 - stats are polled
                 await anyio.sleep(0.01)

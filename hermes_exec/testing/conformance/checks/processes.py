@@ -34,7 +34,7 @@ async def check_background_start_and_wait(ctx: Context) -> None:
 
 @check("background", "helper")
 async def check_background_exit_code(ctx: Context) -> None:
-    """A background process's exit code and death by a signal are told."""
+    """A background process's exit code or signal is reported."""
     equal((await (await ctx.background("exit", 7)).wait(20)).exit_code, 7, "exit code")
     result = await (await ctx.background("signal", 9)).wait(20)
     equal((result.exit_code, result.signal), (137, 9), "signal")
@@ -97,7 +97,7 @@ async def check_background_stdin(ctx: Context) -> None:
 
 @check("background", "helper")
 async def check_background_signal(ctx: Context) -> None:
-    """A signal goes to the process; one that it ignores does not end it, and kill does."""
+    """A signal reaches the process. An ignored signal does not end it, and kill does."""
     process = await ctx.background("stubborn", 60)
     await _until(process.stdout, b"ready")
     await process.signal(signal.SIGTERM)
@@ -120,7 +120,7 @@ async def check_background_kill_takes_the_tree(ctx: Context) -> None:
 
 @check("background", "helper", "procfs")
 async def check_processes_are_listed(ctx: Context) -> None:
-    """processes() tells pid, arguments, start and memory of what lives in the slot, and of nothing else."""
+    """processes() returns pid, arguments, start and memory of all processes of the slot, and of no others."""
     process = await ctx.background("sleep", 60, ctx.mark)
     await ctx.expect_alive(1)
     with anyio.move_on_after(10):
@@ -147,7 +147,7 @@ async def check_twenty_background_processes(ctx: Context) -> None:
 
 @check("background", "helper")
 async def check_background_missing_program(ctx: Context) -> None:
-    """A background program that is missing is told: by a result of 127 or at once."""
+    """A missing background program is reported, by a result of 127 or at once."""
     try:
         process = await ctx.slot.spawn(["no-such-program-here"])
     except OSError:
@@ -195,7 +195,7 @@ async def check_pty_ctrl_c(ctx: Context) -> None:
 
 @check("pty", "shell")
 async def check_pty_dialogue(ctx: Context) -> None:
-    """A program reads what is typed, line by line, with echo."""
+    """A program reads typed input line by line, with echo."""
     process = await ctx.slot.spawn("printf 'name? '; read name; echo \"hello $name\"", pty=(24, 80))
     await _until(process.stdout, b"name? ")
     if process.stdin is None:
@@ -290,7 +290,7 @@ async def check_session_survives_exit(ctx: Context) -> None:
 
 @check("sessions", "shell")
 async def check_session_survives_exec(ctx: Context) -> None:
-    """`exec` replaces the shell of that command only; the next one has the state from before it, and that is told.
+    """`exec` replaces the shell of that command only; the next one has the state from before it, and reports the loss.
     Closed output and low limits cost no state.
     """
     session = ctx.slot.session()
@@ -315,7 +315,7 @@ async def check_session_survives_set_e(ctx: Context) -> None:
 
 @check("sessions", "shell")
 async def check_session_survives_a_timeout(ctx: Context) -> None:
-    """After a command that timed out the session goes on, with what it had before or when it was ended."""
+    """After a command that timed out the session continues, with its state from before the command or from its end."""
     session = ctx.slot.session()
     await session.run("z=1; y=kept")
     that((await session.run("z=2; sleep 60", timeout_s=0.5)).timed_out, "it did not time out")
@@ -375,7 +375,7 @@ async def check_session_background_job_lives_on(ctx: Context) -> None:
 
 @check("sessions")
 async def check_session_takes_text_only(ctx: Context) -> None:
-    """A list for a session, and a session in an image without a shell, are ConfigErrors that say what to do."""
+    """A list for a session, and a session in an image without a shell, are ConfigErrors with a remedy."""
     session = ctx.slot.session()
     with raises(ConfigError):
         await session.run(["echo"])  # type: ignore[arg-type]

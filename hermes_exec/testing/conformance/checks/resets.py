@@ -1,4 +1,4 @@
-"""What a reset and a release leave: nothing."""
+"""The checks that a reset and a release leave nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _directories(ctx: Context, slot: Slot) -> list[str]:
 
 @check("reset", "helper")
 async def check_reset_empties_the_slots_directories(ctx: Context) -> None:
-    """Reset empties workspace, home and tmp, whatever the modes and names of what is in them, and keeps the slot's
+    """Reset empties workspace, home and tmp, whatever the modes and names of the files, and keeps the slot's
     id.
     """
     slot = ctx.slot
@@ -60,17 +60,17 @@ async def check_reset_closes_handles(ctx: Context) -> None:
 
 @check("reset", "shell", "confined")
 async def check_reset_forgets_shared_memory(ctx: Context) -> None:
-    """What a tenant left in /tmp and /dev/shm under its own name is gone after a reset."""
+    """Files of the tenant in /tmp and /dev/shm are gone after a reset."""
     created = await ctx.slot.run(f"for d in /tmp /dev/shm; do [ -w $d ] && echo x > $d/{ctx.mark}; done; true")
     that(created.ok, created.stderr)
     await ctx.slot.reset()
     left = await ctx.slot.run(f"ls /tmp/{ctx.mark} /dev/shm/{ctx.mark} 2>/dev/null")
-    equal(left.stdout, "", "what is left")
+    equal(left.stdout, "", "remaining files")
 
 
 @check("reset", "helper", own_pool=True)
 async def check_next_tenant_finds_nothing(ctx: Context) -> None:
-    """A slot that is lent again has no file and no process of its last tenant."""
+    """A slot that is acquired again has no file and no process of its last holder."""
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
             for directory in _directories(ctx, slot):
@@ -86,7 +86,7 @@ async def check_next_tenant_finds_nothing(ctx: Context) -> None:
 
 @check("helper", own_pool=True)
 async def check_calls_start_in_the_workdir(ctx: Context) -> None:
-    """`workdir` of a request is where calls start and relative paths begin, until the slot is lent again."""
+    """`workdir` of a request is where calls start and relative paths begin, until the slot is acquired again."""
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
             equal(slot.workdir, slot.workspace, "where calls start by themselves")
@@ -95,12 +95,12 @@ async def check_calls_start_in_the_workdir(ctx: Context) -> None:
             equal(slot.workdir, directory, "slot.workdir")
             result = await ctx.applet("write", "written", slot=slot, stdin="by a command")
             that(result.ok, f"{result}")
-            equal(await slot.files.read_text(f"{directory}/written"), "by a command", "what a command wrote")
+            equal(await slot.files.read_text(f"{directory}/written"), "by a command", "the file of a command")
             equal(await slot.files.read_text("written"), "by a command", "the same by a relative path")
-            equal([entry.path for entry in await slot.files.list()], ["written"], "what is there")
+            equal([entry.path for entry in await slot.files.list()], ["written"], "names in the directory")
         async with pool.slot() as slot:
             await ctx.applet("write", "written", slot=slot, stdin="again")
-            equal(await slot.files.read_text(f"{slot.workspace}/written"), "again", "what the next tenant wrote")
+            equal(await slot.files.read_text(f"{slot.workspace}/written"), "again", "the file of the next holder")
 
 
 @check("reset", "helper", own_pool=True)
@@ -128,9 +128,9 @@ async def check_exclusive_sandbox_is_replaced(ctx: Context) -> None:
             await slot.reset()
             that(slot.sandbox != seen, "the slot was reset in its sandbox")
             equal((slot.id, slot.workspace, slot.home, slot.tmp), facts, "id and paths")
-            that(not await slot.files.exists(path), "what was changed before the reset is still there")
+            that(not await slot.files.exists(path), "a change from before the reset is still there")
             await ctx.applet("write", path, slot=slot, stdin="changed")
             seen = slot.sandbox
         async with pool.slot() as slot:
-            that(slot.sandbox != seen, "the sandbox of the last tenant was lent again")
+            that(slot.sandbox != seen, "the sandbox of the last tenant was acquired again")
             that(not await slot.files.exists(path), "the last tenant's change is still there")

@@ -127,10 +127,10 @@ async def check_merged_output_keeps_the_order(ctx: Context) -> None:
 
 @check("output", "helper")
 async def check_output_tells_arrival_order(ctx: Context) -> None:
-    """`output` has both streams in the order in which they came, as far as two pipes tell it."""
+    """`output` has both streams in order of arrival, as far as two pipes preserve it."""
     wanted = [f"{s} {i}" for i in range(5) for s in ("out", "err")]
     result = await ctx.applet("alternate", 5, 0.05)
-    if result.output.splitlines() != wanted:  # what is written while nobody has the time to read has no order
+    if result.output.splitlines() != wanted:  # output that nobody has read yet has no order
         result = await ctx.applet("alternate", 5, 0.5)
     equal(result.output.splitlines(), wanted, "output")
     equal((result.stdout.count("out"), result.stderr.count("err")), (5, 5), "each stream")

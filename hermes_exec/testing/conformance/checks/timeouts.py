@@ -11,13 +11,13 @@ from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
 
-# What the applet `tree` starts besides itself: one descendant for each way to run away.
+# The descendants of the applet `tree`: one for each way to escape a process tree.
 RUNAWAYS = 8
 
 
 @check("timeouts", "helper")
 async def check_timeout_is_a_result(ctx: Context) -> None:
-    """A command over its timeout is ended and says so; what it had printed is kept."""
+    """A command over its timeout is ended and marked as timed out; its output is kept."""
     argv = await ctx.argv("alternate", 1000, 0.05)
     started = time.monotonic()
     result = await ctx.slot.run(argv, timeout_s=2)
@@ -167,7 +167,7 @@ async def check_cancel_at_any_moment(ctx: Context) -> None:
 
 @check("kill", "helper")
 async def check_kill_all_ends_what_commands_left(ctx: Context) -> None:
-    """kill_all ends what ended commands left behind, runaways included, and tells how many."""
+    """kill_all ends processes that ended commands left behind, runaways included, and returns their number."""
     await ctx.applet("tree", 120, ctx.mark, "end")
     await ctx.expect_alive(RUNAWAYS)
     receipt = await ctx.slot.kill_all()
@@ -216,7 +216,7 @@ async def check_fork_bomb_is_ended(ctx: Context) -> None:
 @check("kill", "helper", own_pool=True)
 async def check_signals_to_process_1(ctx: Context) -> None:
     """No signal from inside a slot ends the runner in order, which would look like an end from outside: it is ignored,
-    or the tenant is told to have ended the sandbox. Fired only in a proven process namespace.
+    or the error suspects the tenant. Fired only in a proven process namespace.
     """
     if not ctx.facts.own_pids:
         raise NotGiven("not fired: the slot is not proven to have its own process namespace")
@@ -228,13 +228,13 @@ async def check_signals_to_process_1(ctx: Context) -> None:
         except SandboxDied as error:
             that(slot.isolation.level == "exclusive", f"the tenant of a slot has ended its sandbox: {error}")
             suspect = error.post_mortem and error.post_mortem.suspect
-            equal(suspect, "tenant", "who is suspected")
+            equal(suspect, "tenant", "the suspect")
 
 
 @check("kill", "helper", own_pool=True, alone=True)
 async def check_kill_everybody(ctx: Context) -> None:
     """`kill -9 -1` inside a slot ends nothing but that slot's own, and is a result: the slot goes on. In a whole
-    sandbox, where root's signal reaches the slot's init, the tenant is told to have ended it. A reset mends both. Fired
+    sandbox, where root's signal reaches the slot's agent, the error suspects the tenant. A reset mends both. Fired
     only in a proven process namespace of its own.
     """
     if not ctx.facts.own_pids:
@@ -250,7 +250,7 @@ async def check_kill_everybody(ctx: Context) -> None:
             except SandboxDied as error:
                 that(slot.isolation.level == "exclusive", f"the tenant of a slot has ended its init: {error}")
                 suspect = error.post_mortem and error.post_mortem.suspect
-                equal(suspect, "tenant", "who is suspected")
+                equal(suspect, "tenant", "the suspect")
             await slot.reset()
             equal((await ctx.applet("echo", "usable", slot=slot)).stdout, "usable\n", "the slot after a reset")
         async with pool.slot() as slot:
