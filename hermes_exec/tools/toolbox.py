@@ -25,7 +25,7 @@ from hermes_exec.tools.call.arguments import parse_arguments
 from hermes_exec.tools.call.coercion import coerce_arguments
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import NO_SPACE, REMOVE_FILES_HINT
-from hermes_exec.tools.call.results import ToolOutcome, ToolResult, to_json
+from hermes_exec.tools.call.results import CallOutcome, ToolResult, to_json
 from hermes_exec.tools.catalog.host_tools import HostTool
 from hermes_exec.tools.catalog.registry import REGISTRY
 from hermes_exec.tools.catalog.schemas import EXAMPLES, FILE_ADVICE_NEEDS, JsonObject, remove_file_advice, schemas
@@ -250,7 +250,7 @@ class Toolbox:
     ) -> None:
         await self.aclose()
 
-    async def _execute_in_order(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> ToolOutcome:
+    async def _execute_in_order(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> CallOutcome:
         state = self._state
         if name in self._host or not self.reads_only(name):
             outcome = await self._execute(name, arguments)
@@ -263,7 +263,7 @@ class Toolbox:
                 state.searches.interrupt()
             return outcome if outcome.settle is None else outcome.settle()
 
-    async def _execute(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> ToolOutcome:
+    async def _execute(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> CallOutcome:
         try:
             schema = self._schemas.get(name)
             if schema is None:
@@ -274,19 +274,19 @@ class Toolbox:
                 failure.message += REMOVE_FILES_HINT
             if name.startswith("browser_"):  # all results of these tools have the field
                 failure.fields.setdefault("success", False)
-            return ToolOutcome(failure.data(), failure.kind)
+            return CallOutcome(failure.data(), failure.kind)
         except (CommandFailed, OutputLimitExceeded) as error:
-            return ToolOutcome(ToolFailure("limit", str(error)).data(), "limit")
+            return CallOutcome(ToolFailure("limit", str(error)).data(), "limit")
         except ProcessLookupError:  # the runner has forgotten the ended process
-            return ToolOutcome(ToolFailure("no_process", background.FORGOTTEN_MESSAGE).data(), "no_process")
+            return CallOutcome(ToolFailure("no_process", background.FORGOTTEN_MESSAGE).data(), "no_process")
         except ExecError as error:
             if error.cause is not ErrorCause.POLICY or isinstance(error, SandboxDied):
                 raise
-            return ToolOutcome(ToolFailure("refused", str(error)).data(), "refused")
+            return CallOutcome(ToolFailure("refused", str(error)).data(), "refused")
 
     async def _run(
         self, name: str, schema: JsonObject, arguments: str | bytes | Mapping[str, object] | None
-    ) -> ToolOutcome:
+    ) -> CallOutcome:
         function: Any = schema["function"]
         host = self._host.get(name)
         entry = REGISTRY.get(name)
@@ -376,7 +376,7 @@ class BlockingToolbox(Toolbox):
         self.close()
 
 
-async def _run_host(host: HostTool, fitted: dict[str, Any]) -> ToolOutcome:
+async def _run_host(host: HostTool, fitted: dict[str, Any]) -> CallOutcome:
     try:
         with raise_stray_cancellation(host.name):
             return await host.run(fitted)

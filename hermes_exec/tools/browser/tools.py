@@ -29,7 +29,7 @@ from hermes_exec.tools.browser.sessions import frame_tree, new_session
 from hermes_exec.tools.browser.slot_browser import browser_of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import ToolOutcome
+from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.state.tool_state import Tool, ToolState
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
     """
 
     @wraps(work)
-    async def call(state: ToolState, arguments: JsonObject) -> ToolOutcome:
+    async def call(state: ToolState, arguments: JsonObject) -> CallOutcome:
         try:
             return await attempt(state, arguments)
         except PlaywrightDriverLost:
@@ -70,7 +70,7 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
                 raise
             return await attempt(state, arguments)
 
-    async def attempt(state: ToolState, arguments: JsonObject) -> ToolOutcome:
+    async def attempt(state: ToolState, arguments: JsonObject) -> CallOutcome:
         from playwright.async_api import Error
         from playwright.async_api import TimeoutError as PlaywrightTimeout
 
@@ -106,7 +106,7 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
             data.update(owner.take_loss())
             await running.downloads.settle()
         images = data.pop(IMAGES, ())
-        return ToolOutcome({"success": True, **data, **report_events(running)}, images=images)
+        return CallOutcome({"success": True, **data, **report_events(running)}, images=images)
 
     return call
 
@@ -394,10 +394,10 @@ async def cdp(running: RunningBrowser, state: ToolState, arguments: JsonObject) 
 vision = browser_tool(screenshot)
 
 
-async def close(state: ToolState, arguments: JsonObject) -> ToolOutcome:  # noqa: ARG001
+async def close(state: ToolState, arguments: JsonObject) -> CallOutcome:  # noqa: ARG001
     """End the browser with its tabs, cookies and profile."""
     owner = browser_of_slot(state.slot)
     async with owner.lock:
         await owner.aclose()
         owner.take_loss()
-    return ToolOutcome({"success": True, "closed": True})
+    return CallOutcome({"success": True, "closed": True})

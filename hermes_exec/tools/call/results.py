@@ -14,7 +14,7 @@ _BYTE = re.compile("[\udc80-\udcff]")
 """A byte that is not valid UTF-8, as Python represents it in text (surrogateescape)."""
 
 
-class ToolOutcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """The return value of a tool function: the result as data, the kind of the error, if any, and PNG images.
 
     `settle` is for tools that only read. It compares the outcome with earlier ones and returns the final outcome. It is
@@ -24,7 +24,7 @@ class ToolOutcome(NamedTuple):
     data: dict[str, object]
     error_kind: str | None = None
     images: tuple[bytes, ...] = ()
-    settle: Callable[[], ToolOutcome] | None = None
+    settle: Callable[[], CallOutcome] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import anyio.to_thread
 from hermes_exec.checks import validate_timeout
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import ToolOutcome, to_json
+from hermes_exec.tools.call.results import CallOutcome, to_json
 from hermes_exec.tools.catalog.schemas import JsonObject
 
 TIMEOUT_S = 300.0
@@ -50,7 +50,7 @@ class HostTool:
             "function": {"name": self.name, "description": description, "parameters": dict(self.parameters)},
         }
 
-    async def run(self, arguments: Mapping[str, object]) -> ToolOutcome:
+    async def run(self, arguments: Mapping[str, object]) -> CallOutcome:
         """Call the function: a coroutine function in the event loop, any other in a worker thread.
 
         A thread that exceeds the time limit is abandoned.
@@ -60,7 +60,7 @@ class HostTool:
             value = await self._invoke(arguments)
         if within.cancelled_caught:
             raise ToolFailure("timeout", f"{self.name} took longer than {self.timeout_s:g} s")
-        return ToolOutcome(dict(value)) if isinstance(value, Mapping) else ToolOutcome({"result": value})
+        return CallOutcome(dict(value)) if isinstance(value, Mapping) else CallOutcome({"result": value})
 
     async def _invoke(self, arguments: Mapping[str, object]) -> object:
         if inspect.iscoroutinefunction(self.function):

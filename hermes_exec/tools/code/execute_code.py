@@ -10,7 +10,7 @@ import anyio
 
 from hermes_exec.errors import OutputLimitExceeded
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import ToolOutcome
+from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.code import output
 from hermes_exec.tools.code.call_server import ToolCallServer
 from hermes_exec.tools.code.kernel import Kernel
@@ -26,7 +26,7 @@ OUTPUT_LOST = "The output of the code is lost: the slot's processes printed more
 MAX_FIGURES, MAX_FIGURE_BYTES = 4, 4 << 20
 
 
-async def execute_code(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
+async def execute_code(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
     """Run the code in the mode of the toolbox's options; see `ToolOptions.code_mode`."""
     code = arguments["code"]
     if not code.strip() or "\0" in code:
@@ -37,7 +37,7 @@ async def execute_code(state: ToolState, arguments: dict[str, Any]) -> ToolOutco
     return await _run_program(state, code)
 
 
-async def _run_program(state: ToolState, code: str) -> ToolOutcome:
+async def _run_program(state: ToolState, code: str) -> CallOutcome:
     started = time.monotonic()
     options = state.options
     async with Program(state, "program.py", code, strict=options.code_mode == "strict") as program:
@@ -60,7 +60,7 @@ async def _run_program(state: ToolState, code: str) -> ToolOutcome:
     return _build_outcome(program.server, out, err, duration_s, killed, exit_code=exit_code, oom=oom, limit_s=limit_s)
 
 
-async def _run_in_kernel(state: ToolState, code: str) -> ToolOutcome:
+async def _run_in_kernel(state: ToolState, code: str) -> CallOutcome:
     started = time.monotonic()
     options = state.options
     kernel = state.kernel if isinstance(state.kernel, Kernel) else None
@@ -121,7 +121,7 @@ def _build_outcome(
     exit_code: int | None,
     oom: bool = False,
     limit_s: float,
-) -> ToolOutcome:
+) -> CallOutcome:
     """Build the outcome of a run. Without an exit code, the run timed out."""
     text, error, kind = out.text, None, None
     if exit_code is None:
@@ -158,4 +158,4 @@ def _build_outcome(
         data["processes_ended"] = killed.found
     if error is not None:
         data["error"] = error
-    return ToolOutcome(data, kind)
+    return CallOutcome(data, kind)

@@ -13,7 +13,7 @@ from hermes_exec.errors import ExecError
 from hermes_exec.results import FileStat
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import translate_os_errors
-from hermes_exec.tools.call.results import ToolOutcome
+from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.files import documents
 from hermes_exec.tools.files.paging import PageReader
 from hermes_exec.tools.files.textfile import decode
@@ -34,7 +34,7 @@ _UNCHANGED = (
 )
 
 
-async def read_file(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
+async def read_file(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
     """Return `limit` lines from line `offset` on. The file is read through the slot, with the slot's rights."""
     display_path, offset, limit = arguments["path"], arguments["offset"], arguments["limit"]
     path = state.resolve(display_path)
@@ -75,21 +75,21 @@ async def read_file(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
             f"This file is large ({stat.size:,} bytes). Read only the section you need with offset and limit, or "
             "use search_files."
         )
-    return ToolOutcome(
+    return CallOutcome(
         data, settle=partial(_settle, state, display_path, Page(path, offset, limit), page.fingerprint, data)
     )
 
 
 def _settle(
     state: ToolState, display_path: str, page: Page, fingerprint: bytes, data: dict[str, object]
-) -> ToolOutcome:
+) -> CallOutcome:
     """Record the page as seen by the model, and replace text that the model has already seen."""
     state.views.record(page.path, fingerprint)
     if state.options.skip_unchanged_reads and not state.code_calls:
         repeats = state.views.count_repeats(page, fingerprint)
         if repeats:
             return _repeat_outcome(display_path, repeats)
-    return ToolOutcome(data)
+    return CallOutcome(data)
 
 
 async def _stat(state: ToolState, display_path: str, path: str) -> FileStat:
@@ -157,7 +157,7 @@ def near_names(name: str, others: list[str]) -> list[str]:
     return [other for _, other in near]
 
 
-async def _read_text(state: ToolState, path: str, size: int, reader: PageReader) -> ToolOutcome | None:
+async def _read_text(state: ToolState, path: str, size: int, reader: PageReader) -> CallOutcome | None:
     """Feed the whole file to the reader, so its number of lines is exact. Return the refusal if the file is binary."""
     position = 0
     while True:
@@ -175,7 +175,7 @@ async def _read_text(state: ToolState, path: str, size: int, reader: PageReader)
             return None
 
 
-def _refuse_binary(path: str, start: bytes, size: int) -> ToolOutcome | None:
+def _refuse_binary(path: str, start: bytes, size: int) -> CallOutcome | None:
     if posixpath.splitext(path)[1].removeprefix(".").lower() in _IMAGES:
         message = "This is an image; read_file shows text only. Use a program in the terminal to examine it."
         data: dict[str, object] = {
@@ -186,13 +186,13 @@ def _refuse_binary(path: str, start: bytes, size: int) -> ToolOutcome | None:
             "error": message,
             "error_kind": "is_image",
         }
-        return ToolOutcome(data, "is_image")
+        return CallOutcome(data, "is_image")
     if decode(start[:_SNIFF_BYTES]) is None:
         message = (
             "This is a binary file and cannot be shown as text. Use a program in the terminal (file, xxd, "
             "strings) to examine it."
         )
-        return ToolOutcome(
+        return CallOutcome(
             {"content": "", "is_binary": True, "file_size": size, "error": message, "error_kind": "is_binary"},
             "is_binary",
         )
@@ -212,9 +212,9 @@ async def _read_document(state: ToolState, path: str, size: int, reader: PageRea
     reader.feed(text.encode("utf-8", "replace"))
 
 
-def _repeat_outcome(path: str, repeats: int) -> ToolOutcome:
+def _repeat_outcome(path: str, repeats: int) -> CallOutcome:
     if repeats == 1:
-        return ToolOutcome(
+        return CallOutcome(
             {"status": "unchanged", "message": _UNCHANGED, "path": path, "dedup": True, "content_returned": False}
         )
     message = (
@@ -222,6 +222,6 @@ def _repeat_outcome(path: str, repeats: int) -> ToolOutcome:
         "changed. The content from your earlier "
         "read_file result is still current. Proceed with your task using the information you already have."
     )
-    return ToolOutcome(
+    return CallOutcome(
         {"error": message, "error_kind": "repeated", "path": path, "already_read": repeats + 1}, "repeated"
     )

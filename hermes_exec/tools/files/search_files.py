@@ -12,7 +12,7 @@ import anyio
 from hermes_exec.checks import LARGEST_COUNT
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import translate_os_errors
-from hermes_exec.tools.call.results import ToolOutcome, to_json
+from hermes_exec.tools.call.results import CallOutcome, to_json
 from hermes_exec.tools.state.file_views import fingerprint_of
 from hermes_exec.tools.state.tool_state import ToolState
 
@@ -27,7 +27,7 @@ _FORMAT = (
 )
 
 
-async def search_files(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
+async def search_files(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
     """Search with the slot's rights and in its view of the files.
 
     The pattern is passed as data, so it can never act as an option of a program.
@@ -66,7 +66,7 @@ async def search_files(state: ToolState, arguments: dict[str, Any]) -> ToolOutco
         }
     if result.errors:
         data["warning"] = f"{data.get('warning', '')} Incomplete: {'; '.join(result.errors[:5])}".strip()
-    return ToolOutcome(data, settle=partial(_limit_repetition, state, arguments, data))
+    return CallOutcome(data, settle=partial(_limit_repetition, state, arguments, data))
 
 
 async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode: str) -> SearchResult:
@@ -151,16 +151,16 @@ def format_matches(result: SearchResult, format_path: Callable[[str], str]) -> d
     return data
 
 
-def _limit_repetition(state: ToolState, arguments: dict[str, Any], data: dict[str, Any]) -> ToolOutcome:
+def _limit_repetition(state: ToolState, arguments: dict[str, Any], data: dict[str, Any]) -> CallOutcome:
     if state.code_calls:
-        return ToolOutcome(data)
+        return CallOutcome(data)
     count = state.searches.count(to_json(arguments), fingerprint_of(to_json(data).encode()))
     if count >= 4:
         message = (
             f"BLOCKED: You have run this exact search {count} times in a row. The results have NOT changed. "
             "You already have this information; proceed with your task."
         )
-        return ToolOutcome(
+        return CallOutcome(
             {"error": message, "error_kind": "repeated", "pattern": arguments["pattern"], "already_searched": count},
             "repeated",
         )
@@ -169,4 +169,4 @@ def _limit_repetition(state: ToolState, arguments: dict[str, Any], data: dict[st
             "You have run this exact search 3 times in a row. The results have not changed. Use the information "
             "you already have."
         )
-    return ToolOutcome(data)
+    return CallOutcome(data)

@@ -6,7 +6,7 @@ import codecs
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.tools.call.os_errors import translate_os_errors
-from hermes_exec.tools.call.results import ToolOutcome
+from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.files.lint import lint
 from hermes_exec.tools.state.file_views import fingerprint_of
 from hermes_exec.tools.state.tool_state import ToolState
@@ -21,7 +21,7 @@ STALE_WARNING = (
 _HEAD_BYTES = 4 << 20
 
 
-async def write_file(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
+async def write_file(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
     """Write `content` to `path`, atomically, with the slot's rights."""
     display_path, content = arguments["path"], arguments["content"]
     path = state.resolve(display_path)
@@ -39,7 +39,7 @@ async def write_file(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome
     result |= {"resolved_path": path, "files_modified": [path]}
     if stale:
         result["_warning"] = STALE_WARNING
-    return ToolOutcome(result)
+    return CallOutcome(result)
 
 
 async def _read_old(slot: Slot, path: str) -> bytes | None:

@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import translate_os_errors
-from hermes_exec.tools.call.results import ToolOutcome
+from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.files.lint import syntax_note_of_bytes
 from hermes_exec.tools.patch import edits
 from hermes_exec.tools.patch.commit import FileChange, PatchPlan, commit
@@ -22,7 +22,7 @@ from hermes_exec.tools.state.tool_state import ToolState
 _STALE_WARNING = "The file was changed by someone else since you last read it."
 
 
-async def patch(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
+async def patch(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
     """Execute one call. Everything is read, matched and validated before the first write."""
     if arguments["mode"] == "patch":
         text = arguments.get("patch")
@@ -38,7 +38,7 @@ async def patch(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
     return await _count_failures(state, arguments["path"], _replace(state, arguments))
 
 
-async def _count_failures(state: ToolState, subject: str, work: Awaitable[ToolOutcome]) -> ToolOutcome:
+async def _count_failures(state: ToolState, subject: str, work: Awaitable[CallOutcome]) -> CallOutcome:
     """Count failures per subject, so that a model that retries in a circle is asked to stop."""
     try:
         outcome = await work
@@ -58,7 +58,7 @@ async def _count_failures(state: ToolState, subject: str, work: Awaitable[ToolOu
     return outcome
 
 
-async def _replace(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
+async def _replace(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
     display_path = arguments["path"]
     path = state.resolve(display_path)
     async with state.write_lock:
@@ -93,10 +93,10 @@ async def _replace(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
     data["resolved_path"] = path
     if stale:
         data["_warning"] = _STALE_WARNING
-    return ToolOutcome(data)
+    return CallOutcome(data)
 
 
-async def _patch(state: ToolState, text: str) -> ToolOutcome:
+async def _patch(state: ToolState, text: str) -> CallOutcome:
     operations = parse(text)
     async with state.write_lock:
         plan = await make_plan(state, operations)
@@ -106,7 +106,7 @@ async def _patch(state: ToolState, text: str) -> ToolOutcome:
             if change.before is not None and state.views.has_changed(change.path, fingerprint_of(change.before))
         ]
         await commit(state.slot, plan)
-    return ToolOutcome(await _report(state, plan, stale))
+    return CallOutcome(await _report(state, plan, stale))
 
 
 async def _report(state: ToolState, plan: PatchPlan, stale: list[str]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import CallTool, ToolOutcome
+from hermes_exec.tools.call.results import CallOutcome, CallTool
 from hermes_exec.tools.catalog.schemas import JsonObject
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.call_queue import CallQueue
@@ -117,5 +117,5 @@ class ToolState:
             await session.aclose()
 
 
-Tool = Callable[[ToolState, dict[str, Any]], Awaitable[ToolOutcome]]
-"""A tool that works in the slot. It takes validated arguments and returns an ToolOutcome or raises ToolFailure."""
+Tool = Callable[[ToolState, dict[str, Any]], Awaitable[CallOutcome]]
+"""A tool that works in the slot. It takes validated arguments and returns an CallOutcome or raises ToolFailure."""

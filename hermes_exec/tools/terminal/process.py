@@ -13,7 +13,7 @@ import anyio
 
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import ToolOutcome
+from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.terminal import background
 from hermes_exec.tools.terminal.log import MAX_PART_BYTES, read_log_part
@@ -34,7 +34,7 @@ class _Call(NamedTuple):
     arguments: dict[str, Any]
 
 
-async def process(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
+async def process(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
     """Perform one action on a background process of this Toolbox's own slot."""
     action = arguments["action"]
     processes = await background.processes(state.slot)
@@ -43,7 +43,7 @@ async def process(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
         for each in processes.values():
             with suppress(ProcessLookupError):  # forgotten since, because many others ended
                 entries.append(await _describe(each))
-        return ToolOutcome({"processes": entries})
+        return CallOutcome({"processes": entries})
     session_id = arguments.get("session_id")
     if not session_id:
         raise ToolFailure("missing_argument", f"action='{action}' needs the argument 'session_id'.")
@@ -89,7 +89,7 @@ async def _describe_end(state: ToolState, process: Process) -> dict[str, object]
     return ending
 
 
-async def _poll(call: _Call) -> ToolOutcome:
+async def _poll(call: _Call) -> CallOutcome:
     state, process = call.state, call.process
     running = process.ended_at is None
     data: dict[str, object] = {
@@ -100,10 +100,10 @@ async def _poll(call: _Call) -> ToolOutcome:
         "uptime_seconds": background.uptime_s(process),
         "output_preview": await background.tail(process, _PREVIEW_CHARS),
     }
-    return ToolOutcome(data if running else data | await _describe_end(state, process))
+    return CallOutcome(data if running else data | await _describe_end(state, process))
 
 
-async def _log(call: _Call) -> ToolOutcome:
+async def _log(call: _Call) -> CallOutcome:
     state, session_id, process, arguments = call
     limit, offset = arguments.get("limit") or _LOG_LINES, arguments.get("offset")
     part = await read_log_part(process, -limit if offset is None else offset, limit)
@@ -129,10 +129,10 @@ async def _log(call: _Call) -> ToolOutcome:
         data["_warning"] = " ".join(warnings)
     if process.ended_at is not None and part.first + part.line_count == part.total:
         state.watches.pop(session_id, None)
-    return ToolOutcome(data)
+    return CallOutcome(data)
 
 
-async def _wait(call: _Call) -> ToolOutcome:
+async def _wait(call: _Call) -> CallOutcome:
     state, session_id, process, arguments = call
     limit_s = state.options.process_wait_max_s
     requested_s = arguments.get("timeout") or limit_s
@@ -142,7 +142,7 @@ async def _wait(call: _Call) -> ToolOutcome:
         await process.wait(timeout_s)
     except TimeoutError:
         timeout_note = note or f"Waited {timeout_s}s, process still running"
-        return ToolOutcome(
+        return CallOutcome(
             {
                 "status": "timeout",
                 "command": process.command,
@@ -155,10 +155,10 @@ async def _wait(call: _Call) -> ToolOutcome:
     data["output"] = await background.tail(process, _TAIL_CHARS)
     if note:
         data["timeout_note"] = note
-    return ToolOutcome(data)
+    return CallOutcome(data)
 
 
-async def _kill(call: _Call) -> ToolOutcome:
+async def _kill(call: _Call) -> CallOutcome:
     """End the process and everything it started, including the children of a process that has already ended."""
     state, session_id, process = call.state, call.session_id, call.process
     ended_before = process.ended_at is not None
@@ -172,7 +172,7 @@ async def _kill(call: _Call) -> ToolOutcome:
         message = f"{receipt.left} process(es) could not be ended."
         raise ToolFailure("kill_incomplete", message, status="error", session_id=process.tag, output=output, **counts)
     if ended_before:
-        return ToolOutcome(
+        return CallOutcome(
             {
                 "status": "already_exited",
                 "command": process.command,
@@ -187,10 +187,10 @@ async def _kill(call: _Call) -> ToolOutcome:
         "completion_reason": "killed",
         "termination_source": "process.kill",
     }
-    return ToolOutcome(data | counts | {"output": output})
+    return CallOutcome(data | counts | {"output": output})
 
 
-async def _send(call: _Call, data: bytes) -> ToolOutcome:
+async def _send(call: _Call, data: bytes) -> CallOutcome:
     process, timeout_s = call.process, call.state.options.process_write_max_s
     ended_failure = ToolFailure("process_exited", "Process has already finished.", status="already_exited")
     if process.ended_at is not None:
@@ -214,7 +214,7 @@ async def _send(call: _Call, data: bytes) -> ToolOutcome:
             f"{timeout_s} s, the others were not and are dropped. Write them again once it reads, or kill it."
         )
         raise ToolFailure("not_read", message, status="error", bytes_written=written)
-    return ToolOutcome({"status": "ok", "bytes_written": written})
+    return CallOutcome({"status": "ok", "bytes_written": written})
 
 
 async def _has_ended(process: Process) -> bool:
@@ -225,19 +225,19 @@ async def _has_ended(process: Process) -> bool:
     return True
 
 
-async def _write(call: _Call) -> ToolOutcome:
+async def _write(call: _Call) -> CallOutcome:
     data = call.arguments.get("data")
     if data is None:
         raise ToolFailure("missing_argument", "action='write' needs the argument 'data'.")
     return await _send(call, data.encode())
 
 
-async def _submit(call: _Call) -> ToolOutcome:
+async def _submit(call: _Call) -> CallOutcome:
     enter = "\r" if call.process.pty else "\n"
     return await _send(call, ((call.arguments.get("data") or "") + enter).encode())
 
 
-async def _close(call: _Call) -> ToolOutcome:
+async def _close(call: _Call) -> CallOutcome:
     process = call.process
     if process.ended_at is not None:
         raise ToolFailure("process_exited", "Process has already finished.", status="already_exited")
@@ -250,9 +250,9 @@ async def _close(call: _Call) -> ToolOutcome:
                     message = "The process does not read its input, so its end could not be sent. Kill the process."
                     raise ToolFailure("not_read", message, status="error") from None
                 raise
-    return ToolOutcome({"status": "ok", "message": "EOF sent" if process.pty else "stdin closed"})
+    return CallOutcome({"status": "ok", "message": "EOF sent" if process.pty else "stdin closed"})
 
 
-_ACTIONS: MappingProxyType[str, Callable[[_Call], Awaitable[ToolOutcome]]] = MappingProxyType(
+_ACTIONS: MappingProxyType[str, Callable[[_Call], Awaitable[CallOutcome]]] = MappingProxyType(
     {"poll": _poll, "log": _log, "wait": _wait, "kill": _kill, "write": _write, "submit": _submit, "close": _close}
 )

@@ -12,7 +12,7 @@ from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.tools.call.budget import result_path
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import os_failure, translate_os_errors
-from hermes_exec.tools.call.results import ToolOutcome
+from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Watch
 from hermes_exec.tools.terminal.ansi import strip_ansi
@@ -34,7 +34,7 @@ _REASON_CHARS = 2000
 _NOTICE_CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
 
 
-async def terminal(state: ToolState, arguments: dict[str, Any]) -> ToolOutcome:
+async def terminal(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
     """Run a command in the session, or start it in the background. No command is refused because of its text."""
     command = arguments["command"]
     if "\0" in command:
@@ -105,7 +105,7 @@ def _translate_start_errors(state: ToolState, workdir: str | None) -> Iterator[N
 
 async def _build_outcome(
     state: ToolState, command: str, result: RunResult, timeout_s: int, *, pty: bool
-) -> ToolOutcome:
+) -> CallOutcome:
     output = await _shorten_output(state, result)
     exit_code, error, kind = result.exit_code, None, None
     if result.timed_out:
@@ -124,7 +124,7 @@ async def _build_outcome(
         data["state_note"] = f"Changes of directory, variables and functions were not kept: {result.state_lost}."
     if pty:
         data["pty_note"] = "Run in a pseudo-terminal; changes of directory, variables and functions were not kept."
-    return ToolOutcome(data, kind)
+    return CallOutcome(data, kind)
 
 
 async def _shorten_output(state: ToolState, result: RunResult) -> str:
@@ -159,7 +159,7 @@ async def _save_output(state: ToolState, text: str) -> str | None:
 
 async def _start(
     state: ToolState, session: Session, command: str, workdir: str | None, arguments: dict[str, Any]
-) -> ToolOutcome:
+) -> CallOutcome:
     if await count_running(state.slot) >= state.options.max_running_processes:
         message = (
             f"{state.options.max_running_processes} background processes are running already. End some with "
@@ -199,13 +199,13 @@ async def _start(
         data["hint"] = f"Follow it with process(action='poll', session_id='{session_id}')."
     if notify or patterns:
         state.watches[session_id] = Watch(session_id, command, notify, patterns)
-    return ToolOutcome(data)
+    return CallOutcome(data)
 
 
-async def _report_failed_start(process: Process) -> ToolOutcome:
+async def _report_failed_start(process: Process) -> CallOutcome:
     """Return the outcome of a process that could not be started and ended with the reason as its output."""
     result = await process.wait()
     output = (await tail(process, _REASON_CHARS)).replace("\r\n", "\n")
-    return ToolOutcome(
+    return CallOutcome(
         {"output": output, "exit_code": result.exit_code, "error": "No process was started."}, "exit_code"
     )
