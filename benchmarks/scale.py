@@ -35,7 +35,7 @@ class Step:
     elapsed_s: float
 
     def point(self) -> Point:
-        """The point on the curve."""
+        """Return the point on the curve."""
         sample = Sample()
         sample.add(self.times_s, self.elapsed_s)
         return Point(self.slots, sample.p50_ms, sample.p95_ms, sample.per_second)
