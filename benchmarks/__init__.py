@@ -1,1 +1,1 @@
-"""Measures this library beside the alternatives: `python -m benchmarks.run` writes RESULTS.md and its charts."""
+"""Benchmarks of this library and its alternatives: `python -m benchmarks.run` writes RESULTS.md and its charts."""

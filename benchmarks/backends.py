@@ -1,6 +1,7 @@
 """Compare all backends in docs/evidence/backends.md: supported behaviours and costs, measured in one run.
 
-`python -m benchmarks.backends [NAME]…` (`make conformance`); with names only these columns are made, and printed.
+`python -m benchmarks.backends [NAME]…` is the command of `make conformance`. With names, it prints the columns of these
+backends and leaves the page as it is.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ async def time_launches(slot: Slot, playwright: Playwright) -> dict[str, list[fl
 
 
 async def time_in_turn(**works: Work) -> dict[str, list[float]]:
-    """Return the times of calls in turn, each at a random time within a frame of its page. Otherwise one contender
-    would always just miss the next frame, and the other would not.
+    """Return the times of calls in turn, each after a random part of a frame. Otherwise one contender would always just
+    miss the next frame of its page, and the other would not.
     """
     times_ms: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(CALLS):

@@ -1,4 +1,4 @@
-"""Draws SVG: bars by contender, and curves, on logarithmic scales."""
+"""Charts in SVG: bars by contender, and curves, on logarithmic scales."""
 
 from __future__ import annotations
 

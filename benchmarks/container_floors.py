@@ -1,4 +1,4 @@
-"""The floors inside a container, without a channel into it: programs there start others and measure them."""
+"""The floors inside a container, without a channel into it: programs in the container start others and measure them."""
 
 from __future__ import annotations
 

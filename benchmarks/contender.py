@@ -19,7 +19,7 @@ class Unsupported(Exception):
 
 
 class ContenderMissing(Exception):
-    """Raised when a contender cannot take part on this machine; the message says why."""
+    """Raised when a contender cannot take part on this machine. The message contains the reason."""
 
 
 class Contender(Protocol):
@@ -35,11 +35,11 @@ class Contender(Protocol):
         """Read the file back and compare its content."""
 
     async def output(self) -> None:
-        """Run a command that prints OUTPUT_BYTES, and read all of them."""
+        """Run a command that prints OUTPUT_BYTES bytes, and read all of them."""
 
 
 class SelfTimed(Protocol):
-    """A contender that measures empty commands itself, inside of the sandbox."""
+    """A contender that measures empty commands itself, inside the sandbox."""
 
     async def time_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
         """Return the times of all calls and the whole elapsed time, in seconds."""

@@ -20,15 +20,15 @@ class Subprocess:
         subprocess.run(NOOP, check=True)
 
     async def write(self, data: bytes) -> None:
-        """Do nothing: this contender has no files."""
+        """Raise Unsupported: this contender has no files."""
         raise Unsupported
 
     async def read(self, data: bytes) -> None:
-        """Do nothing: this contender has no files."""
+        """Raise Unsupported: this contender has no files."""
         raise Unsupported
 
     async def output(self) -> None:
-        """Do nothing: this contender captures no output."""
+        """Raise Unsupported: this contender captures no output."""
         raise Unsupported
 
 

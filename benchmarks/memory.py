@@ -23,7 +23,7 @@ MEMORY_FIELDS = {"Rss": "resident", "Pss": "its share (PSS)"}
 
 
 def memory_kb(pid: int, field: str = "Rss") -> int:
-    """Return the resident memory of a process. With "Pss", shared pages count in parts."""
+    """Return the resident memory of a process in KiB. With "Pss", each process counts its share of a shared page."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(f"{field}:")))
 

@@ -1,4 +1,4 @@
-"""A naive worker behind one stream, as a user would write it in an afternoon: on the host and in a container."""
+"""The client of a naive worker behind one stream, on the host and in a container: the work of an afternoon."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Writer(Protocol):
 
 
 class NaiveClient:
-    """Requests by number, each a line of JSON."""
+    """A client that sends numbered requests, each as a line of JSON."""
 
     def __init__(self, writer: Writer, lines: AsyncIterator[bytes], file: str) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Writes RESULTS.md and its charts."""
+"""The report: RESULTS.md and its charts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _panel(discipline: Discipline) -> tuple[str, str, dict[str, float]] | None:
 
 
 def machine() -> str:
-    """Describe the machine without naming it."""
+    """Return the hardware and the versions of the packages, without the name of the machine."""
     facts = [
         f"{os.cpu_count()} cores",
         f"{platform.system()} {platform.machine()}",

@@ -87,7 +87,7 @@ async def time_our_sandboxes(name: str, count: int) -> float:
 
 
 async def time_our_slots(name: str, count: int) -> float:
-    """Return the same for as many slots of one sandbox, each with its own root."""
+    """Return the seconds until each of many slots of one sandbox, each with its own root, has run a command."""
     async with SandboxPool(
         "docker", image=name, network=False, max_sandboxes=1, slots_per_sandbox=count, slot_root="own"
     ) as pool:
@@ -106,7 +106,7 @@ async def run(slot: Slot) -> None:
 
 
 def time_bare_sandboxes(name: str, count: int) -> float:
-    """Return the same for the Docker SDK: create, start and exec, as many at once as the pool launches."""
+    """Return the seconds of the Docker SDK for create, start and exec, as many at once as the pool launches."""
     import docker
 
     begin = time.perf_counter()

@@ -1,5 +1,5 @@
-// Command floor measures what starting a program costs where it runs: `floor SECONDS AT_ONCE PROGRAM ARGS…` prints the
-// times of all starts in nanoseconds and the whole elapsed time as JSON.
+// Command floor measures the cost of starting a program: `floor SECONDS AT_ONCE PROGRAM ARGS…` prints the times of all
+// starts in nanoseconds and the total time as JSON.
 package main
 
 import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 CI = Path(__file__).resolve().parents[2] / ".ci"
-DECLINED = "engine: no Docker: none runs, and HERMES_NO_ENGINE declines to start one\n"
+DECLINED = "engine: no Docker: no daemon runs, and HERMES_NO_ENGINE is set; start Docker or unset it\n"
 
 
 def program(path: Path, script: str) -> None:
