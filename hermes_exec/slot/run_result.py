@@ -19,6 +19,7 @@ from hermes_exec.slot.answers import (
 )
 
 STDOUT, STDERR, MERGED = 1, 2, 3
+# Not the obvious code: see docs/why-not-obvious.md ("Rare fields of a result").
 RARE_FIELDS = frozenset(
     ("signal", "timed_out", "oom_killed", "spill_path", "stderr_spill_path", "killed", "reason", "state_lost")
 )

@@ -1,5 +1,7 @@
 """A socket for the runner in a container to connect to its driver, if both see the same files."""
 
+# Not the obvious code: see docs/why-not-obvious.md ("Direct connection to the runner").
+
 from __future__ import annotations
 
 import contextlib

@@ -14,6 +14,7 @@ from typing import IO, NamedTuple, Protocol, cast
 
 from hermes_exec.results import TreeCopied
 
+# Not the obvious code: see docs/why-not-obvious.md ("Large pieces for files").
 PIECE_BYTES = 1 << 18
 BUFFER_BYTES = 1 << 16
 """Size of tarfile's buffer, which it copies whole for each header and each piece of a file."""

@@ -25,6 +25,8 @@ var singleFileMethods = map[string]bool{"file.read": true, "file.write": true, "
 
 // lanes are links that lead to one thread of the agent each. The lane that was used last is used
 // first, because its thread is warm.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Lanes to prepared threads").
 type lanes struct {
 	tokens chan struct{} // one token for each free lane
 	mu     sync.Mutex

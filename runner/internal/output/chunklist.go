@@ -7,6 +7,8 @@ const chunkSize = 64 << 10
 
 // chunkList is a list of bytes in chunks whose front can be removed. Its memory belongs to an
 // account.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Output in pieces").
 type chunkList struct {
 	account *budget.Account
 	chunks  [][]byte

@@ -60,6 +60,8 @@ func ReadImage(home string, shared []string, directory string) (*Image, error) {
 }
 
 // The most that a small directory holds.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Copies of small directories").
 const smallEntries, smallBytes = 16, 64 << 10
 
 var errNotSmall = errors.New("not small")
