@@ -1,5 +1,5 @@
-"""Agents: the driver's cost of a tool call with its model request, of each of many episodes at once, and of an endpoint
-that fails for a long time.
+"""Agents: the driver's cost of a tool call with its model request and of each of many episodes at once, and the
+episodes that are lost when the endpoint fails for a long time.
 
 Each measurement runs in its own driver, `python -m benchmarks.agent NAME`, so that processor time and memory belong to
 it alone. The model is a server in another process, `tests.e2e.agent.flaky_endpoint`.
@@ -40,7 +40,7 @@ NAIVE = f"{CPU}, a plain loop with chat.completions.create"
 RATIO = "ratio to the plain loop"
 MEMORY = f"driver memory of one of {MANY:,} episodes at once"
 MANY_CPU = f"driver CPU of a tool call of {MANY:,} episodes at once"
-LOST = "episodes of 300 lost at 2 requests a second, 5 % faults, an outage of 60 s"
+LOST_EPISODES = "episodes of 300 lost at 2 requests a second, 5 % faults, an outage of 60 s"
 REQUESTS = "requests there, per turn and fault"
 TIME_LIMIT_S = {"cpu": 300.0, "many": 300.0, "faults": 1200.0}
 
@@ -117,8 +117,8 @@ async def run_in_slots(slots: Sequence[Slot], count: int, run: Run) -> None:
 
 
 async def measure_cpu() -> Figures:
-    """Measure the processor time of this process per tool call: our loop and the plain loop in turn, without the first
-    rounds.
+    """Measure the processor time of this process per tool call: this library's loop and the plain loop in turn. The
+    first round of each is not counted.
     """
     async with (
         serve_endpoint(Faults(turns=TURNS + 1)) as (url, _),
@@ -236,7 +236,7 @@ async def measure_faults() -> Figures:
     episodes, log = await _run_episodes(FAULTS)
     lost = sum(episodes[number] != turns for number, turns in reliable.items())
     return {
-        LOST: (lost, ""),
+        LOST_EPISODES: (lost, ""),
         REQUESTS: (log["requests"] / (log["good"] + log["faults"]), "×"),
         "refused requests there": (log["throttled"], ""),
         "time there": (log["elapsed_s"], "s"),

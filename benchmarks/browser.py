@@ -36,7 +36,7 @@ BUTTONS = "".join(f"<button>button {number}</button>" for number in range(300))
 PAGE = f"data:text/html,<title>Buttons</title>{BUTTONS}"
 BUSY = """() => { for (let i = 0; i < 20000; i++) document.body.append(document.createElement('button')); }"""
 LAUNCH, ACTION, SNAPSHOT = "launch, with a first page", "a click", "a snapshot of 300 buttons"
-PIPED = "a click by its client"
+CLIENT_CLICK = "a click by its client"
 CALLBACK = "a call that code makes, p50"
 IDLE, WORKING = "memory (PSS) with an empty page", "memory (PSS) with a page of 20,000 elements"
 HOST = "Playwright on the host"
@@ -96,8 +96,8 @@ async def time_launches(slot: Slot, playwright: Playwright) -> dict[str, list[fl
 
 
 async def time_in_turn(**works: Work) -> dict[str, list[float]]:
-    """Return the times of calls in turn, each after a random part of a frame. Otherwise one contender would always just
-    miss the next frame of its page, and the other would not.
+    """Return the times of calls in turn, each at a random time within a frame of its page. Otherwise one contender
+    would always just miss the next frame, and the other would not.
     """
     times_ms: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(CALLS):
@@ -154,7 +154,7 @@ async def measure_browser() -> Figures:
             assert running is not None
             # First Playwright's client alone, through the slot's pipe and on the host. Then the tool, with more trips.
             piped_button = running.tabs.page.get_by_role("button", name="button 7", exact=True)
-            compare(PIPED, await time_in_turn(ours=piped_button.click, host=button.click), "ms")
+            compare(CLIENT_CLICK, await time_in_turn(ours=piped_button.click, host=button.click), "ms")
             compare(
                 ACTION,
                 await time_in_turn(

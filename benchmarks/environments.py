@@ -1,5 +1,5 @@
-"""RL environments: the driver's cost of a turn of a rollout and of each of many rollouts at once, and the time from a
-signal until every slot is released.
+"""RL environments: the driver's cost of a turn and of each of many rollouts at once, and the time from a signal until
+every slot is released.
 
 Each measurement runs in its own driver, `python -m benchmarks.environments NAME`, and the inference server runs in
 another process, so that processor time and memory belong to the environment alone.
@@ -36,8 +36,8 @@ CPU = f"driver CPU of a turn, {AT_ONCE} rollouts at once"
 PLAIN = f"{CPU}, a plain environment with ManagedServer and subprocesses"
 RATIO = "ratio to the plain environment"
 MEMORY = f"driver memory, {MANY} rollouts at once"
-BACK = f"from SIGTERM to the release of every slot, {AT_ONCE} rollouts in a tool call"
-ENDED = "from SIGTERM to the end of the process"
+RELEASE = f"from SIGTERM to the release of every slot, {AT_ONCE} rollouts in a tool call"
+EXIT = "from SIGTERM to the end of the process"
 TIME_LIMIT_S = 300.0
 
 
@@ -66,8 +66,8 @@ async def serve_model(turns: int) -> AsyncIterator[tuple[Path, str]]:
 
 
 async def measure_cpu() -> Figures:
-    """Measure the processor time of this process per turn: ours and the plain environment in turn, without the first
-    rounds.
+    """Measure the processor time of this process per turn: this library's and the plain environment in turn. The first
+    round of each is not counted.
     """
     from tests.e2e.atropos.counting import CountingEnv
     from tests.e2e.atropos.inference_server import make_env
@@ -189,7 +189,7 @@ def _measure_ends() -> Figures:
                     release_times.append(time.perf_counter() - begin)
                     env.communicate(timeout=60)
                     end_times.append(time.perf_counter() - begin)
-    return {BACK: (sorted(release_times)[ROUNDS // 2], "s"), ENDED: (sorted(end_times)[ROUNDS // 2], "s")}
+    return {RELEASE: (sorted(release_times)[ROUNDS // 2], "s"), EXIT: (sorted(end_times)[ROUNDS // 2], "s")}
 
 
 def _count_sleeping(seconds: str) -> int:

@@ -61,7 +61,7 @@ async def measure(_: Options) -> Measurements:
     for name, backend in ((LOCAL, "local"), (DOCKER, "docker")):
         progress(f"memory of {SLOTS} idle slots: {name}")
         try:
-            runner, agents = await idle_sandbox(backend)
+            runner, agents = await measure_idle_sandbox(backend)
         except ContenderMissing as error:
             measurements.leave_out(f"{name}, memory", error)
             continue
@@ -72,7 +72,7 @@ async def measure(_: Options) -> Measurements:
     return measurements
 
 
-async def idle_sandbox(backend: str) -> tuple[dict[str, int], list[dict[str, int]]]:
+async def measure_idle_sandbox(backend: str) -> tuple[dict[str, int], list[dict[str, int]]]:
     """Return the memory in KiB of a sandbox's runner and of each slot agent, after all slots have worked and rested."""
     name = None if backend == "local" else await to_thread.run_sync(ensure_image)
     pool = SandboxPool(backend, image=name, network=name is None, max_sandboxes=1, slots_per_sandbox=SLOTS)

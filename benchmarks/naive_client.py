@@ -1,4 +1,4 @@
-"""The client of a naive worker behind one stream, on the host and in a container: the work of an afternoon."""
+"""The client of a naive worker behind one stream, on the host and in a container."""
 
 from __future__ import annotations
 

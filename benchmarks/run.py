@@ -85,7 +85,7 @@ def main() -> int:
     here = Path(__file__).resolve().parent
     out = arguments.out or (here.parent / ".cache" / "bench" if arguments.only else here)
     options = Options(arguments.rounds, arguments.slice_s, arguments.slots, arguments.sandboxes, arguments.megabytes)
-    # 512 commands at once, each with its pipes.
+    # The part curves runs 512 commands at once, each with its pipes.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     begin = time.perf_counter()

@@ -32,7 +32,7 @@ MANY_ROUNDS = 3
 
 
 async def measure(options: Options) -> Measurements:
-    """Open sandboxes in rounds, ours and the bare SDK's in turn."""
+    """Open sandboxes in rounds: this library and the bare SDK in turn."""
     measurements = Measurements()
     many = Discipline(
         f"{options.sandboxes} sandboxes, each with its first command", "times", {OURS: BARE, SLOTS: BARE, BARE: BARE}

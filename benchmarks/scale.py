@@ -79,7 +79,7 @@ def make_figures(least: Step, most: Step) -> dict[str, Figure]:
 
 
 async def run_driver(name: str, backend: str, options: Options) -> list[Step]:
-    """Run a driver to its end, or for LONGEST_S.
+    """Run a driver to its end, or for TIME_LIMIT_S.
 
     Raises:
         ContenderMissing: If the driver fails or takes too long.

@@ -139,7 +139,12 @@ def _time_target(name: str, most: float, discipline: str, ours: str) -> Target:
 
 
 def _agent_targets() -> Iterator[Target]:
-    bounds = ((agent.CPU, 6, " ms"), (agent.MEMORY, 1024, " KiB"), (agent.LOST, 0, ""), (agent.REQUESTS, 1.05, " ×"))
+    bounds = (
+        (agent.CPU, 6, " ms"),
+        (agent.MEMORY, 1024, " KiB"),
+        (agent.LOST_EPISODES, 0, ""),
+        (agent.REQUESTS, 1.05, " ×"),
+    )
     for label, most, unit in bounds:
         yield Target(f"agent: {label}", most, unit, _find_figure(f"agent: {label}"))
 
@@ -147,7 +152,7 @@ def _agent_targets() -> Iterator[Target]:
 def _browser_targets() -> Iterator[Target]:
     bounds = (
         (f"{browser.LAUNCH}, ratio to the host", 1.3, " ×"),
-        (f"{browser.PIPED}, difference from the host", 8, " ms"),
+        (f"{browser.CLIENT_CLICK}, difference from the host", 8, " ms"),
         # Two more round trips: check the reference of the element, and wait for the effects of the click.
         (f"{browser.ACTION}, difference from the host", 13, " ms"),
         (browser.CALLBACK, 2, " ms"),
@@ -157,7 +162,7 @@ def _browser_targets() -> Iterator[Target]:
 
 
 def _environment_targets() -> Iterator[Target]:
-    bounds = ((environments.CPU, 6, " ms"), (environments.MEMORY, 1536, " MiB"), (environments.BACK, 2, " s"))
+    bounds = ((environments.CPU, 6, " ms"), (environments.MEMORY, 1536, " MiB"), (environments.RELEASE, 2, " s"))
     for label, most, unit in bounds:
         yield Target(f"environments: {label}", most, unit, _find_figure(f"environments: {label}"))
 
