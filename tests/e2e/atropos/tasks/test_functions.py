@@ -84,7 +84,7 @@ async def test_a_function_that_hangs_fails() -> None:
     assert (result.reward, result.trainable) == (0.1, True), (result.verdict, result.error)
 
 
-@pytest.mark.xfail(reason="docs/environments/others.md: the function and its tests share a process")
+@pytest.mark.xfail(reason="docs/environments/small.md: the function and its tests share a process")
 async def test_a_function_that_forges_the_answer_from_within() -> None:
     forged = "import os, sys\nprint(sys._getframe(1).f_locals['token'].strip(), flush=True)\nos._exit(0)\n"
     result = await worked(ROWS[0], written(forged))
