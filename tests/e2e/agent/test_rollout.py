@@ -439,13 +439,13 @@ async def test_a_slot_that_is_held_already() -> None:
     [
         ({"score_in": "seald"}, "'sealed', 'slot' or 'live'"),
         ({"keep": "src"}, "a list of paths"),
-        ({"keep": ["../src"]}, "no path inside"),
-        ({"keep": ["/src"]}, "no path inside"),
-        ({"keep": ["."]}, "no path inside"),
-        ({"files": {".": Path("checks")}}, "no path inside"),
+        ({"keep": ["../src"]}, "not a path inside"),
+        ({"keep": ["/src"]}, "not a path inside"),
+        ({"keep": ["."]}, "not a path inside"),
+        ({"files": {".": Path("checks")}}, "not a path inside"),
         ({"keep": ["src"], "score_in": "slot"}, "no work is copied out"),
         ({"keep": ["src"], "score_in": "live"}, "no work is copied out"),
-        ({"files": {"/etc/passwd": "x"}}, "no path inside"),
+        ({"files": {"/etc/passwd": "x"}}, "not a path inside"),
     ],
 )
 def test_settings_of_a_scoring_are_checked(wrong: dict[str, Any], told: str) -> None:

@@ -84,7 +84,7 @@ for name in ("passwd", "group"):
 def run(*argv):
     done = subprocess.run(argv, user=user, group=user, extra_groups=[], capture_output=True, text=True)
     return done.stdout + done.stderr
-driver = "import json, pathlib, sys; from hermes_exec.backends.strict_path import why_not_strict as why;"
+driver = "import json, pathlib, sys; from hermes_exec.backends.strict_path import unsafe_reason as why;"
 driver += "print(json.dumps([why(pathlib.Path(path)) or '' for path in sys.argv[1:]]))"
 print(json.dumps({
     "driver": json.loads(run(python, "-c", driver, *paths)),
