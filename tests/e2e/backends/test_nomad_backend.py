@@ -239,7 +239,7 @@ async def test_a_restarted_task_is_told(options: dict[str, Any], nomad_agent: Ag
             await slot.spawn("sleep 100")
             nomad_agent.ask("PUT", f"client/allocation/{allocation['ID']}/restart", json={})
             # Nomad tells its runner to end first: that, or what Nomad says after it, is known sooner.
-            why = "told to end|started anew|the runner ended"
+            why = "asked to end|restarted|the runner ended"
             with pytest.raises(SandboxDied, match=why) as raised, anyio.fail_after(60):
                 await slot.run("sleep 100", timeout_s=100)
             assert raised.value.retryable

@@ -389,7 +389,7 @@ async def test_a_page_that_hangs_or_crashes_is_told(surf: Surfer, monkeypatch: p
     monkeypatch.setattr(results, "ACTION_S", 2.0)
     hung = await surf.fails("click", ref=surf.ref('button "Hang"'))
     assert (hung.error_kind, "browser_navigate" in hung.content) == ("timeout", True)
-    assert "does not answer" in (await surf.fails("snapshot")).content
+    assert "does not respond" in (await surf.fails("snapshot")).content
     monkeypatch.undo()
     monkeypatch.setattr(browser, "ANSWER_S", 3.0)
     assert "Form" in (await surf.goto("/form"))["title"]
