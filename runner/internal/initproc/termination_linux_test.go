@@ -35,10 +35,10 @@ func TestTerminationsHaveASender(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startOwned(cmd); err != nil {
 		t.Skip("no pid namespace can be made: ", err)
 	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); Disown(cmd.Process.Pid) }()
 	said := func(want string) {
 		t.Helper()
 		var line string
@@ -91,9 +91,10 @@ func TestTerminationsDisturbNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startOwned(cmd); err != nil {
 		t.Fatal(err)
 	}
+	defer Disown(cmd.Process.Pid)
 	var line string
 	if _, err := fmt.Fscanln(out, &line); err != nil || line != "ready" {
 		t.Fatal(line, err)

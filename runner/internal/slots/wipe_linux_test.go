@@ -117,7 +117,7 @@ func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 	if r := reset(); !r.Clean {
 		t.Fatalf("%+v", r)
 	}
-	if r := reset(); r.Clean || !strings.Contains(strings.Join(r.Differences, " "), "nothing of what a tenant left") {
+	if r := reset(); r.Clean || !strings.Contains(strings.Join(r.Differences, " "), "no file that a tenant left was removed") {
 		t.Errorf("although nothing was removed: %+v", r)
 	}
 	for range 2 {
