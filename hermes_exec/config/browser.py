@@ -19,8 +19,12 @@ _LOOPBACK_PATTERNS = ("localhost", "*.localhost", "127.*", "0.*", "::", "::1")
 _PRIVATE_PATTERNS = (
     *("10.*", "192.168.*", "169.254.*", *(f"172.{second}.*" for second in range(16, 32))),
     *(f"100.{second}.*" for second in range(64, 128)),
-    *("fc*:*", "fd*:*", "fe8*:*", "fe9*:*", "fea*:*", "feb*:*", "::ffff:*"),
+    *("192.0.0.*", "192.0.2.*", "192.88.99.*", "198.18.*", "198.19.*", "198.51.100.*", "203.0.113.*"),
+    *(f"{first}.*" for first in range(224, 256)),
+    *("::*:*", "64:ff9b:1:*", "100:*", "5f00:*", "f*:*"),
+    *("2001::*", "2001:??:*", "2001:1??:*", "2001:db8:*", "2002:*", "3fff::*", "3fff:???:*"),
 )
+"""Patterns of Chromium's resolver, in which `?` stands for no or one character."""
 _PATTERN = re.compile(r"[A-Za-z0-9.*?:_-]+")
 _NOWHERE = "~NOTFOUND"
 
@@ -33,8 +37,8 @@ class BrowserConfig(ConfigModel):
     """If set, no other host is reached. A host with its full name here may have a private address."""
     refuse_hosts: tuple[str, ...] = ()
     allow_private: bool = False
-    """Allow private and link-local addresses, where clouds serve their metadata. A slot without network reaches only
-    itself in any case. The loopback of a container is its own.
+    """Allow private and link-local addresses, where clouds serve their metadata, and all others that are not globally
+    routable unicast. A slot without network reaches only itself in any case. The loopback of a container is its own.
     """
     download_mb: Annotated[int, Field(ge=1)] = 100
     """Largest file that may be downloaded, in MiB."""
@@ -103,12 +107,19 @@ class BrowserConfig(ConfigModel):
         return f"{subject} a {why} address, which the pool does not allow (browser={{'allow_private': True}})"
 
 
-_WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "::/96")))
-"""Networks whose addresses end with an IPv4 address: mapped, NAT64 (RFC 6052), compatible."""
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""Networks whose addresses end with an IPv4 address (RFC 4291, RFC 6052)."""
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_SPECIAL = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")))
+"""Networks that IANA has reserved for protocols and examples, and that Python's `is_global` may not know."""
 
 
 def private_range(host: str) -> str | None:
-    """Return the range of a private address: loopback, private, link-local or metadata. None for a public one."""
+    """Return the range of a private address: loopback, private, link-local or metadata. None for a public one.
+
+    Every address that is not globally routable unicast counts as private.
+    """
     if host == "localhost" or host.endswith(".localhost"):
         return "loopback"
     if host in _METADATA_NAMES:
@@ -117,14 +128,17 @@ def private_range(host: str) -> str | None:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
-    address = _extract_ipv4(address) or address
+    if address in _MAPPED:
+        address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     if address.is_loopback or address.is_unspecified:
         return "loopback"
     if address.is_link_local:
         return "link-local"
-    return None if address.is_global and not getattr(address, "is_site_local", False) else "private"
+    if address in _NAT64:  # a gateway sends the packets on: its loopback is not the slot's
+        address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return None if _is_public(address) else "private"
 
 
-def _extract_ipv4(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    has_one = address.version == 6 and int(address) > 1 and any(address in network for network in _WITH_IPV4)
-    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if has_one else None
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    is_unicast = address in _GLOBAL_UNICAST if address.version == 6 else not address.is_multicast
+    return is_unicast and address.is_global and not any(address in network for network in _SPECIAL)

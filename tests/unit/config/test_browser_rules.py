@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import urlsplit
+
 import pytest
 
 from hermes_exec import ConfigError, SandboxPool
@@ -17,10 +20,43 @@ PRIVATE = (
     "http://[fe80::1]/",
     "http://[fd00::1]/",
     "http://[::ffff:10.0.0.1]/",
-    "http://[64:ff9b::a9fe:a9fe]/",
-    "http://0.0.0.0/",
     "http://localhost:8000/",
     "http://127.0.0.1/",
+    "http://[::1]/",
+    "http://0.0.0.0/",
+    "http://192.0.0.8/",
+    "http://192.0.2.1/",
+    "http://192.88.99.1/",
+    "http://198.18.0.1/",
+    "http://224.0.0.1/",
+    "http://239.255.255.250/",
+    "http://255.255.255.255/",
+    "http://[ff02::1]/",
+    "http://[5f00::1]/",
+    "http://[fec0::1]/",
+    "http://[100::1]/",
+    "http://[::7f00:1]/",
+    "http://[64:ff9b:1::1]/",
+    "http://[2002:7f00:1::]/",
+    "http://[2001:0:4136:e378:8000:63bf:3fff:fdd2]/",
+    "http://[2001:10::1]/",
+    "http://[2001:db8::1]/",
+    "http://[3fff::1]/",
+)
+TRANSLATED = ("http://[64:ff9b::a9fe:a9fe]/", "http://[64:ff9b::7f00:1]/")
+"""Addresses of a gateway that sends the packets to a private address."""
+PUBLIC = (
+    "http://93.184.216.34/",
+    "http://223.255.255.1/",
+    "http://192.0.1.1/",
+    "http://198.20.0.1/",
+    "http://[::ffff:8.8.8.8]/",
+    "http://[64:ff9b::808:808]/",
+    "http://[2606:4700:4700::1111]/",
+    "http://[2a00:1450:4001::1]/",
+    "http://[2001:4860:4860::8888]/",
+    "http://[2001:200::1]/",
+    "http://[2620:4f:8000::1]/",
 )
 
 
@@ -28,12 +64,42 @@ def refusal(rules: BrowserConfig, url: str, *, network: bool = True, own_loopbac
     return rules.refusal(url, network=network, own_loopback=own_loopback)
 
 
-@pytest.mark.parametrize("url", PRIVATE)
+@pytest.mark.parametrize("url", [*PRIVATE, *TRANSLATED])
 def test_private_addresses_are_refused_where_there_is_a_network(url: str) -> None:
     for rules in (BrowserConfig(), BrowserConfig(allow_hosts=("*",)), BrowserConfig(refuse_hosts=("example.org",))):
         assert "which the pool does not allow" in str(refusal(rules, url))
         assert refusal(rules, url, network=False) is None
     assert refusal(BrowserConfig(allow_private=True), url) is None
+
+
+@pytest.mark.parametrize("url", PUBLIC)
+def test_refusal_of_public_address_is_none(url: str) -> None:
+    assert refusal(BrowserConfig(), url) is None
+
+
+@pytest.mark.parametrize("url", PRIVATE)
+def test_resolver_rules_match_private_address(url: str) -> None:
+    """A frame or a script of a page is refused by these rules alone."""
+    host = (urlsplit(url).hostname or "").replace("::ffff:10.0.0.1", "::ffff:a00:1")  # as the browser writes it
+    assert is_mapped(host)
+
+
+@pytest.mark.parametrize("url", [url for url in PUBLIC if "ffff" not in url])
+def test_resolver_rules_leave_out_public_address(url: str) -> None:
+    assert not is_mapped(urlsplit(url).hostname or "")
+
+
+def is_mapped(host: str) -> bool:
+    rules = BrowserConfig().resolver_rules(network=True, own_loopback=False).split(", ")
+    patterns = (rule.removeprefix("MAP ").removesuffix(" ~NOTFOUND") for rule in rules)
+    # In a pattern of Chromium, `?` stands for no or one character.
+    return any(re.fullmatch(re.escape(p).replace(r"\*", ".*").replace(r"\?", ".?"), host) for p in patterns)
+
+
+def test_translated_loopback_is_not_the_loopback_of_the_slot() -> None:
+    for host in ("64:ff9b::7f00:1", "2002:7f00:1::"):
+        assert refusal(BrowserConfig(), f"http://[{host}]/", own_loopback=True) is not None
+    assert refusal(BrowserConfig(), "http://[::ffff:127.0.0.1]/", own_loopback=True) is None
 
 
 def test_the_loopback_of_a_container_is_its_own() -> None:
