@@ -103,6 +103,17 @@ class ToolState:
         # The slot resolves `..`, because its meaning depends on links.
         return absolute if ".." in absolute.split("/") else posixpath.normpath(absolute)
 
+    def drop_end_notice(self, session_id: str) -> None:
+        """Drop the notice of the end of a background process, because a result has reported it.
+
+        Matches of its watched patterns are still reported.
+        """
+        watch = self.watches.get(session_id)
+        if watch is not None:
+            watch.notify_on_complete = False
+            if watch.idle:
+                del self.watches[session_id]
+
     async def close_kernel(self) -> None:
         """End the Python process that keeps the variables of execute_code."""
         kernel, self.kernel = self.kernel, None

@@ -21,6 +21,8 @@ GLOBAL_LIMIT, GLOBAL_WINDOW_S = 15, 10.0
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 _MAX_LINES = 20
 _MAX_LINE_CHARS = 500
+_MAX_REST_CHARS = 64 << 10
+"""The part of an unfinished line that is kept for the next search."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,16 @@ class Watch:
         return not self.notify_on_complete and not self.patterns
 
     def search(self, data: bytes, *, ended: bool) -> None:
-        """Search more of the output for the patterns. Only complete lines are searched; an unfinished one is kept."""
+        """Search more of the output for the patterns.
+
+        Only complete lines are searched; an unfinished one is kept. If it is very long, its beginning is searched too.
+        """
         text = self._rest + self._decoder.decode(data, final=ended)
         body, _, rest = (text, "", "") if ended else text.rpartition("\n")
-        self._rest = rest[-64 * 1024 :]
+        excess = len(rest) - _MAX_REST_CHARS
+        if excess > 0:
+            body += "\n" + rest[: excess + max(map(len, self.patterns), default=1) - 1]
+        self._rest = rest[max(0, excess) :]
         body = strip_ansi(body)
         if not any(pattern in body for pattern in self.patterns):
             return

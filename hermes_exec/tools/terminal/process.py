@@ -127,8 +127,10 @@ async def _log(call: _Call) -> CallOutcome:
         warnings.append(f"Not all of these lines are shown: only {MAX_PART_BYTES:,} bytes of them.")
     if warnings:
         data["_warning"] = " ".join(warnings)
-    if process.ended_at is not None and part.first + part.line_count == part.total:
-        state.watches.pop(session_id, None)
+    if process.ended_at is not None:
+        data |= await _describe_end(state, process)
+        if part.first + part.line_count == part.total:
+            state.drop_end_notice(session_id)
     return CallOutcome(data)
 
 
@@ -150,7 +152,7 @@ async def _wait(call: _Call) -> CallOutcome:
                 "timeout_note": timeout_note,
             }
         )
-    state.watches.pop(session_id, None)
+    state.drop_end_notice(session_id)
     data: dict[str, object] = {"status": "exited", "command": process.command, **await _describe_end(state, process)}
     data["output"] = await background.tail(process, _TAIL_CHARS)
     if note:

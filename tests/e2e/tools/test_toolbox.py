@@ -247,6 +247,45 @@ async def test_who_waited_for_the_end_gets_no_notice_of_it(toolbox: Toolbox, cal
     assert await toolbox.notices() == []
 
 
+async def test_log_of_ended_process_has_exit_code(toolbox: Toolbox, call: Caller) -> None:
+    started = await call("terminal", command="seq 3; exit 5", background=True, notify_on_complete=True)
+    one = started["session_id"]
+    while (logged := await call("process", action="log", session_id=one, offset=0, limit=2))["status"] == "running":
+        pass
+    assert (logged["output"], logged["exit_code"], logged["completion_reason"]) == ("1\n2", 5, "exited")
+    assert (await toolbox.notices())[0].data["exit_code"] == 5  # the end of the output was not shown
+    started = await call("terminal", command="exit 6", background=True, notify_on_complete=True)
+    one = started["session_id"]
+    while (logged := await call("process", action="log", session_id=one))["status"] == "running":
+        pass
+    assert logged["exit_code"] == 6
+    assert await toolbox.notices() == []
+
+
+@pytest.mark.parametrize("action", ["wait", "log"])
+async def test_end_in_result_keeps_matches(toolbox: Toolbox, call: Caller, action: str) -> None:
+    command = "echo READY; seq 5000"
+    one = (await call("terminal", command=command, background=True, watch_patterns=["READY"]))["session_id"]
+    while (await call("process", action=action, session_id=one))["status"] == "running":
+        pass
+    assert [notice.kind for notice in await toolbox.notices()] == ["matched"]
+    assert await toolbox.notices() == []
+
+
+async def test_watch_matches_character_in_two_pieces(toolbox: Toolbox, call: Caller) -> None:
+    command = r"printf 'caf\303'; read go; printf '\251 READY\033'; read go; printf '[1mX\n'; exec sleep 60"
+    one = (await call("terminal", command=command, background=True, watch_patterns=["café READYX"]))["session_id"]
+    for _ in range(2):
+        before = (await call("process", action="poll", session_id=one))["output_preview"]
+        while not before:
+            before = (await call("process", action="poll", session_id=one))["output_preview"]
+        assert await toolbox.notices() == []
+        await call("process", action="submit", session_id=one)
+        while (await call("process", action="poll", session_id=one))["output_preview"] == before:
+            pass
+    assert (await until(toolbox, "matched")).data["lines"] == ["café READYX"]
+
+
 async def test_closing_a_toolbox_ends_nothing(slot: Slot) -> None:
     async with Toolbox(slot) as first:
         started = await first.call("terminal", {"command": "sleep 60", "background": True})

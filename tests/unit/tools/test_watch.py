@@ -16,6 +16,26 @@ def test_whole_lines_are_searched_whatever_the_chunks() -> None:
     assert watch.take() == (["next is réady"], 1)
 
 
+def test_watch_finds_escape_sequence_in_two_pieces() -> None:
+    watch = Watch("proc_1", "serve", False, ("READY",))
+    for piece in (b"\x1b", b"[32", b"mRE\x1b[", b"1mADY\x1b]0;ti", b"tle\x07 now\n"):
+        watch.search(piece, ended=False)
+    assert watch.take() == (["READY now"], 1)
+
+
+def test_watch_searches_long_unfinished_line() -> None:
+    watch = Watch("proc_1", "serve", False, ("READY", "é"))
+    watch.search(b"RE", ended=False)
+    watch.search(b"ADY" + b"." * 200_000, ended=False)
+    assert watch.take()[1] == 1
+    watch.search(b"." * 200_000 + b"REA", ended=False)
+    watch.search(b"DY" + b"." * 65_534, ended=False)
+    watch.search(b"." * 10, ended=False)
+    assert watch.take()[1] == 1
+    watch.search("é\n".encode(), ended=False)
+    assert watch.take()[1] == 1
+
+
 def test_of_lines_that_match_the_first_are_held_and_all_counted() -> None:
     watch = Watch("proc_1", "serve", False, ("x",))
     for number in range(100):
