@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hermes_exec.errors import ExecError
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.os_errors import translate_os_errors
 from hermes_exec.tools.call.results import ToolResult, to_json
 from hermes_exec.tools.options import ToolOptions
 
@@ -22,6 +25,25 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 def result_path(slot: Slot, name: str) -> str:
     """Return the path in the slot for a file that belongs to a result."""
     return f"{slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/{name}"
+
+
+async def save_output(slot: Slot, data: bytes, path: str | None = None) -> str | None:
+    """Write output that a result does not show to a new file in the slot, or append it to the file `path`.
+
+    Return the path, or None if the file cannot be written.
+    """
+    append, path = path is not None, path or result_path(slot, f"output-{secrets.token_hex(6)}.txt")
+    try:
+        with translate_os_errors(path):
+            await slot.files.write_bytes(path, data, append=append)
+    except ToolFailure:
+        return None
+    return path
+
+
+def saved_note(path: str | None, *, is_whole: bool) -> str:
+    """Return the end of a notice that an output was cut: where the whole output, or its kept part, is."""
+    return f"; {'the full output' if is_whole else 'the kept part of it'} is in {path}, see read_file" if path else ""
 
 
 def file_name(call_id: str) -> str:

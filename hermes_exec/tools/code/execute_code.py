@@ -52,8 +52,8 @@ async def _run_program(state: ToolState, code: str) -> CallOutcome:
         result = await program.server.serve_during(program.listener, wait_for_end)
         if result is not None and await program.is_python_missing(result):
             raise program.missing_python()
-        out = await output.read_output(program.process, "stdout", options.code_output_chars)
-        err = await output.read_output(program.process, "stderr", options.code_error_chars)
+        out = await output.read_output(state.slot, program.process, "stdout", options.code_output_chars)
+        err = await output.read_output(state.slot, program.process, "stderr", options.code_error_chars)
     duration_s = time.monotonic() - started
     exit_code, oom = (None, False) if result is None else (result.exit_code, result.oom_killed)
     limit_s, killed = options.code_timeout_s, program.killed
@@ -78,8 +78,8 @@ async def _run_in_kernel(state: ToolState, code: str) -> CallOutcome:
         await state.close_kernel()
         state.kernel_loss = "the call before was given up"
         raise
-    out = await output.read_output(kernel.process, "stdout", options.code_output_chars, *run.stdout)
-    err = await output.read_output(kernel.process, "stderr", options.code_error_chars, *run.stderr)
+    out = await output.read_output(state.slot, kernel.process, "stdout", options.code_output_chars, *run.stdout)
+    err = await output.read_output(state.slot, kernel.process, "stderr", options.code_error_chars, *run.stderr)
     if run.state_lost is not None:
         await state.close_kernel()
     duration_s = time.monotonic() - started
@@ -134,7 +134,7 @@ def _build_outcome(
         status, kind = "error", "out_of_memory" if oom else "exit_code"
         last_line = err.text.strip().rpartition("\n")[2]  # the exception of a traceback
         error = last_line or f"The code ended with exit code {exit_code}."
-    if err.text and exit_code != 0:
+    if err.text:
         text += f"{'' if not text or text.endswith(chr(10)) else chr(10)}--- stderr ---\n{err.text}"
     data: dict[str, object] = {"status": status, "output": text}
     if exit_code is not None:

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
+from hermes_exec.tools.call.budget import save_output, saved_note
 from hermes_exec.tools.terminal.ansi import strip_ansi
 
 if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
+    from hermes_exec.slot.slot import Slot
 
 LOG_BYTES = 4 << 20
 """The size of the log of each stream. A longer output loses its head."""
 HEAD_SHARE = 0.4
 MARK_S = 5.0
+READ_BYTES = 1 << 20
+"""The part of a log that is copied to a file at a time."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,17 @@ class StreamText:
 
 
 async def read_output(
-    process: Process, stream: Literal["stdout", "stderr"], limit: int, start: int = 0, end: int | None = None
+    slot: Slot,
+    process: Process,
+    stream: Literal["stdout", "stderr"],
+    limit: int,
+    start: int = 0,
+    end: int | None = None,
 ) -> StreamText:
-    """Read the log of a stream from `start` to `end` (None: the end of the log), at most `limit` bytes."""
+    """Read the log of a stream from `start` to `end` (None: the end of the log), at most `limit` bytes.
+
+    A longer output is written to a file in the slot, and the text names the path.
+    """
     if end is None:
         end = (await process.output(-1, stream=stream))[1]
     total = max(0, end - start)
@@ -52,7 +64,8 @@ async def read_output(
     head = await _read_range(process, stream, start, start + head_bytes)
     tail = await _read_range(process, stream, end - (limit - head_bytes), end)
     shown_bytes = len(head) + len(tail)
-    notice = f"\n\n... [OUTPUT TRUNCATED - {total - shown_bytes} of {total} bytes omitted] ...\n\n"
+    save_note = await _save_range(slot, process, stream, start, end)
+    notice = f"\n\n... [OUTPUT TRUNCATED - {total - shown_bytes} of {total} bytes omitted{save_note}] ...\n\n"
     return StreamText(_text(head) + notice + _text(tail), total, shown_bytes, lost=not tail)
 
 
@@ -66,6 +79,19 @@ async def _read_range(process: Process, stream: Literal["stdout", "stderr"], sta
         pieces.append(data)
         start = following
     return b"".join(pieces)
+
+
+async def _save_range(slot: Slot, process: Process, stream: Literal["stdout", "stderr"], start: int, end: int) -> str:
+    """Write the bytes from `start` to `end` that the log still has to a file in the slot, and return a note on it."""
+    data, following = await process.output(start, stream=stream, limit_bytes=1)
+    oldest = position = following - len(data)
+    path: str | None = None
+    while piece := await _read_range(process, stream, position, min(end, position + READ_BYTES)):
+        saved_path = await save_output(slot, piece, path)
+        if saved_path is None:
+            break
+        path, position = saved_path, position + len(piece)
+    return saved_note(path, is_whole=(oldest, position) == (start, end))
 
 
 async def find_mark(process: Process, stream: Literal["stdout", "stderr"], mark: bytes) -> tuple[int, int]:

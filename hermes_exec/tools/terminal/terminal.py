@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.tools.call.budget import result_path
+from hermes_exec.tools.call.budget import save_output, saved_note
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.os_errors import os_failure, translate_os_errors
+from hermes_exec.tools.call.os_errors import os_failure
 from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Watch
@@ -137,24 +137,13 @@ async def _shorten_output(state: ToolState, result: RunResult) -> str:
     if len(text) <= limit:
         return text
     head = int(limit * _HEAD_SHARE)
-    saved_path = result.spill_path or await _save_output(state, text)
-    saved_part = "the full output" if result.spill_path or not result.truncated else "the kept part of it"
-    save_note = f"; {saved_part} is in {saved_path}, see read_file" if saved_path else ""
+    saved_path = result.spill_path or await save_output(state.slot, text.encode("utf-8", "replace"))
+    save_note = saved_note(saved_path, is_whole=bool(result.spill_path) or not result.truncated)
     if result.truncated:
         amount = f"of {result.stdout_total_bytes} bytes"
     else:
         amount = f"{len(text) - limit} chars omitted out of {len(text)} total"
     return f"{text[:head]}\n\n... [OUTPUT TRUNCATED - {amount}{save_note}] ...\n\n{text[len(text) - (limit - head) :]}"
-
-
-async def _save_output(state: ToolState, text: str) -> str | None:
-    path = result_path(state.slot, f"output-{secrets.token_hex(6)}.txt")
-    try:
-        with translate_os_errors(path):
-            await state.slot.files.write_bytes(path, text.encode("utf-8", "replace"))
-    except ToolFailure:
-        return None
-    return path
 
 
 async def _start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from hermes_exec import ConfigError, SandboxPool, SlotClosed
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions, ToolResult, tool
+from hermes_exec.tools.options import CodeMode
 from tests.conftest import require_engine
 from tests.e2e.tools.conftest import Caller
 
@@ -144,7 +146,7 @@ async def test_long_output_is_cut_to_its_head_and_tail(call: Caller) -> None:
         50_000,
     )
     assert done["stdout_bytes_omitted"] == 250_012
-    assert 50_000 < len(output) < 50_100
+    assert 50_000 < len(output) < 50_200
     done = await call("execute_code", code="import sys\nfor i in range(100): print('y' * 100_000)\nprint('end')")
     assert str(done["output"]).endswith("yy\nend\n")
     assert done["stdout_bytes_total"] == 10_000_104
@@ -314,6 +316,30 @@ for name in ("terminal", "write_file", "patch", "search_files", "web_search"):
         assert s.makefile().readline().endswith("\\n")
 """
     await call("execute_code", code=code)
+
+
+@pytest.mark.parametrize("mode", ["project", "strict", "kernel"])
+async def test_errors_of_successful_code_are_in_output(slot: Slot, mode: CodeMode) -> None:
+    async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_mode=mode)) as toolbox:
+        call = Caller(toolbox)
+        done = await call("execute_code", code="import logging\nlogging.warning('careful')\nprint(1)")
+        assert (done["status"], done["output"]) == ("success", "1\n--- stderr ---\nWARNING:root:careful\n")
+        assert (await call("execute_code", code="print(2)"))["output"] == "2\n"
+
+
+@pytest.mark.parametrize("mode", ["project", "strict", "kernel"])
+async def test_cut_output_is_whole_in_slot(slot: Slot, mode: CodeMode) -> None:
+    async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_mode=mode)) as toolbox:
+        call = Caller(toolbox)
+        code = "import sys\nfor n in range(40_000): print(n, file=sys.stderr if n < 10_000 else sys.stdout)"
+        await call("execute_code", code="print('earlier')")
+        output = str((await call("execute_code", code=code))["output"])
+        paths = re.findall(r"; the full output is in (\S+), see read_file\]", output)
+        whole = [await slot.files.read_text(path) for path in paths]
+        assert whole == ["".join(f"{n}\n" for n in part) for part in (range(10_000, 40_000), range(10_000))]
+        output = str((await call("execute_code", code="print('x' * (70 << 20))"))["output"])
+        (path,) = re.findall(r"; the kept part of it is in (\S+), see read_file\]", output)
+        assert (await slot.files.stat(path)).size > 32 << 20
 
 
 async def test_threads_and_children_of_a_program_call_too(call: Caller) -> None:
