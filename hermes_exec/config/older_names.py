@@ -44,6 +44,8 @@ _NOMAD_CLIENT_VARS = frozenset(name for name in ROWS if name.startswith("NOMAD_"
     "NOMAD_SKIP_VERIFY",
 }
 """Variables that Nomad's client reads everywhere."""
+_APPTAINER_IMAGES = {"TERMINAL_NOMAD_APPTAINER_IMAGE": "TERMINAL_NOMAD_DRIVER", "singularity_image": "driver"}
+"""Images for one driver of Nomad, and the name that selects the driver."""
 BACKENDS = {name: name for name in ("local", "docker", "ssh", "singularity", "modal", "nomad")}
 BACKENDS |= {"apptainer": "singularity"}
 
@@ -94,6 +96,11 @@ def _number(value: Any) -> float:  # noqa: ANN401 - any value of a file
     return int(number) if number.is_integer() else number
 
 
+def _workdir(value: object) -> object:
+    """Return the directory, or None for the workspace: the path of a workspace depends on the isolation level."""
+    return None if isinstance(value, str) and value.rstrip("/") == "/workspace" else value
+
+
 _PARSERS: Mapping[str, Callable[[Any], object]] = {
     **dict.fromkeys(("slots_per_sandbox", "min_sandboxes", "max_sandboxes", "hosts.port"), _number),
     **dict.fromkeys(("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s"), _number),
@@ -102,6 +109,7 @@ _PARSERS: Mapping[str, Callable[[Any], object]] = {
     **dict.fromkeys(("network", "purge_on_start", "purge_on_shutdown"), _boolean),
     **dict.fromkeys(("volumes", "modal_secrets"), _list),
     "env": _mapping,
+    "workdir": _workdir,
     "driver": lambda value: "singularity" if value == "raw_exec" else value,
     "min_isolation": lambda wanted: "namespaces" if _boolean(wanted) else "none",
 }
@@ -124,12 +132,6 @@ def import_names(settings: Mapping[str, object], backend: str | None = None) -> 
     """
     stripped = {name: value.strip() if isinstance(value, str) else value for name, value in settings.items()}
     settings = {name: value for name, value in stripped.items() if value not in (None, "")}
-    for image, other, driver in (
-        ("TERMINAL_NOMAD_IMAGE", "TERMINAL_NOMAD_APPTAINER_IMAGE", "TERMINAL_NOMAD_DRIVER"),
-        ("sandbox_image", "singularity_image", "driver"),
-    ):
-        if image in settings and str(settings.get(driver, "docker")).lower() == "docker":
-            settings.pop(other, None)  # it belongs to the other driver
     asked = None if backend else _backend(settings)
     chosen = backend or asked or "local"
     imported = ImportedConfig({"backend": asked} if asked else {}, {}, [])
@@ -140,6 +142,8 @@ def import_names(settings: Mapping[str, object], backend: str | None = None) -> 
             imported.left_out.append(f"{name} is left out: it is about {' and '.join(row.of.split())}, not {chosen}")
         elif row.option == "backend" and backend:
             imported.left_out.append(f"{name}={settings[name]} is left out: the backend is {backend}")
+        elif (driver := _APPTAINER_IMAGES.get(name)) and str(settings.get(driver, "docker")).lower() == "docker":
+            imported.left_out.append(f"{name} is left out: it is for {driver}=singularity")
         else:
             _import_value(imported, name, row, settings[name])
     for profile, keys in _profiles(settings, chosen, imported).items():

@@ -62,11 +62,18 @@ def test_the_shape_of_the_pool(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     config = SandboxPool("modal", profiles_file=written(tmp_path, POOL_SHAPE)).config
     assert (config.image, config.min_sandboxes, config.max_sandboxes) == ("python:3.11", 1, 7)
     assert (config.limits.cpus, config.limits.memory_mb) == (1.0, 2048)
-    assert (config.idle_timeout_s, config.max_lifetime_s, config.workdir) == (180, 3600, "/workspace")
+    assert (config.idle_timeout_s, config.max_lifetime_s) == (180, 3600)
     gpu = config.profiles["pytorch-gpu"]
     assert gpu.backend_options == {"gpus": "T4", "modal_secrets": ("huggingface", "wandb")}
     assert (gpu.min_sandboxes, gpu.max_sandboxes, gpu.env) == (0, 2, {"HF_HOME": "/cache"})
     assert "use_dotenv is left out" in caplog.text
+
+
+@pytest.mark.parametrize(("workdir", "imported"), [("/workspace", None), ("/workspace/", None), ("/app", "/app")])
+def test_profile_workdir_workspace_is_the_slots_own(tmp_path: Path, workdir: str, imported: str | None) -> None:
+    text = f"profiles: {{default: {{image: a, workdir: {workdir}}}, b: {{image: a, workdir: {workdir}}}}}"
+    config = SandboxPool("modal", profiles_file=written(tmp_path, text)).config
+    assert (config.workdir, config.profiles["b"].workdir) == (imported, imported)
 
 
 def test_the_shape_of_the_configuration_class(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -42,7 +42,11 @@ def test_each_name_becomes_its_option(name: str) -> None:
     option = ROWS[name].option
     text, expected = GIVEN.get(option, ("x", "x"))
     for backend in backends_of(name):
-        choosing = {"TERMINAL_ENV": "slot_pool"} if name == "TERMINAL_SLOT_BACKEND" else {}
+        choosing = {
+            "TERMINAL_SLOT_BACKEND": {"TERMINAL_ENV": "slot_pool"},
+            "TERMINAL_NOMAD_APPTAINER_IMAGE": {"TERMINAL_NOMAD_DRIVER": "raw_exec"},
+            "singularity_image": {"driver": "singularity"},
+        }.get(name, {})
         found = import_names({**choosing, name: text}, None if option == "backend" else backend)
         if not option:
             assert (found.options, found.left_out) == ({}, [f"{name} is left out: {ROWS[name].gone}"])
@@ -154,6 +158,15 @@ def test_each_driver_of_nomad_has_its_image(driver: str, image: str) -> None:
     assert import_names(given, "nomad").options["image"] == image
     fields = {"sandbox_image": "img:1", "singularity_image": "/x.sif", "driver": driver}
     assert import_names(fields, "nomad").options["image"] == image
+
+
+@pytest.mark.parametrize("driver", ["", "docker", "Docker"])
+def test_image_of_apptainer_is_left_out_for_docker(driver: str) -> None:
+    imported = import_names({"singularity_image": "/x.sif", "driver": driver}, "nomad")
+    assert "image" not in imported.options
+    assert imported.left_out == ["singularity_image is left out: it is for driver=singularity"]
+    imported = import_names({"sandbox_image": "img:1", "singularity_image": "/x.sif", "driver": driver}, "nomad")
+    assert imported.options["image"] == "img:1"
 
 
 def test_profiles_of_variables() -> None:
