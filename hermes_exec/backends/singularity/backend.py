@@ -42,6 +42,7 @@ from hermes_exec.backends.singularity.engine import (
     fakeroot_options,
     find_engine,
     image_of,
+    mount_obstacle,
 )
 from hermes_exec.backends.singularity.errors import RefusedError, RefusedFeature, start_error
 from hermes_exec.backends.singularity.images import SingularityImages
@@ -56,6 +57,10 @@ PREFIX = "hermes-singularity-"
 START_TIMEOUT_S = 60.0
 """Longest wait for the runner of a new sandbox, whose image is there already."""
 POLL_S = 0.005
+UNPACKED = (
+    "this user cannot mount the files of images, so each is unpacked once into a directory of the cache. To use the "
+    "files themselves, give access to /dev/fuse and install squashfuse"
+)
 
 
 class SingularityBackend(HostBackend):
@@ -75,13 +80,22 @@ class SingularityBackend(HostBackend):
 
     async def check(self, spec: LaunchSpec) -> None:
         """See `Backend.check`."""
-        await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
-        await anyio.to_thread.run_sync(self._images.check, image_of(self._config, spec), limiter=self._limiter)
+        engine = await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
+        await anyio.to_thread.run_sync(self._images.check, image_of(self._config, spec), engine, limiter=self._limiter)
+
+    async def remarks(self) -> list[str]:
+        """See `HasRemarks.remarks`."""
+        engine = await anyio.to_thread.run_sync(self._find_engine, limiter=self._limiter)
+        obstacle = await anyio.to_thread.run_sync(mount_obstacle, engine, limiter=self._limiter)
+        return [f"{obstacle}: {UNPACKED}"] if obstacle else []
 
     def _check(self, spec: LaunchSpec) -> SingularityEngine:
         check_options(self._config, spec)
         runner_binary.find_runner()
         check_parent(self._config.base_dir, PREFIX)
+        return self._find_engine()
+
+    def _find_engine(self) -> SingularityEngine:
         if self._engine is None:
             self._engine = find_engine(self._config.binary)
         return self._engine
@@ -179,7 +193,7 @@ class SingularityBackend(HostBackend):
         directory = make_private_directory("hermes-exec-image-")
         try:
             _fill(directory)
-            engine = self._engine or find_engine(self._config.binary)
+            engine = self._find_engine()
             argv = [engine.path, "-s", "exec", "--containall", "--no-home", *fakeroot_options(engine)]
             argv += ["--bind", f"{path}:/hermes-exec-left", str(directory)]
             argv += ["/runner", "end", "--base", "/hermes-exec-left/base"]

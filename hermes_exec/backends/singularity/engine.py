@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+from functools import lru_cache
 from typing import NamedTuple
 
 from hermes_exec.backends.base import LaunchSpec
 from hermes_exec.backends.engine_errors import temporarily_unavailable
+from hermes_exec.backends.helpers import helper_environment
 from hermes_exec.backends.process import SYSTEM_PATH
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.config.model import volume_parts
@@ -17,6 +19,8 @@ from hermes_exec.errors import BackendUnavailable, ConfigError
 
 ANSWER_S = 30.0
 OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 10)}
+TEMPORARY = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR")
+"""Variables that name the engine's temporary directory. Apptainer reads the second if the first is not set."""
 
 
 class SingularityEngine(NamedTuple):
@@ -92,12 +96,45 @@ def fakeroot_options(engine: SingularityEngine) -> list[str]:
     return ["--fakeroot", "--ignore-fakeroot-command"]
 
 
-def engine_environment(config: SingularityConfig, engine: SingularityEngine) -> dict[str, str]:
-    """Return the engine's environment, without variables of this process: they would add mounts and variables to the
-    sandbox.
+def mount_obstacle(engine: SingularityEngine) -> str:
+    """Return why this user cannot mount the file of an image, or "" if nothing is missing: root has a loop device,
+    others need FUSE. Images are then kept as directories.
     """
-    env = {f"{engine.prefix}ENV_{name}": value for name, value in config.env.items()}
+    if os.geteuid() == 0:
+        return ""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "no access to /dev/fuse"
+    if engine.family == "apptainer" and not _has_squashfuse(engine.path, search_path()):
+        return "no squashfuse"
+    return ""
+
+
+@lru_cache
+def _has_squashfuse(engine: str, path: str) -> bool:
+    """Return whether Apptainer finds squashfuse in this search path, or beside its own programs; blocking."""
+    try:
+        done = subprocess.run(
+            [engine, "buildcfg", "LIBEXECDIR"], capture_output=True, text=True, timeout=ANSWER_S, check=False
+        )
+        path = f"{path}:{done.stdout.strip().removeprefix('LIBEXECDIR=')}/apptainer/bin"
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    return any(shutil.which(name, path=path) for name in ("squashfuse_ll", "squashfuse"))
+
+
+def search_path() -> str:
+    """Return where the engine looks for other programs: in the user's own PATH, then in the system's directories."""
+    return ":".join(filter(None, (helper_environment().get("PATH"), SYSTEM_PATH)))
+
+
+def engine_environment(config: SingularityConfig, engine: SingularityEngine) -> dict[str, str]:
+    """Return the engine's environment. Of this process's variables it has only those for finding programs, libraries
+    and room: others would add mounts and variables to the sandbox.
+    """
+    own = helper_environment(*TEMPORARY)
+    env = {name: own[name] for name in ("LD_LIBRARY_PATH", *TEMPORARY) if name in own}
+    env |= {f"{engine.prefix}ENV_{name}": value for name, value in config.env.items()}
     runtime = f"/run/user/{os.geteuid()}"
     if os.path.isdir(runtime):  # where systemd makes cgroups of ordinary users
         env |= {"XDG_RUNTIME_DIR": runtime, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus"}
-    return {**env, "PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
+    return {**env, "PATH": search_path(), "LANG": "C.UTF-8"}

@@ -82,8 +82,10 @@ def start_error(log: str) -> ExecError:
     return translate(ROWS, words[-1000:] or log.strip()[-1000:] or "there is no message")
 
 
-def image_build_error(name: str, source: str, log: str) -> ExecError:
-    """Return the error for an image that was not built from a source, with the engine's messages."""
+def image_build_error(name: str, source: str, log: str, obstacle: str) -> ExecError:
+    """Return the error for an image that was not built from a source, with the engine's messages. `obstacle`: why this
+    user cannot mount the file of an image.
+    """
     words = WORDS.findall(log)
     reason = (words[-1] if words else log.strip() or "the engine gave no reason")[-1000:]
     if ":" in source:
@@ -92,6 +94,7 @@ def image_build_error(name: str, source: str, log: str) -> ExecError:
         # The last error reports that a section failed; the reason is above it.
         return build_error(name, "\n".join(line for line in log.splitlines() if not line.startswith("INFO:")))
     return ImageError(
-        f"this user cannot mount the file {name!r} (no access to /dev/fuse), and it cannot be made a directory either: "
-        f"give access to /dev/fuse, or name a directory (apptainer build --sandbox DIRECTORY FILE): {reason}"
+        f"this user cannot mount the file {name!r} ({obstacle}), and it cannot be made a directory either: give access "
+        "to /dev/fuse and install squashfuse, or name a directory (apptainer build --sandbox DIRECTORY FILE): "
+        f"{reason}"
     )

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,9 +21,9 @@ from anyio.abc import Process
 from hermes_exec.backends.process import tie_to_parent
 from hermes_exec.backends.removal import remove_tree
 from hermes_exec.backends.singularity.config import SingularityConfig
-from hermes_exec.backends.singularity.engine import SingularityEngine
+from hermes_exec.backends.singularity.engine import TEMPORARY, SingularityEngine, mount_obstacle
 from hermes_exec.backends.singularity.errors import image_build_error
-from hermes_exec.backends.singularity.sources import ImageSource, find_image, mounts_files
+from hermes_exec.backends.singularity.sources import ImageSource, find_image
 from hermes_exec.errors import ConfigError, ImageError, LaunchTimeout
 from hermes_exec.file_lock import hold_lock
 from hermes_exec.results import PullProgress
@@ -41,15 +42,16 @@ class SingularityImages:
         self._cache = Path(config.cache_dir or Path.home() / ".cache" / "hermes-exec" / "images")
         self._ready: dict[str, Path] = {}
 
-    def check(self, name: str) -> None:
+    def check(self, name: str, engine: SingularityEngine) -> None:
         """Check that the image exists or may be fetched; blocking.
 
         Raises:
             ImageError: If it is a missing file, or may not be fetched.
         """
-        source = find_image(name)
+        mounts_files = not mount_obstacle(engine)
+        source = find_image(name, mounts_files=mounts_files)
         if isinstance(source, ImageSource):
-            self._check_policy(name, self._cache_path(source))
+            self._check_policy(name, self._cache_path(source, mounts_files=mounts_files))
 
     def _check_policy(self, name: str, path: Path) -> None:
         if self._config.pull_policy == "never" and not path.exists():
@@ -75,27 +77,29 @@ class SingularityImages:
         return ready
 
     async def _find_or_build(self, name: str, engine: SingularityEngine, on_progress: Progress | None) -> Path:
-        source = await anyio.to_thread.run_sync(find_image, name, abandon_on_cancel=True)
+        obstacle = await anyio.to_thread.run_sync(mount_obstacle, engine, abandon_on_cancel=True)
+        find = partial(find_image, name, mounts_files=not obstacle)
+        source = await anyio.to_thread.run_sync(find, abandon_on_cancel=True)
         if isinstance(source, Path):
             return source
-        path = self._cache_path(source)
+        path = self._cache_path(source, mounts_files=not obstacle)
         if not path.exists():
             self._check_policy(name, path)
             try:
                 self._cache.mkdir(parents=True, exist_ok=True)
                 async with hold_lock(path) as alone:
                     if not path.exists():
-                        await self._build(name, source, path, engine, on_progress, alone=alone)
+                        await self._build(name, source, path, engine, obstacle, on_progress, alone=alone)
             except OSError as error:
                 problem = f"images cannot be kept in {self._cache} ({error.strerror}): choose another cache_dir"
                 raise ConfigError(problem) from error
         return path
 
-    def _cache_path(self, source: ImageSource) -> Path:
-        key = f"{source.content} {platform.machine()} {'file' if mounts_files() else 'directory'}"
+    def _cache_path(self, source: ImageSource, *, mounts_files: bool) -> Path:
+        key = f"{source.content} {platform.machine()} {'file' if mounts_files else 'directory'}"
         readable = re.sub(r"[^A-Za-z0-9.]+", "-", source.argument.rpartition("/")[2])[-40:].strip("-.")
         name = f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        return self._cache / (f"{name}.sif" if mounts_files() else name)
+        return self._cache / (f"{name}.sif" if mounts_files else name)
 
     async def _build(
         self,
@@ -103,6 +107,7 @@ class SingularityImages:
         source: ImageSource,
         path: Path,
         engine: SingularityEngine,
+        obstacle: str,
         on_progress: Progress | None,
         *,
         alone: bool,
@@ -113,14 +118,16 @@ class SingularityImages:
         part = Path(tempfile.mkdtemp(prefix=f"{path.name}.part-", dir=self._cache))
         try:
             argv = [engine.path, "build"]
-            if not mounts_files():
+            if obstacle:
                 argv += ["--sandbox", "--fix-perms"]
             if self._config.no_https:
                 argv.append("--no-https")
-            env = self._config.helper_environment(CREDENTIALS) | {f"{engine.prefix}_TMPDIR": str(part)}
+            env = self._config.helper_environment(CREDENTIALS)
+            if not any(map(env.get, TEMPORARY)):
+                env[f"{engine.prefix}_TMPDIR"] = str(part)
             errors = await _run([*argv, str(part / "image"), source.argument], env, name, on_progress)
             if errors is not None:
-                raise image_build_error(name, source.argument, errors)
+                raise image_build_error(name, source.argument, errors, obstacle)
             with contextlib.suppress(OSError):  # another program was faster
                 os.rename(part / "image", path)
         finally:

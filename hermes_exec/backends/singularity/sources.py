@@ -29,15 +29,9 @@ class ImageSource(NamedTuple):
     content: str
 
 
-def mounts_files() -> bool:
-    """Return whether this user can mount the file of an image: root with a loop device, others with FUSE. Otherwise
-    images are kept as directories.
-    """
-    return os.geteuid() == 0 or os.access("/dev/fuse", os.R_OK | os.W_OK)
-
-
-def find_image(name: str) -> Path | ImageSource:
-    """Return the path of an image that is used as it is, or its source; blocking.
+def find_image(name: str, *, mounts_files: bool) -> Path | ImageSource:
+    """Return the path of an image that is used as it is, or its source; blocking. `mounts_files`: whether this user can
+    mount the file of an image.
 
     Raises:
         ImageError: If it names a missing file.
@@ -53,7 +47,7 @@ def find_image(name: str) -> Path | ImageSource:
     if path.suffix == ".def" and path.is_file():
         return ImageSource(str(path), _definition(path))
     if path.is_file():
-        return path if mounts_files() else ImageSource(str(path), _hash(path))
+        return path if mounts_files else ImageSource(str(path), _hash(path))
     if name.startswith(("/", ".", "~")) or path.suffix in {".sif", ".def", ".img", ".sqsh"}:
         raise ImageError(f"there is no image at {path}")
     return ImageSource(f"docker://{name}", f"docker://{name}")
@@ -65,6 +59,13 @@ def _content(name: str) -> str:
         if not os.path.isfile(path):
             raise ImageError(f"there is no image at {os.path.abspath(path)}")
         return f"{_hash(Path(path))}:{tag}"
+    if name.startswith("oci:"):
+        # The index names the manifest of each tag by its digest.
+        path, _, tag = name.partition(":")[2].partition(":")
+        index = Path(path, "index.json")
+        if not index.is_file():
+            raise ImageError(f"there is no image at {os.path.abspath(path)}: it has no index.json")
+        return f"{hashlib.sha256(index.read_bytes()).hexdigest()}:{tag}"
     if name.startswith("docker-daemon:"):
         return _daemon_image(name.partition(":")[2].removeprefix("//"))
     return name

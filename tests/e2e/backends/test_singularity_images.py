@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from hermes_exec.backends.singularity.sources import ImageSource, find_image
 from tests.e2e.backends import registry
 from tests.e2e.backends.registry import Registry
 from tests.images import busybox
-from tests.images.archive import docker_archive
+from tests.images.archive import docker_archive, oci_directory
 from tests.support.outside import marked
 from tests.support.waiting import until
 
@@ -64,6 +65,37 @@ async def test_an_archive_is_built_once_by_its_content(options: dict[str, Any], 
     assert len(cached(options)) == 2
 
 
+async def test_oci_directory_is_built_anew_when_its_content_changes(
+    options: dict[str, Any], layer: Path, tmp_path: Path
+) -> None:
+    options["image"] = f"oci:{oci_directory(tmp_path / 'image', layer, env=('PATH=/bin', 'FROM_IMAGE=first'))}"
+    assert await ran("echo $FROM_IMAGE", **options) == "first\n"
+    assert await ran("echo $FROM_IMAGE", **options) == "first\n"
+    assert len(cached(options)) == 1
+    oci_directory(tmp_path / "image", layer, env=("PATH=/bin", "FROM_IMAGE=second"))
+    assert await ran("echo $FROM_IMAGE", **options) == "second\n"
+
+
+async def test_engine_gets_paths_of_the_user_and_slot_does_not(
+    options: dict[str, Any], layer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, room = tmp_path / "engine", tmp_path / "room"
+    engine.write_text(f'#!/bin/sh\nenv >>{tmp_path}/env-$1\nexec {shutil.which("apptainer")} "$@"\n')
+    engine.chmod(0o755)
+    room.mkdir()
+    mine = {"LD_LIBRARY_PATH": f"{tmp_path}/lib", "APPTAINER_TMPDIR": str(room)}
+    for name, value in mine.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
+    archive = docker_archive(tmp_path / "image.tar", layer, env=("PATH=/bin",))
+    printed = await ran("env", image=f"docker-archive:{archive}", binary=str(engine), **options)
+    assert str(tmp_path) not in printed
+    for call in ("build", "-s"):
+        env = dict(line.partition("=")[::2] for line in (tmp_path / f"env-{call}").read_text().splitlines())
+        assert env["PATH"].startswith(f"{tmp_path}/bin:")
+        assert {name: env[name] for name in mine} == mine
+
+
 async def test_a_definition_is_built_by_its_text_and_its_files(
     options: dict[str, Any], layer: Path, tmp_path: Path
 ) -> None:
@@ -101,7 +133,7 @@ def test_a_definition_is_known_by_what_it_copies(
     keys = []
     for content in ("one", "another"):
         file.write_text(content)
-        source = find_image(str(definition))
+        source = find_image(str(definition), mounts_files=True)
         assert isinstance(source, ImageSource)
         keys.append(source.content)
     assert keys[0] != keys[1]
