@@ -43,6 +43,17 @@ class HasDeadline(Protocol):
 
 
 @runtime_checkable
+class MayBeDrained(Protocol):
+    """A sandbox whose engine may take its machine out of service. From then on, its slots are no longer acquired."""
+
+    async def is_draining(self) -> bool:
+        """Return whether the engine is about to end the sandbox, or has begun to drain its machine.
+
+        Never raises: without an answer of the engine, it is False.
+        """
+
+
+@runtime_checkable
 class HasSlotCount(Protocol):
     """A sandbox that may have another number of slots than the pool asked for. An exclusive sandbox never has."""
 

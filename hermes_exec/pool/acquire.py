@@ -207,7 +207,7 @@ class Queue:
         return slots
 
     async def _check_sandbox(self, failures: list[ExecError], sandbox: PooledSandbox) -> None:
-        """Check that a sandbox answers and that its disk has room."""
+        """Check that a sandbox answers, that its disk has room, and that its machine stays in service."""
         if not await sandbox.ping():
             failures.append(ChannelLost("the sandbox does not answer", sandbox=sandbox.id))
             await self._suspect(sandbox)
@@ -217,6 +217,10 @@ class Queue:
             )
             failures.append(ChannelLost("the disk of the sandbox is nearly full", sandbox=sandbox.id))
             self._suspend(sandbox)
+        elif await sandbox.is_draining():
+            waiting_logger.warning("the machine of %s is drained: it gets no new slots", sandbox.id)
+            failures.append(ChannelLost("the machine of the sandbox is drained", sandbox=sandbox.id))
+            sandbox.record.draining = True
 
     async def _prepare_slot(self, failures: list[ExecError], request: SlotRequest, pooled: PooledSlot) -> None:
         """Create a slot if needed, and provision it for its new holder."""

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 
 from hermes_exec.backends.base import NoOwnRoot, Sandbox, SandboxStatus
+from hermes_exec.backends.capabilities import MayBeDrained
 from hermes_exec.channel import Channel, RemoteError
 from hermes_exec.channel.encoding import from_wire, printable, to_wire
 from hermes_exec.channel.trace import ChannelTrace
@@ -43,6 +44,8 @@ PING_S = 5.0
 PING_AFTER_S = 2.0
 """A reset that takes longer continues as long as the sandbox answers pings."""
 STATUS_S = 3.0
+DRAIN_CHECK_S = 1.0
+"""How old the engine's last answer about a drain may be at an acquire, and how long an acquire waits for an answer."""
 CREATE_S = 60.0
 RESET_S = 120.0
 SETUP_TIMEOUT_S = 600.0
@@ -97,6 +100,8 @@ class PooledSandbox:
     death: PostMortem | None = None
     disk_full: bool = False
     """Whether a disk of it was nearly full at the last ping."""
+    drain_checked_at: float = field(default_factory=time.monotonic)
+    """When its engine last had no drain to report."""
 
     @property
     def id(self) -> str:
@@ -140,6 +145,15 @@ class PooledSandbox:
         if result is not error:
             result.__cause__ = error
         return result
+
+    async def is_draining(self) -> bool:
+        """Return whether the engine has begun to drain the machine of the sandbox."""
+        if isinstance(self.handle, MayBeDrained) and time.monotonic() - self.drain_checked_at > DRAIN_CHECK_S:
+            with anyio.move_on_after(DRAIN_CHECK_S):
+                if await self.handle.is_draining():
+                    return True
+            self.drain_checked_at = time.monotonic()
+        return False
 
     async def ping(self, wait_s: float = PING_S) -> bool:
         """Check whether the runner answers within `wait_s` seconds."""

@@ -201,8 +201,12 @@ class Agent:
         self._process.send_signal(signal.SIGCONT)
 
     def jobs(self) -> list[str]:
-        """The names of the jobs that there are."""
-        return [str(job["ID"]) for job in self.ask("GET", "jobs")]
+        """The names of the jobs of all namespaces."""
+        return [str(job["ID"]) for job in self.ask("GET", "jobs?namespace=*")]
+
+    def make_namespace(self, name: str) -> None:
+        """Make a namespace."""
+        self.ask("PUT", f"namespace/{name}", json={"Name": name})
 
     def token_with(self, rules: str) -> str:
         """A token that may do what a policy says."""
@@ -222,8 +226,8 @@ class Agent:
         """End its jobs and itself, and whatever is left."""
         containers = [f"sandbox-{directory.name}" for directory in (self.directory / "data" / "alloc").glob("*-*")]
         with contextlib.suppress(RuntimeError, requests.RequestException):
-            for job in self.jobs() if self.server is not None else ():
-                self.ask("DELETE", f"job/{job}?purge=true")
+            for job in self.ask("GET", "jobs?namespace=*") if self.server is not None else ():
+                self.ask("DELETE", f"job/{job['ID']}?purge=true&namespace={job['Namespace']}")
             self.ask("PUT", "system/gc")
             until = time.monotonic() + 15
             while time.monotonic() < until and list((self.directory / "data" / "alloc").glob("*-*")):

@@ -47,6 +47,9 @@ def connect(config: NomadConfig, session: Session, token: str | None) -> Nomad:
     except ValueError as error:
         raise ConfigError(f"NOMAD_ADDR: {error}") from None
     options["token"] = _validate_token(client.token)
+    # The client omits the namespace for some endpoints. A token of a namespace could then read no evaluation.
+    if namespace := client.get_namespace():
+        session.params = {"namespace": namespace}
     return Nomad(
         **options,
         timeout=config.api_timeout_s,

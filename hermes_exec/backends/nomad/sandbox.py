@@ -6,6 +6,7 @@ import contextlib
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -38,7 +39,9 @@ class PlacedJob(NamedTuple):
 
 
 class NomadSandbox:
-    """See `Sandbox`. It outlives streams and restarts of agents: its lease and `destroy` end it."""
+    """See `Sandbox`, `MayBeDrained` and `Signalable`. It outlives streams and restarts of agents: its lease and
+    `destroy` end it.
+    """
 
     user: str | None = None
 
@@ -70,6 +73,17 @@ class NomadSandbox:
             return SandboxStatus("dead", PostMortem("the job was removed", suspect="outside"))
         except ExecError as error:
             return SandboxStatus("unknown", detail=str(error))
+
+    async def is_draining(self) -> bool:
+        """See `MayBeDrained.is_draining`. A token without the right to read nodes notices only the end of the drain."""
+        try:
+            allocation = await self._cluster.call(lambda client: client.allocation.get_allocation(self._job.allocation))
+            if allocation.get("DesiredStatus") != "run" or (allocation.get("DesiredTransition") or {}).get("Migrate"):
+                return True
+            ask = partial(self._cluster.ask_now, lambda client: client.node.get_node(allocation["NodeID"]))
+            return bool((await self._cluster.run(ask)).get("DrainStrategy"))
+        except ExecError:
+            return False
 
     async def destroy(self) -> None:
         """See `Sandbox.destroy`. A cancelled caller waits for it, but not for a silent cluster."""
