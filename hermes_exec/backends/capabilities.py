@@ -43,6 +43,15 @@ class HasDeadline(Protocol):
 
 
 @runtime_checkable
+class HasRoomHint(Protocol):
+    """A sandbox whose files may have less room than a disk."""
+
+    @property
+    def room_hint(self) -> str:
+        """What bounds the room, and how to get more, for errors of full disks; "" if only a disk does."""
+
+
+@runtime_checkable
 class MayBeDrained(Protocol):
     """A sandbox whose engine may take its machine out of service. From then on, its slots are no longer acquired."""
 

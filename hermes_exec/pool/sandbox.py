@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from hermes_exec.backends.base import NoOwnRoot, Sandbox, SandboxStatus
-from hermes_exec.backends.capabilities import MayBeDrained
+from hermes_exec.backends.capabilities import HasRoomHint, MayBeDrained
 from hermes_exec.channel import Channel, RemoteError
 from hermes_exec.channel.encoding import from_wire, printable, to_wire
 from hermes_exec.channel.trace import ChannelTrace
@@ -174,7 +174,8 @@ class PooledSandbox:
 
     def scope(self, slot: PooledSlot, facts: SlotFacts, workdir: str | None = None) -> SlotScope:
         """Return a new scope for the calls on a slot, which start in `workdir`."""
-        return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_remaining)
+        hint = self.handle.room_hint if isinstance(self.handle, HasRoomHint) else ""
+        return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_remaining, hint)
 
     async def create(self, slot: PooledSlot) -> SlotFacts:
         """Return the facts of a slot; create it at first use.

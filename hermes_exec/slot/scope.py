@@ -30,7 +30,8 @@ class SlotScope:
     """The calls of a slot's holder up to the next reset, which ends those under way.
 
     `slot` is the slot's name on the wire, `sandbox` the backend's name of the sandbox. Calls start in `workdir`, None
-    for the workspace. `on_remaining` is called with the receipt of a kill that left processes behind.
+    for the workspace. `on_remaining` is called with the receipt of a kill that left processes behind. Errors of full
+    disks have the `room_hint`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class SlotScope:
         channel: Channel,
         explain_loss: ExplainLoss,
         on_remaining: Callable[[KillReceipt], None],
+        room_hint: str = "",
     ) -> None:
         self.slot = slot
         self.sandbox = sandbox
@@ -64,6 +66,7 @@ class SlotScope:
         self._pid, self._loop = os.getpid(), running_loop()
         self._explain_loss = explain_loss
         self._on_left = on_remaining
+        self._room_hint = room_hint
         self._scopes: set[anyio.CancelScope] = set()
         self._watched: set[Conversation] = set()
         self._idle: anyio.Event | None = None
@@ -248,7 +251,10 @@ class SlotScope:
             if error.errno in REFUSALS:
                 self.quota_used_up |= error.errno == "EDQUOT"
                 await self.note_full_disk()
-            return remote_failure(error, path=path)
+            failure = remote_failure(error, path=path)
+            if error.errno == "ENOSPC" and isinstance(failure, OSError) and self._room_hint:
+                failure.strerror = f"{failure.strerror} ({self._room_hint})"
+            return failure
         if isinstance(error, ProtocolError):
             self.fail_channel(error)
         if self.closed is not None:

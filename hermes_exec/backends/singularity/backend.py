@@ -57,6 +57,10 @@ PREFIX = "hermes-singularity-"
 START_TIMEOUT_S = 60.0
 """Longest wait for the runner of a new sandbox, whose image is there already."""
 POLL_S = 0.005
+IN_MEMORY = (
+    "changes of the image are in memory, where an administrator's `sessiondir max size` bounds them, by default to 64 "
+    "MiB; overlay='disk' has the room of base_dir's disk"
+)
 UNPACKED = (
     "this user cannot mount the files of images, so each is unpacked once into a directory of the cache. To use the "
     "files themselves, give access to /dev/fuse and install squashfuse"
@@ -183,6 +187,7 @@ class SingularityBackend(HostBackend):
             limits=limit_enforcement(spec, with_limits=start.with_limits),
             remove=self._remove,
             exclusive=spec.exclusive,
+            room_hint=IN_MEMORY if os.geteuid() != 0 and not start.overlay_on_disk else "",
         )
 
     def _remove(self, directory: SandboxDirectory) -> None:

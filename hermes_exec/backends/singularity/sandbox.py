@@ -18,7 +18,7 @@ def base_of(directory: SandboxDirectory) -> Path:
 
 
 class SingularitySandbox(ChildSandbox):
-    """See `Sandbox`. Its streams bypass the engine: they lead to a socket in its directory."""
+    """See `Sandbox` and `HasRoomHint`. Its streams bypass the engine: they lead to a socket in its directory."""
 
     workdir = "/"
 
@@ -32,8 +32,10 @@ class SingularitySandbox(ChildSandbox):
         remove: Callable[[SandboxDirectory], None],
         *,
         exclusive: bool,
+        room_hint: str,
     ) -> None:
         self._exclusive = exclusive
+        self.room_hint = room_hint
         self._remove_directory = remove
         super().__init__(directory.path.name, process, pid, directory, program, base_of(directory), limits)
 

@@ -26,6 +26,16 @@ def told(script: str = f"id -u; {FILES} && {FILL}; stat -c %s /large", **options
         return f"{type(error).__name__}: {error}"
 
 
+def fill_memory(image: str) -> str:
+    """The error of a file that is too large for the memory overlay."""
+    with SandboxPool("singularity", image=image, overlay="memory") as pool, pool.slot() as slot:
+        try:
+            slot.files.write_bytes("/large", bytes(80 << 20))
+        except OSError as error:
+            return str(error)
+    return "no error"
+
+
 def neighbours(image: str) -> list[str]:
     """What a slot can write to outside of its own directories, where several share a root."""
     options: dict[str, Any] = {"slots_per_sandbox": 2, "max_sandboxes": 1, "slot_root": "shared"}
@@ -42,6 +52,7 @@ def main() -> None:
     answers = {
         "file": told(image=image),
         "memory": told(image=image, overlay="memory"),
+        "full memory": fill_memory(image),
         "limits": told(image=image, limits=Limits(memory_mb=64)),
         "best effort": told(image=image, limits=Limits(memory_mb=64), best_effort_limits=True),
         "fakeroot": told(image=image, fakeroot=True),

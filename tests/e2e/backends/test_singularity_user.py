@@ -36,6 +36,8 @@ def test_an_ordinary_user(singularity_image: Callable[[str], str]) -> None:
     assert "83886080\n" in answers["file"]
     assert answers["memory"].startswith(mine)
     assert "83886080\n" not in answers["memory"]
+    assert "No space left on device" in answers["full memory"]
+    assert "`sessiondir max size`" in answers["full memory"]
     if not answers["limits"].startswith(mine):
         assert answers["limits"].startswith("ConfigError: limits of a sandbox cannot be set by this user here")
     assert answers["best effort"].startswith(mine)
