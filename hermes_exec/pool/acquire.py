@@ -319,6 +319,12 @@ class Queue:
             f"{in_use} in use and {free} free; "
             f"{ahead} requests were ahead; {sandbox_counts}, at most {self.fleet.templates.max_sandboxes}"
         )
+        if under_way := next((each for each in records if each.phase is Phase.LAUNCHING and each.doing), None):
+            ago_s, longest_s = anyio.current_time() - under_way.launched_at, template.config.pull_timeout_s
+            text += (
+                f"; a launch began {ago_s:.0f} s ago: {under_way.doing}. It goes on while the pool is open, for "
+                f"pull_timeout_s={longest_s:g} at most: acquire again, or set a larger acquire_timeout_s"
+            )
         if quarantined := sum(sandbox.quarantined for sandbox in records):
             text += f"; {quarantined} could not be proven clean and are quarantined"
         sandboxes_here = (

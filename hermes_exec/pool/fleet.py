@@ -209,7 +209,7 @@ class Fleet:
         backend = self.templates.backend
         if backend.creates_per_s is not None:
             await wait_for_turn(type(backend).backend, backend.creates_per_s)
-        sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
+        sandbox = await launch_sandbox(record, template, self.labels, self._on_pull, self.destroy)
         self.remaining[id(sandbox)] = sandbox
         if isinstance(sandbox, HasSlotCount) and sandbox.slots is not None:
             record.size = sandbox.slots

@@ -23,7 +23,11 @@ OnPull = Callable[[PullProgress], None]
 
 
 async def launch_sandbox(
-    template: Template, labels: Labels, on_pull: OnPull | None, destroy: Callable[[Sandbox], Awaitable[None]]
+    record: SandboxRecord,
+    template: Template,
+    labels: Labels,
+    on_pull: OnPull | None,
+    destroy: Callable[[Sandbox], Awaitable[None]],
 ) -> Sandbox:
     """Prepare the image within `pull_timeout_s`, then launch a sandbox within `launch_timeout_s` and return it.
 
@@ -34,15 +38,22 @@ async def launch_sandbox(
         LaunchError: As `Backend.launch`; LaunchTimeout if the time is over.
     """
     config = template.config
+
+    def report(news: PullProgress) -> None:
+        record.doing = f"the image {news.image!r} is being prepared ({news.status})"
+        if on_pull is not None:
+            on_pull(news)
+
     if isinstance(template.backend, CanPrefetch):
+        record.doing = f"the image {template.image!r} is being prepared"
         with mask_raised_errors(template.secrets):
-            await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
+            await template.backend.prefetch(replace(template.spec(), on_progress=report))
+        record.doing = ""
     last_progress: list[tuple[float, PullProgress]] = []
 
     def progress(news: PullProgress) -> None:
         last_progress[:] = [(time.monotonic(), news)]
-        if on_pull is not None:
-            on_pull(news)
+        report(news)
 
     async def watch(scope: anyio.CancelScope) -> None:
         due = time.monotonic() + config.launch_timeout_s

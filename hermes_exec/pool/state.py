@@ -45,6 +45,8 @@ class SandboxRecord:
     size: int
     launched_at: float
     phase: Phase = Phase.LAUNCHING
+    doing: str = ""
+    """The current step of its launch, for the error of a request that times out."""
     slots: Sequence[HasState] = ()
     draining: bool = False
     """It accepts no new holders, and is closed when its last holder has left."""

@@ -28,7 +28,11 @@ NAMESPACE = "team-a"
 def documented_policy(*further: str) -> str:
     """The policy of docs/backends.md for the namespace `team-a`, with further rights."""
     (policy,) = re.findall(r"^```hcl\n(.*?)```", DOCS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return policy.replace('"default"', f'"{NAMESPACE}"').replace("]", "".join(f', "{each}"' for each in further) + "]")
+    return (
+        str(policy)
+        .replace('"default"', f'"{NAMESPACE}"')
+        .replace("]", "".join(f', "{each}"' for each in further) + "]")
+    )
 
 
 @pytest.fixture

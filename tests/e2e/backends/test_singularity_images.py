@@ -14,7 +14,7 @@ import anyio
 import pytest
 from docker import DockerClient
 
-from hermes_exec import ImageError, LaunchTimeout, PullProgress, SandboxPool
+from hermes_exec import AcquireTimeout, ImageError, LaunchTimeout, PullProgress, SandboxPool
 from hermes_exec.backends.singularity.sources import ImageSource, find_image
 from tests.e2e.backends import registry
 from tests.e2e.backends.registry import Registry
@@ -63,6 +63,35 @@ async def test_an_archive_is_built_once_by_its_content(options: dict[str, Any], 
     docker_archive(archive, layer, env=("PATH=/bin", "FROM_IMAGE=second"))
     assert await ran("echo $FROM_IMAGE", **options) == "second\n"
     assert len(cached(options)) == 2
+
+
+async def test_build_goes_on_after_request_has_given_up(
+    options: dict[str, Any], layer: Path, tmp_path: Path, wrap_engine: Callable[[str], str]
+) -> None:
+    archive = docker_archive(tmp_path / "image.tar", layer, env=("PATH=/bin",))
+    options |= {"image": f"docker-archive:{archive}", "binary": wrap_engine("sleep 3")}
+    async with SandboxPool("singularity", **options) as pool:
+        for _ in range(2):
+            with pytest.raises(AcquireTimeout, match=r"a launch began \d+ s ago: the image .* is being prepared"):
+                await pool.acquire(timeout_s=0.7)
+        async with pool.slot(timeout_s=60) as slot:
+            assert (await slot.run("echo here")).stdout == "here\n"
+    assert len(cached(options)) == 1
+    assert len((tmp_path / "builds").read_text().splitlines()) == 1
+
+
+@pytest.fixture
+def wrap_engine(tmp_path: Path) -> Callable[[str], str]:
+    """Make an engine that runs a script before each build, and writes a line to the file `builds`."""
+
+    def wrap(script: str) -> str:
+        engine = tmp_path / "slow-engine"
+        before = f'[ "$1" != build ] || {{ echo build >>{tmp_path}/builds; {script}; }}'
+        engine.write_text(f'#!/bin/sh\n{before}\nexec {shutil.which("apptainer")} "$@"\n')
+        engine.chmod(0o755)
+        return str(engine)
+
+    return wrap
 
 
 async def test_oci_directory_is_built_anew_when_its_content_changes(
