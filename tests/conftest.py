@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.engines import modal_server as modal_servers
 from tests.support import nomad_agent as nomad
-from tests.support import sample, sshd
+from tests.support import podman_service, sample, sshd
 from tests.support.hangs import Hangs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,6 +121,8 @@ def missing(engine: str) -> str | None:
         return sshd.missing() or None
     if engine == "chromium":
         return None if any(map(shutil.which, BROWSERS)) else f"there is no browser ({', '.join(BROWSERS)})"
+    if engine == "podman":
+        return podman_service.missing() or missing("docker")
     if engine == "nomad":
         return nomad.missing() or missing("docker")
     if engine == "singularity":
@@ -162,7 +164,7 @@ def pytest_runtest_makereport(
     """Turn a skip of a test that is marked with an engine into a failure when that is required, whatever the reason."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
-        for engine in REQUIRED & {"docker", "ssh", "singularity", "nomad", "modal"}:
+        for engine in REQUIRED & {"docker", "podman", "ssh", "singularity", "nomad", "modal"}:
             if item.get_closest_marker(engine):
                 report.outcome = "failed"
                 report.longrepr = f"engine {engine} is required, and this test was skipped: {report.longrepr}"

@@ -48,6 +48,7 @@ class DockerBackend:
         self._images = DockerImages(self._engine, config)
         self._delivery = Delivery(config)
         self._security_options: list[str] | None = None
+        self._podman = False
 
     async def check(self, spec: LaunchSpec) -> None:
         """See `Backend.check`."""
@@ -88,6 +89,8 @@ class DockerBackend:
             return
         if self._security_options is None:
             info: Mapping[str, Any] = await self._engine.call(lambda client: client.info())
+            version: Mapping[str, Any] = await self._engine.call(lambda client: client.version())
+            self._podman = any(part.get("Name") == "Podman Engine" for part in version.get("Components") or ())
             self._security_options = list(info.get("SecurityOptions") or ())
         check_own_roots(self._config, self._security_options)
 
@@ -107,7 +110,16 @@ class DockerBackend:
         from docker.errors import APIError
 
         with self._delivery.open(runner) as delivery:
-            plan = plan_container(client, self._config, spec, labels, name, delivery.mounts, delivery.dial_socket)
+            plan = plan_container(
+                client,
+                self._config,
+                spec,
+                labels,
+                name,
+                delivery.mounts,
+                delivery.dial_socket,
+                podman=self._podman,
+            )
             try:
                 created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
                 for warning in created.get("Warnings") or ():

@@ -108,6 +108,8 @@ def plan_container(
     name: str,
     mounts: list[dict[str, Any]],
     dial_socket: DialSocket | None = None,
+    *,
+    podman: bool = False,
 ) -> ContainerPlan:
     """Return all arguments of the container.
 
@@ -131,7 +133,7 @@ def plan_container(
         "platform": config.platform,
         "stop_signal": "SIGTERM",
         "healthcheck": {"test": ["NONE"]},
-        "host_config": client.api.create_host_config(**_host_options(config, spec)),
+        "host_config": client.api.create_host_config(**_host_options(config, spec, podman=podman)),
     }
     state_labels = {NAME_LABEL: name, **to_strings(labels)}
     state = {"Type": "volume", "Target": STATE_DIR, "VolumeOptions": {"Labels": state_labels}}
@@ -161,7 +163,7 @@ def _volumes(config: DockerConfig) -> tuple[str, ...]:
     return (*config.volumes, *config.shared_volumes)
 
 
-def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
+def _host_options(config: DockerConfig, spec: LaunchSpec, *, podman: bool) -> dict[str, Any]:
     limits = spec.limits
     memory = None if limits.memory_mb is None else limits.memory_mb << 20
     swap = memory
@@ -175,7 +177,7 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         "network_mode": (config.network_mode or "default") if spec.network else "none",
         "binds": [volume for volume in _volumes(config) if bind_mount(volume) is None],
         "shm_size": None if config.shm_size_mb is None else config.shm_size_mb << 20,
-        "security_opt": _security(config, spec),
+        "security_opt": _security(config, spec, podman=podman),
         "group_add": list(config.groups),
         "ulimits": _ulimits(config.ulimits),
         "device_read_bps": _rates(config.device_read_bps),
@@ -191,11 +193,14 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, [], {}, False)}
 
 
-def _security(config: DockerConfig, spec: LaunchSpec) -> list[str]:
+def _security(config: DockerConfig, spec: LaunchSpec, *, podman: bool) -> list[str]:
+    """Return the security options. Podman reads a profile from its own host, and unmasks `/proc` by an option."""
     options = list(config.security_opt)
-    if spec.own_roots and not config.privileged and not any(option.startswith("seccomp") for option in options):
-        options.append(f"seccomp={SECCOMP_PROFILE.read_text('utf-8')}")
-    return options
+    if not spec.own_roots:
+        return options
+    if not config.privileged and not any(option.startswith("seccomp") for option in options):
+        options.append(f"seccomp={SECCOMP_PROFILE if podman else SECCOMP_PROFILE.read_text('utf-8')}")
+    return [*options, "unmask=ALL"] if podman else options
 
 
 def _ulimits(values: Mapping[str, int | tuple[int, int]]) -> list[dict[str, Any]]:

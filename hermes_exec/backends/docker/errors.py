@@ -9,6 +9,7 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from requests import RequestException
 from urllib3.exceptions import HTTPError
 
+from hermes_exec.backends.base import NoOwnRoot
 from hermes_exec.backends.engine_errors import ErrorRow, temporarily_unavailable, translate
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError
 
@@ -18,6 +19,13 @@ ROWS = (
     ErrorRow(ConfigError, REFUSED, types=(APIError,), statuses=(400,)),
     ErrorRow(ConfigError, REFUSED, r"unable to find (user|group) |network \S+ not found", types=(APIError,)),
     ErrorRow(ConfigError, REFUSED, "could not select device driver", types=(APIError,)),
+    ErrorRow(
+        NoOwnRoot,
+        "Podman reads the seccomp profile for own roots from its own host, where it is missing ({reason}): "
+        "run Podman on this host",
+        "opening seccomp profile failed",
+        types=(APIError,),
+    ),
     ErrorRow(LaunchError, "Docker answered with {status}: {reason}", types=(APIError,)),
     ErrorRow(
         BackendUnavailable,
@@ -44,6 +52,7 @@ def translate_errors() -> Iterator[None]:
         BackendUnavailable: If no daemon answers, or it refuses this user; with the remedy.
         ImageError: If an image is missing.
         ConfigError: If the daemon refuses the request as wrong.
+        NoOwnRoot: If Podman does not find the seccomp profile.
         LaunchError: For everything else.
     """
     try:
