@@ -162,7 +162,8 @@ class Slot:
             env: Variables in addition to the slot's own.
             stdin: Text (as UTF-8), bytes or an async iterable of bytes; None is /dev/null. The call does not fail if
                 the command does not read it.
-            user: The user to run as: the slot's own by default; another one only if the holder has the whole sandbox.
+            user: The user to run as: by default the slot's own; another (a name or number, optionally with `:group`)
+                only in a whole sandbox or with an own root. HOME, USER, LOGNAME and groups are then this user's.
             output_limit_bytes: Bytes kept of stdout, of stderr and of both together (default 1 MiB each, at most a
                 quarter of the pool's `runner_memory_mb`, less if others use that up): 40 % head, 60 % tail. The whole
                 stream, or its first 64 MiB, is then in a file in the slot (`spill_path`).

@@ -1,6 +1,7 @@
 package accounts
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ func LookupUser(user string) (User, error) {
 		if err1 != nil || err2 != nil {
 			continue
 		}
-		out.Name, out.UID, out.GID, out.Home, hasEntry = f[0], uid, gid, f[5], true
+		out.Name, out.UID, out.GID, out.Home, hasEntry = f[0], uid, gid, cmp.Or(f[5], "/"), true
 		break
 	}
 	if !hasEntry {

@@ -49,7 +49,7 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 	if err := program.CheckDirectory(l.cwd); err != nil {
 		return l, &failure{err: ipc.OSError("working directory "+strconv.Quote(l.cwd), l.cwd, err)}
 	}
-	env := textStrings(s.Env)
+	env := a.environment(s, user)
 	path, errno := program.Lookup(l.argv[0], l.cwd, env)
 	if errno != 0 {
 		return l, newProgramFailure(l.argv[0], errno, errno != syscall.ENOENT)

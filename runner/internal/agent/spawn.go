@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -136,9 +137,13 @@ func newProgramFailure(program string, errno syscall.Errno, exists bool) *failur
 
 // userFor returns the user that a command runs as. Only a tenant that has the image to itself may
 // choose.
+//
+// Its groups and home are those that the image's files name now, except that the slot's own user keeps the slot's home:
+// the image may set another HOME.
 func (a *agent) userFor(name string) (accounts.User, error) {
 	own := a.user
-	if name == "" || name == own.Name || name == fmt.Sprint(own.UID) {
+	isOwn := name == own.Name || name == fmt.Sprint(own.UID)
+	if name == "" || isOwn && !(a.setup.AsImage() && a.setup.Switch) {
 		return own, nil
 	}
 	if !a.setup.AsImage() {
@@ -147,14 +152,36 @@ func (a *agent) userFor(name string) (accounts.User, error) {
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}
 	user, err := accounts.LookupUser(name)
-	if err != nil {
+	switch {
+	case err != nil && isOwn:
+		return own, nil // the image has no passwd file
+	case err != nil:
 		return own, &ipc.Error{Kind: "user", Message: err.Error()}
+	case user.Name == own.Name && user.UID == own.UID:
+		user.Home = own.Home
 	}
 	if !a.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
 		return own, &ipc.Error{Kind: "user",
 			Message: fmt.Sprintf("the runner is uid %d and cannot become %q", own.UID, name)}
 	}
 	return user, nil
+}
+
+// environment returns the variables of a command: those of the slot that describe its user describe another one
+// instead.
+func (a *agent) environment(s ipc.Spawn, user accounts.User) []string {
+	env := textStrings(s.Env)
+	if user.Name == a.user.Name {
+		return env
+	}
+	facts := map[string]string{"HOME": user.Home, "USER": user.Name, "LOGNAME": user.Name}
+	for i := range env[:min(s.Base, len(env))] {
+		name, _, _ := strings.Cut(env[i], "=")
+		if value, ok := facts[name]; ok {
+			env[i] = name + "=" + value
+		}
+	}
+	return env
 }
 
 func errnoOf(err error) (syscall.Errno, bool) {

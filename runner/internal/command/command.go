@@ -27,6 +27,7 @@ type Launch struct {
 	Token uint64
 	Argv  []ipc.Bytes
 	Env   []ipc.Bytes
+	Base  int // so many of Env are the slot's
 	Cwd   string
 	User  string
 	PTY   *ipc.PTY
@@ -100,7 +101,7 @@ func (s *Starter) startIn(scope *Scope, l Launch) (*Command, error) {
 	}
 	cmd.Exit = s.expectExit(l.Token)
 	request := spawnRequest{theirs: &theirs}
-	request.Spawn = ipc.Spawn{Token: l.Token, Argv: l.Argv, Env: l.Env, Cwd: ipc.Bytes(l.Cwd), User: l.User, PTY: l.PTY}
+	request.Spawn = ipc.Spawn{Token: l.Token, Argv: l.Argv, Env: l.Env, Base: l.Base, Cwd: ipc.Bytes(l.Cwd), User: l.User, PTY: l.PTY}
 	if l.Hold {
 		request.HoldMS = int(HoldTimeout / time.Millisecond)
 	}

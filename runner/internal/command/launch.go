@@ -14,7 +14,8 @@ import (
 // is the reason why nothing can be started.
 func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.SpawnResult, err error) {
 	agent := scope.Agent
-	l = Launch{Token: token, Argv: p.Argv, Env: Environment(agent.Env, p.Env), Cwd: Directory(agent, p.Cwd),
+	env := Environment(agent.Env, p.Env)
+	l = Launch{Token: token, Argv: p.Argv, Env: env, Base: len(env) - len(p.Env), Cwd: Directory(agent, p.Cwd),
 		User: p.User, Merge: p.MergeStderr, Stdin: p.Stdin, PTY: p.PTY}
 	if p.Shell == nil {
 		return l, nil, nil

@@ -81,12 +81,14 @@ next:
 // of the agent. Env is complete (KEY=VALUE): nothing is inherited. A relative Argv[0] without a
 // slash is looked up in Env's PATH. With PTY the agent opens a terminal in the slot, makes it the
 // controlling terminal, uses it for 0, 1 and 2 and returns its master. Extra descriptors become 3,
-// 4, … in the child. The agent may hold the reply for at most HoldMS milliseconds while the process
+// 4, … in the child. The first Base entries of Env are the slot's: HOME, USER and LOGNAME among them
+// become those of another User. The agent may hold the reply for at most HoldMS milliseconds while the process
 // runs: most commands end so soon, and their exit travels with the reply.
 type Spawn struct {
 	Token uint64  `json:"token"`
 	Argv  []Bytes `json:"argv"`
 	Env   []Bytes `json:"env"`
+	Base  int     `json:"base,omitempty"`
 	Cwd   Bytes   `json:"cwd"`
 	User  string  `json:"user,omitempty"`
 	PTY   *PTY    `json:"pty,omitempty"`

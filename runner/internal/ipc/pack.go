@@ -40,7 +40,7 @@ func Decode(body []byte, out any) error {
 func (s Spawn) pack(to []byte) []byte {
 	to = binary.AppendUvarint(to, s.Token)
 	to = packList(to, s.Argv)
-	to = packList(to, s.Env)
+	to = binary.AppendUvarint(packList(to, s.Env), uint64(s.Base))
 	to = packText(packText(to, s.Cwd), s.User)
 	to = binary.AppendUvarint(to, uint64(s.HoldMS))
 	if s.PTY == nil {
@@ -53,6 +53,7 @@ func (s Spawn) pack(to []byte) []byte {
 func (s *Spawn) unpack(from *bodyReader) {
 	s.Token = from.number()
 	s.Argv, s.Env = from.list(), from.list()
+	s.Base = int(from.number())
 	s.Cwd, s.User = from.text(), string(from.text())
 	s.HoldMS = int(from.number())
 	if from.flag() {

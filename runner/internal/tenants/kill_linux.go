@@ -262,10 +262,7 @@ func (s *sweep) receipt() ipc.Receipt {
 
 // Kill ends one command with all its descendants.
 func (t *Tenants) Kill(request ipc.Kill) (ipc.Receipt, error) {
-	c, ok := t.table.Get(request.Token)
-	if !ok && t.setup.Track.Count == 0 {
-		return ipc.Receipt{Handles: []string{}}, nil
-	}
+	c, _ := t.table.Get(request.Token) // the processes of a command that is forgotten still have its mark
 	var receipt ipc.Receipt
 	t.threads.Do(func() { receipt = t.killCommand(c, request) })
 	return receipt, nil
@@ -318,9 +315,9 @@ func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]pr
 		return nil, nil, err
 	}
 	tenants := t.selectSlot(all)
-	claimed := t.claim(tenants, t.setup.Track.Count == 0 || t.setup.Level == isolation.Exclusive)
-	// A process without any handle may belong to the command if it started later.
-	evasive := t.setup.Track.Count == 0 || t.setup.Level == isolation.Exclusive
+	// Where no group names the command, a process without any handle may belong to it if it started later.
+	evasive := t.setup.Track.Count == 0
+	claimed := t.claim(tenants, evasive)
 	out := map[int]proc.Process{}
 	var handles []string
 	for pid, p := range tenants {

@@ -17,7 +17,7 @@ func (t *Tenants) snapshot() (map[int]proc.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	credentials := t.setup.Switch || t.setup.Track.Count > 0
+	credentials := t.setup.Switch
 	out := make(map[int]proc.Process, len(names))
 	buf := make([]byte, 8192)
 	for _, name := range names {
@@ -79,21 +79,11 @@ func (t *Tenants) selectSandbox(all, out map[int]proc.Process) {
 		if ours[pid] || p.Start < t.setup.Since {
 			continue
 		}
-		if from := proc.Root(all, p); from != 1 && from != serve.PID && all[from].Parent == 0 && !t.isTracked(p) {
+		if from := proc.Root(all, p); !ours[from] && all[from].Parent == 0 {
 			continue
 		}
 		out[pid] = p
 	}
-}
-
-func (t *Tenants) isTracked(p proc.Process) bool {
-	track := t.setup.Track
-	for _, g := range p.Groups {
-		if track.Count > 0 && g >= track.First && g-track.First < track.Count {
-			return true
-		}
-	}
-	return false
 }
 
 // isMarked reports whether a process has this runner's mark in its initial environment.
