@@ -63,13 +63,26 @@ def test_process_writes_to_a_file_and_asks_for_no_wandb() -> None:
     assert read("--env.wandb_name", "None")[0].wandb_name is None
 
 
+def test_several_servers_are_checked_only_if_the_file_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("openai: [{base_url: http://a/v1}, {base_url: http://b/v1, health_check: true}]\n")
+    assert [server.health_check for server in read("--config", str(path))[1]] == [False, True]
+
+
+def test_variable_with_an_address_keeps_the_server_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATROPOS_SERVER_BASE_URL", "http://e/v1")
+    (server,) = read()[1]
+    assert (server.base_url, server.server_type) == ("http://e/v1", "vllm")
+    assert read("--openai.server_type", "openai")[1][0].server_type == "openai"
+
+
 def test_variables_of_older_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATROPOS_SERVER_BASE_URL", "http://e/v1")
     monkeypatch.setenv("ATROPOS_SERVER_API_KEY", "k")
     monkeypatch.setenv("ATROPOS_TOKENIZER_NAME", "t")
     config, (server,) = read()
     assert (server.base_url, server.api_key, server.server_type, config.tokenizer_name) == (
-        "http://e/v1", "k", "openai", "t",
+        "http://e/v1", "k", "vllm", "t",
     )  # fmt: skip
     assert read("--openai.base_url", "http://f/v1")[1][0].base_url == "http://f/v1"
 

@@ -107,7 +107,8 @@ def read_settings(
     if len(servers) > 1:
         if flag_values:
             raise ConfigError(f"{flags.config} names several servers: remove the --openai flags")
-        return config, [_validate(APIServerConfig, server, "openai") for server in servers]
+        checks = {"health_check": default_servers[0].health_check}
+        return config, [_validate(APIServerConfig, {**checks, **server}, "openai") for server in servers]
     if len(default_servers) > 1 and not servers and not flag_values:
         return config, default_servers
     first = {**default_servers[0].model_dump(), **_server_from_variables()}
@@ -237,8 +238,7 @@ def _server_from_variables() -> dict[str, Any]:
         "api_key": os.environ.get("ATROPOS_SERVER_API_KEY"),
         "timeout": os.environ.get("ATROPOS_SERVER_TIMEOUT_S"),
     }
-    values = {name: value for name, value in variables.items() if value}
-    return {"server_type": "openai", **values} if "base_url" in values else values
+    return {name: value for name, value in variables.items() if value}
 
 
 def keep_settings(directory: Path, config: BaseModel, servers: Sequence[BaseModel]) -> None:
