@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hermes_agent.rewards import show_value
+from hermes_atropos.errors import EnvironmentMistake
 from hermes_exec import ExecError, Slot
 from hermes_exec.results import KillReceipt
-from hermes_exec.tools import Toolbox, ToolResult
+from hermes_exec.tools import Toolbox, ToolOptions, ToolResult
 
 LocalPath = str
+_MISTAKES = frozenset({"unknown_tool", "malformed_json", "missing_argument", "wrong_type"})
+"""Kinds of calls that no work of a model explains."""
 _TERMINAL_S = 180.0
+_OPTIONS = ToolOptions(terminal_max_timeout_s=24 * 3600)
+"""The limits of tools for the author's own code, which may wait longer than a model."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +42,21 @@ class NamedCall(Protocol):
 
 
 class ExecTool(Protocol):
-    """A function that calls a tool in the slot of the rollout: `await exec_tool("terminal", {"command": "ls"})`, or
-    with one object that has `name` and `arguments`.
+    """A function that calls a tool in the slot of the rollout: `await exec_tool("bash", {"command": "ls"}, timeout=9)`,
+    or with one object that has `name` and `arguments`.
+
+    `bash` runs a command in a shell of its own, which starts in the working directory: `output` is stdout, `error` is
+    stderr. `terminal` is the model's tool, whose shell keeps its directory and variables.
     """
 
-    async def __call__(self, tool: str | NamedCall, arguments: Mapping[str, Any] | None = None) -> ToolOutcome:
-        """Call the tool. Errors of the tool are in the outcome."""
+    async def __call__(
+        self, tool: str | NamedCall, arguments: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> ToolOutcome:
+        """Call the tool. Errors of the tool are in the outcome. `timeout` is the limit of a command in seconds.
+
+        Raises:
+            EnvironmentMistake: If there is no such tool, or its arguments are wrong. The run ends.
+        """
         ...
 
 
@@ -55,7 +71,7 @@ class ToolContext:
     def __init__(self, slot: Slot, *, meta: Mapping[str, Any] | None = None) -> None:
         self.slot = slot
         self.meta = dict(meta or {})
-        self._toolbox = Toolbox(slot, ["terminal", "file"])
+        self._toolbox = Toolbox(slot, ["terminal", "file"], options=_OPTIONS)
 
     async def terminal(self, command: str, timeout: float = _TERMINAL_S) -> dict[str, Any]:
         """Run a command and return `{"exit_code", "output", …}`. The exit code is 124 if it takes longer than `timeout`
@@ -118,10 +134,18 @@ class ToolContext:
         """
         return (await self._call(name, arguments)).data
 
-    async def exec_tool(self, tool: str | NamedCall, arguments: Mapping[str, Any] | None = None) -> ToolOutcome:
+    async def exec_tool(
+        self, tool: str | NamedCall, arguments: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> ToolOutcome:
         """See `ExecTool`."""
         name, tool_arguments = (tool, arguments or {}) if isinstance(tool, str) else (tool.name, tool.arguments)
+        if name == "bash":
+            return await self._bash(tool_arguments, timeout)
+        if name == "terminal" and timeout is not None:
+            tool_arguments = {**tool_arguments, "timeout": math.ceil(timeout)}
         result = await self._call(name, tool_arguments)
+        if result.error_kind in _MISTAKES:
+            raise EnvironmentMistake(f"exec_tool: {result.data['error']}")
         data = result.data
         code = data.get("exit_code")
         return ToolOutcome(
@@ -130,6 +154,21 @@ class ToolContext:
             error=str(data.get("error") or ""),
             exit_code=code if isinstance(code, int) else None,
             metadata=data,
+        )
+
+    async def _bash(self, arguments: Mapping[str, Any], timeout: float | None) -> ToolOutcome:
+        command = arguments.get("command")
+        if not isinstance(command, str):
+            raise EnvironmentMistake(f"exec_tool: bash takes {{'command': a text}}, not {show_value(arguments)}")
+        timeout_s = arguments.get("timeout", _TERMINAL_S) if timeout is None else timeout
+        result = await self.slot.run(command, timeout_s=timeout_s)
+        late = f"the command took longer than {timeout_s:g} s" if result.timed_out else result.reason or ""
+        return ToolOutcome(
+            success=result.ok,
+            output=result.stdout,
+            error=result.stderr + late,
+            exit_code=result.exit_code,
+            metadata={"exit_code": result.exit_code, "timeout": result.timed_out, "truncated": result.truncated},
         )
 
     async def cleanup(self) -> KillReceipt:

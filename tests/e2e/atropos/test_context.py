@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -15,6 +15,7 @@ from hermes_agent import Episode
 from hermes_atropos import SandboxSpec, ToolContext
 from hermes_atropos.cli.commands import ENVIRONMENTS, load_environment
 from hermes_atropos.envs.terminal_test import FileTask, TerminalTestEnv
+from hermes_atropos.errors import EnvironmentMistake
 from hermes_exec import SandboxPool
 from tests.e2e.atropos.inference_server import PolicyServer, call, load, make_env, process, serving, solve
 
@@ -67,6 +68,33 @@ async def test_tools_of_a_reward(ctx: ToolContext) -> None:
     assert (outcome.exit_code, outcome.success) == (1, True) or (outcome.exit_code, outcome.success) == (1, False)
     assert (await ctx.cleanup()).left == 0
     assert ctx.meta == {"a": 1}
+
+
+async def test_exec_tool_runs_bash_in_a_shell_of_its_own(ctx: ToolContext) -> None:
+    command = {"command": "mkdir -p repo && cd repo && pwd; echo why >&2"}
+    await ctx.exec_tool("bash", command)
+    done = await ctx.exec_tool("bash", command, timeout=600)  # in the working directory again
+    assert (done.success, done.output, done.error) == (True, f"{ctx.slot.workdir}/repo\n", "why\n")
+    assert done.metadata == {"exit_code": 0, "timeout": False, "truncated": False}
+    failed = await ctx.exec_tool("bash", {"command": "echo out; exit 3"})
+    assert (failed.success, failed.output, failed.exit_code) == (False, "out\n", 3)
+
+
+async def test_exec_tool_ends_a_command_after_its_timeout(ctx: ToolContext) -> None:
+    late = await ctx.exec_tool("bash", {"command": "echo begun; sleep 30"}, timeout=0.5)
+    assert (late.success, late.output, late.metadata["timeout"]) == (False, "begun\n", True)
+    assert "longer than 0.5 s" in late.error
+    assert (await ctx.exec_tool("terminal", {"command": "sleep 30"}, timeout=0.5)).exit_code == 124
+    assert (await ctx.exec_tool("terminal", {"command": "true"}, timeout=7200)).success
+    assert (await ctx.terminal("true", timeout=7200))["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("bassh", {"command": "ls"}), ("bash", {"cmd": "ls"}), ("read_file", {}), ("terminal", [])]
+)
+async def test_exec_tool_refuses_a_call_that_no_work_explains(ctx: ToolContext, name: str, arguments: object) -> None:
+    with pytest.raises(EnvironmentMistake, match="exec_tool: "):
+        await ctx.exec_tool(name, cast("Any", arguments))
 
 
 async def test_a_reward_does_not_hold_up_the_loop(ctx: ToolContext) -> None:
