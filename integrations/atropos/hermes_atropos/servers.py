@@ -6,12 +6,16 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import aiohttp
 import anyio
 import openai
+from atroposlib.envs.server_handling.server_baseline import APIServer
 from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
 
 from hermes_agent import AccessRefused, Completion, ContextExceeded, Message, ModelError, ModelSession, get_renderer
@@ -35,7 +39,10 @@ LOGPROBS: Mapping[ServerKind, LogprobsMode] = {"vllm": "raw", "sglang": "tempera
 """The distribution whose log-probabilities each server returns by default."""
 
 _AWAY_STATUSES = frozenset({429, 502, 503, 504, 529})
+_SHORTEST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
+_CHECK_S = 5.0
+_NO_SUCH_METHOD = HTTPStatus.NOT_IMPLEMENTED
 _LOG_INTERVAL_S = 60.0
 _OPENAI_PARAMETERS = frozenset(
     {
@@ -45,20 +52,47 @@ _OPENAI_PARAMETERS = frozenset(
 )
 
 
+@dataclass
+class _Member:
+    """One of the inference servers. `away` is the last error of a server that cannot be reached, and `retry_at` the
+    time from which a request may try it again.
+    """
+
+    api: APIServer
+    checked: bool
+    pending: int = 0
+    away: BaseException | None = None
+    pause_s: float = _SHORTEST_PAUSE_S
+    retry_at: float = 0.0
+
+    @property
+    def url(self) -> str:
+        """The address for messages."""
+        return str(self.api.config.base_url)
+
+
 class Servers:
-    """The inference servers of an environment. Requests wait for an unreachable server for up to `wait_s` seconds,
-    counted from the first failed request. After that, every request fails at once until one succeeds.
+    """The inference servers of an environment. A server that cannot be reached is left out and named, and its requests
+    go to the others. Later requests try it again, at most one at a time.
+
+    While all servers are away, requests wait for up to `wait_s` seconds, counted from the first failed request. After
+    that, every request fails at once until one succeeds.
     """
 
     def __init__(self, manager: ServerManager, wait_s: float) -> None:
-        self.manager, self._wait_s = manager, wait_s
+        self._wait_s = wait_s
         self._logged_at = -math.inf
         self._away_since: float | None = None
+        # atroposlib's own check lets requests wait in silence for a server that is away.
+        self._members = [_Member(api, checked=api.config.health_check) for api in manager.servers]
+        for api in manager.servers:
+            api.config.health_check = False
 
-    async def ask(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a request. atroposlib tries each request up to three times.
+    async def ask(self, request: Callable[[APIServer], Awaitable[T]]) -> T:
+        """Return the result of a request to the server that has the fewest. atroposlib tries each request up to three
+        times.
 
-        While the servers are unreachable, the deadline of the current episode is paused.
+        While all servers are unreachable, the deadline of the current episode is paused.
 
         Raises:
             ModelError: If the request fails, with the original cause, which atroposlib hides in a RetryError.
@@ -70,28 +104,66 @@ class Servers:
             if deadline is not None:
                 deadline.resume()
 
-    async def _ask(self, request: Callable[[], Awaitable[T]], deadline: Deadline | None) -> T:
-        pause_s = 0.5
+    async def _ask(self, request: Callable[[APIServer], Awaitable[T]], deadline: Deadline | None) -> T:
+        pause_s = _SHORTEST_PAUSE_S
         while True:
+            member = self._choose()
+            member.pending += 1
             try:
                 with anyio.fail_after(self._longest_s):
-                    answer = await request()
+                    if member.checked or len(self._members) > 1:
+                        await _check(member)
+                    answer = await request(member.api)
             except Exception as error:
                 cause = innermost_error(error)
-                now = time.monotonic()
                 if not _is_away(cause):
-                    raise self._make_error(cause) from error
+                    raise self._make_error(cause, member) from error
+                self._leave_out(member, cause)
+                if any(each.away is None for each in self._members):
+                    continue
+                now = time.monotonic()
                 self._away_since = now if self._away_since is None else self._away_since
                 if now - self._away_since + pause_s > self._wait_s:
-                    raise self._make_error(cause) from error
+                    raise self._make_error(cause, member) from error
                 self._log_wait(cause, now)
                 if deadline is not None:
                     deadline.hold()
             else:
                 self._away_since = None
+                self._use_again(member)
                 return answer
+            finally:
+                member.pending -= 1
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _choose(self) -> _Member:
+        """Return the server for a request: one that is away and due for a trial, else the one with the fewest requests,
+        else the one whose trial is the longest ago.
+        """
+        now = time.monotonic()
+        due = [member for member in self._members if member.away is not None and now >= member.retry_at]
+        here = [member for member in self._members if member.away is None]
+        if not due and here:
+            return min(here, key=lambda member: member.pending)
+        member = min(due or self._members, key=lambda member: member.retry_at)
+        member.retry_at = now + member.pause_s
+        return member
+
+    def _leave_out(self, member: _Member, cause: BaseException) -> None:
+        rest = sum(each.away is None for each in self._members if each is not member)
+        if member.away is None and rest:
+            logger.warning(
+                "the inference server %s is left out until it answers (%s: %s); servers that answer: %d of %d",
+                *(member.url, type(cause).__name__, cause, rest, len(self._members)),
+            )
+        member.pause_s = _SHORTEST_PAUSE_S if member.away is None else min(2 * member.pause_s, _LONGEST_PAUSE_S)
+        member.away, member.retry_at = cause, time.monotonic() + member.pause_s
+
+    def _use_again(self, member: _Member) -> None:
+        if member.away is not None and len(self._members) > 1:
+            logger.warning("the inference server %s answers again", member.url)
+        member.away = None
 
     def _log_wait(self, cause: BaseException, now: float) -> None:
         """Log the wait once a minute, however many requests wait."""
@@ -101,11 +173,13 @@ class Servers:
 
     @property
     def _longest_s(self) -> float:
-        """The longest time of a request, so that a server that reports itself as unhealthy is not awaited forever."""
-        return self._wait_s + 3 * max(float(server.config.timeout) for server in self.manager.servers)
+        """The longest time of a request, which waits in the server's queue too."""
+        return self._wait_s + 3 * max(float(member.api.config.timeout) for member in self._members)
 
-    def _make_error(self, cause: BaseException) -> ModelError:
-        urls = ", ".join(str(server.config.base_url) for server in self.manager.servers)
+    def _make_error(self, cause: BaseException, member: _Member | None = None) -> ModelError:
+        """Return the error of one server, or of all if each is away."""
+        others = any(each.away is None for each in self._members)
+        urls = member.url if member and others else ", ".join(each.url for each in self._members)
         status = getattr(cause, "status", None) or getattr(cause, "status_code", None)
         message = str(cause) or f"no answer within {self._longest_s:g} s"
         why = f"the inference server ({urls}): {type(cause).__name__}: {message}"
@@ -113,6 +187,29 @@ class Servers:
             return AccessRefused(why, status=status)
         final = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
         return ModelError(why, cause=ErrorCause.CONFIG if final else ErrorCause.PROVIDER, status=status)
+
+
+async def _check(member: _Member) -> None:
+    """Raise ConnectionError unless the server answers within `_CHECK_S`: to `/health` if its health is to be checked,
+    else to a connection. A request itself notices a host that is down only after its own timeout.
+    """
+    config = member.api.config
+    parts = urlsplit(member.url)
+    try:
+        with anyio.fail_after(_CHECK_S):
+            if member.checked and config.server_type != "openai":
+                key = {"Authorization": f"Bearer {config.api_key}"}
+                url = f"{member.url.replace('/v1', '')}/health"
+                async with aiohttp.ClientSession() as session, session.get(url, headers=key) as response:
+                    if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR and response.status != _NO_SUCH_METHOD:
+                        raise ConnectionError(f"/health answers {response.status}")
+            elif parts.hostname and not (config.server_type == "openai" and parts.scheme in getproxies()):
+                port = parts.port or (443 if parts.scheme == "https" else 80)
+                await (await anyio.connect_tcp(parts.hostname, port)).aclose()
+    except TimeoutError:
+        raise ConnectionError(f"no answer within {_CHECK_S:g} s") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise ConnectionError(str(error.__cause__ or error)) from error
 
 
 def innermost_error(error: BaseException) -> BaseException:
@@ -157,9 +254,10 @@ class ServerSampler:
         wanted = {name: value for name, value in sampling.items() if value is not None}
         if self._kind == "tinker":
             wanted = with_one_stop(wanted)
-        manager = self._servers.manager
         response = await self._servers.ask(
-            lambda: manager.tokens_and_logprobs_completion(input_ids=list(ids), max_tokens=max_tokens, n=1, **wanted)
+            lambda server: server.tokens_and_logprobs_completion(
+                input_ids=list(ids), max_tokens=max_tokens, n=1, **wanted
+            )
         )
         try:
             prompt, (answer,), (logprobs,), (reason,) = response
@@ -227,9 +325,8 @@ class _ChatSession:
             parameters["extra_body"] = {**parameters.get("extra_body", {}), **more}
         if self._tools:
             parameters["tools"] = list(self._tools)
-        manager = self._servers.manager
         response = await self._servers.ask(
-            lambda: manager.chat_completion(messages=list(self._messages), max_tokens=limit, n=1, **parameters)
+            lambda server: server.chat_completion(messages=list(self._messages), max_tokens=limit, n=1, **parameters)
         )
         try:
             answer = read_answer(response.model_dump(), lambda text: self._parse(text, self._tools))

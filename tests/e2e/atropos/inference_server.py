@@ -150,14 +150,14 @@ def solve(prompt: str) -> str:
     return call("write_file", path="report/done.txt", content="finished")
 
 
-def make_env(kind: type[Any], tokenizer: Path, url: str, *, server_type: str = "vllm", **settings: Any) -> Any:  # noqa: ANN401
-    """An environment on an inference server, of groups of two."""
+def make_env(kind: type[Any], tokenizer: Path, *urls: str, server_type: str = "vllm", **settings: Any) -> Any:  # noqa: ANN401
+    """An environment on inference servers, of groups of two. Several servers are checked."""
     from atroposlib.envs.server_handling.server_manager import APIServerConfig
 
     given = {"tokenizer_name": str(tokenizer), "max_token_length": 12_000, "group_size": 2, **settings}
     given = {"ensure_scores_are_not_same": False, "include_messages": True, **given}
-    server = APIServerConfig(base_url=url, api_key="x", server_type=server_type, health_check=False, timeout=60)
-    return kind(kind.env_config_cls(**given), [server])
+    options = {"api_key": "x", "server_type": server_type, "health_check": len(urls) > 1, "timeout": 60}
+    return kind(kind.env_config_cls(**given), [APIServerConfig(base_url=url, **options) for url in urls])
 
 
 async def process(env: Any, groups: int) -> list[dict[str, Any]]:  # noqa: ANN401

@@ -64,6 +64,19 @@ async def test_groups_that_cannot_be_filled_end_the_run(
     assert stats.acquired == stats.released
 
 
+async def test_dead_server_beside_a_good_one_delays_no_group(
+    tokenizer: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        path = str(tmp_path / "groups.jsonl")
+        dead = "http://127.0.0.1:9/v1"
+        env = make_env(TerminalTestEnv, tokenizer, dead, server.url, data_path_to_save_groups=path)
+        with anyio.fail_after(60):
+            groups = await process(env, 3)
+    assert [group["scores"] for group in groups] == [[1.0, 1.0]] * 3
+    assert f"the inference server {dead} is left out" in caplog.text
+
+
 @pytest.mark.parametrize("command", ["process", "evaluate"])
 async def test_cause_of_a_loss_is_the_error_that_came_first(command: str, tokenizer: Path, tmp_path: Path) -> None:
     """The calls of the turn that did not come to an end are only what followed."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
 import anyio
+import anyio.abc
 import pytest
 import tenacity
 from atroposlib.envs.server_handling.server_manager import ServerManager
@@ -25,10 +27,18 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+ANSWER = ([1], [[3]], [[-0.5]], ["stop"])
+
+
+def fake_server(
+    complete: Callable[..., Awaitable[object]], url: str = "http://a/v1", *, health: bool = False
+) -> SimpleNamespace:
+    config = SimpleNamespace(timeout=5, base_url=url, health_check=health, server_type="vllm", api_key="x")
+    return SimpleNamespace(config=config, tokens_and_logprobs_completion=complete)
+
+
 def servers(complete: Callable[..., Awaitable[object]], wait_s: float = 0) -> Servers:
-    config = SimpleNamespace(timeout=5, base_url="http://a/v1")
-    made = SimpleNamespace(servers=[SimpleNamespace(config=config)], tokens_and_logprobs_completion=complete)
-    return Servers(cast("ServerManager", made), wait_s)
+    return Servers(cast("ServerManager", SimpleNamespace(servers=[fake_server(complete)])), wait_s)
 
 
 def giving(answer: object) -> Servers:
@@ -146,3 +156,77 @@ async def test_deadline_of_an_episode_stands_still_while_servers_are_away() -> N
     with anyio.move_on_after(0.3) as scope, episode_deadline(scope):
         await sampler.sample([1], max_tokens=2)
     assert not scope.cancelled_caught
+
+
+def counting_server(url: str, counts: dict[str, int], *, health: bool = False) -> SimpleNamespace:
+    async def complete(**asked: Any) -> object:
+        counts[url] = counts.get(url, 0) + 1
+        await anyio.sleep(0.02)
+        return ANSWER
+
+    return fake_server(complete, url, health=health)
+
+
+async def sample_often(several: list[SimpleNamespace], count: int) -> None:
+    sampler = ServerSampler(Servers(cast("ServerManager", SimpleNamespace(servers=several)), 30), "vllm")
+    async with anyio.create_task_group() as tasks:
+        for _ in range(count):
+            tasks.start_soon(lambda: sampler.sample([1], max_tokens=2))
+
+
+async def test_dead_server_beside_a_good_one_is_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    counts: dict[str, int] = {}
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        good = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/v1"
+        dead = "http://127.0.0.1:9/v1"
+        with anyio.fail_after(5):
+            await sample_often([counting_server(dead, counts), counting_server(good, counts)], 20)
+    assert counts == {good: 20}
+    (line,) = (record.message for record in caplog.records if "left out" in record.message)
+    assert line.startswith("the inference server http://127.0.0.1:9/v1 is left out until it answers (Connection")
+    assert line.endswith("; servers that answer: 1 of 2")
+
+
+async def test_server_whose_health_check_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    counts: dict[str, int] = {}
+
+    async def refuse(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            with suppress(anyio.EndOfStream):
+                await stream.receive()
+            await stream.send(b"HTTP/1.1 503 no\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    sick, good = f"http://127.0.0.1:{port}/v1", f"http://127.0.0.1:{port}/other"
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, refuse)
+        await sample_often([counting_server(sick, counts, health=True), counting_server(good, counts)], 4)
+        tasks.cancel_scope.cancel()
+    assert counts == {good: 4}
+    assert "/health answers 503" in caplog.text
+
+
+async def test_server_that_answers_again_is_used_again(caplog: pytest.LogCaptureFixture) -> None:
+    counts: dict[str, int] = {}
+    several = [counting_server("none:a", counts), counting_server("none:b", counts)]
+    refusals = [ConnectionRefusedError("no")]
+    answers = several[0].tokens_and_logprobs_completion
+
+    async def complete(**asked: Any) -> object:
+        if refusals:
+            raise refusals.pop()
+        return await answers(**asked)
+
+    several[0].tokens_and_logprobs_completion = complete
+    sampler = ServerSampler(Servers(cast("ServerManager", SimpleNamespace(servers=several)), 30), "vllm")
+    with anyio.fail_after(10):
+        while "none:a" not in counts:
+            await sampler.sample([1], max_tokens=2)
+    assert "the inference server none:a answers again" in caplog.text
+
+
+async def test_requests_go_to_the_server_with_the_fewest() -> None:
+    counts: dict[str, int] = {}
+    await sample_often([counting_server("none:a", counts), counting_server("none:b", counts)], 10)
+    assert counts == {"none:a": 5, "none:b": 5}
