@@ -38,7 +38,8 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 		return l, newDirectoryFailure(l.cwd, err)
 	}
 	mark := tenants.Mark(s.Token, a.setup)
-	env := append([]string{mark}, a.environment(s, user)...) // first, so that it is found however large the environment is
+	// First, so that it is found however large the environment is.
+	env := append([]string{mark}, a.environment(s, user)...)
 	path, errno := program.Lookup(l.argv[0], l.cwd, env)
 	if errno != 0 {
 		return l, newProgramFailure(l.argv[0], errno, errno != syscall.ENOENT)

@@ -101,7 +101,8 @@ func (s *Starter) startIn(scope *Scope, l Launch) (*Command, error) {
 	}
 	cmd.Exit = s.expectExit(l.Token)
 	request := spawnRequest{theirs: &theirs}
-	request.Spawn = ipc.Spawn{Token: l.Token, Argv: l.Argv, Env: l.Env, Base: l.Base, Cwd: ipc.Bytes(l.Cwd), User: l.User, PTY: l.PTY}
+	request.Spawn = ipc.Spawn{Token: l.Token, Argv: l.Argv, Env: l.Env, Base: l.Base, Cwd: ipc.Bytes(l.Cwd),
+		User: l.User, PTY: l.PTY}
 	if l.Hold {
 		request.HoldMS = int(HoldTimeout / time.Millisecond)
 	}
