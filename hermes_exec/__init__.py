@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         SearchFile,
         SearchMatch,
         SearchResult,
+        SearchSkipped,
         TreeCopied,
         Usage,
     )
@@ -122,6 +123,7 @@ __all__ = [
     "SearchFile",
     "SearchMatch",
     "SearchResult",
+    "SearchSkipped",
     "Session",
     "Slot",
     "SlotClosed",

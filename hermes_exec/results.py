@@ -245,7 +245,7 @@ class TreeCopied:
 
 @dataclass(frozen=True, slots=True)
 class SearchMatch:
-    """One matching line: numbers count from 1, `column` in bytes."""
+    """One matching line: numbers count from 1, `column` in bytes of UTF-8."""
 
     path: str
     line: int
@@ -265,8 +265,24 @@ class SearchFile:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchSkipped:
+    """Entries that a search left out for one reason: their number, and the paths of the first five.
+
+    `reason` is "hidden", "ignored" (by an ignore file), "binary", "link" (the contents of links are not searched) or
+    "directory" (its name matches, but only files are listed).
+    """
+
+    reason: str
+    count: int
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a search. `total` and `total_files` also count matches beyond the limit."""
+    """The result of a search. `total` and `total_files` also count matches beyond the limit.
+
+    `skipped` has the entries that were left out although they may match. `binary_skipped` is the number of binary ones.
+    """
 
     matches: tuple[SearchMatch, ...] = ()
     files: tuple[SearchFile, ...] = ()
@@ -275,6 +291,7 @@ class SearchResult:
     truncated: bool = False
     binary_skipped: int = 0
     errors: tuple[str, ...] = ()
+    skipped: tuple[SearchSkipped, ...] = ()
 
     def __repr__(self) -> str:
         shown = {"total": self.total, "total_files": self.total_files}

@@ -14,7 +14,16 @@ from hermes_exec.aio.tasks import run_to_end
 from hermes_exec.channel.encoding import WireBytes, from_wire, shorten, to_wire
 from hermes_exec.checks import validate_count, validate_size
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
-from hermes_exec.results import FileStat, FileType, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
+from hermes_exec.results import (
+    FileStat,
+    FileType,
+    FileWritten,
+    SearchFile,
+    SearchMatch,
+    SearchResult,
+    SearchSkipped,
+    TreeCopied,
+)
 from hermes_exec.slot.answers import integer, items, number, optional_path, text, texts
 from hermes_exec.slot.command import validate_path
 from hermes_exec.slot.scope import SlotScope
@@ -261,12 +270,18 @@ class Files:
     ) -> SearchResult:
         """Find lines (`target="content"`) by regular expression (RE2 syntax) or plain text, or files by name.
 
+        A name pattern (`pattern` with `target="files"`, or `glob`) without a slash matches at any depth. With slashes
+        it matches paths below `path`, or absolute ones, as in `glob`.
+
         Ignore files (.gitignore, .ignore) apply unless `ignore_files=False`. Hidden files are skipped unless
-        `hidden=True`, binary files always. The totals also count matches that `limit` and `offset` leave out;
-        `max_line` bounds each line in bytes.
+        `hidden=True` or the name pattern has a part with a leading dot, binary files (a NUL character in the first
+        8 KiB) always; `skipped` of the result counts what was left out. Text is UTF-8, UTF-16 with a byte order mark,
+        or line by line Latin-1; U+FFFD stands for other bytes. The totals also count matches that `limit` and `offset`
+        leave out; `max_line` bounds each line in bytes of UTF-8.
 
         Raises:
-            ConfigError (a ValueError): If the pattern is invalid; the message names the position.
+            ConfigError (a ValueError): If the pattern is invalid, or requires a line end: each line is searched by
+                itself. The message has the reason.
         """
         if target not in ("content", "files"):
             raise ConfigError(f"target must be 'content' or 'files', not {target!r}")
@@ -287,7 +302,9 @@ class Files:
         return _search_result(await self._call("search", path, **params))
 
     async def glob(self, pattern: str, path: RemotePath = ".", limit: int | None = None) -> builtins.list[str]:
-        """Return the paths that match a pattern (`*`, `?`, `[…]`, `**` across directories), sorted.
+        """Return the paths that match a pattern (`*`, `?`, `[…]`, `**` across directories), newest first.
+
+        Hidden names match only if a part of the pattern has a leading dot. Links match, but are not followed.
 
         Raises:
             OutputLimitExceeded: If more than 100,000 match and no `limit` is set.
@@ -357,12 +374,17 @@ def _search_result(answer: Mapping[str, Any]) -> SearchResult:
         SearchFile(from_wire(entry.get("path"), "path"), integer(entry, "count"), number(entry, "mtime"))
         for entry in items(answer, "files")
     )
+    skipped = tuple(
+        SearchSkipped(text(entry, "reason"), integer(entry, "count"), texts(entry, "paths"))
+        for entry in items(answer, "skipped")
+    )
     return SearchResult(
         matches=matches,
         files=files,
         total=integer(answer, "total"),
         total_files=integer(answer, "total_files"),
         truncated=answer.get("truncated") is True,
-        binary_skipped=integer(answer, "binary_skipped"),
+        binary_skipped=sum(entry.count for entry in skipped if entry.reason == "binary"),
         errors=texts(answer, "errors"),
+        skipped=skipped,
     )

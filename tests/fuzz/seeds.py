@@ -94,7 +94,7 @@ FOUND = {
     "total": 1,
     "total_files": 1,
     "truncated": False,
-    "binary_skipped": 0,
+    "skipped": [{"reason": "binary", "count": 1, "paths": ["b"]}],
     "errors": [],
 }
 ERROR = {

@@ -160,8 +160,8 @@ def _search_files() -> JsonObject:
     return _function(
         "search_files",
         "Search inside files (target='content', a regular expression) or find files by name (target='files', a "
-        "glob such as '*.py' or 'src/**/*.ts', newest "
-        "first). Ignore files (.gitignore) are respected.",
+        "glob such as '*.py', '.env', 'src/**/*.ts' or '~/notes/*', newest first). Each line is searched by itself. "
+        "Hidden files are left out unless the glob or path names them. Ignore files (.gitignore) are respected.",
         ["pattern"],
         {
             "pattern": _field("string", "Regular expression for content, glob for files"),

@@ -6,7 +6,7 @@ import codecs
 import hashlib
 from typing import NamedTuple
 
-from hermes_exec.tools.files.textfile import decode
+from hermes_exec.tools.files.textfile import decode_unmarked, utf16_of
 
 
 class PageText(NamedTuple):
@@ -35,7 +35,7 @@ class PageReader:
         self._max_chars, self._max_line_chars = max_chars, max_line_chars
         self._hash = hashlib.blake2b(digest_size=16)
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._utf16 = False
+        self._is_first = True
         self._breaks = 0
         self._open_line = False
         self._kept: list[bytes] = []
@@ -43,11 +43,12 @@ class PageReader:
 
     def feed(self, chunk: bytes) -> None:
         """Add the next bytes."""
-        first = self._breaks == 0 and not self._open_line
         self._hash.update(chunk)
-        if first and self._decoder is None and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
-            self._utf16 = True
+        if self._is_first and chunk:
+            self._is_first = False
+            if utf16_of(chunk) is not None:
+                self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+            chunk = chunk.removeprefix(codecs.BOM_UTF8)
         if self._decoder is not None:
             chunk = self._decoder.decode(chunk).encode("utf-8", "replace")
         if not chunk:
@@ -81,12 +82,11 @@ class PageReader:
         """Return the page, after all bytes were fed."""
         total = self._breaks + (1 if self._open_line else 0)
         lines = self._kept[: max(0, min(self._last, total) - self._first + 1)]
-        file = decode(b"\n".join(lines).replace(b"\0", b"?"))
-        text = file.readable_text() if file is not None else ""
+        texts, encoding = _decode_lines(lines)
         rows: list[str] = []
         used = cut = 0
         truncated_by = None
-        for number, line in enumerate(text.split("\n") if lines else [], self._first):
+        for number, line in enumerate(texts, self._first):
             row, was_cut = self._row(number, line)
             if rows and used + len(row) + 1 > self._max_chars:
                 truncated_by = "bytes"
@@ -97,7 +97,8 @@ class PageReader:
         next_offset = self._first + len(rows)
         truncated = bool(rows) and next_offset <= total
         by = truncated_by or ("lines" if truncated else None)
-        encoding = "utf-16" if self._utf16 else file.encoding if file is not None else "utf-8"
+        if self._decoder is not None:
+            encoding = "utf-16"
         return PageText("\n".join(rows), total, truncated, by, next_offset, cut, encoding, self._hash.digest())
 
     def _row(self, number: int, line: str) -> tuple[str, bool]:
@@ -105,3 +106,11 @@ class PageReader:
         if len(line) > self._max_line_chars:
             return f"{number}|{line[: self._max_line_chars]}... [truncated]", True
         return f"{number}|{line}", False
+
+
+def _decode_lines(lines: list[bytes]) -> tuple[list[str], str]:
+    """Return lines as text, each in its own encoding, as a search finds it. Also return the encoding, or "mixed"."""
+    files = [decode_unmarked(line) for line in lines]
+    encodings = {file.encoding for file in files if not file.text.isascii()} or {"utf-8"}
+    texts = [file.readable_text().replace("\0", "\ufffd") for file in files]
+    return texts, encodings.pop() if len(encodings) == 1 else "mixed"

@@ -16,7 +16,7 @@ from hermes_exec.tools.call.os_errors import translate_os_errors
 from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.files import documents
 from hermes_exec.tools.files.paging import PageReader
-from hermes_exec.tools.files.textfile import decode
+from hermes_exec.tools.files.textfile import is_binary
 from hermes_exec.tools.state.file_views import Page
 from hermes_exec.tools.state.tool_state import ToolState
 
@@ -24,7 +24,6 @@ _CHUNK_BYTES = 4 << 20
 _MAX_BYTES = 1 << 30
 _MAX_LISTED = 5_000
 _MAX_COMPARED = 1_000_000
-_SNIFF_BYTES = 8 << 10
 _LARGE_BYTES = 512 << 10
 _IMAGES = {"png", "jpg", "jpeg", "gif", "bmp", "webp", "ico", "tif", "tiff", "heic", "avif"}
 _NAMES = {"char": "character device", "block": "block device", "fifo": "named pipe", "link": "broken link"}
@@ -187,7 +186,7 @@ def _refuse_binary(path: str, start: bytes, size: int) -> CallOutcome | None:
             "error_kind": "is_image",
         }
         return CallOutcome(data, "is_image")
-    if decode(start[:_SNIFF_BYTES]) is None:
+    if is_binary(start):
         message = (
             "This is a binary file and cannot be shown as text. Use a program in the terminal (file, xxd, "
             "strings) to examine it."

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _DENSE_FROM = 5
 _LINE_CHARS = 500
+_SKIPPED = {"ignored": "ignored by .gitignore or .ignore", "link": "behind a link", "directory": "not a file"}
 _FORMAT = (
     "path-grouped: each file path on its own line, followed by indented '<line>: <content>' rows for "
     "matches in that file"
@@ -64,13 +65,30 @@ async def search_files(state: ToolState, arguments: dict[str, Any]) -> CallOutco
             "limit_reason": "search_limit",
             "warning": "The search was stopped early: narrow it with path or file_glob.",
         }
+    if result.binary_skipped:
+        data["binary_skipped"] = result.binary_skipped
+    if not total and result.skipped:
+        data["_hint"] = _describe_skipped(result, format_path)
     if result.errors:
         data["warning"] = f"{data.get('warning', '')} Incomplete: {'; '.join(result.errors[:5])}".strip()
     return CallOutcome(data, settle=partial(_limit_repetition, state, arguments, data))
 
 
+def _describe_skipped(result: SearchResult, format_path: Callable[[str], str]) -> str:
+    parts = []
+    for skipped in result.skipped:
+        names = ", ".join(format_path(path) for path in skipped.paths)
+        more = ", …" if skipped.count > len(skipped.paths) else ""
+        parts.append(f"{skipped.count} {_SKIPPED.get(skipped.reason, skipped.reason)} ({names}{more})")
+    return (
+        f"Left out: {'; '.join(parts)}. To search one of them, name it in 'path'; binary files need a program in the "
+        "terminal."
+    )
+
+
 async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode: str) -> SearchResult:
     path = state.resolve(arguments["path"])
+    pattern = _expand_home(state, arguments["pattern"]) if names else arguments["pattern"]
     window = (
         {"limit": min(arguments["limit"], LARGEST_COUNT), "offset": min(arguments["offset"], LARGEST_COUNT)}
         if mode in ("content", "files")
@@ -79,25 +97,25 @@ async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode
     with anyio.move_on_after(state.options.search_timeout_s), translate_os_errors(arguments["path"]):
         try:
             return await state.slot.files.search(
-                arguments["pattern"],
+                pattern,
                 path=path,
                 target="files" if names else "content",
-                glob=arguments.get("file_glob") or None,
+                glob=_expand_home(state, arguments.get("file_glob") or "") or None,
                 context=arguments["context"],
                 max_line=_LINE_CHARS,
                 **window,
             )
         except ValueError as error:
-            raise ToolFailure(
-                "bad_pattern",
-                f"{error}. Escape special characters with a backslash; look-around and back references are not "
-                "supported.",
-            ) from None
+            raise ToolFailure("bad_pattern", f"{error}.") from None
     message = (
         f"The search took longer than {state.options.search_timeout_s:g} s and was stopped. Narrow it with "
         "path or file_glob."
     )
     raise ToolFailure("timeout", message, limit_reason="search_timeout")
+
+
+def _expand_home(state: ToolState, glob: str) -> str:
+    return state.slot.home + glob[1:] if glob.startswith("~/") else glob
 
 
 class _PathFormatter:

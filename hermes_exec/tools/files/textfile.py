@@ -16,6 +16,9 @@ _BOMS: tuple[tuple[bytes, str], ...] = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+SNIFF_BYTES = 8 << 10
+"""How much of a file decides whether it is text (`sniffBytes` of the runner's search)."""
+
 _INVALID = re.compile("[\udc80-\udcff]")
 _VALID_NON_ASCII = re.compile("[^\x00-\x7f\udc80-\udcff]")
 
@@ -50,8 +53,23 @@ class TextFile:
         return _INVALID.sub("\ufffd", self.text)
 
 
+def is_binary(start: bytes) -> bool:
+    """Check whether the first `SNIFF_BYTES` of a file contain a NUL character.
+
+    The runner's search has the same rule (`runner/internal/search/text.go`), and the same text of each line.
+    """
+    start = start[:SNIFF_BYTES]
+    encoding = utf16_of(start)
+    return b"\0" in start if encoding is None else "\0" in start.decode(encoding, "replace")
+
+
+def utf16_of(start: bytes) -> str | None:
+    """Return the encoding of a file whose first bytes are a mark of UTF-16, else None."""
+    return next((encoding for bom, encoding in _BOMS[1:] if start.startswith(bom)), None)
+
+
 def decode(data: bytes) -> TextFile | None:
-    """Return `data` as text, or None if it is binary (contains a NUL byte and has no UTF-16 mark).
+    """Return `data` as text, or None if it is binary (contains a NUL character).
 
     Valid UTF-8 is decoded as such. Otherwise the text is Latin-1 if none of its non-ASCII characters is valid UTF-8,
     else UTF-8 with surrogate escapes. Both encode to the same bytes again.
@@ -59,11 +77,15 @@ def decode(data: bytes) -> TextFile | None:
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             try:
-                return TextFile(data[len(bom) :].decode(encoding), encoding, bom)
+                text = data[len(bom) :].decode(encoding)
             except UnicodeDecodeError:
                 break
-    if b"\0" in data:
-        return None
+            return None if "\0" in text else TextFile(text, encoding, bom)
+    return None if b"\0" in data else decode_unmarked(data)
+
+
+def decode_unmarked(data: bytes) -> TextFile:
+    """Return bytes without a byte order mark as text, as `decode` does."""
     text = data.decode("utf-8", "surrogateescape")
     if _INVALID.search(text) and not _VALID_NON_ASCII.search(text):
         return TextFile(data.decode("latin-1"), "latin-1")

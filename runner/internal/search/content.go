@@ -38,19 +38,21 @@ type contentSearch struct {
 	p      *params
 	re     *regexp.Regexp
 	prefix []byte
-	result *Result
-	size   int
+	// keepsReturn is set if the pattern looks for a CR.
+	keepsReturn bool
+	result      *Result
+	size        int
 	// matchCount is the number of matches in the collected files.
 	matchCount atomic.Int64
 }
 
 func newContentSearch(ctx context.Context, p *params, re *regexp.Regexp) *contentSearch {
 	prefix, _ := re.LiteralPrefix()
-	return &contentSearch{ctx: ctx, p: p, re: re, prefix: []byte(prefix),
-		result: &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}}
+	return &contentSearch{ctx: ctx, p: p, re: re, prefix: []byte(prefix), keepsReturn: requires(re, '\r'),
+		result: newResult()}
 }
 
-func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
+func (c *contentSearch) run(where place, root string, info fs.FileInfo) (*Result, error) {
 	waiting := make(chan *fileJob, maxWaiting)
 	work := make(chan *fileJob, maxWaiting)
 	collected := make(chan struct{})
@@ -83,15 +85,17 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 			work <- j
 		}
 	}
-	w := c.p.walker(c.ctx)
+	w := c.p.walker(c.ctx, where)
 	if info.IsDir() {
-		w.visit = func(f walkEntry) bool {
-			if !f.isDir && (c.p.filter == nil || c.p.filter.match(f.relative, f.name)) {
-				open(f.full, displayPath(string(c.p.Path), f.relative))
+		w.visit = func(f walkEntry) {
+			switch display := displayPath(where.base, f.relative); {
+			case f.kind.IsRegular():
+				open(f.full, display)
+			case f.kind&fs.ModeSymlink != 0:
+				w.skipped.add(reasonLink, display)
 			}
-			return true
 		}
-		w.run(root)
+		w.run(root, where.start)
 	} else {
 		open(root, c.p.Path)
 	}
@@ -127,7 +131,7 @@ func openJob(path string, display ipc.Bytes) (*fileJob, error) {
 
 func (c *contentSearch) scan(j *fileJob, block []byte, from, to int) {
 	j.scan = &scanner{ctx: c.ctx, re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine,
-		keepFrom: from, keepTo: to}
+		keepFrom: from, keepTo: to, keepsReturn: c.keepsReturn}
 	j.err = j.scan.scan(j.file, block)
 }
 
@@ -143,7 +147,7 @@ func (c *contentSearch) collect(j *fileJob) {
 		}
 		return
 	case s.binary:
-		r.BinarySkipped++
+		r.Skipped.add(reasonBinary, j.path)
 		return
 	case s.count == 0:
 		return

@@ -2,6 +2,7 @@ package search
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -10,7 +11,7 @@ func FuzzGlob(f *testing.F) {
 		f.Add(seed, "dir/name.go")
 	}
 	f.Fuzz(func(t *testing.T, pattern, name string) {
-		filter, err := newNameFilter(pattern)
+		filter, err := newNameFilter(pattern, strings.Contains(pattern, "/"))
 		if err != nil {
 			return
 		}

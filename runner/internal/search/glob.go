@@ -129,19 +129,17 @@ func writeClass(b *strings.Builder, pattern string) int {
 	return i + 1
 }
 
-// nameFilter is the glob of a search: without a slash it matches the name alone, with a slash the
-// path below the search's root.
+// nameFilter is a glob of a search: without a slash it matches the name alone, with a slash the path
+// below the search's root.
 type nameFilter struct {
 	glob  *globPattern
 	paths bool
 }
 
-func newNameFilter(pattern string) (*nameFilter, error) {
-	pattern = strings.TrimPrefix(pattern, "./")
-	paths := strings.Contains(pattern, "/")
-	g, err := compileGlob(strings.TrimPrefix(pattern, "/"))
+func newNameFilter(pattern string, paths bool) (*nameFilter, error) {
+	g, err := compileGlob(pattern)
 	if err != nil {
-		return nil, err
+		return nil, badRequest("glob %q: %v", pattern, err)
 	}
 	return &nameFilter{glob: g, paths: paths}, nil
 }

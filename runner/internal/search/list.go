@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io/fs"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -60,35 +59,26 @@ func (h *newestFiles) newestFirst() []File {
 
 func mtime(info fs.FileInfo) float64 { return float64(info.ModTime().UnixNano()) / 1e9 }
 
-func (p *params) listFiles(ctx context.Context, root string, info fs.FileInfo) (*Result, error) {
-	pattern := string(p.Pattern)
-	if pattern == "" {
-		pattern = "*"
-	}
-	names, err := newNameFilter(pattern)
-	if err != nil {
-		return nil, badRequest("glob %q: %v", pattern, err)
-	}
-	r := &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}
+func (p *params) listFiles(ctx context.Context, where place, root string, info fs.FileInfo) (*Result, error) {
+	r := newResult()
 	keep := &newestFiles{n: min(p.Offset, 1_000_000) + p.limit}
 	if !info.IsDir() {
-		if names.glob.match(info.Name()) {
+		if where.wants(info.Name(), info.Name()) {
 			r.Total = 1
 			keep.add(File{Path: p.Path, MTime: mtime(info)})
 		}
 	} else {
-		w := p.walker(ctx)
-		w.visit = func(f walkEntry) bool {
-			if f.isDir || !names.match(f.relative, f.name) || (p.filter != nil && !p.filter.match(f.relative, f.name)) {
-				return true
-			}
-			if info, err := os.Lstat(f.full); err == nil {
+		w := p.walker(ctx, where)
+		w.visit = func(f walkEntry) {
+			display := displayPath(where.base, f.relative)
+			if f.isDir {
+				w.skipped.add(reasonDirectory, display)
+			} else if info, err := os.Lstat(f.full); err == nil {
 				r.Total++
-				keep.add(File{Path: displayPath(string(p.Path), f.relative), MTime: mtime(info)})
+				keep.add(File{Path: display, MTime: mtime(info)})
 			}
-			return true
 		}
-		w.run(root)
+		w.run(root, where.start)
 		if err := CheckCanceled(ctx); err != nil {
 			return nil, err
 		}
@@ -125,22 +115,26 @@ func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult
 	if p.Limit != nil && *p.Limit < 0 {
 		return nil, badRequest("limit must not be negative")
 	}
-	asked, pattern := string(p.Path), string(p.Pattern)
+	asked := string(p.Path)
 	if asked == "" {
 		asked = "."
 	}
-	asked, pattern = splitPattern(asked, pattern)
-	root, err := Resolve(workdir, asked)
+	where := locate(workdir, asked, string(p.Pattern))
+	root, err := Resolve(workdir, where.base)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(root); err != nil {
-		if asked == string(p.Path) {
-			return nil, osError(root, err)
-		}
+	if _, err := os.Stat(root); err != nil && where.base == asked && where.start == "" {
+		return nil, osError(root, err)
+	}
+	exists, err := isDirectory(workdir, where)
+	if err != nil {
+		return nil, err
+	}
+	if !exists {
 		return &GlobResult{Paths: []ipc.Bytes{}}, nil
 	}
-	glob, err := compileGlob(pattern)
+	glob, err := compileGlob(where.pattern)
 	if err != nil {
 		return nil, badRequest("glob %q: %v", p.Pattern, err)
 	}
@@ -149,21 +143,15 @@ func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult
 		keep.n = min(*p.Limit, maxLimit)
 	}
 	result := &GlobResult{Paths: []ipc.Bytes{}}
-	w := &walker{ctx: ctx, hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."),
-		maxDepth: strings.Count(pattern, "/") + 1}
-	if strings.Contains(pattern, "**") {
-		w.maxDepth = 0
-	}
-	w.visit = func(f walkEntry) bool {
-		if glob.match(f.relative) {
-			if info, err := os.Lstat(f.full); err == nil {
-				result.Total++
-				keep.add(File{Path: displayPath(asked, f.relative), MTime: mtime(info)})
-			}
+	w := &walker{ctx: ctx, hidden: where.hidden, maxDepth: where.depth}
+	w.wanted = func(relative, _ string) bool { return glob.match(relative) }
+	w.visit = func(f walkEntry) {
+		if info, err := os.Lstat(f.full); err == nil {
+			result.Total++
+			keep.add(File{Path: displayPath(where.base, f.relative), MTime: mtime(info)})
 		}
-		return true
 	}
-	w.run(root)
+	w.run(root, where.start)
 	if err := CheckCanceled(ctx); err != nil {
 		return nil, err
 	}
@@ -175,27 +163,4 @@ func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult
 		result.Paths = append(result.Paths, f.Path)
 	}
 	return result, nil
-}
-
-// splitPattern moves the literal directories of the pattern to the path, so that `/etc/*.conf` does
-// not walk the whole machine.
-func splitPattern(asked, pattern string) (string, string) {
-	if rest, ok := strings.CutPrefix(pattern, "/"); ok {
-		asked, pattern = "/", rest
-	}
-	for range math.MaxInt32 {
-		head, rest, ok := strings.Cut(pattern, "/")
-		if !ok || strings.ContainsAny(head, metaCharacters) {
-			break
-		}
-		switch {
-		case head == "" || head == ".":
-		case asked == ".":
-			asked = head
-		default:
-			asked = strings.TrimRight(asked, "/") + "/" + head
-		}
-		pattern = rest
-	}
-	return asked, pattern
 }

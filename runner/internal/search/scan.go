@@ -3,6 +3,7 @@ package search
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"io"
 	"regexp"
 	"unicode/utf8"
@@ -30,6 +31,8 @@ type scanner struct {
 	maxLine  int
 	keepFrom int
 	keepTo   int
+	// keepsReturn keeps the CR at the end of a line, for a pattern that looks for it.
+	keepsReturn bool
 
 	count    int
 	kept     []Match
@@ -38,18 +41,20 @@ type scanner struct {
 	line     int
 	before   []ipc.Bytes
 	binary   bool
+	decoded  []byte // room for lines that are not UTF-8
 }
 
 // scan reads to the end, into the empty block and, for longer lines, into larger blocks; it copies
-// the matches. The file is binary if it contains a NUL byte.
+// the matches.
 func (s *scanner) scan(in io.Reader, block []byte) error {
 	in = WithContext(s.ctx, in)
 	buffer := block
+	least := sniffBytes // at first
 	for {
 		if len(buffer) == cap(buffer) {
 			if cap(buffer) >= maxLineBytes {
 				rest, err := s.longLine(buffer, in)
-				if err != nil || s.binary {
+				if err != nil {
 					return err
 				}
 				buffer = append(buffer[:0], rest...)
@@ -59,21 +64,27 @@ func (s *scanner) scan(in io.Reader, block []byte) error {
 			copy(grown, buffer)
 			buffer = grown
 		}
-		n, err := in.Read(buffer[len(buffer):cap(buffer)])
-		fresh := buffer[len(buffer) : len(buffer)+n]
-		if bytes.IndexByte(fresh, 0) >= 0 {
-			s.binary = true
-			return nil
-		}
+		n, err := io.ReadAtLeast(in, buffer[len(buffer):cap(buffer)], least)
 		buffer = buffer[:len(buffer)+n]
+		if least > 1 {
+			least = 1
+			var order binary.ByteOrder
+			if order, s.binary = sniff(buffer); s.binary {
+				return nil
+			}
+			if order != nil {
+				in = newUTF16Reader(order, buffer[utf16MarkBytes:], in)
+				buffer = buffer[:0]
+				continue
+			}
+			buffer = buffer[:copy(buffer, bytes.TrimPrefix(buffer, utf8Mark))]
+		}
 		if end := bytes.LastIndexByte(buffer, '\n') + 1; end > 0 {
 			s.block(buffer[:end])
 			buffer = buffer[:copy(buffer, buffer[end:])]
 		}
-		if err == io.EOF {
-			if len(buffer) > 0 {
-				s.oneLine(buffer)
-			}
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			s.block(buffer)
 			return nil
 		}
 		if err != nil {
@@ -82,9 +93,12 @@ func (s *scanner) scan(in io.Reader, block []byte) error {
 	}
 }
 
-// block scans whole lines. If the pattern starts with literal text and no context is wanted, lines
+// block scans lines. If the pattern starts with literal text and no context is wanted, lines
 // without that text are only counted.
 func (s *scanner) block(data []byte) {
+	if !isASCII(s.prefix) {
+		data = s.toText(data) // the prefix may have other bytes in the file
+	}
 	// A line can take long with a large pattern; the next read reports the cancel.
 	for len(data) > 0 && s.ctx.Err() == nil {
 		if len(s.prefix) > 0 && s.context == 0 {
@@ -107,8 +121,10 @@ func (s *scanner) block(data []byte) {
 }
 
 func (s *scanner) oneLine(raw []byte) {
-	text := bytes.TrimSuffix(raw, []byte{'\n'})
-	text = bytes.TrimSuffix(text, []byte{'\r'})
+	text := bytes.TrimSuffix(s.toText(raw), []byte{'\n'})
+	if !s.keepsReturn {
+		text = bytes.TrimSuffix(text, []byte{'\r'})
+	}
 	at := s.re.FindIndex(text)
 	s.endLine(text, at)
 }
@@ -171,8 +187,9 @@ func (s *scanner) cut(text []byte) ipc.Bytes {
 // longLine matches a line that does not fit into the buffer, in overlapping pieces, and counts it
 // once. It returns the bytes after the line.
 func (s *scanner) longLine(buffer []byte, in io.Reader) (rest []byte, err error) {
-	at := s.re.FindIndex(buffer)
-	head := append([]byte(nil), buffer[:min(len(buffer), s.maxLine+1)]...)
+	text := s.toText(buffer)
+	at := s.re.FindIndex(text)
+	head := append([]byte(nil), text[:min(len(text), s.maxLine+1)]...)
 	base, piece := 0, buffer
 	for {
 		// The overlap is longer than any useful match.
@@ -181,17 +198,13 @@ func (s *scanner) longLine(buffer []byte, in io.Reader) (rest []byte, err error)
 		copy(piece, piece[len(piece)-keep:])
 		n, readErr := io.ReadFull(in, piece[keep:cap(piece)])
 		fresh := piece[keep : keep+n]
-		if bytes.IndexByte(fresh, 0) >= 0 {
-			s.binary = true
-			return nil, nil
-		}
 		end := bytes.IndexByte(fresh, '\n')
 		line := piece[:keep+n]
 		if end >= 0 {
 			line = piece[:keep+end]
 		}
 		if at == nil {
-			if hit := s.re.FindIndex(line); hit != nil {
+			if hit := s.re.FindIndex(s.toText(line)); hit != nil {
 				at = []int{base + hit[0], base + hit[1]}
 			}
 		}

@@ -36,8 +36,7 @@ type params struct {
 	IgnoreFiles *bool      `json:"ignore_files"`
 	MaxLine     int        `json:"max_line"`
 
-	limit  int
-	filter *nameFilter
+	limit int
 }
 
 // Match is one line that matches; Column counts bytes from 1.
@@ -59,13 +58,17 @@ type File struct {
 
 // Result is the result of file.search.
 type Result struct {
-	Matches       []Match  `json:"matches"`
-	Files         []File   `json:"files"`
-	Total         int      `json:"total"`
-	TotalFiles    int      `json:"total_files"`
-	Truncated     bool     `json:"truncated"`
-	BinarySkipped int      `json:"binary_skipped"`
-	Errors        []string `json:"errors"`
+	Matches    []Match  `json:"matches"`
+	Files      []File   `json:"files"`
+	Total      int      `json:"total"`
+	TotalFiles int      `json:"total_files"`
+	Truncated  bool     `json:"truncated"`
+	Skipped    skips    `json:"skipped"`
+	Errors     []string `json:"errors"`
+}
+
+func newResult() *Result {
+	return &Result{Matches: []Match{}, Files: []File{}, Skipped: skips{}, Errors: []string{}}
 }
 
 func badRequest(format string, args ...any) error {
@@ -110,14 +113,26 @@ func Search(ctx context.Context, workdir string, raw json.RawMessage) (*Result, 
 		return nil, &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(root), Message: root +
 			": is neither a directory nor a regular file"}
 	}
+	where, err := p.place(workdir)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		if root, err = Resolve(workdir, where.base); err != nil {
+			return nil, err
+		}
+		if exists, err := isDirectory(workdir, where); err != nil || !exists {
+			return newResult(), err
+		}
+	}
 	if p.Target == "files" {
-		return p.listFiles(ctx, root, info)
+		return p.listFiles(ctx, where, root, info)
 	}
 	re, err := p.compile()
 	if err != nil {
 		return nil, err
 	}
-	return newContentSearch(ctx, &p, re).run(root, info)
+	return newContentSearch(ctx, &p, re).run(where, root, info)
 }
 
 func (p *params) check() error {
@@ -141,13 +156,6 @@ func (p *params) check() error {
 	if p.Path == "" {
 		p.Path = "."
 	}
-	if p.Glob != nil && *p.Glob != "" {
-		filter, err := newNameFilter(string(*p.Glob))
-		if err != nil {
-			return badRequest("glob %q: %v", *p.Glob, err)
-		}
-		p.filter = filter
-	}
 	return nil
 }
 
@@ -161,18 +169,25 @@ func (p *params) compile() (*regexp.Regexp, error) {
 	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, badRequest("invalid regular expression: %v", err)
+		return nil, badRequest("invalid regular expression: %v. Escape special characters with a backslash; "+
+			"look-around and back references are not supported", err)
+	}
+	if requires(re, '\n') {
+		return nil, badRequest("the pattern matches only text with a line end (\\n), but each line is searched by " +
+			"itself: search for one of the lines, with context for the lines around it")
 	}
 	return re, nil
 }
 
-func (p *params) walker(ctx context.Context) *walker {
-	return &walker{ctx: ctx, hidden: p.Hidden, ignoreFiles: p.IgnoreFiles == nil || *p.IgnoreFiles, errors: []string{}}
+func (p *params) walker(ctx context.Context, where place) *walker {
+	return &walker{ctx: ctx, hidden: p.Hidden || where.hidden, maxDepth: where.depth, wanted: where.wants,
+		display: where.base, ignoreFiles: p.IgnoreFiles == nil || *p.IgnoreFiles, errors: []string{}}
 }
 
-// finish adds the errors of the walk.
+// finish adds what the walk left out, and its errors.
 func (r *Result) finish(w *walker) {
 	r.Errors = append(r.Errors, w.errors...)
+	r.Skipped = append(r.Skipped, w.skipped...)
 	if w.stopped {
 		r.Truncated = true
 		r.Errors = append(r.Errors, fmt.Sprintf("stopped after %s: the totals count only entries visited until then",

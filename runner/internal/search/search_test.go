@@ -2,16 +2,19 @@ package search
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"hermes-exec/runner/internal/ipc"
@@ -209,12 +212,144 @@ func TestGlobFilter(t *testing.T) {
 
 func TestBinaryFilesAreCounted(t *testing.T) {
 	dir := tree(t, map[string]string{"a": "hit\n\x00", "late": strings.Repeat("hit\n", 100_000) + "\x00",
-		"text": "hit \xff\xfe hit", "empty": ""})
-	r := find(t, dir, map[string]any{"pattern": "hit"})
-	equal(t, lines(r), []string{"text:1:1:hit \xff\xfe hit"})
-	if r.BinarySkipped != 2 || r.Total != 1 {
-		t.Errorf("%+v", r)
+		"text": "hit", "empty": "", "utf32": "\xff\xfe\x00\x00h\x00\x00\x00"})
+	r := find(t, dir, map[string]any{"pattern": "hi?t$"})
+	equal(t, skipped(r), []string{"binary 2 [a utf32]"})
+	if r.Total != 100_001 {
+		t.Errorf("%d matches: a NUL byte after 8 KiB of text is no sign of a binary file", r.Total)
 	}
+}
+
+func skipped(r *Result) []string {
+	out := []string{}
+	for _, s := range r.Skipped {
+		out = append(out, fmt.Sprintf("%s %d %s", s.Reason, s.Count, s.Paths))
+	}
+	return out
+}
+
+func TestTextOfOtherEncodingsIsFound(t *testing.T) {
+	utf16File := func(order binary.AppendByteOrder, text string) string {
+		data := order.AppendUint16(nil, 0xfeff)
+		for _, unit := range utf16.Encode([]rune(text)) {
+			data = order.AppendUint16(data, unit)
+		}
+		return string(data)
+	}
+	long := strings.Repeat("x", 5_000) + "😀\n"
+	dir := tree(t, map[string]string{
+		"big":    utf16File(binary.BigEndian, "eins\r\nGrüße 😀\r\n"),
+		"half":   "\xff\xfe" + "\x3d\xd8G\x00" + "\x00\xd8",
+		"latin":  "a\nGr\xfc\xdfe\n",
+		"little": utf16File(binary.LittleEndian, strings.Repeat(long, 90)+"Grüße"),
+		"marked": "\xef\xbb\xbfGrüße\n",
+		"mixed":  "Gr\xfc\xdfe\nGrüße\n\xfc ü\n",
+		"nul":    strings.Repeat("x\n", 5_000) + "Grüße\x00",
+	})
+	r := find(t, dir, map[string]any{"pattern": "^Grüße", "max_line": 20})
+	equal(t, lines(r), []string{"big:2:1:Grüße 😀", "latin:2:1:Grüße", "little:91:1:Grüße", "marked:1:1:Grüße",
+		"mixed:1:1:Grüße", "mixed:2:1:Grüße", "nul:5001:1:Grüße\ufffd"})
+	equal(t, skipped(r), []string{})
+	r = find(t, dir, map[string]any{"pattern": "(?i)GRÜSSE|\ufffd|x😀$", "context": 1, "max_line": 20, "limit": 3})
+	equal(t, lines(r), []string{"half:1:1:\ufffdG", "little:1:5000:" + strings.Repeat("x", 20),
+		"little:2:5000:" + strings.Repeat("x", 20)})
+	if r.Total != 1+90+1+1 {
+		t.Errorf("%d matches", r.Total)
+	}
+	equal(t, paths(find(t, dir, map[string]any{"pattern": "^\ufffd ü$"})), []string{"mixed"})
+}
+
+func TestLongLineOfAnotherEncodingIsFound(t *testing.T) {
+	dir := tree(t, map[string]string{"a": strings.Repeat("\xe4", 9<<20) + "Gr\xfc\xdfe"})
+	r := find(t, dir, map[string]any{"pattern": "Grüße"})
+	if r.Total != 1 || !strings.HasPrefix(string(r.Matches[0].Text), "ää") {
+		t.Errorf("%d matches", r.Total)
+	}
+}
+
+func TestPatternWithALineEndIsRefused(t *testing.T) {
+	dir := tree(t, map[string]string{"f": "a\r\nb\rc\nd\n"})
+	for _, pattern := range []string{`a\nb`, "a\nb", `a\r\n`, `(a|b)[\n]c?`, `a(\n|\r\n)+b`, `(?s)a.*\n`, `a\n{1,3}`} {
+		_, err := tryFind(dir, map[string]any{"pattern": pattern})
+		if err == nil || !strings.Contains(err.Error(), "each line is searched by itself") {
+			t.Errorf("%q: %v", pattern, err)
+		}
+	}
+	if _, err := tryFind(dir, map[string]any{"pattern": "a\nb", "regex": false}); err == nil {
+		t.Error("accepted as plain text")
+	}
+	for pattern, want := range map[string]int{`a\n?`: 1, `[^\n]`: 3, `a|\n`: 1, `a\s*$`: 1, `a\n*`: 1, `a$`: 1, `a\r?$`: 1,
+		`\r$`: 1, `\r`: 2, `a\r$`: 1, `b\r`: 1} {
+		if r := find(t, dir, map[string]any{"pattern": pattern}); r.Total != want {
+			t.Errorf("%q: %d matches, want %d", pattern, r.Total, want)
+		}
+	}
+}
+
+func TestSkippedEntriesAreNamed(t *testing.T) {
+	dir := tree(t, map[string]string{".gitignore": "build/\n*.log\n", "build/x.py": "hit", "a.log": "hit", "d/b.log": "hit",
+		".env": "hit", ".venv/lib.py": "hit", ".git/config": "hit", "c.py": "no", "d/e.py": "no"})
+	if err := os.Symlink("/etc/hostname", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	r := find(t, dir, map[string]any{"pattern": "hit"})
+	equal(t, skipped(r), []string{"hidden 3 [.env .gitignore .venv]", "ignored 3 [a.log build d/b.log]", "link 1 [link]"})
+	// Only entries that can have matches: a file that matches the glob, a directory that is deep enough.
+	r = find(t, dir, map[string]any{"pattern": "hit", "glob": "*.py"})
+	equal(t, skipped(r), []string{"hidden 1 [.venv]", "ignored 1 [build]"})
+	r = find(t, dir, map[string]any{"pattern": "build/*", "target": "files"})
+	equal(t, skipped(r), []string{"ignored 1 [build]"})
+	r = find(t, dir, map[string]any{"pattern": "d", "target": "files"})
+	equal(t, skipped(r), []string{"hidden 1 [.venv]", "ignored 1 [build]", "directory 1 [d]"})
+	r = find(t, dir, map[string]any{"pattern": ".git/*", "target": "files"})
+	equal(t, skipped(r), []string{"ignored 1 [.git]"})
+	equal(t, paths(find(t, dir, map[string]any{"pattern": "*", "target": "files", "path": "build"})), []string{"build/x.py"})
+}
+
+func TestPatternNamesHiddenAndDistantFiles(t *testing.T) {
+	dir := tree(t, map[string]string{".env": "hit", "s/.env": "hit", ".github/w/ci.yml": "hit", ".github/.x/a.yml": "hit",
+		"a.txt": "hit", "s/b.txt": "hit", "s/t/c.txt": "hit", ".gitignore": "s/t\n"})
+	other := tree(t, map[string]string{"o/.hidden/a.txt": "hit", "o/b.txt": "hit"})
+	if err := os.Symlink(other+"/o", filepath.Join(dir, "away")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		pattern, path string
+		want          []string
+	}{
+		{".env", ".", []string{".env", "s/.env"}},
+		{"**/.env", ".", []string{".env", "s/.env"}},
+		{"{.env,*.yaml}", ".", []string{".env", "s/.env"}},
+		{".github/**/*.yml", ".", []string{".github/w/ci.yml"}},
+		{".github/", ".", []string{".github/w/ci.yml"}},
+		{".github/**/.x/*", ".", []string{".github/.x/a.yml"}},
+		{"./.github/w/ci.yml", ".", []string{".github/w/ci.yml"}},
+		{dir + "/a.txt", ".", []string{dir + "/a.txt"}},
+		{dir + "/a.txt", dir, []string{dir + "/a.txt"}},
+		{dir + "/**/*.txt", "s", []string{dir + "/a.txt", dir + "/s/b.txt"}},
+		{dir + "/**/*.txt", ".", []string{dir + "/a.txt", dir + "/s/b.txt"}},
+		{dir + "/s/t/*", ".", []string{}},
+		{other + "/o/*.txt", ".", []string{other + "/o/b.txt"}},
+		{other + "/*/.hidden/*.txt", ".", []string{other + "/o/.hidden/a.txt"}},
+		{"../a.txt", "s", []string{"s/../a.txt"}},
+		{"away/*.txt", ".", []string{"away/b.txt"}},
+		{"s/b.txt", ".", []string{"s/b.txt"}},
+		{"b.txt", ".", []string{"s/b.txt"}},
+		{"missing/*.txt", ".", []string{}},
+		{"a.txt/*", ".", []string{}},
+		{"/" + strings.TrimPrefix(dir, "/") + "//s/./b.txt", ".", []string{dir + "/s/b.txt"}},
+	} {
+		for _, p := range []map[string]any{{"pattern": c.pattern, "target": "files"}, {"pattern": "hit", "glob": c.pattern}} {
+			p["path"] = c.path
+			found := paths(find(t, dir, p))
+			slices.Sort(found)
+			if !slices.Equal(found, c.want) {
+				t.Errorf("%v: %q, want %q", p, found, c.want)
+			}
+		}
+	}
+	equal(t, paths(find(t, dir, map[string]any{"pattern": "away", "target": "files"})), []string{"away"})
+	equal(t, paths(find(t, dir, map[string]any{"pattern": "hit", "path": "a.txt", "glob": "s/*.py"})), []string{"a.txt"})
 }
 
 func TestLongLinesAreCutBetweenCharacters(t *testing.T) {
@@ -276,10 +411,13 @@ func TestFilesByTimeNewestFirst(t *testing.T) {
 func TestGlobPaths(t *testing.T) {
 	dir := tree(t, map[string]string{"a.py": "", "s/b.py": "", "s/t/c.py": "", ".h/d.py": "", "with\nnewline": "",
 		"raw\xff": ""})
+	if err := os.Symlink("a.py", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		pattern, path string
 		want          int
-	}{{"*.py", ".", 1}, {"**/*.py", ".", 3}, {"s/*", ".", 2}, {"s/**", ".", 3}, {"*.py", "s", 1}, {".h/*", ".", 1},
+	}{{"li*", ".", 1}, {"*.py", ".", 1}, {"**/*.py", ".", 3}, {"s/*", ".", 2}, {"s/**", ".", 3}, {"*.py", "s", 1}, {".h/*", ".", 1},
 		{dir + "/s/*.py", ".", 1}, {"no/such/*", ".", 0}, {"with*", ".", 1}, {"raw*", ".", 1}} {
 		raw, _ := json.Marshal(map[string]string{"pattern": c.pattern, "path": c.path})
 		g, err := Glob(context.Background(), dir, raw)

@@ -33,16 +33,22 @@ func Resolve(workdir, path string) (string, error) {
 	if strings.IndexByte(path, 0) >= 0 {
 		return "", badRequest("the path holds a NUL byte")
 	}
-	if !strings.HasPrefix(path, "/") {
-		path = strings.TrimSuffix(workdir, "/") + "/" + path
-	}
+	path = absolute(workdir, path)
 	return path, reach.CheckParent(path)
+}
+
+func absolute(workdir, path string) string {
+	if strings.HasPrefix(path, "/") {
+		return path
+	}
+	return strings.TrimSuffix(workdir, "/") + "/" + path
 }
 
 // walkEntry is one entry of a walk. relative is its path below the root.
 type walkEntry struct {
 	full, relative, name string
 	isDir                bool
+	kind                 fs.FileMode
 }
 
 // walker walks through a tree in the order of its paths, never through a symbolic link. It runs on
@@ -51,8 +57,11 @@ type walker struct {
 	ctx         context.Context
 	hidden      bool
 	ignoreFiles bool
-	maxDepth    int                    // 0: no limit
-	visit       func(f walkEntry) bool // false ends the walk
+	maxDepth    int                              // below the start; 0: no limit
+	wanted      func(relative, name string) bool // nil: every entry
+	visit       func(f walkEntry)                // of each entry that is wanted
+	display     string                           // the root as the caller passed it
+	skipped     skips
 	errors      []string
 	nameBytes   int // bytes of names
 	stopped     bool
@@ -66,8 +75,9 @@ func (w *walker) fail(path string, err error) {
 	}
 }
 
-// run visits everything below root, which must be a directory.
-func (w *walker) run(root string) {
+// run visits everything below start, a directory below root, which must be a directory. Ignore files
+// apply to start, too; that it is hidden does not matter, because the caller named it.
+func (w *walker) run(root, start string) {
 	if w.deadline.IsZero() {
 		w.deadline = time.Now().Add(maxDuration)
 	}
@@ -75,7 +85,18 @@ func (w *walker) run(root string) {
 	if w.ignoreFiles {
 		rules = w.parentIgnores(filepath.Clean(root))
 	}
-	w.directory(strings.TrimSuffix(root, "/"), "", rules, 1, deviceOf(root))
+	full, relative := strings.TrimSuffix(root, "/"), ""
+	for _, name := range strings.FieldsFunc(start, func(r rune) bool { return r == '/' }) {
+		if w.ignoreFiles {
+			rules = w.loadIgnores(rules, full)
+		}
+		full, relative = full+"/"+name, join(relative, name)
+		if w.ignores(full, name, true, rules) {
+			w.skipped.add(reasonIgnored, displayPath(w.display, relative))
+			return
+		}
+	}
+	w.directory(full, relative, rules, 1, deviceOf(full+"/"))
 }
 
 func deviceOf(path string) uint64 {
@@ -91,7 +112,7 @@ func (w *walker) directory(full, relative string, rules *ignoreSet, depth int, d
 		path = "/"
 	}
 	before := w.nameBytes
-	entries, err := w.read(path, relative == "")
+	entries, err := w.read(path, depth == 1)
 	if err != nil {
 		w.fail(path, err)
 		return
@@ -106,17 +127,20 @@ func (w *walker) directory(full, relative string, rules *ignoreSet, depth int, d
 			return
 		}
 		child := walkEntry{full: full + "/" + e.name, relative: join(relative, e.name), name: e.name,
-			isDir: e.kind.IsDir()}
-		if !w.includes(&child, rules) {
+			isDir: e.kind.IsDir(), kind: e.kind}
+		deeper := child.isDir && (w.maxDepth == 0 || depth < w.maxDepth)
+		wanted := w.wanted == nil || w.wanted(child.relative, child.name)
+		if reason := w.leavesOut(&child, rules); reason != "" {
+			// Nobody looks for files in .git, unless the pattern has hidden names.
+			if (wanted || deeper) && (w.hidden || child.name != ".git") {
+				w.skipped.add(reason, displayPath(w.display, child.relative))
+			}
 			continue
 		}
-		if child.isDir || e.kind.IsRegular() {
-			if !w.visit(child) {
-				w.stopped = true
-				return
-			}
+		if wanted {
+			w.visit(child)
 		}
-		if child.isDir && (w.maxDepth == 0 || depth < w.maxDepth) {
+		if deeper {
 			w.descend(child, rules, depth, device)
 		}
 	}
@@ -141,17 +165,19 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-func (w *walker) includes(f *walkEntry, rules *ignoreSet) bool {
-	if !w.hidden && strings.HasPrefix(f.name, ".") {
-		return false
+// leavesOut returns the reason for which the walk leaves out an entry, "" if it does not.
+func (w *walker) leavesOut(f *walkEntry, rules *ignoreSet) string {
+	switch {
+	case !w.hidden && strings.HasPrefix(f.name, "."):
+		return reasonHidden
+	case w.ignores(f.full, f.name, f.isDir, rules):
+		return reasonIgnored
 	}
-	if !w.ignoreFiles {
-		return true
-	}
-	if f.name == ".git" {
-		return false
-	}
-	return !rules.matches(f.full, f.name, f.isDir)
+	return ""
+}
+
+func (w *walker) ignores(full, name string, isDir bool, rules *ignoreSet) bool {
+	return w.ignoreFiles && (name == ".git" || rules.matches(full, name, isDir))
 }
 
 type dirEntry struct {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_exec.tools.files.paging import PageReader, PageText
+from hermes_exec.tools.files.textfile import SNIFF_BYTES, decode, is_binary
 
 
 def page_of(data: bytes, offset: int = 1, limit: int = 500, *, chunk: int = 1 << 20, chars: int = 100_000) -> PageText:
@@ -70,3 +73,23 @@ def test_other_encodings_are_shown() -> None:
     assert page_of(b"\xff\xfe" + "ä\nb\n".encode("utf-16-le"), chunk=3)[:2] == ("1|ä\n2|b", 2)
     assert page_of(b"\xef\xbb\xbfbom\n").content == "1|bom"
     assert page_of("ä".encode() + b"\xff\n").content == "1|ä\ufffd"
+
+
+def test_page_decodes_each_line_by_itself() -> None:
+    page = page_of(b"caf\xe9\n" + "café\n".encode() + b"\0\n")
+    assert (page.content, page.encoding) == ("1|café\n2|café\n3|\ufffd", "mixed")
+    assert page_of(b"caf\xe9\nascii\n", offset=2)[0::6] == ("2|ascii", "utf-8")
+
+
+def test_byte_order_mark_is_removed_from_first_line_only() -> None:
+    assert page_of(b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n").content == "1|a\n2|\ufeffb"
+    assert page_of(b"a\n\xff\xfe\n").content == "1|a\n2|\xff\xfe"
+
+
+def test_binary_file_has_nul_character_near_its_start() -> None:
+    assert is_binary(b"text\0")
+    assert is_binary(codecs.BOM_UTF32_LE + "text".encode("utf-32-le"))
+    assert not is_binary(codecs.BOM_UTF16_LE + "text".encode("utf-16-le"))
+    assert not is_binary(codecs.BOM_UTF16_LE + ("x" * 4_094 + "\U0001f600").encode("utf-16-le"))
+    assert not is_binary(b"x" * SNIFF_BYTES + b"\0")
+    assert decode(codecs.BOM_UTF32_LE + "text".encode("utf-32-le")) is None
