@@ -70,7 +70,10 @@ def _find_occurrences(text: str, hunk: Hunk, similar: bool) -> Occurrences | Non
         occurrences = matching.find(text, old, similar=similar, most=_MAX_PLACES)
     if occurrences is None:
         return None
-    matches = tuple(match for match in occurrences.matches if _whole_lines(text, match))
+    count = occurrences.old.count("\n")
+    matches = tuple(
+        match for match in occurrences.matches if _whole_lines(text, match) and text.count("\n", *match) == count
+    )
     if hunk.at_end_of_file:
         matches = tuple(match for match in matches if not text[match.end :].strip())
     return Occurrences(occurrences.strategy, matches, occurrences.old) if matches else None
@@ -125,14 +128,16 @@ def _hunk_edits(text: str, hunk: Hunk, occurrences: Occurrences, match: Match) -
         "\n".join(hunk.new),
         occurrences.strategy if occurrences.strategy != "exact" else "line_trimmed",
     )
-    return _minimal_line_edits(text, match, wanted)
+    return _minimal_line_edits(text, match, wanted, hunk.final_newline)
 
 
-def _minimal_line_edits(text: str, match: Match, wanted: str) -> list[Edit]:
+def _minimal_line_edits(text: str, match: Match, wanted: str, final_newline: bool | None) -> list[Edit]:
     """Return `minimal_edits` for whole lines.
 
-    The line end after the match is included, so a changed last line keeps it.
+    The line end after the match is included, so a changed last line keeps it unless `final_newline` says otherwise.
     """
+    if final_newline is not None and text[match.end :] in ("", "\n"):
+        return minimal_edits(match.start, text[match.start :], wanted + "\n" * final_newline)
     if match.end < len(text):
         return minimal_edits(match.start, text[match.start : match.end + 1], wanted + "\n")
     return minimal_edits(match.start, text[match.start : match.end], wanted)
@@ -147,7 +152,7 @@ def _removal(text: str, match: Match) -> Edit:
 def _insertion(text: str, hunk: Hunk, name: str) -> list[Edit]:
     new_text = "\n".join(hunk.new)
     if not hunk.hints:
-        return [_append(text, new_text)]
+        return [_append(text, hunk)]
     places = _hint_positions(text, hunk.hints)
     if len(places) != 1:
         many = f"occurs {len(places)} times" if places else "was not found"
@@ -157,10 +162,10 @@ def _insertion(text: str, hunk: Hunk, name: str) -> list[Edit]:
             f"{name}: it only adds lines, and its hint {hunk.hints[-1]!r} {many}. Add a context line to show where.",
         )
     end = text.find("\n", places[0])
-    return [_append(text, new_text)] if end < 0 else [Edit(end + 1, end + 1, new_text + "\n")]
+    return [_append(text, hunk)] if end < 0 else [Edit(end + 1, end + 1, new_text + "\n")]
 
 
-def _append(text: str, new_text: str) -> Edit:
-    if not text or text.endswith("\n"):
-        return Edit(len(text), len(text), new_text + "\n")
-    return Edit(len(text), len(text), "\n" + new_text)
+def _append(text: str, hunk: Hunk) -> Edit:
+    follows_newline = not text or text.endswith("\n")
+    final_newline = follows_newline if hunk.final_newline is None else hunk.final_newline
+    return Edit(len(text), len(text), "\n" * (not follows_newline) + "\n".join(hunk.new) + "\n" * final_newline)

@@ -191,7 +191,7 @@ def _exact_in_line(text: str, core: str) -> Iterator[Match]:
 
 def _look_alikes(text: str, old: str) -> Iterator[Match]:
     plain = to_ascii(old)
-    if (plain.isascii() and text.isascii()) or len(text) * len(old) > _MAX_REGEX_STEPS:
+    if (old.isascii() and text.isascii()) or len(text) * len(old) > _MAX_REGEX_STEPS:
         return
     pattern = re.sub(r"\.\.\.|--|.", _look_alike_pattern, plain, flags=re.DOTALL)
     yield from _regex(pattern, text)

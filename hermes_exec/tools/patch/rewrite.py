@@ -10,7 +10,7 @@ import re
 
 from hermes_exec.tools.patch.matching import to_ascii, trim_boundary, unescape
 
-_INDENT = re.compile(r"[ \t]*")
+_INDENT = re.compile(r"[ \t\u00a0]*")
 _MAX_CHAR_PAIRS = 250_000
 
 

@@ -101,6 +101,7 @@ def test_empty_context_lines_count() -> None:
 
 def test_blank_layout_lines_at_the_end_of_a_hunk_are_forgiven() -> None:
     assert update(b"a\nb\nc\n", " a\n-b\n+B\n\n") == b"a\nB\nc\n"
+    assert update(b"a\nb\n", " a\n-b\n+B\n\n\n") == b"a\nB\n"
 
 
 def test_lines_are_removed_with_their_line_end() -> None:
