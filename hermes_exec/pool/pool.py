@@ -46,8 +46,8 @@ class SandboxPool:
     Args:
         backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.
         image: Image of the sandboxes, for backends that have images.
-        slots_per_sandbox: Slots in one sandbox (local and ssh 64, others 1), at most 10,000. With 1 in a container, the
-            holder of the slot has the whole sandbox.
+        slots_per_sandbox: Slots in one sandbox (local and ssh 64, nomad and modal 8, others 1), at most 10,000. With 1
+            in a container, the holder of the slot has the whole sandbox.
         min_sandboxes: Minimum number of sandboxes to keep. Entering the pool waits for them; with 0 it checks the
             backend and starts nothing.
         max_sandboxes: Maximum number of sandboxes over all profiles and images (local 1, ssh one per host, others 4).
