@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +24,11 @@ _LOOP = (
     *("deadline_s", "max_tokens_total", "max_cost", "max_tool_seconds"),
 )
 """The settings that are arguments of `AgentLoop`."""
+_SHARED_CONTAINER_SLOTS = 8
+_WHOLE_CONTAINER_OPTIONS = frozenset(
+    {"limits", "cpuset_cpus", "shm_size_mb", "slot_root", "user", "cap_drop", "runtime"}
+)
+"""Options that mean something else, or prevent isolation, if several slots share a container."""
 
 
 class BatchConfig(ConfigModel):
@@ -38,7 +44,8 @@ class BatchConfig(ConfigModel):
     never answered stops in either case. A prompt whose slot failed is retried up to `retries` times before its record
     is written.
 
-    `backend`, `image` and `backend_options` are for the pool; a prompt's own image takes precedence over `image`.
+    `backend`, `image` and `backend_options` are for the pool; a prompt's own image takes precedence over `image`. On
+    Docker with sealed checks `slots_per_sandbox` is 8 by default, unless an option is meant for whole containers.
     `workers` prompts are worked on at a time. `limit` selects the first prompts. `seed` starts the sampling of prompt i
     from seed + i, if the model supports seeds. `max_tokens` limits one completion; `temperature` and `sampling` are
     passed to the model. `max_turns`, `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and
@@ -169,8 +176,7 @@ class BatchConfig(ConfigModel):
         scoring = None
         if task.check is not None:
             check = CommandCheck(task.check, self.check_timeout_s)
-            score_in = task.score_in or ("sealed" if task.keep is not None else self.score_in)
-            scoring = Scoring(check=check, files=task.check_files, score_in=score_in, keep=task.keep)
+            scoring = Scoring(check=check, files=task.check_files, score_in=self._score_in(task), keep=task.keep)
         seed = {} if self.seed is None else {"seed": self.seed + task.index}
         return Rollout(
             messages=messages,
@@ -183,8 +189,8 @@ class BatchConfig(ConfigModel):
             loop={name: getattr(self, name) for name in _LOOP} | {"sampling": {**seed, **self.sampling}},
         )
 
-    def make_pool(self, images: Sequence[str | None] = ()) -> SandboxPool:
-        """Return the pool, large enough for all workers at the same time, for prompts with these images.
+    def make_pool(self, tasks: Sequence[Task] = ()) -> SandboxPool:
+        """Return the pool, large enough for all workers at the same time, whichever of these prompts they work on.
 
         Raises:
             ConfigError: If the settings contradict each other or the backend.
@@ -203,10 +209,29 @@ class BatchConfig(ConfigModel):
             backend = config_class.of(
                 {name: value for name, value in options.items() if name in config_class.model_fields}
             )
+        if options.get("slots_per_sandbox") is None and self._can_share_containers(backend, options, tasks):
+            options["slots_per_sandbox"] = _SHARED_CONTAINER_SLOTS
         slots = options.get("slots_per_sandbox") or backend.default_slots
+        images = [task.container_image for task in tasks]
         sandboxes = self.max_sandboxes or options.pop("max_sandboxes", None)
         if sandboxes is None and isinstance(slots, int):
-            sandboxes = -(-self.workers // max(1, min(backend.sizes(backend.default_max_sandboxes, slots))))
+            each = max(1, min(backend.sizes(backend.default_max_sandboxes, slots)))
+            counts = Counter(images).values() or [self.workers]
+            sandboxes = min(self.workers, sum(-(-min(count, self.workers) // each) for count in counts))
         enough = "image" in type(backend).model_fields and images and all(images)
         image = self.image or (images[0] if enough else None)
         return SandboxPool(self.backend, image=image, max_sandboxes=sandboxes, **options)
+
+    def _can_share_containers(self, backend: BackendConfig, options: dict[str, Any], tasks: Sequence[Task]) -> bool:
+        """Return whether prompts share containers by default: on Docker, if every check is sealed.
+
+        A sealed check resets the slot. A slot that is a whole container then gets a new container, which takes much
+        longer than a new root in a shared one. Other checks may need ports of their own.
+        """
+        set_options = options.keys() | backend.model_fields_set
+        whole = options.get("min_isolation") == "exclusive" or not _WHOLE_CONTAINER_OPTIONS.isdisjoint(set_options)
+        places = {self._score_in(task) for task in tasks if task.check is not None}
+        return backend.backend == "docker" and not whole and places == {"sealed"}
+
+    def _score_in(self, task: Task) -> ScoreIn:
+        return task.score_in or ("sealed" if task.keep is not None else self.score_in)

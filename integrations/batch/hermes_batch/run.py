@@ -219,7 +219,7 @@ class _Invocation:
         self._config, self._result = config, result
         result.left_out = config.unavailable_tools(tasks)
         self._model = config.make_model()
-        self._pool = config.make_pool([task.container_image for task in tasks])
+        self._pool = config.make_pool(tasks)
         self._workers = min(config.workers, len(tasks))
         self._queue = deque(tasks)
         self._callbacks = callbacks

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,18 @@ async def test_missing_image_is_an_error_before_anything(tmp_path: Path) -> None
     with pytest.raises(ImageError, match="nowhere"):
         await run_batch(run)
     assert not (tmp_path / "out" / "trajectories.jsonl").exists()
+
+
+@pytest.mark.docker
+async def test_sealed_checks_on_docker_use_one_container(tmp_path: Path, docker_image: Callable[[str], str]) -> None:
+    require_engine("docker")
+    steps: list[Step] = [["test ! -e /etc/mine && echo x > /etc/mine && echo right > a"], "done"]
+    rows = [{"prompt": f"p{n}", "check": "grep right a && test ! -e /etc/mine"} for n in range(6)]
+    plans = {row["prompt"]: steps for row in rows}
+    run = config(tmp_path, plans, *rows, backend="docker", image=docker_image("debian"), workers=3)
+    result = await run_batch(run)
+    assert result.solved == 6
+    assert len({record["sandbox"] for record in lines(tmp_path)}) == 1
 
 
 async def test_toolsets_are_drawn_for_each_prompt_and_what_has_no_tool_is_told_once(tmp_path: Path) -> None:

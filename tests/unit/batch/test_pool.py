@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from hermes_agent import ScriptedModel
 from hermes_batch import BatchConfig
+from hermes_batch.dataset import read_dataset
+from hermes_exec import DockerConfig, SandboxPool
 
 OWN_SLOTS = [{"host": "a", "slots": 8}, {"host": "b", "slots": 3}]
 
@@ -33,3 +36,51 @@ def test_all_workers_have_a_slot(backend: str, options: dict[str, Any], most: in
         workers=17,
     )
     assert config.make_pool().stats().slots_most == most
+
+
+def pool_of(tmp_path: Path, rows: list[dict[str, Any]], **settings: Any) -> SandboxPool:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": "p", **row}) + "\n" for row in rows))
+    config = BatchConfig(dataset=prompts, out=tmp_path / "out", model=ScriptedModel([]), **settings)
+    return config.make_pool(read_dataset(prompts))
+
+
+DOCKER: dict[str, Any] = {"backend": "docker", "image": "x"}
+SEALED = [{"check": "true"}, {}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "slots"),
+    [
+        (SEALED, DOCKER, 8),
+        ([{"check": "true", "keep": ["a"]}], {**DOCKER, "score_in": "slot"}, 8),
+        (SEALED, {"backend": DockerConfig(image="x", dns=("1.1.1.1",))}, 8),
+        (SEALED, {**DOCKER, "backend_options": {"min_isolation": "uid", "network": False}}, 8),
+        (SEALED, {**DOCKER, "slots_per_sandbox": 1}, 1),
+        (SEALED, {**DOCKER, "backend_options": {"slots_per_sandbox": 3}}, 3),
+        # These keep the pool's own default.
+        ([{}], DOCKER, None),
+        (SEALED, {**DOCKER, "score_in": "live"}, None),
+        ([*SEALED, {"check": "true", "score_in": "slot"}], DOCKER, None),
+        (SEALED, {**DOCKER, "backend_options": {"limits": {"memory_mb": 512}}}, None),
+        (SEALED, {**DOCKER, "backend_options": {"min_isolation": "exclusive"}}, None),
+        (SEALED, {"backend": DockerConfig(image="x", runtime="runsc")}, None),
+        (SEALED, {"backend": "singularity", "image": "x"}, None),
+        (SEALED, {"backend": "local"}, None),
+    ],
+)
+def test_sealed_checks_on_docker_share_containers(
+    rows: list[dict[str, Any]], settings: dict[str, Any], slots: int | None, tmp_path: Path
+) -> None:
+    assert pool_of(tmp_path, rows, **settings).config.slots_per_sandbox == slots
+
+
+@pytest.mark.parametrize(
+    ("images", "sandboxes"),
+    [(["a"] * 40, 3), (["a"] * 20 + ["b"] * 20, 6), ([str(n) for n in range(40)], 17), (["a", "b"], 2)],
+)
+def test_workers_on_prompts_of_different_images_have_a_sandbox(
+    images: list[str], sandboxes: int, tmp_path: Path
+) -> None:
+    pool = pool_of(tmp_path, [{"check": "true", "image": name} for name in images], backend="docker", workers=17)
+    assert pool.config.max_sandboxes == sandboxes
