@@ -8,7 +8,7 @@ from typing import Literal
 
 from hermes_exec.errors import CommandFailed, PostMortem
 
-IsolationLevel = Literal["none", "uid", "namespaces", "exclusive"]
+IsolationLevel = Literal["none", "landlock", "uid", "namespaces", "exclusive"]
 """The levels of isolation, lowest first. Each level satisfies a `min_isolation` of its own or a lower one."""
 SlotRoot = Literal["own", "shared"]
 """Whether a slot has a private root over the image, or shares its sandbox's root."""

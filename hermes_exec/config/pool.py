@@ -90,7 +90,8 @@ class PoolConfig(ConfigModel):
     max_sandboxes: AtLeastOne | None = None
     """None: 1 on local, on ssh the number of hosts, 4 elsewhere."""
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
-    min_isolation: IsolationLevel = "none"
+    min_isolation: IsolationLevel | None = None
+    """The lowest accepted isolation level. None: `landlock`."""
     network: bool = True
     limits: Limits = Field(default_factory=Limits)
     slot_limits: Limits = Field(default_factory=Limits)

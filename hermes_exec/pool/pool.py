@@ -53,8 +53,8 @@ class SandboxPool:
         max_sandboxes: Maximum number of sandboxes over all profiles and images (local 1, ssh one per host, others 4).
         profiles: Named variants, by name: a `ProfileConfig` or a mapping. A profile inherits the pool's value for each
             setting that it leaves out.
-        min_isolation: The lowest accepted level (`none`, `uid`, `namespaces`, `exclusive`). A slot always gets the
-            highest level that the sandbox supports.
+        min_isolation: The lowest accepted level (`none`, `landlock`, `uid`, `namespaces`, `exclusive`). None:
+            `landlock`. A slot always gets the highest level that the sandbox supports.
         network: False disables the network.
         limits: Limits of a sandbox.
         slot_limits: Limits of a slot. The default is 1,024 processes (`pids=None` lifts it). Memory has no default:
@@ -107,7 +107,7 @@ class SandboxPool:
         min_sandboxes: int = 0,
         max_sandboxes: int | None = None,
         profiles: Mapping[str, ProfileConfig | Mapping[str, Any]] | None = None,
-        min_isolation: IsolationLevel = "none",
+        min_isolation: IsolationLevel | None = None,
         network: bool = True,
         limits: Limits | Mapping[str, Any] | None = None,
         slot_limits: Limits | Mapping[str, Any] | None = None,

@@ -20,6 +20,8 @@ from hermes_exec.pool.plan import TemplateSize
 from hermes_exec.redact import mask_raised_errors, secret_values
 from hermes_exec.results import IsolationLevel
 
+DEFAULT_FLOOR: IsolationLevel = "landlock"
+"""The lowest isolation level that is accepted unless the configuration names one."""
 DEFAULT_PIDS = 1024
 """Default limit of processes and threads of a slot, so that a fork bomb does not take the whole host."""
 SHARE_OF_SANDBOX = 8
@@ -122,7 +124,7 @@ class Template:
             slots=self.size.slots_per_sandbox,
             exclusive=self.exclusive,
             own_roots=self.own_roots.enabled,
-            min_isolation=config.min_isolation,
+            min_isolation=config.min_isolation or "none",
             lease_s=config.lease_s,
             lifetime_s=config.max_lifetime_s,
             pull_timeout_s=config.pull_timeout_s,
@@ -148,7 +150,7 @@ class Template:
         return {
             "slot": slot,
             "level": "exclusive" if self.exclusive else "auto",
-            "floor": config.min_isolation,
+            "floor": config.min_isolation or DEFAULT_FLOOR,
             "network": config.network,
             # The engine enforces the limits of an exclusive sandbox.
             "limits": {

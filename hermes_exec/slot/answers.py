@@ -22,7 +22,7 @@ from hermes_exec.errors import (
 )
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, Usage
 
-LEVELS = ("none", "uid", "namespaces", "exclusive")
+LEVELS = ("none", "landlock", "uid", "namespaces", "exclusive")
 LARGEST = 2**63 - 1
 LARGEST_NUMBER = 1e18
 

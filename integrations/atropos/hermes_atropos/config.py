@@ -66,7 +66,9 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         description="Whether slots have a network (None: yes if they have their own network; no if they would share "
         "the host's network, as on local, ssh and singularity, unless the environment needs one)",
     )
-    min_isolation: str = Field("none", description="Minimum isolation level: none, uid, namespaces, exclusive")
+    min_isolation: str | None = Field(
+        None, description="Minimum isolation level: none, landlock, uid, namespaces, exclusive (None: landlock)"
+    )
     cpus: float | None = Field(None, gt=0, description="CPUs of a sandbox")
     memory_mb: int | None = Field(None, gt=0, description="Memory of a sandbox, in MB")
     idle_timeout_s: float | None = Field(

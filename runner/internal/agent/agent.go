@@ -52,7 +52,7 @@ func Main(args []string) int {
 		case isolation.NoopArg:
 			return 0
 		case isolation.ScopeArg:
-			err := isolation.Scope([]string{"runner", "agent"})
+			err := isolation.Scope(args[1], []string{"runner", "agent"})
 			fmt.Fprintln(os.Stderr, "runner agent:", err)
 			return 1
 		}

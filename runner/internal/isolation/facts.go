@@ -5,12 +5,13 @@ import "hermes-exec/runner/internal/cgroup"
 // Isolation levels, lowest first.
 const (
 	None       = "none"
+	Landlock   = "landlock"
 	UID        = "uid"
 	Namespaces = "namespaces"
 	Exclusive  = "exclusive"
 )
 
-var levelOrder = map[string]int{None: 0, UID: 1, Namespaces: 2, Exclusive: 3}
+var levelOrder = map[string]int{None: 0, Landlock: 1, UID: 2, Namespaces: 3, Exclusive: 4}
 
 // IsLevel reports whether name is a level.
 func IsLevel(name string) bool { _, ok := levelOrder[name]; return ok }
@@ -44,6 +45,7 @@ type Facts struct {
 	Loopback  bool           `json:"-"` // a network namespace can have its loopback interface
 	Root      bool           `json:"-"` // this process has uid 0
 	Switch    bool           `json:"-"` // it may become other uids and gids
+	Confine   bool           `json:"-"` // Landlock confines the files of a program
 	Setgroups bool           `json:"-"` // it may set additional groups
 	IDs       IDRange        `json:"-"` // the uids of this sandbox
 	Cgroups   []cgroup.Group `json:"-"` // controllers in which the runner may make groups
@@ -56,6 +58,8 @@ func (f Facts) Has(level string) bool {
 	switch level {
 	case Exclusive, None:
 		return true
+	case Landlock:
+		return f.Confine
 	case UID:
 		return f.Switch
 	case Namespaces:
@@ -66,3 +70,16 @@ func (f Facts) Has(level string) bool {
 
 // IDRange is a run of user and group ids.
 type IDRange struct{ First, Count uint32 }
+
+// Domain is a restriction by Landlock that programs cannot leave.
+type Domain struct {
+	Scoped bool   `json:"scoped"`          // abstract sockets and signals stay within it
+	Files  *Files `json:"files,omitempty"` // nil: all files are accessible
+}
+
+// Files are the paths that a confined program can use, with everything below them.
+type Files struct {
+	Read   []string `json:"read"`
+	Device []string `json:"device"` // to read and write, not to create or remove
+	Own    []string `json:"own"`
+}

@@ -32,4 +32,4 @@ func TryOwnRoot(Facts, string) error { return errors.ErrUnsupported }
 const ScopeArg = "--scope"
 
 // Scope is unsupported on this system.
-func Scope([]string) error { return errors.ErrUnsupported }
+func Scope(string, []string) error { return errors.ErrUnsupported }

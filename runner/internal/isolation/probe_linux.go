@@ -41,12 +41,19 @@ func Probe() (Facts, error) {
 	if err := probeNamespaces(&f); err != nil {
 		return f, err
 	}
+	if err := probeLandlock(f.LandlockABI); err != nil {
+		f.Reasons[Landlock] = err.Error()
+	} else {
+		f.Confine = true
+	}
 	switch {
 	case f.Method != MethodNone:
 		f.Highest = Namespaces
 		delete(f.Reasons, Namespaces)
 	case f.Switch:
 		f.Highest = UID
+	case f.Confine:
+		f.Highest = Landlock
 	default:
 		f.Highest = None
 	}
@@ -153,8 +160,21 @@ func probeNamespaces(f *Facts) error {
 	if lack != nil {
 		return inconclusiveError(lack)
 	}
-	f.Reasons[Namespaces] = strings.Join(reasons, "; ")
+	f.Reasons[Namespaces] = strings.Join(append(reasons, namespaceSettings()...), "; ")
 	return nil
+}
+
+// namespaceSettings returns the settings of this kernel that keep ordinary users from namespaces.
+func namespaceSettings() (set []string) {
+	for _, s := range []struct{ name, forbids string }{{"user.max_user_namespaces", "0"},
+		{"kernel.unprivileged_userns_clone", "0"}, {"kernel.apparmor_restrict_unprivileged_userns", "1"}} {
+		path := "/proc/sys/" + strings.ReplaceAll(s.name, ".", "/")
+		value, err := bounded.ReadWhole(path, bounded.SettingSize)
+		if err == nil && strings.TrimSpace(string(value)) == s.forbids {
+			set = append(set, "the kernel setting "+s.name+" is "+s.forbids)
+		}
+	}
+	return set
 }
 
 func inconclusiveError(lack error) error {

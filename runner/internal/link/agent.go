@@ -25,7 +25,7 @@ const (
 type Config struct {
 	Setup  isolation.Setup
 	Method isolation.Method
-	Scoped bool          // Landlock keeps abstract sockets and signals within the slot
+	Domain isolation.Domain
 	Exe    string        // this program
 	Bwrap  string        // bubblewrap, if Method is MethodBwrap
 	Limit  time.Duration // how long it may take to get ready

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/json"
 	"os"
 	"runtime"
 	"sync"
@@ -14,9 +15,16 @@ import (
 func (p Config) begin(null, theirs *os.File) (*os.Process, error) {
 	std := [3]*os.File{null, null, os.Stderr}
 	argv := []string{"runner", "agent"}
-	// A successor has to signal the processes that the dead agent left.
-	if p.Scoped && !p.Setup.Successor {
-		argv = append(argv, isolation.ScopeArg)
+	domain := p.Domain
+	if p.Setup.Successor {
+		domain.Scoped = false // it has to signal the processes that the dead agent left
+	}
+	if domain.Scoped || domain.Files != nil {
+		encoded, err := json.Marshal(domain)
+		if err != nil {
+			return nil, err
+		}
+		argv = append(argv, isolation.ScopeArg, string(encoded))
 	}
 	if p.Method != isolation.MethodBwrap {
 		return isolation.Start(p.Method, p.Setup.View.Network, p.Setup.CountingUID, argv, std, theirs)

@@ -69,7 +69,7 @@ func (s *slot) launch(ctx context.Context) (h *link.Agent, again bool, err error
 		}
 	}
 	plan := link.Config{
-		Setup: s.setup, Method: s.method, Scoped: s.isScoped(), Exe: s.m.exe, Bwrap: s.m.facts.BwrapPath,
+		Setup: s.setup, Method: s.method, Domain: s.domain(), Exe: s.m.exe, Bwrap: s.m.facts.BwrapPath,
 		Limit: s.m.setupTimeout, Env: s.env, Shells: s.facts.Shells, Workspace: string(s.facts.Workspace),
 		FIFOs: s.fifoDir(), Relief: &s.relief, Detach: s.detach,
 		OnExit:  func(e ipc.Exit) { s.m.onExit(s.id, e) },

@@ -99,6 +99,11 @@ func (s *level) describeShared(p CreateParams) {
 		iso.Processes = "shared with the sandbox"
 	case u.Level == isolation.UID && !s.named:
 		iso.Users = "own uid without a passwd name, no_new_privs"
+	case u.Level == isolation.Landlock:
+		iso.Filesystem = "the system read-only, own directories; other files closed (Landlock)"
+		if !u.Switch {
+			iso.Users, iso.Processes = "shared: "+u.UserName+", no_new_privs", "shared table; no tracing of others (Landlock)"
+		}
 	}
 	if s.isScoped() {
 		iso.Processes = "shared table; signals within the slot only (Landlock)"

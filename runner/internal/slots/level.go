@@ -38,6 +38,9 @@ type level struct {
 	maxPIDs int64         // limit of processes by their numbers, 0 for none
 	modes   modes
 	fifos   string // the path in the slot
+
+	onHost   bool     // the sandbox is a host with files of others
+	readOnly []string // paths on the host that the slot may read
 }
 
 func (s *level) user() accounts.User {
@@ -77,14 +80,19 @@ func (s *level) choose(p CreateParams) error {
 	case s.image == nil && !f.Has(level):
 		return s.newIsolationError(fmt.Sprintf("%s is not available here: %s", level, f.Reasons[level]))
 	case isolation.IsBelow(level, floor):
-		return s.newIsolationError(fmt.Sprintf("%s is below the lowest accepted level, %s: %s", level, floor,
-			reasons(f)))
+		return s.newIsolationError(fmt.Sprintf("slots reach the level %s here, below the lowest accepted level, %s "+
+			"(%s). Enable a higher level, use a backend that starts containers, or accept it with min_isolation=%q",
+			level, floor, reasons(f), level))
 	case level != isolation.Exclusive && p.PrivateRoot && f.Root && !f.Switch:
 		return s.newIsolationError("on a host the runner must leave uid 0, and it cannot: " + f.Reasons[isolation.UID])
 	}
 	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since,
 		Filter: s.m.filter}
 	s.modes = modes{own: 0o700, tmp: 0o700}
+	s.onHost = p.PrivateRoot
+	for _, path := range p.ReadOnlyPaths {
+		s.readOnly = append(s.readOnly, string(path))
+	}
 	if level == isolation.Namespaces {
 		s.method = f.Method
 	}
@@ -113,8 +121,8 @@ func (s *level) chooseUser(p CreateParams) error {
 	if s.image != nil {
 		return s.imageUser(p.User)
 	}
-	s.ownUID = f.Switch && (level == isolation.Namespaces || level == isolation.UID || level == isolation.None &&
-		p.PrivateRoot)
+	s.ownUID = f.Switch && (level == isolation.Namespaces || level == isolation.UID || p.PrivateRoot &&
+		level != isolation.Exclusive)
 	if s.ownUID {
 		uid, err := s.m.ids.Allocate()
 		if err != nil {
@@ -178,7 +186,7 @@ func homeOf(user accounts.User) string {
 func (s *level) sandboxUser(name string) error {
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	level := s.setup.Level
-	asked := level == isolation.Exclusive || level == isolation.None
+	asked := level == isolation.Exclusive || level == isolation.None || level == isolation.Landlock
 	if s.m.facts.Switch && asked {
 		user, err := accounts.LookupUser(name)
 		if err != nil {
@@ -225,7 +233,7 @@ func (s *level) choosePaths(p CreateParams) error {
 			return s.newIsolationError("a network of its own would have no loopback interface (no CAP_NET_ADMIN)")
 		}
 		s.chooseViewPaths(p)
-	case isolation.UID, isolation.None:
+	case isolation.UID, isolation.Landlock, isolation.None:
 		s.setup.View.Network = true
 		if err := s.checkReachable(); err != nil {
 			return err
@@ -255,9 +263,7 @@ func (s *level) chooseViewPaths(p CreateParams) {
 		v.Kind = rootfs.ViewPrivate
 		s.setup.Workspace, s.setup.Home, s.setup.Tmp = "/workspace", "/home/"+s.setup.UserName, "/tmp"
 		s.fifos = "/run/hermes-exec/" + fifoDirName
-		for _, r := range p.ReadOnlyPaths {
-			v.ReadOnly = append(v.ReadOnly, string(r))
-		}
+		v.ReadOnly = s.readOnly
 	} else if isDir("/tmp") && !isInside(s.m.base, "/tmp") {
 		s.setup.Tmp = "/tmp"
 	}

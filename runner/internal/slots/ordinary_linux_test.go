@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -89,5 +90,49 @@ func TestSlotHasItsShareOfAnOrdinaryUsersNamespaces(t *testing.T) {
 	out := b.sh("a", "echo 9 2>/dev/null >/proc/sys/user/max_user_namespaces; cat /proc/sys/user/max_user_namespaces")
 	if want := strconv.FormatInt(most, 10); out != want {
 		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+// Without namespaces and without root, Landlock closes the files of the runner's user and of other
+// slots.
+func TestLandlock(t *testing.T) {
+	f := probed()
+	if !f.Confine || os.Geteuid() == 0 {
+		t.Skip("needs Landlock and an ordinary user")
+	}
+	f.Method, f.Switch, f.Highest = isolation.MethodNone, false, isolation.Landlock
+	b := newSandbox(t, f)
+	home := t.TempDir()
+	precious := filepath.Join(home, "precious")
+	if err := os.WriteFile(precious, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := b.create(CreateParams{Slot: "b", Level: "auto", PrivateRoot: true, Network: true})
+	b.sh("b", "echo secret > s")
+	facts := b.create(CreateParams{Slot: "a", Level: "auto", Floor: isolation.Landlock, PrivateRoot: true, Network: true})
+	if facts.Isolation.Level != isolation.Landlock {
+		t.Fatalf("%+v", facts.Isolation)
+	}
+	out := b.sh("a", "for f in "+precious+" "+string(other.Workspace)+"/s; do cat $f; rm -f $f; sh -c 'true > '$f; "+
+		"truncate -s 0 $f; mv $f here; ln $f here; done 2>/dev/null; ls "+home+" "+string(other.Workspace)+
+		" 2>/dev/null; touch /tmp/x-landlock /dev/shm/x 2>/dev/null; cat /etc/hostname >/dev/null && ls /usr >/dev/null && echo works")
+	if out != "works" {
+		t.Errorf("%q", out)
+	}
+	for _, path := range []string{precious, string(other.Workspace) + "/s"} {
+		if data, err := os.ReadFile(path); err != nil || len(data) == 0 {
+			t.Errorf("%s: %q %v", path, data, err)
+		}
+	}
+	out = b.sh("a", "echo a > f; mkdir d; mv f d; ln -s d/f l; cat l; mkfifo p; rm -r d l p; echo x > $HOME/h; "+
+		"echo y > $TMPDIR/t; cat $HOME/h $TMPDIR/t; echo z > /dev/null; sh -c 'echo sub'")
+	if out != "a\nx\ny\nsub" {
+		t.Errorf("%q", out)
+	}
+	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
+		t.Errorf("%+v %v", r, err)
+	}
+	if out := b.sh("a", "ls -A; ls -A $HOME"); out != "" {
+		t.Errorf("%q", out)
 	}
 }

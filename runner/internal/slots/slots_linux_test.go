@@ -278,6 +278,9 @@ func (b *sandbox) call(slot, op string, in, out any) error {
 func levels() []string {
 	f := probed()
 	out := []string{isolation.None}
+	if f.Confine {
+		out = append(out, isolation.Landlock)
+	}
 	if f.Switch {
 		out = append(out, isolation.UID)
 	}

@@ -49,7 +49,7 @@ def test_doctor_tries_the_backend(cli: Cli, backend: BackendCase) -> None:
     arguments = ["--image", str(backend.options["image"])] if backend.id == "docker-debian" else []
     (finding,) = cli.json("doctor", "--json", "--backend", backend.backend, *arguments)
     assert finding["status"] == "ok", finding
-    assert finding["isolation"]["level"] in {"none", "uid", "namespaces", "exclusive"}
+    assert finding["isolation"]["level"] in {"landlock", "uid", "namespaces", "exclusive"}
     assert finding["launch_ms"] > 0
     assert finding["call_ms"] > 0
     assert set(finding["limits"]) >= {"memory_mb", "pids"}

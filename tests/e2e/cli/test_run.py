@@ -35,7 +35,7 @@ def test_standard_input_is_passed_on(cli: Cli, on: Sequence[str]) -> None:
 def test_json_has_the_whole_result(cli: Cli, on: Sequence[str]) -> None:
     facts = cli.json("run", *on, "--json", "--env", "NAME=value", "--", "echo $NAME; exit 2", code=2)
     assert (facts["stdout"], facts["exit_code"], facts["timed_out"]) == ("value\n", 2, False)
-    assert facts["isolation"] in {"none", "uid", "namespaces", "exclusive"}
+    assert facts["isolation"] in {"landlock", "uid", "namespaces", "exclusive"}
 
 
 def test_timeout_ends_the_command_and_keeps_its_output(cli: Cli, on: Sequence[str]) -> None:

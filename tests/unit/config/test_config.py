@@ -29,7 +29,7 @@ TYPES: dict[str, type[BackendConfig]] = {"local": LocalConfig, "docker": DockerC
 
 def test_defaults_are_those_of_the_public_face() -> None:
     pool = PoolConfig()
-    assert (pool.backend, pool.min_sandboxes, pool.max_sandboxes, pool.min_isolation) == ("local", 0, None, "none")
+    assert (pool.backend, pool.min_sandboxes, pool.max_sandboxes, pool.min_isolation) == ("local", 0, None, None)
     assert (pool.acquire_timeout_s, pool.launch_timeout_s, pool.pull_timeout_s) == (300.0, 120.0, 600.0)
     assert (pool.shutdown_timeout_s, pool.lease_s, pool.idle_timeout_s, pool.max_lifetime_s) == (
         30.0,
