@@ -15,6 +15,7 @@ WHOLE = re.compile(
 NOT_SHAPED = {
     "internal/rootfs/image_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
     "internal/rootfs/own_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
+    "internal/rootfs/paths_linux.go: os.ReadDir(": "directories in which confined tenants create nothing",
     "internal/shared/dirs_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
     "internal/proc/proc.go: .Readdirnames(-1)": "the numbers of processes, of which the kernel has a limit",
 }

@@ -40,7 +40,8 @@ def run(
     ] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="User to run as.")] = None,
     min_isolation: Annotated[
-        str | None, typer.Option("--min-isolation", help="none, landlock, uid, namespaces or exclusive (default: landlock).")
+        str | None,
+        typer.Option("--min-isolation", help="none, landlock, uid, namespaces or exclusive (default: landlock)."),
     ] = None,
     config: Config = None,
     profile: Profile = None,

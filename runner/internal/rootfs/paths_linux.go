@@ -10,7 +10,8 @@ import (
 // HostPaths are the paths of a host that programs need: the same ones that a private view shows,
 // and the tables of the kernel and of name resolution.
 func HostPaths() []string {
-	return append(slices.Clone(systemPaths), "/etc", "/proc", "/sys", "/run/systemd/resolve", "/var/lib/ca-certificates")
+	return append(slices.Clone(systemPaths), "/etc", "/proc", "/sys", "/run/systemd/resolve",
+		"/var/lib/ca-certificates")
 }
 
 // Devices are the devices that every slot has, and its terminals.

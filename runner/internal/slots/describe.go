@@ -102,7 +102,8 @@ func (s *level) describeShared(p CreateParams) {
 	case u.Level == isolation.Landlock:
 		iso.Filesystem = "the system read-only, own directories; other files closed (Landlock)"
 		if !u.Switch {
-			iso.Users, iso.Processes = "shared: "+u.UserName+", no_new_privs", "shared table; no tracing of others (Landlock)"
+			iso.Users = "shared: " + u.UserName + ", no_new_privs"
+			iso.Processes = "shared table; no tracing of others (Landlock)"
 		}
 	}
 	if s.isScoped() {
