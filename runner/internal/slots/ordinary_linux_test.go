@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -134,5 +135,24 @@ func TestLandlock(t *testing.T) {
 	}
 	if out := b.sh("a", "ls -A; ls -A $HOME"); out != "" {
 		t.Errorf("%q", out)
+	}
+}
+
+func TestNoLevelIsTakenBelowTheFloor(t *testing.T) {
+	f := isolation.Facts{Highest: isolation.None, Reasons: map[string]string{
+		isolation.Namespaces: "the kernel setting user.max_user_namespaces is 0", isolation.Landlock: "too old"}}
+	b := newSandbox(t, f)
+	p := CreateParams{Slot: "a", Level: "auto", Floor: isolation.Landlock, PrivateRoot: true, Network: true}
+	_, err := b.Create(context.Background(), p)
+	if err == nil || !strings.Contains(err.Error(), "user.max_user_namespaces is 0") ||
+		!strings.Contains(err.Error(), `min_isolation="none"`) {
+		t.Errorf("%v", err)
+	}
+	p.Floor = isolation.None
+	if os.Geteuid() == 0 {
+		p.PrivateRoot = false
+	}
+	if facts, err := b.Create(context.Background(), p); err != nil || facts.Isolation.Level != isolation.None {
+		t.Errorf("%+v %v", facts, err)
 	}
 }
