@@ -110,7 +110,12 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     )
     send_without_logprobs: bool = Field(False, description="serve: send groups of a chat server to the trainer")
 
+    on_reward_error: Literal["reroll", "zero", "stop"] = Field(
+        "reroll",
+        description="If the code of a reward raises: reroll the rollout, give it the reward 0, or stop the run",
+    )
     max_rerolls: int = Field(8, ge=0, description="Maximum number of rerolls in a group")
+    eval_samples: int = Field(1, ge=1, description="Number of rollouts of each item of an evaluation")
     max_failed_groups: int = Field(8, ge=1, description="Number of consecutive failed groups that stops the run")
 
     dataset_name: str | None = Field(None, description="File, directory or name of the dataset")

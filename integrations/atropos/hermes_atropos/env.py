@@ -123,8 +123,8 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         """
 
     async def compute_reward(self, item: ItemT, result: Episode, ctx: ToolContext) -> float | Verdict:
-        """Return the reward: a number (1 or more means solved) or a `Verdict`. If this raises an exception, the model
-        is not blamed and the rollout is rerolled.
+        """Return the reward: a number (1 or more means solved) or a `Verdict`. If this raises an exception,
+        `on_reward_error` decides: by default the model is not blamed and the rollout is rerolled.
         """
         raise NotImplementedError(f"{type(self).__name__} has no compute_reward")
 
@@ -362,34 +362,33 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         key: Callable[[ItemT], str],
         category: Callable[[ItemT], str | None] | None = None,
     ) -> list[EvaluatedItem]:
-        """Evaluate each item once, `max_eval_workers` at a time, but no more than the pool has slots. Return the
-        results in order of completion.
+        """Evaluate each item `eval_samples` times, `max_eval_workers` rollouts at a time, but no more than the pool has
+        slots. Return the results in order of completion.
 
-        If `data_dir_to_save_evals` is set, each result is appended to `samples.jsonl` there as soon as its item ends,
-        and the command `evaluate` continues an existing file (`serve` writes one file per step). An item without a
-        result is rerolled up to `max_rerolls` times. The metrics `eval/…` are written to `metrics.json` there and to
+        If `data_dir_to_save_evals` is set, each result is appended to `samples.jsonl` there as soon as it is known, and
+        the command `evaluate` continues an existing file (`serve` writes one file per step). A rollout without a result
+        is rerolled up to `max_rerolls` times. The metrics `eval/…` are written to `metrics.json` there and to
         wandb.
 
         Raises:
             ConfigError: If two items have the same key.
         """
         keys = [(key(item), item) for item in items]
-        by_key = dict(keys)
-        if len(by_key) < len(keys):
-            raise ConfigError(f"{len(keys)} items have only {len(by_key)} different keys")
+        if (different := len({name for name, _ in keys})) < len(keys):
+            raise ConfigError(f"{len(keys)} items have only {different} different keys")
         started, samples = time.time(), self._open_samples()
-        done = [] if samples is None else [result for result in samples.earlier if result.key in by_key]
-        finished = {result.key for result in done}
-        remaining = [(name, item) for name, item in keys if name not in finished]
-        total = len(done) + len(remaining)
+        wanted = {(name, number): item for number in range(self.config.eval_samples) for name, item in keys}
+        earlier = [] if samples is None else samples.earlier
+        done = [each for each in earlier if wanted.pop((each.key, each.sample), None) is not None]
+        total = len(done) + len(wanted)
         if samples is not None and done:
             self._print(f"{len(done)} of {total} results are reused from {samples.path}")
         workers = anyio.CapacityLimiter(min(self.config.max_eval_workers, self.pool.stats().slots_most))
 
-        async def evaluate_item(name: str, item: ItemT) -> None:
+        async def evaluate_item(name: str, number: int, item: ItemT) -> None:
             async with workers:
-                result = await self.scheduler.run_item(item)
-            done.append(EvaluatedItem.of(name, None if category is None else category(item), result))
+                result, rerolls = await self.scheduler.run_item(item)
+            done.append(EvaluatedItem.of(name, number, None if category is None else category(item), result, rerolls))
             if samples is not None:
                 messages = [] if result.episode is None else result.episode.messages
                 samples.write(self.pool.mask({**asdict(done[-1]), "messages": messages}))
@@ -398,14 +397,14 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
         try:
             async with anyio.create_task_group() as tasks:
-                for name, item in remaining:
-                    tasks.start_soon(evaluate_item, name, item)
+                for (name, number), item in wanted.items():
+                    tasks.start_soon(evaluate_item, name, number, item)
         finally:
             if samples is not None:
                 samples.close()
         await self._report_evaluation(done, started)
         if self._resumes and done and all(result.solved is None for result in done):
-            raise EnvironmentStopped(f"none of the {total} items has a result; the last error: {done[-1].error}")
+            raise EnvironmentStopped(f"none of the {total} rollouts has a result; the last error: {done[-1].error}")
         return done
 
     def _print(self, text: object) -> None:

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedItem:
-    """The result of one item: whether it was solved, and its reward. Both are None if the failure was not the model's
-    (`cause` and `error` explain it). An episode that exceeded its deadline counts as not solved.
+    """The result of one rollout of an item: whether it was solved, and its reward. Both are None if the failure was not
+    the model's (`cause` and `error` explain it). An episode that exceeded its deadline counts as not solved. `sample`
+    counts the rollouts of an item from 0, and `rerolls` has the number of earlier tries by cause.
     """
 
     key: str
+    sample: int
     category: str | None
     solved: bool | None
     reward: float | None
@@ -34,15 +36,19 @@ class EvaluatedItem:
     turns: int
     seconds: float
     check_output: str
+    rerolls: Mapping[str, int]
 
     @classmethod
-    def of(cls, key: str, category: str | None, result: RolloutResult) -> EvaluatedItem:
+    def of(
+        cls, key: str, sample: int, category: str | None, result: RolloutResult, rerolls: Mapping[str, int]
+    ) -> EvaluatedItem:
         """Return the result of a rollout."""
         late = result.finish == "deadline"
         verdict, episode = result.verdict, result.episode
         error, unknown = result.failure, result.solved is None and not late
         return cls(
             key=key,
+            sample=sample,
             category=category,
             solved=False if late else result.solved,
             reward=0.0 if late else result.reward,
@@ -52,6 +58,7 @@ class EvaluatedItem:
             turns=0 if episode is None else episode.turns,
             seconds=round(result.seconds, 3),
             check_output="" if verdict is None else verdict.output,
+            rerolls=dict(rerolls),
         )
 
 
@@ -76,7 +83,9 @@ class SampleFile:
             self._lock.close()
             raise ConfigError(f"another evaluation writes to {path}: use another directory")
         kept = {
-            item.key: (item, line) for item, line in (_read_items(path) if resume else ()) if item.solved is not None
+            (item.key, item.sample): (item, line)
+            for item, line in (_read_items(path) if resume else ())
+            if item.solved is not None
         }
         self.earlier = [item for item, _ in kept.values()]
         aside = path.with_name(f"{path.name}.new")
@@ -99,9 +108,15 @@ class SampleFile:
 
 
 def pass_rates(done: Iterable[EvaluatedItem], name: str = "eval") -> dict[str, float]:
-    """Return the share of solved items, overall and by category. Items without a result are not counted."""
+    """Return the share of solved rollouts, overall and by category. Rollouts without a result are not counted. With
+    several rollouts of an item, `solved_once` is the share of items that one of them solved.
+    """
     scored = [item for item in done if item.solved is not None]
-    metrics = {f"{name}/items": float(len(scored))}
+    items = {item.key for item in scored}
+    metrics = {f"{name}/items": float(len(items))}
+    if len(scored) > len(items):
+        metrics[f"{name}/samples"] = float(len(scored))
+        metrics[f"{name}/solved_once"] = len({item.key for item in scored if item.solved}) / len(items)
     if scored:
         metrics[f"{name}/pass_rate"] = sum(bool(item.solved) for item in scored) / len(scored)
         metrics[f"{name}/reward_mean"] = sum(item.reward or 0.0 for item in scored) / len(scored)

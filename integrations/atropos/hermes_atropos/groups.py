@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,13 +29,15 @@ class FinishedRollout(NamedTuple):
 
 @dataclass
 class Group:
-    """The rollouts of an item so far. `step` is the trainer's step when the first rollout started."""
+    """The rollouts of an item so far. `step` is the trainer's step when the first rollout started, and `rerolls` counts
+    the rollouts that ran again by cause.
+    """
 
     number: int
     toolsets: tuple[str, ...]
     step: int
     done: list[FinishedRollout] = field(default_factory=list)
-    rerolls: int = 0
+    rerolls: Counter[str] = field(default_factory=Counter)
 
 
 class KeptGroups:

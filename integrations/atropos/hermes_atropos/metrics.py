@@ -31,6 +31,7 @@ class RolloutTally:
         self._finishes: Counter[str] = Counter()
         self._causes: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
+        self._rerolls: Counter[str] = Counter()
         self._errors: list[str] = []
         self._calls = self._tool_errors = self._rerolled = 0
 
@@ -51,6 +52,10 @@ class RolloutTally:
             self._call_seconds += [call.duration_s for call in calls if call.state != "not_begun"]
             self._errors += [f"{call.name}: {call.error_kind}: {call.content[:200]}" for call in failed]
 
+    def reroll(self, cause: str) -> None:
+        """Count a rollout that runs again."""
+        self._rerolls[cause] += 1
+
     def drop(self, why: str) -> None:
         """Count a group that is not sent."""
         self._dropped[why] += 1
@@ -62,6 +67,7 @@ class RolloutTally:
             **{f"train/finish_{name}": count / total for name, count in self._finishes.items()},
             **{f"train/cause_{name}": count / total for name, count in self._causes.items()},
             **{f"train/groups_dropped_{name}": count for name, count in self._dropped.items()},
+            **{f"train/rerolls_{name}": count for name, count in self._rerolls.items()},
             **_spread("train/tool_call_s", self._call_seconds),
             "train/rollouts": total,
             "train/rollouts_unusable": self._rerolled,

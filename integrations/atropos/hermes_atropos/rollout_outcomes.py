@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hermes_agent import AccessRefused, CheckFailed, RolloutResult, Verdict
 from hermes_agent.rewards import to_float
-from hermes_agent.scoring import check_verdict
+from hermes_agent.scoring import check_verdict, is_work_error
 from hermes_atropos.errors import EnvironmentMistake, ServerReachable
 from hermes_exec import ConfigError, ErrorCause, ExecError
 
@@ -30,6 +30,31 @@ def mark_for_reroll(result: RolloutResult) -> RolloutResult:
     """
     raised = result.exception is not None and not isinstance(result.exception, ExecError)
     return replace(result, cause=ErrorCause.INFRA) if raised and result.cause is ErrorCause.CONFIG else result
+
+
+def find_reroll_cause(result: RolloutResult) -> str:
+    """Return why a rollout runs again: `hook` if the code of the environment raised, else the cause of its result."""
+    return "hook" if result.exception is not None and _is_code_error(result.exception) else str(result.cause)
+
+
+def judge_reward_error(error: Exception, on_error: str) -> Verdict:
+    """Return the reward 0 for an error that the code of a reward raised, if `on_error` is "zero".
+
+    Raises:
+        EnvironmentMistake: If `on_error` is "stop".
+        Exception: The error itself if `on_error` is "reroll", or if the slot, its host or a check failed.
+    """
+    if on_error == "reroll" or not _is_code_error(error):
+        raise error
+    message = f"the reward raised {type(error).__name__}: {error}"
+    if on_error == "stop":
+        raise EnvironmentMistake(f"{message} (--env.on_reward_error stop)") from error
+    return Verdict(0.0, solved=False, output=message)
+
+
+def _is_code_error(error: Exception) -> bool:
+    """Return whether the code of a hook raised an error, and neither a slot nor its host nor a check failed."""
+    return is_work_error(error) or not isinstance(error, ExecError | OSError | CheckFailed)
 
 
 def is_final(result: RolloutResult) -> bool:

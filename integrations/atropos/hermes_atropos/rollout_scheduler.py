@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -31,7 +31,6 @@ from hermes_atropos.environment import Environment
 from hermes_atropos.errors import EnvironmentMistake, EnvironmentStopped, ServerReachable
 from hermes_atropos.evaluation import EvaluatedItem
 from hermes_atropos.groups import (
-    FinishedRollout,
     Group,
     KeptGroups,
     find_odd_value,
@@ -43,7 +42,15 @@ from hermes_atropos.groups import (
 from hermes_atropos.hooks import translate_hook_errors
 from hermes_atropos.loop_watch import LoopWatch
 from hermes_atropos.metrics import RolloutTally
-from hermes_atropos.rollout_outcomes import RolloutFailed, explain_outcome, is_final, mark_for_reroll, to_verdict
+from hermes_atropos.rollout_outcomes import (
+    RolloutFailed,
+    explain_outcome,
+    find_reroll_cause,
+    is_final,
+    judge_reward_error,
+    mark_for_reroll,
+    to_verdict,
+)
 from hermes_atropos.servers import ServerKind, Servers, make_model
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError, ErrorCause, ExecError, ImageError, Slot
@@ -54,7 +61,7 @@ _ADVICE_INTERVAL = 8
 _MAX_CAUSES = 3
 
 ItemT = TypeVar("ItemT")
-OnGroup = Callable[[Sequence[FinishedRollout]], None]
+OnGroup = Callable[[Group], None]
 OnItem = Callable[[EvaluatedItem, int, int], None]
 
 
@@ -123,7 +130,7 @@ class RolloutScheduler(Generic[ItemT]):
             self._tasks.discard(task)
         self.filled += 1
         if self.on_group is not None:
-            self.on_group(group.done)
+            self.on_group(group)
         phase = 1 if self.kind == "openai" else 2
         scored_group = make_scored_data(group.done, self._env.config.sampling_parameters, phase=phase)
         scored_group["messages"] = self._env.pool.mask(scored_group["messages"])
@@ -176,10 +183,12 @@ class RolloutScheduler(Generic[ItemT]):
             raise EnvironmentStopped(f"{summary}; the last dropped groups:\n  {_list_causes(self._recent_drops)}")
         raise ConfigError(f"{self._env.name} has no items")
 
-    async def run_item(self, item: ItemT) -> RolloutResult:
-        """Run one rollout in its own slot, and reroll it until there is a result."""
+    async def run_item(self, item: ItemT) -> tuple[RolloutResult, Counter[str]]:
+        """Run one rollout in its own slot, and reroll it until there is a result. Return it with the number of rerolls
+        by cause.
+        """
         model, config = self.model(), self._env.config
-        toolsets, rerolls = config.toolsets(0), 0
+        toolsets, rerolls = config.toolsets(0), Counter[str]()
         try:
             spec = self._spec(item)
             rollout = self._rollout(item, spec, toolsets)
@@ -188,15 +197,15 @@ class RolloutScheduler(Generic[ItemT]):
             if isinstance(error, EnvironmentMistake):
                 self.stop(str(error), ErrorCause.CONFIG)
             failure = EpisodeError(0, "infra", type(error).__name__, str(error))
-            return RolloutResult(None, error=failure, exception=error, cause=ErrorCause.CONFIG)
+            return RolloutResult(None, error=failure, exception=error, cause=ErrorCause.CONFIG), rerolls
         while True:
             result = mark_for_reroll(await rollout.run(self._env.pool, model))
             has_result = result.reward is not None or result.finish == "deadline"
             if isinstance(result.exception, EnvironmentMistake | ServerReachable):
                 self.stop(explain_outcome(result), ErrorCause.CONFIG)
-            if has_result or is_final(result) or rerolls >= config.max_rerolls:
-                return result
-            rerolls += 1
+            if has_result or is_final(result) or rerolls.total() >= config.max_rerolls:
+                return result, rerolls
+            rerolls[find_reroll_cause(result)] += 1
             rollout = self._rollout(item, spec, toolsets)
 
     def model(self) -> SessionModel:
@@ -285,9 +294,11 @@ class RolloutScheduler(Generic[ItemT]):
             if done is not None:
                 group.done.append(done)
                 return
-            if is_final(result) or group.rerolls >= self._env.config.max_rerolls:
-                raise RolloutFailed(result, group.rerolls) from result.exception
-            group.rerolls += 1
+            if is_final(result) or group.rerolls.total() >= self._env.config.max_rerolls:
+                raise RolloutFailed(result, group.rerolls.total()) from result.exception
+            cause = find_reroll_cause(result)
+            group.rerolls[cause] += 1
+            self.tally.reroll(cause)
             logger.info("rerolling a rollout of group %d: %s", group.number, explain_outcome(result))
             result = mark_for_reroll(await self._rollout(item, spec, group.toolsets).run(self._env.pool, model))
 
@@ -305,7 +316,12 @@ class RolloutScheduler(Generic[ItemT]):
             meta.update(facts or {})
 
         async def check(slot: Slot, episode: Episode) -> Verdict:
-            ctx = ToolContext(slot, meta=meta)
+            try:
+                return await compute(ToolContext(slot, meta=meta), episode)
+            except Exception as error:  # noqa: BLE001 - the code of a reward may raise anything
+                return judge_reward_error(error, config.on_reward_error)
+
+        async def compute(ctx: ToolContext, episode: Episode) -> Verdict:
             if not env.verifies:
                 with translate_hook_errors(env, "compute_reward"):
                     return to_verdict(await env.compute_reward(item, episode, ctx))

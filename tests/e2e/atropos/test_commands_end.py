@@ -156,7 +156,7 @@ def test_an_evaluation_of_which_nothing_can_be_said_has_failed(counted: str, tok
         code, said = run("evaluate", *flags(tokenizer, server.url, *more), name=counted)
         twice, told = run("evaluate", *flags(tokenizer, server.url, "--env.keys", "2"), name=counted)
     assert code == 3, said
-    assert "none of the 3 items has a result" in said
+    assert "none of the 3 rollouts has a result" in said
     errors = {one["key"]: one["error"] for one in read_groups(evals / "samples.jsonl")}
     assert errors == dict.fromkeys("13", "RuntimeError: the verifier broke") | {"2": "ValueError: a bad row"}
     assert said.count("Traceback") == 2

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hermes_atropos.evaluation import EvaluatedItem
-    from hermes_atropos.groups import FinishedRollout
+    from hermes_atropos.groups import Group
 
 COMMANDS = {
     "serve": "fill groups for a trainer, through the atropos server (`run-api`)",
@@ -81,8 +81,9 @@ class _GroupReporter:
     def __init__(self, of: int | None) -> None:
         self._of, self._count = "" if of is None else f"/{of}", 0
 
-    def __call__(self, done: Sequence[FinishedRollout]) -> None:
+    def __call__(self, group: Group) -> None:
         self._count += 1
+        done = group.done
         rewards = " ".join(f"{rollout.reward:g}" for rollout in done)
         calls = [
             call for rollout in done if rollout.result.episode is not None for call in rollout.result.episode.tool_calls
@@ -90,11 +91,14 @@ class _GroupReporter:
         malformed = sum(call.error_kind == "malformed_call" for call in calls)
         seconds = max(rollout.result.seconds for rollout in done)
         calls_text = f"{len(calls)} tool calls" + (f", {malformed} of them malformed" if malformed else "")
-        say(f"group {self._count}{self._of}: rewards {rewards}; {calls_text}; {seconds:.1f} s")
+        rerolls = ", ".join(f"{cause} {count}" for cause, count in sorted(group.rerolls.items()))
+        rerolls_text = f"; rerolls: {rerolls}" if rerolls else ""
+        say(f"group {self._count}{self._of}: rewards {rewards}; {calls_text}; {seconds:.1f} s{rerolls_text}")
         if calls and malformed == len(calls):
             say("no tool call could be parsed: check that --env.tool_call_parser is the format that this model writes")
 
 
 def _report_item(item: EvaluatedItem, count: int, total: int) -> None:
     outcome = {True: "solved", False: "not solved", None: f"no result: {item.error}"}[item.solved]
-    say(f"{count}/{total} {item.key}: {outcome} ({item.finish}, {item.turns} turns, {item.seconds:.1f} s)")
+    name = f"{item.key}, sample {item.sample + 1}" if item.sample else item.key
+    say(f"{count}/{total} {name}: {outcome} ({item.finish}, {item.turns} turns, {item.seconds:.1f} s)")

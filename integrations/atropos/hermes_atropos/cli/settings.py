@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 _MASK = "****"
 _RESUMABLE_SETTINGS = frozenset(
     {
-        *("use_wandb", "wandb_name", "max_eval_workers", "max_num_workers", "max_rerolls", "max_failed_groups"),
+        *(
+            "use_wandb",
+            "wandb_name",
+            "max_eval_workers",
+            "max_num_workers",
+            "eval_samples",
+            "max_rerolls",
+            "max_failed_groups",
+        ),
         *(
             "request_timeout_s",
             "server_wait_s",
