@@ -445,5 +445,5 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log the metrics of atroposlib and of `RolloutTally`."""
-        own = self.pool.mask(self.scheduler.tally.read(self.pool.stats()))
-        await super().wandb_log({**own, **(wandb_metrics or {})})
+        own = self.scheduler.tally.read(self.pool.stats(), self.scheduler.loop_watch.take_lateness())
+        await super().wandb_log({**self.pool.mask(own), **(wandb_metrics or {})})

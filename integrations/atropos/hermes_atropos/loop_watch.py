@@ -16,15 +16,22 @@ logger = logging.getLogger(__name__)
 STALL_S = 5.0
 _PERIOD_S = 0.5
 _FRAMES = 4
+_MAX_SAMPLES = 7200
 
 
 class LoopWatch:
     """Watches the event loop of its `run` from a thread. Whenever the loop has been blocked for `STALL_S` seconds, it
-    logs one warning with the stack of the blocking code.
+    logs one warning with the stack of the blocking code. It also measures how late the loop is.
     """
 
     def __init__(self) -> None:
         self._turned_at, self._late_checks = time.monotonic(), 0
+        self._lateness: list[float] = []
+
+    def take_lateness(self) -> list[float]:
+        """Return how late the loop was, in seconds, every half second since the last call."""
+        taken, self._lateness = self._lateness, []
+        return taken
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -35,6 +42,8 @@ class LoopWatch:
             while True:
                 self._turned_at, self._late_checks = time.monotonic(), 0
                 await anyio.sleep(_PERIOD_S)
+                self._lateness.append(max(0.0, time.monotonic() - self._turned_at - _PERIOD_S))
+                del self._lateness[:-_MAX_SAMPLES]
         finally:
             ended.set()
 

@@ -60,8 +60,10 @@ class RolloutTally:
         """Count a group that is not sent."""
         self._dropped[why] += 1
 
-    def read(self, pool: PoolStats) -> dict[str, Any]:
-        """Return the metrics by their wandb names, and reset the counts."""
+    def read(self, pool: PoolStats, lateness: Sequence[float]) -> dict[str, Any]:
+        """Return the metrics by their wandb names, and reset the counts. `lateness` are samples of how late the event
+        loop was.
+        """
         total = sum(self._finishes.values())
         metrics: dict[str, Any] = {
             **{f"train/finish_{name}": count / total for name, count in self._finishes.items()},
@@ -69,6 +71,8 @@ class RolloutTally:
             **{f"train/groups_dropped_{name}": count for name, count in self._dropped.items()},
             **{f"train/rerolls_{name}": count for name, count in self._rerolls.items()},
             **_spread("train/tool_call_s", self._call_seconds),
+            **_spread("loop/late_s", lateness),
+            "loop/late_s_max": max(lateness, default=0.0),
             "train/rollouts": total,
             "train/rollouts_unusable": self._rerolled,
             "train/tool_calls": self._calls,

@@ -76,6 +76,7 @@ class RolloutScheduler(Generic[ItemT]):
         config = env.config
         self.kind = kind
         self.tally = RolloutTally()
+        self.loop_watch = LoopWatch()
         self.on_group: OnGroup | None = None
         self.on_item: OnItem | None = None
         self._env = env
@@ -99,7 +100,7 @@ class RolloutScheduler(Generic[ItemT]):
             EnvironmentStopped: If too many groups in a row were dropped.
         """
         self._group_limiter = anyio.CapacityLimiter(at_once)
-        watch = asyncio.create_task(LoopWatch().run())
+        watch = asyncio.create_task(self.loop_watch.run())
         try:
             with anyio.CancelScope() as self._scope:
                 await work()

@@ -87,10 +87,12 @@ def test_a_tally_counts_and_begins_anew() -> None:
     tally.add(RolloutResult(None, cause=ErrorCause.INFRA))
     tally.add(RolloutResult(None, cause=ErrorCause.POLICY))
     tally.drop("infra")
-    read = tally.read(STATS)
+    tally.reroll("hook")
+    read = tally.read(STATS, [0.0, 0.5, 2.0])
+    assert (read["train/rerolls_hook"], read["loop/late_s_max"], read["loop/late_s_p50"]) == (1, 2.0, 0.5)
     assert (read["train/infra_rate"], read["train/finish_infra"], read["train/groups_dropped_infra"]) == (0.5, 1.0, 1)
     assert (read["pool/acquired"], read["pool/slots_in_use"]) == (2, 1)
-    assert tally.read(STATS)["train/rollouts"] == 0
+    assert tally.read(STATS, ())["train/rollouts"] == 0
 
 
 def test_a_conversation_for_people() -> None:

@@ -163,3 +163,50 @@ def test_an_archive_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(bench, "MEMBERS", 2)
     with pytest.raises(ConfigError, match="contains more than"):
         bench.unpack(archive(member("a"), member("b"), member("c")), tmp_path / "more", "t")
+
+
+def write_harbor_task(directory: Path, toml: str) -> Path:
+    for name, text in {
+        "instruction.md": "Do it.\n", "task.toml": toml, "environment/Dockerfile": "FROM x\nWORKDIR /app\n",
+        "tests/test.sh": "echo 1 > /logs/verifier/reward.txt\n", "solution/solve.sh": "true\n",
+    }.items():  # fmt: skip
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
+
+
+def test_directories_of_harbor_are_read(tmp_path: Path) -> None:
+    toml = (
+        'schema_version = "1.1"\n[task]\nname = "org/one"\n[metadata]\ncategory = "files"\n'
+        "[verifier]\ntimeout_sec = 900.0\n[agent]\ntimeout_sec = 5400\n"
+        '[environment]\ndocker_image = "registry/one:1"\ncpus = 1\n'
+    )
+    one = write_harbor_task(tmp_path / "one", toml)
+    write_harbor_task(tmp_path / "two", 'version = "1.0"\n')
+    first, second = bench.load_tasks(str(tmp_path), "test")
+    assert (first.name, first.category, first.instruction, first.image) == ("one", "files", "Do it.", "registry/one:1")
+    assert (first.task_timeout_s, first.test_timeout_s) == (5400, 900.0)
+    assert (second.name, second.category, second.image, second.test_timeout_s) == ("two", "", "", None)
+    assert bench.find_workdir(second) == "/app"
+    assert bench.load_tasks(str(one), "test") == [first]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("task.toml", "a = ", "cannot be read: Invalid value"),
+        ("task.toml", "[agent]\ntimeout_sec = 'long'\n", "the field 'task_timeout_s' must be a number of seconds"),
+        ("task.toml", "[metadata]\ncategory = 3\n", "the field 'category' must be str"),
+        ("instruction.md", None, "cannot be read: .*instruction.md"),
+        ("tests/test.sh", None, "neither test_sh nor tests_tar is set"),
+    ],
+)
+def test_message_about_a_directory_names_its_path(name: str, text: str | None, why: str, tmp_path: Path) -> None:
+    task = write_harbor_task(tmp_path / "one", "")
+    (task / name).unlink()
+    if text is not None:
+        (task / name).write_text(text)
+    elif name.startswith("tests"):
+        (task / "tests").rmdir()
+    with pytest.raises(ConfigError, match=f"the task '{task}'.*{why}"):
+        bench.load_tasks(str(tmp_path), "test")

@@ -64,7 +64,7 @@ class TerminalBench2Env(SandboxAgentEnv[RunnableTask[TerminalBenchTask]]):
         """Return the task's image and the deadline of the episode. The work is scored in the same slot, by the state of
         the machine.
         """
-        loop = {"deadline_s": self.config.task_timeout}
+        loop = {"deadline_s": self._limit("task_timeout", item.task.task_timeout_s)}
         return SandboxSpec(image=item.request.image, workdir=item.request.workdir, score_in="slot", loop=loop)
 
     async def setup_trajectory_workspace(
@@ -75,12 +75,18 @@ class TerminalBench2Env(SandboxAgentEnv[RunnableTask[TerminalBenchTask]]):
 
     async def compute_reward(self, item: RunnableTask[TerminalBenchTask], result: Episode, ctx: ToolContext) -> Verdict:
         """Return the result of the task's own tests."""
-        return await score_task(ctx.slot, item.task, ctx.meta["shell"], self.config.test_timeout)
+        limit_s = self._limit("test_timeout", item.task.test_timeout_s)
+        return await score_task(ctx.slot, item.task, ctx.meta["shell"], limit_s)
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Evaluate every task once and report the share of solved tasks by category."""
         items = await self._images.resolve_tasks(self.pool, self._tasks, self._find_image)
         await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
+
+    def _limit(self, setting: str, own: float | None) -> float:
+        """Return the task's own limit in seconds, unless it has none or the setting was given."""
+        value: float = getattr(self.config, setting)
+        return value if own is None or setting in self.config.model_fields_set else own
 
     async def _find_image(self, task: TerminalBenchTask) -> TaskSlot:
         if task.image and not (self.config.force_build and task.environment_tar):

@@ -11,11 +11,13 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import re
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,10 @@ class TerminalBenchTask:
     environment_tar: bytes
     tests_tar: bytes
     test_sh: str
+    task_timeout_s: float | None = None
+    """The task's own limit of an episode."""
+    test_timeout_s: float | None = None
+    """The task's own limit of its tests."""
 
 
 def parse_task(row: Mapping[str, Any], where: str) -> TerminalBenchTask:
@@ -59,6 +65,8 @@ def parse_task(row: Mapping[str, Any], where: str) -> TerminalBenchTask:
         environment_tar=_decode(row, "environment_tar", where),
         tests_tar=_decode(row, "tests_tar", where),
         test_sh=datasets.read_field(row, "test_sh", str, where, ""),
+        task_timeout_s=_read_timeout(row, "task_timeout_s", where),
+        test_timeout_s=_read_timeout(row, "test_timeout_s", where),
     )
     if not task.image and not task.environment_tar:
         raise ConfigError(f"{where}: neither docker_image nor environment_tar is set")
@@ -68,42 +76,79 @@ def parse_task(row: Mapping[str, Any], where: str) -> TerminalBenchTask:
 
 
 def load_tasks(dataset: str, split: str) -> list[TerminalBenchTask]:
-    """Return all tasks of a dataset. `shipped` and directories of readable tasks are packed first. Blocks."""
+    """Return all tasks of a dataset. `shipped`, directories of readable tasks and a readable task are packed first.
+    Blocks.
+    """
     directory = (
         datasets.data_directory("terminalbench_2") if dataset == datasets.SHIPPED else Path(dataset).expanduser()
     )
-    if directory.is_dir() and any(directory.glob("*/instruction.md")):
-        rows: Iterable[Mapping[str, Any]] = pack_tasks(directory)
-    else:
-        rows = datasets.load_dataset_rows(dataset, split)
+    paths = _task_directories(directory)
+    if paths:
+        return [parse_task(_pack_task(path), f"the task {str(path)!r}") for path in paths]
+    rows = datasets.load_dataset_rows(dataset, split)
     return [parse_task(row, f"row {number} of {dataset!r}") for number, row in enumerate(rows, 1)]
 
 
 def pack_tasks(directory: Path) -> list[dict[str, Any]]:
     """Return the tasks in a directory as rows. The same content gives the same rows.
 
-    A task is a directory with `instruction.md`, `task.json` (`category`, and `docker_image` if the image is in a
-    registry), `environment/` with a Dockerfile, and `tests/` with `test.sh`. Other files are ignored.
+    A task is a directory with `instruction.md`, `environment/` with a Dockerfile, and `tests/` with `test.sh`. Its
+    facts are in `task.json` (`category`, and `docker_image` if the image is in a registry) or, as harbor's tasks have
+    them, in `task.toml`. Other files are ignored.
     """
-    rows = []
-    for path in sorted(directory.glob("*/instruction.md")):
-        task = path.parent
-        facts = json.loads((task / "task.json").read_text("utf-8")) if (task / "task.json").is_file() else {}
-        script = task / "tests" / "test.sh"
-        rows.append(
-            {
-                "task_name": task.name,
-                "category": facts.get("category", ""),
-                "instruction": path.read_text("utf-8").strip(),
-                "docker_image": facts.get("docker_image", ""),
-                "environment_tar": _pack(task / "environment"),
-                "tests_tar": _pack(task / "tests"),
-                "test_sh": script.read_text("utf-8") if script.is_file() else "",
-            }
-        )
-    if not rows:
+    paths = _task_directories(directory)
+    if not paths:
         raise ConfigError(f"{str(directory)!r} has no directory with an instruction.md")
-    return rows
+    return [_pack_task(path) for path in paths]
+
+
+def _task_directories(directory: Path) -> list[Path]:
+    """Return the directory itself if it is a task, else the tasks in it."""
+    names = ("instruction.md", "task.toml")
+    if any((directory / name).is_file() for name in names):
+        return [directory]
+    return sorted({path.parent for name in names for path in directory.glob(f"*/{name}")})
+
+
+def _pack_task(task: Path) -> dict[str, Any]:
+    try:
+        script = task / "tests" / "test.sh"
+        return {
+            "task_name": task.resolve().name,
+            **_read_facts(task),
+            "instruction": (task / "instruction.md").read_text("utf-8").strip(),
+            "environment_tar": _pack(task / "environment"),
+            "tests_tar": _pack(task / "tests"),
+            "test_sh": script.read_text("utf-8") if script.is_file() else "",
+        }
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the task {str(task)!r} cannot be read: {error}") from error
+
+
+def _read_facts(task: Path) -> dict[str, Any]:
+    """Return the facts of `task.toml`, in harbor's sections, or else of `task.json`."""
+    toml, plain = task / "task.toml", task / "task.json"
+    if not toml.is_file():
+        facts = _mapping(json.loads(plain.read_text("utf-8"))) if plain.is_file() else {}
+        return {name: facts.get(name, "") for name in ("category", "docker_image")}
+    sections = tomllib.loads(toml.read_text("utf-8"))
+    return {
+        "category": _mapping(sections.get("metadata")).get("category"),
+        "docker_image": _mapping(sections.get("environment")).get("docker_image"),
+        "task_timeout_s": _mapping(sections.get("agent")).get("timeout_sec"),
+        "test_timeout_s": _mapping(sections.get("verifier")).get("timeout_sec"),
+    }
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _read_timeout(row: Mapping[str, Any], name: str, where: str) -> float | None:
+    value = row.get(name)
+    if value is not None and (not isinstance(value, int | float) or not 0 < value < math.inf):
+        raise ConfigError(f"{where}: the field {name!r} must be a number of seconds, not {value!r:.60}")
+    return value
 
 
 def unpack(archive: bytes, target: Path, where: str) -> None:
