@@ -42,7 +42,13 @@ func SetProcess(l ipc.Limits, names []string) error {
 
 // HasOwnPIDLimit reports whether a pid namespace has its own highest process number (since Linux
 // 6.14). Before, there is one for the whole machine.
-func HasOwnPIDLimit() bool {
+func HasOwnPIDLimit() bool { return isKernelFrom(6, 14) }
+
+// CountsByNamespace reports whether the kernel counts a user's processes for each user namespace
+// apart (since Linux 5.14).
+func CountsByNamespace() bool { return isKernelFrom(5, 14) }
+
+func isKernelFrom(wantedMajor, wantedMinor int) bool {
 	var name syscall.Utsname
 	if syscall.Uname(&name) != nil {
 		return false
@@ -53,7 +59,7 @@ func HasOwnPIDLimit() bool {
 		release = append(release, byte(c))
 	}
 	_, _ = fmt.Sscanf(string(release), "%d.%d", &major, &minor)
-	return major > 6 || major == 6 && minor >= 14
+	return major > wantedMajor || major == wantedMajor && minor >= wantedMinor
 }
 
 // LowerOpenFiles lowers the limit of open files of this process and its commands by a quarter. The

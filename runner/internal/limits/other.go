@@ -5,5 +5,8 @@ package limits
 // HasOwnPIDLimit returns false on this system.
 func HasOwnPIDLimit() bool { return false }
 
+// CountsByNamespace returns false on this system.
+func CountsByNamespace() bool { return false }
+
 // NamespaceShare returns nothing on this system.
 func NamespaceShare() map[string]int64 { return nil }

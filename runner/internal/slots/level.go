@@ -341,9 +341,14 @@ func (s *level) chooseLimits(p CreateParams) error {
 		s.setup.RLimits = append(s.setup.RLimits, name)
 		how[name] = text
 	}
-	// The limit would also count other processes of the user, so it needs an explicit request.
-	unasked := slices.Contains(p.DefaultLimits, "pids") && !s.ownUID
-	if l.PIDs != nil && how["pids"] == "" && ownUID && hasRlimits && !unasked {
+	ownNamespace := s.method == isolation.MethodSelf && limits.CountsByNamespace()
+	// Elsewhere the limit would also count other processes of the user, so it needs an explicit request.
+	unasked := slices.Contains(p.DefaultLimits, "pids") && !s.ownUID && !ownNamespace
+	switch {
+	case l.PIDs == nil || how["pids"] != "" || !ownUID || !hasRlimits || unasked:
+	case ownNamespace:
+		byRlimit("pids", "rlimit of the uid in its user namespace")
+	default:
 		byRlimit("pids", "rlimit of the uid")
 	}
 	if l.PIDs != nil && how["pids"] == "" && s.image != nil && limits.HasOwnPIDLimit() {

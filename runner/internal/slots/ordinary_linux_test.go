@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/limits"
 )
@@ -154,5 +155,29 @@ func TestNoLevelIsTakenBelowTheFloor(t *testing.T) {
 	}
 	if facts, err := b.Create(context.Background(), p); err != nil || facts.Isolation.Level != isolation.None {
 		t.Errorf("%+v %v", facts, err)
+	}
+}
+
+// The kernel counts the processes of an ordinary user in the slot's user namespace only, so the
+// default limit holds.
+func TestDefaultLimitOfProcessesHoldsForAnOrdinaryUser(t *testing.T) {
+	f := probed()
+	if f.Method != isolation.MethodSelf || !limits.CountsByNamespace() || f.Cgroup != "none" {
+		t.Skip("needs an ordinary user who may make namespaces and no cgroups")
+	}
+	for range 60 { // of the same user, outside
+		other := exec.Command("sleep", "60")
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	}
+	b := newSandbox(t, f)
+	facts := b.create(CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true, Network: true,
+		Limits: ipc.Limits{PIDs: ptr[int64](50)}, DefaultLimits: []string{"pids"}})
+	b.sh("a", "(for i in $(seq 120); do sleep 60 & done) 2>/dev/null; :")
+	r, err := b.Reset(context.Background(), "a")
+	if err != nil || r.Killed.Killed < 25 || r.Killed.Killed > 50+limits.AgentThreads {
+		t.Errorf("%+v of at most 50 (%v), limits %v", r.Killed, err, facts.Isolation.Limits)
 	}
 }
