@@ -49,7 +49,8 @@ async def use_slot(options: dict[str, Any]) -> None:
     async with SandboxPool("nomad", **options) as pool:
         async with pool.slot() as slot:
             assert (await slot.run("echo here")).stdout == "here\n"
-        backend = make_backend("nomad", config_of({**options, "limits": None}))
+        of_backend = {name: value for name, value in config_of(options).items() if name != "limits"}
+        backend = make_backend("nomad", of_backend)
         (info,) = await backend.sandboxes()
         assert [reaped.sandbox for reaped in await backend.reap(ReapFilter(all=True))] == [info.sandbox]
         await backend.aclose()
