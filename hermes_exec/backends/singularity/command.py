@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hermes_exec.backends.base import LaunchSpec, volume_arguments
 from hermes_exec.backends.sandbox_directory import SandboxDirectory
 from hermes_exec.backends.singularity.config import SingularityConfig
-from hermes_exec.backends.singularity.engine import SingularityEngine, fakeroot_options
+from hermes_exec.backends.singularity.engine import APT_CONFIG, SingularityEngine, fakeroot_options
 from hermes_exec.config.model import volume_parts
 
 MOUNT = "/hermes-exec"
@@ -101,6 +101,7 @@ class LaunchSite(NamedTuple):
 def local_site(directory: SandboxDirectory, network: bool) -> LaunchSite:
     """Return the site of a sandbox on this host."""
     (directory.path / "hosts").write_text(_hosts(network), "utf-8")
+    (directory.path / "apt.conf").write_text('APT::Sandbox::User "root";\n', "utf-8")
     return LaunchSite(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
 
 
@@ -162,6 +163,8 @@ def _mounts(config: SingularityConfig, spec: LaunchSpec, start: StartPlan, site:
     yield _mount(site.make("state"), f"{MOUNT}/state")
     yield _mount(str(start.runner), RUNNER, read_only=True)
     yield _mount(f"{site.directory}/hosts", "/etc/hosts")
+    if config.fakeroot:
+        yield _mount(f"{site.directory}/apt.conf", APT_CONFIG, read_only=True)
     for volume in (*config.volumes, *config.shared_volumes):
         source, target, mode = volume_parts(volume)
         yield _mount(source, target, read_only=mode == "ro")

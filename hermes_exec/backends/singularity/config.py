@@ -30,7 +30,9 @@ class SingularityConfig(HelpedConfig):
     administrator's `sessiondir max size` (64 MiB). `auto`: on disk if its file system allows it.
     """
     fakeroot: bool = False
-    """Be root in the sandbox as an ordinary user. Takes entries of this user in `/etc/subuid` and `/etc/subgid`."""
+    """Be root in the sandbox as an ordinary user. Without entries of this user in `/etc/subuid` and `/etc/subgid`, no
+    other users exist there, and changes of owners have no effect.
+    """
     cache_dir: AbsolutePath | None = None
     """Directory of the images that were built or converted. Several hosts may share its file system. None for
     `~/.cache/hermes-exec/images`.

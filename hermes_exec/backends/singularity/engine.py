@@ -19,6 +19,8 @@ from hermes_exec.errors import BackendUnavailable, ConfigError
 
 ANSWER_S = 30.0
 OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 10)}
+APT_CONFIG = "/hermes-exec/apt.conf"
+"""File in a sandbox with `fakeroot` that keeps apt from becoming another user, who need not exist there."""
 TEMPORARY = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR")
 """Variables that name the engine's temporary directory. Apptainer reads the second if the first is not set."""
 
@@ -133,7 +135,8 @@ def engine_environment(config: SingularityConfig, engine: SingularityEngine) -> 
     """
     own = helper_environment(*TEMPORARY)
     env = {name: own[name] for name in ("LD_LIBRARY_PATH", *TEMPORARY) if name in own}
-    env |= {f"{engine.prefix}ENV_{name}": value for name, value in config.env.items()}
+    variables = {"APT_CONFIG": APT_CONFIG, **config.env} if config.fakeroot else config.env
+    env |= {f"{engine.prefix}ENV_{name}": value for name, value in variables.items()}
     runtime = f"/run/user/{os.geteuid()}"
     if os.path.isdir(runtime):  # where systemd makes cgroups of ordinary users
         env |= {"XDG_RUNTIME_DIR": runtime, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus"}

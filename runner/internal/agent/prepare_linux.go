@@ -174,6 +174,14 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 			return fmt.Errorf("cgroup: %w", err)
 		}
 	}
+	if a.setup.OneID {
+		if err := rights.ThreadNoNewPrivs(); err != nil {
+			return err
+		}
+		if err := seccomp.ThreadIgnoreOwners(); err != nil {
+			return err
+		}
+	}
 	if a.setup.Level == isolation.Exclusive {
 		// root may do anything in its sandbox except trace the runner.
 		_ = rights.ThreadDropBounding(rights.CapSysPtrace)

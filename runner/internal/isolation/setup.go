@@ -24,6 +24,9 @@ type Setup struct {
 	// Filter: the engine does not keep an exclusive slot from system calls.
 	Filter bool `json:"filter,omitempty"`
 
+	// OneID: the runner is root of a user namespace in which no other ids exist.
+	OneID bool `json:"one_id,omitempty"`
+
 	View      rootfs.View   `json:"view"`
 	Caps      []int         `json:"caps,omitempty"` // capabilities of root in a slot with a root of its own
 	Workspace string        `json:"workspace"`

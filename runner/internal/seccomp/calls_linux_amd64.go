@@ -29,6 +29,7 @@ var nativeCalls = callNumbers{
 	}, newCalls...),
 	clone: 56, ioctl: 16, socket: 41,
 	onProcess: []uint32{302, 142, 144, 203, 314}, setpriority: 141, ioprioSet: 251,
+	chown: []uint32{92, 93, 94, 260},
 }
 
 // otherCalls are the calls of i386.
@@ -39,4 +40,5 @@ var otherCalls = callNumbers{
 	}, newCalls...),
 	clone: 120, ioctl: 54, socket: 359,
 	onProcess: []uint32{340, 154, 156, 241, 351}, setpriority: 97, ioprioSet: 289,
+	chown: []uint32{182, 95, 16, 212, 207, 198, 298},
 }

@@ -29,6 +29,7 @@ var nativeCalls = callNumbers{
 	}, newCalls...),
 	clone: 220, ioctl: 29, socket: 198,
 	onProcess: []uint32{261, 118, 119, 122, 274}, setpriority: 140, ioprioSet: 30,
+	chown: []uint32{54, 55},
 }
 
 // otherCalls are the calls of 32-bit arm.
@@ -39,4 +40,5 @@ var otherCalls = callNumbers{
 	}, newCalls...),
 	clone: 120, ioctl: 54, socket: 281,
 	onProcess: []uint32{369, 154, 156, 241, 380}, setpriority: 97, ioprioSet: 314,
+	chown: []uint32{182, 95, 16, 212, 207, 198, 325},
 }

@@ -31,7 +31,8 @@ const (
 	ioprioWhoUser   = 3
 )
 
-// refusal is a system call that fails: always, or if an argument passes a test.
+// refusal is a system call that has no effect and fails, or succeeds with errno 0: always, or if an
+// argument passes a test.
 type refusal struct {
 	number uint32
 	errno  syscall.Errno
@@ -102,6 +103,7 @@ type callNumbers struct {
 	refused                []uint32
 	clone, ioctl, socket   uint32
 	setpriority, ioprioSet uint32
+	chown                  []uint32 // the calls that change the owner of a file
 	onProcess              []uint32 // prlimit64 and the calls of the scheduler, whose first argument is a process
 }
 
@@ -125,6 +127,19 @@ func ThreadAsInContainer(network, ownInit bool) error {
 		native, other = append(native, more...), append(other, moreOther...)
 	}
 	return threadFilter(filter(native, other))
+}
+
+// ThreadIgnoreOwners makes each change of a file's owner by the calling thread and its children
+// succeed without an effect. It is for root of a user namespace with one id: every other owner is
+// refused there, and programs that unpack files give up. no_new_privs must be set before.
+func ThreadIgnoreOwners() error {
+	rules := func(of *callNumbers) (out []refusal) {
+		for _, number := range of.chown {
+			out = append(out, refusal{number: number})
+		}
+		return out
+	}
+	return threadFilter(filter(rules(&nativeCalls), rules(&otherCalls)))
 }
 
 func threadFilter(program []syscall.SockFilter) error {

@@ -87,7 +87,7 @@ func (s *level) choose(p CreateParams) error {
 		return s.newIsolationError("on a host the runner must leave uid 0, and it cannot: " + f.Reasons[isolation.UID])
 	}
 	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since,
-		Filter: s.m.filter}
+		Filter: s.m.filter, OneID: f.Root && f.IDs.Count == 1}
 	s.modes = modes{own: 0o700, tmp: 0o700}
 	s.onHost = p.PrivateRoot
 	for _, path := range p.ReadOnlyPaths {
