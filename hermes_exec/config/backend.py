@@ -51,6 +51,12 @@ class BackendConfig(ConfigModel):
         """
         return {slots: sandboxes}
 
+    def each_host(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the options that select a single host, by the name of the host; none where the backend has one
+        host.
+        """
+        return {}
+
     def with_wrapper(self, wrap: Callable[[Any], Any]) -> Self:
         """Return a copy of the configuration whose backend is wrapped by `wrap` (see `testing.faults`)."""
         copy = self.model_copy()

@@ -11,10 +11,11 @@ DISK_BYTES = 64 << 20
 
 
 @contextmanager
-def small_disk(path: Path) -> Iterator[Path]:
-    """Mount a file system of its own at a path; RuntimeError where that is refused."""
+def small_disk(path: Path, *options: str, size_bytes: int = DISK_BYTES) -> Iterator[Path]:
+    """Mount a file system of its own at a path, with more options; RuntimeError where that is refused."""
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=1777", "small-disk", str(path)]
+    named = ",".join((f"size={size_bytes}", "mode=1777", *options))
+    mount = ["mount", "-t", "tmpfs", "-o", named, "small-disk", str(path)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)

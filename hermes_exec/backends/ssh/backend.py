@@ -46,7 +46,7 @@ class SSHBackend:
 
         async def start(host: Host, gone: Callable[[], None]) -> SSHSandbox:
             def make() -> SSHSandbox:
-                return SSHSandbox(host, host.start(labels, spec.lease_s), limits, gone)
+                return SSHSandbox(host, *host.start(labels, spec.lease_s), limits, gone)
 
             return await launch_in_thread(make, SSHSandbox.destroy_now, host.limiter)
 

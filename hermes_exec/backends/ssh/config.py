@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -98,6 +98,10 @@ class SSHConfig(HelpedConfig):
     """Directory of the host in which each sandbox makes its own private directory; None for its `$TMPDIR`, `/tmp` or
     `/var/tmp`.
     """
+    cache_dir: AbsolutePath | None = None
+    """Private directory of the host for the runner; None for the first with room for it: `~/.cache/hermes-exec`, then
+    one below `/var/tmp`, `/tmp` or `/dev/shm`.
+    """
 
     @property
     def default_max_sandboxes(self) -> int:
@@ -109,6 +113,10 @@ class SSHConfig(HelpedConfig):
         if not any(host.slots for host in self.hosts):
             return super().sizes(sandboxes, slots)
         return Counter(host.slots or slots for host in islice(self._placements(), sandboxes))
+
+    def each_host(self) -> Mapping[str, Mapping[str, Any]]:
+        """See `BackendConfig`."""
+        return {host.name: {"hosts": host} for host in self.hosts} if len(self.hosts) > 1 else {}
 
     def _placements(self) -> Iterator[SSHHost]:
         """Yield the host of one sandbox after the other, while all hosts answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import secrets
@@ -16,10 +17,12 @@ import anyio
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import to_json
-from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
+from hermes_exec.backends.runner_binary import ARCHITECTURES, RunnerBinary, find_runner
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
+from hermes_exec.backends.ssh.errors import CLOSED, unavailable_error
 from hermes_exec.backends.ssh.openssh import OpenSSH, has_openssh
-from hermes_exec.backends.ssh.transport import CompletedCommand, StreamAfter, Transport
+from hermes_exec.backends.ssh.script import CompletedCommand, HostScript, StreamAfter
+from hermes_exec.backends.ssh.transport import Transport
 from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
 
 logger = logging.getLogger(__name__)
@@ -27,8 +30,6 @@ ANSWER_TIMEOUT_S = 60.0
 INSTALL_TIMEOUT_S = 600.0
 MAX_CALLS = 16
 """Calls to a host that may run at once; each occupies a thread and a session of the connection."""
-BEGIN = "hermes-exec begins"
-"""Marker before the output of a script: the start-up files of the user's shell may print anything before it."""
 PROBE = Path(__file__).with_name("probe.sh")
 
 
@@ -74,7 +75,12 @@ class Host:
             return self._facts
 
     def _probe(self) -> HostFacts:
-        done = self._run(PROBE.read_text("utf-8"), self._config.base_dir or "")
+        """Find a directory with room for the runner, install the runner there if it is missing, and return the facts.
+
+        One login, and another one for an installation: start-up files of a login may take seconds.
+        """
+        wanted = [word for arch, runner in _runners().items() for word in (arch, runner.sha256, str(_size(runner)))]
+        done = self._run(PROBE.read_text("utf-8"), self._config.base_dir or "", self._config.cache_dir or "", *wanted)
         facts = dict(line.split(" ", 1) for line in output_lines(done) if " " in line)
         if facts.get("system") != "Linux":
             system = facts.get("system") or (done.stdout + done.stderr).decode("utf-8", "replace")[-500:]
@@ -83,24 +89,28 @@ class Host:
         if "base" not in facts:
             where = self._config.base_dir or "$TMPDIR, /tmp, /var/tmp and /dev/shm"
             raise ConfigError(f"ssh {self.name}: no program can be put and run in {where}: {why}")
-        if "cache" not in facts:
-            raise ConfigError(f"ssh {self.name}: no private directory can be made there in which a program runs: {why}")
         try:
             runner = find_runner("linux", facts.get("arch"))
         except BackendUnavailable as error:
             raise BackendUnavailable(f"ssh {self.name}: {error}") from error
+        if "cache" not in facts:
+            where = self._config.cache_dir or "~/.cache, /var/tmp, /tmp and /dev/shm"
+            why = facts.get("unsafe", "set cache_dir")
+            problem = (
+                f"no private directory with {_size(runner) >> 20} MiB for the runner, in which it can run, in {where}"
+            )
+            raise ConfigError(f"ssh {self.name}: {problem}: {why}")
         path = f"{facts['cache']}/runner-{runner.sha256}"
-        self._install(path, runner)
+        if "installed" not in facts:
+            self._install(path, runner)
         return HostFacts(path, facts["base"])
 
     def _install(self, path: str, runner: RunnerBinary) -> None:
-        if self._hash(path) == runner.sha256:
-            return
         data, part = runner.path.read_bytes(), f"{path}.{secrets.token_hex(4)}"
         new, old = shlex.quote(part), shlex.quote(path)
-        take = f"head -c {len(data)} >{new} && chmod 700 {new} && mv {new} {old} || {{ rm -f {new}; exit 1; }}"
-        done = self._run(f"umask 077; {take}", stdin=data, timeout_s=INSTALL_TIMEOUT_S)
-        if done.code == 0 and self._hash(path) == runner.sha256:
+        take = f"head -c {len(data)} >{new} && chmod 700 {new} && mv {new} {old} && {old} sha256"
+        done = self._run(f"umask 077; {take} || {{ rm -f {new}; exit 1; }}", stdin=data, timeout_s=INSTALL_TIMEOUT_S)
+        if output_lines(done) == [runner.sha256]:
             logger.info("the runner was installed on %s: %s", self.name, path)
             return
         self._run(f"rm -f {new} {old}")
@@ -109,16 +119,29 @@ class Host:
         )
         raise LaunchError(f"ssh {self.name}: the runner cannot be put at {path}: {why}")
 
-    def _hash(self, path: str) -> str:
-        return "".join(output_lines(self._run(f"{shlex.quote(path)} sha256")))
+    def start(self, labels: Labels, lease_s: float) -> tuple[str, FdStream]:
+        """Start a sandbox and attach to it in the same login. Return its base directory and the stream.
 
-    def start(self, labels: Labels, lease_s: float) -> str:
-        """Start a sandbox and return its base directory. Raises like `prepare`, and LaunchError with the runner's
-        message.
+        Raises like `prepare`, and LaunchError with the runner's message.
         """
-        base = f"{self.prepare().base.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/base"
-        self._ask("start", "--base", base, "--owner", to_json(labels), "--lease-s", str(lease_s))
-        return base
+        runner, directory = self.prepare()
+        base = f"{directory.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/base"
+        words = [runner, "start", "--base", base, "--owner", to_json(labels), "--lease-s", str(lease_s)]
+        script = HostScript(f"exec {shlex.join(words)} </dev/null", then=self._program(base, ["attach"]))
+        opened = self._transport.open(script)
+        stream = StreamAfter(opened.stream, script)
+        try:
+            done = stream.wait_script(ANSWER_TIMEOUT_S)
+            if done is None:
+                raise unavailable_error(self._host, opened.read_errors() or CLOSED)
+            self._parse(done)
+        except TimeoutError:
+            stream.close_now()
+            raise unavailable_error(self._host, f"timeout: no answer within {ANSWER_TIMEOUT_S:g} s") from None
+        except BaseException:
+            stream.close_now()
+            raise
+        return base, stream
 
     def status(self, base: str) -> Mapping[str, Any]:
         """Return the runner's report on a sandbox. Raises like `prepare`."""
@@ -148,8 +171,11 @@ class Host:
 
     def open(self, base: str, argv: Sequence[str]) -> FdStream:
         """Open a stream to the runner's program."""
-        command = shlex.join([self.prepare().runner, *argv, "--base", base])
-        return StreamAfter(self._transport.open(shell_script(f"echo '{BEGIN}'; exec {command}")), f"{BEGIN}\n".encode())
+        script = HostScript("", then=self._program(base, argv))
+        return StreamAfter(self._transport.open(script).stream, script)
+
+    def _program(self, base: str, argv: Sequence[str]) -> str:
+        return shlex.join([self.prepare().runner, *argv, "--base", base])
 
     def close(self) -> None:
         """Close the connection."""
@@ -159,13 +185,14 @@ class Host:
     def _run(
         self, text: str, *arguments: str, stdin: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
     ) -> CompletedCommand:
-        return self._transport.run(shell_script(f"echo '{BEGIN}'; {text}", *arguments), stdin, timeout_s)
+        return self._transport.run(HostScript(text, *arguments), stdin, timeout_s)
 
     def _ask(self, *argv: str) -> Any:  # noqa: ANN401 -- JSON of the runner
-        command = shlex.join([self.prepare().runner, *argv])
-        done = self._run(f"exec {command}")
+        return self._parse(self._run(f"exec {shlex.join([self.prepare().runner, *argv])}"))
+
+    def _parse(self, done: CompletedCommand) -> Any:  # noqa: ANN401 -- JSON of the runner
         try:
-            answer = json.loads("".join(output_lines(done)))
+            answer = json.loads(done.stdout)
         except ValueError:
             with self._lock:
                 self._facts = None  # the runner may have been removed: the next call installs it again
@@ -174,6 +201,19 @@ class Host:
         if isinstance(answer, dict) and "error" in answer:
             raise LaunchError(f"ssh {self.name}: {answer['error']}")
         return answer
+
+
+def _runners() -> dict[str, RunnerBinary]:
+    """Return the runners of this installation by the architecture of a Linux host, in uname's terms."""
+    runners = {}
+    for arch in ARCHITECTURES:
+        with contextlib.suppress(BackendUnavailable):
+            runners[arch] = find_runner("linux", arch)
+    return runners
+
+
+def _size(runner: RunnerBinary) -> int:
+    return runner.path.stat().st_size
 
 
 def transport_for(config: SSHConfig, host: SSHHost) -> Transport:
@@ -194,11 +234,6 @@ def transport_for(config: SSHConfig, host: SSHHost) -> Transport:
     return Paramiko(config, host)
 
 
-def shell_script(text: str, *arguments: str) -> str:
-    """Return a script for `sh` that works with any login shell."""
-    return f"exec {shlex.join(['/bin/sh', '-c', text, 'sh', *arguments])}"
-
-
 def output_lines(done: CompletedCommand) -> list[str]:
-    """Return the lines of a script's output after BEGIN."""
-    return done.stdout.decode("utf-8", "replace").rpartition(f"{BEGIN}\n")[2].splitlines()
+    """Return the lines of a script's output."""
+    return done.stdout.decode("utf-8", "replace").splitlines()

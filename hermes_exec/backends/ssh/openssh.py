@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -12,17 +13,19 @@ import threading
 import time
 from pathlib import Path
 
-from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.process import open_child, tie_to_parent
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
 from hermes_exec.backends.ssh.errors import CLOSED, unavailable_error
-from hermes_exec.backends.ssh.transport import Attempts, CompletedCommand
+from hermes_exec.backends.ssh.script import CompletedCommand, HostScript
+from hermes_exec.backends.ssh.transport import Attempts, ClientStream
 from hermes_exec.backends.strict_path import make_private_directory
 
 LONGEST_TMPDIR = 52
 """Characters: the path of the client's socket below it has up to 51 more, and the system allows 103 (107 on Linux)."""
 CLIENT_FAILURE = 255
 """Exit code of the client for its own failures."""
+CLIENT_END_TIMEOUT_S = 5.0
+"""Longest wait for the end of a client whose output has ended."""
 ASKPASS = '#!/bin/sh\nexec cat "$HERMES_EXEC_PASSPHRASE_FILE"\n'
 
 
@@ -38,33 +41,58 @@ class OpenSSH:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
 
-    def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
+    def run(self, script: HostScript, stdin: bytes, timeout_s: float) -> CompletedCommand:
         """See `Transport.run`."""
-        argv = self._command(command)
-        pipe = subprocess.PIPE
-        env = self._config.helper_environment()
-        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True) as child:
-            self._running.add(child)
-            if self._closed:
-                child.kill()
-            try:
-                stdout, stderr = child.communicate(stdin, timeout_s)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                raise unavailable_error(self._host, f"timeout: no answer within {timeout_s:g} s") from None
-            finally:
-                self._running.discard(child)
+        argv, env = self._command(script), self._config.helper_environment()
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+            given.write(stdin)
+            given.seek(0)
+            with subprocess.Popen(
+                argv, stdin=given, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True
+            ) as child:
+                self._running.add(child)
+                if self._closed:
+                    child.kill()
+                assert child.stdout is not None
+                try:
+                    output = script.read(child.stdout.fileno(), timeout_s)
+                    if isinstance(output, bytes):
+                        child.wait(CLIENT_END_TIMEOUT_S)
+                except (TimeoutError, subprocess.TimeoutExpired):
+                    raise unavailable_error(self._host, f"timeout: no answer within {timeout_s:g} s") from None
+                finally:
+                    child.kill()
+                    self._running.discard(child)
+            if not isinstance(output, bytes):
+                return output[0]
+            errors.seek(0)
+            messages = errors.read()
         if child.returncode in {CLIENT_FAILURE, -signal.SIGKILL}:
-            raise unavailable_error(self._host, stderr.decode("utf-8", "replace") or CLOSED)
-        return CompletedCommand(child.returncode, stdout, stderr)
+            raise unavailable_error(self._host, messages.decode("utf-8", "replace") or CLOSED)
+        return CompletedCommand(child.returncode, output, messages)
 
-    def open(self, command: str) -> FdStream:
+    def open(self, script: HostScript) -> ClientStream:
         """See `Transport.open`."""
-        argv = self._command(command)
-        child, stream = open_child(argv, self._private() / "streams.log", self._config.helper_environment())
-        # The stream shows the end of the child; this thread only collects its exit code.
-        threading.Thread(target=child.wait, name="hermes-exec-ssh", daemon=True).start()
-        return stream
+        argv = self._command(script)
+        log = self._private() / f"stream-{secrets.token_hex(4)}.log"
+        child, stream = open_child(argv, log, self._config.helper_environment())
+        messages: list[str] = []
+
+        def collect() -> None:
+            child.wait()
+            with contextlib.suppress(OSError):  # the directory may be gone by then
+                messages.append(log.read_text("utf-8", "replace"))
+                log.unlink()
+
+        # The stream shows the end of the child; this thread only collects its exit code and messages.
+        collector = threading.Thread(target=collect, name="hermes-exec-ssh", daemon=True)
+        collector.start()
+
+        def read_errors() -> str:
+            collector.join(CLIENT_END_TIMEOUT_S)
+            return "".join(messages)
+
+        return ClientStream(stream, read_errors)
 
     def close(self) -> None:
         """See `Transport.close`."""
@@ -80,9 +108,9 @@ class OpenSSH:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
-    def _command(self, command: str) -> list[str]:
+    def _command(self, script: HostScript) -> list[str]:
         self._connect()
-        return [*self._client(), "-o", "ControlMaster=no", "-S", self._socket_option(), self._host.host, command]
+        return [*self._client(), "-o", "ControlMaster=no", "-S", self._socket_option(), self._host.host, script.command]
 
     def _client(self) -> list[str]:
         config, host = self._config, self._host

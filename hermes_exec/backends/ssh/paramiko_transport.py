@@ -12,11 +12,12 @@ from typing import Any
 import paramiko
 
 from hermes_exec.aio.bridge import bridge_calls
-from hermes_exec.aio.streams import READ_BYTES, FdStream
+from hermes_exec.aio.streams import READ_BYTES
 from hermes_exec.backends.helpers import unset_others
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
 from hermes_exec.backends.ssh.errors import CLOSED, unavailable_error
-from hermes_exec.backends.ssh.transport import Attempts, CompletedCommand
+from hermes_exec.backends.ssh.script import CompletedCommand, HostScript
+from hermes_exec.backends.ssh.transport import Attempts, ClientStream
 from hermes_exec.errors import BackendUnavailable
 
 # Not the obvious code: see docs/why-not-obvious.md ("Paramiko in slices").
@@ -49,26 +50,33 @@ class Paramiko:
         self._connection: socket.socket | paramiko.ProxyCommand | None = None
         self._closed = False
 
-    def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
+    def run(self, script: HostScript, stdin: bytes, timeout_s: float) -> CompletedCommand:
         """See `Transport.run`."""
         try:
-            with contextlib.closing(self._session(command if stdin else f"{command} </dev/null")) as channel:
+            with contextlib.closing(
+                self._session(script.command if stdin else f"{script.command} </dev/null")
+            ) as channel:
                 channel.settimeout(timeout_s)
                 # The end of input is never sent: if it were late, it would end the whole connection.
                 send_all(channel, stdin)
-                stdout = b"".join(iter(lambda: channel.recv(READ_BYTES), b""))
+                stdout = b""
+                while data := channel.recv(READ_BYTES):
+                    stdout += data
+                    if (parts := script.split(stdout)) is not None:
+                        return parts[0]
                 stderr = b"".join(iter(lambda: channel.recv_stderr(READ_BYTES), b""))
                 return CompletedCommand(channel.recv_exit_status(), stdout, stderr)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise unavailable_error(self._host, error_text(error)) from error
 
-    def open(self, command: str) -> FdStream:
+    def open(self, script: HostScript) -> ClientStream:
         """See `Transport.open`."""
         try:
-            channel = self._session(command)
+            channel = self._session(script.command)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise unavailable_error(self._host, error_text(error)) from error
-        return bridge_calls(lambda: channel.recv(READ_BYTES), lambda data: send_all(channel, data), channel.close)
+        stream = bridge_calls(lambda: channel.recv(READ_BYTES), lambda data: send_all(channel, data), channel.close)
+        return ClientStream(stream, lambda: CLOSED)
 
     def close(self) -> None:
         """See `Transport.close`."""

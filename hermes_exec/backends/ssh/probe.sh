@@ -1,7 +1,13 @@
-# Reports the system and architecture of a host, a directory for the runner (cache) and one for sandboxes (base). $1 is
-# the configured base directory, or empty. Needs a POSIX shell and mktemp.
+# Reports the system and architecture of a host, a directory for the runner (cache), whether the runner is already there
+# (installed), and a directory for sandboxes (base). $1 and $2 are the configured base and cache directories, or empty.
+# Three arguments follow for each runner that can be installed: architecture, SHA-256, bytes. Needs a POSIX shell and
+# mktemp.
 umask 077
-user=$(id -u)
+user=$(id -u) arch=$(uname -m) base=$1 cache=${2-} runner= bytes=0 room=0
+while [ $# -ge 5 ]; do
+  [ "$3" = "$arch" ] && runner=$4 bytes=$5
+  shift 3
+done
 
 # Succeeds if only root and this user are in a group: many systems make such a group for each user.
 is_private() (
@@ -47,18 +53,23 @@ strict() (
   [ ! "$why" ] || { echo "$why" && return 1; }
 )
 
-# Succeeds if a program in a directory can run.
+# Succeeds if a program in a directory can run, and `room` bytes can be written there. Only written bytes prove room:
+# a quota may be smaller than the free space, and zeros may take none.
 works() {
   try=$(mktemp -d "$1/.hermes-exec-try-XXXXXXXXXX") || return
-  printf '#!/bin/sh\nexit 7\n' >"$try/try" && chmod 700 "$try/try" && "$try/try"
+  printf '#!/bin/sh\nexit 7\n' >"$try/try" && chmod 700 "$try/try" && head -c $room /dev/urandom >"$try/room" &&
+    "$try/try"
   code=$?
   rm -rf "$try"
   [ $code = 7 ]
 }
 
-# Makes a private directory, and succeeds if a program in it can run.
+# Makes a private directory, and succeeds if it has the runner, or room for the runner where a program can run.
 private() {
-  mkdir -p "$1" && [ ! -L "$1" ] && [ -O "$1" ] && chmod 700 "$1" && works "$1"
+  mkdir -p "$1" && [ ! -L "$1" ] && [ -O "$1" ] && chmod 700 "$1" || return
+  room=$bytes installed=
+  [ "$runner" ] && [ "$("$1/runner-$runner" sha256)" = "$runner" ] && installed=1 room=0
+  works "$1"
 }
 
 # first WORD TEST DIRECTORY...: prints the first absolute directory that passes the test, without links.
@@ -78,11 +89,16 @@ first() {
 }
 
 echo "system $(uname -s)"
-echo "arch $(uname -m)"
-if [ "$1" ]; then
-  first base works "$1"
+echo "arch $arch"
+if [ "$base" ]; then
+  first base works "$base"
 else
   first base works "${TMPDIR-}" /tmp /var/tmp /dev/shm
 fi
-first cache private "${XDG_CACHE_HOME:-${HOME-}/.cache}/hermes-exec" "/var/tmp/hermes-exec-$user" "/tmp/hermes-exec-$user" \
-  "/dev/shm/hermes-exec-$user"
+if [ "$cache" ]; then
+  first cache private "$cache"
+else
+  first cache private "${XDG_CACHE_HOME:-${HOME-}/.cache}/hermes-exec" "/var/tmp/hermes-exec-$user" \
+    "/tmp/hermes-exec-$user" "/dev/shm/hermes-exec-$user"
+fi
+if [ "${installed-}" ]; then echo "installed $runner"; fi

@@ -20,16 +20,23 @@ class SSHSandbox:
     user: str | None = None
     workdir: str | None = None
 
-    def __init__(self, host: Host, base: str, limits: Mapping[str, str], gone: Callable[[], None]) -> None:
+    def __init__(
+        self, host: Host, base: str, first: FdStream, limits: Mapping[str, str], gone: Callable[[], None]
+    ) -> None:
         self.id = host.sandbox_name(base)
         self.limits = limits
         self.slots = host.slots
         self._host = host
         self._base = base
+        self._first: FdStream | None = first
+        """The stream that was opened with the sandbox."""
         self._gone = gone
 
     async def open(self, argv: Sequence[str]) -> FdStream:
         """See `Sandbox.open`."""
+        if self._first is not None and list(argv) == ["attach"]:
+            first, self._first = self._first, None
+            return first
         try:
             work = partial(self._host.open, self._base, argv)
             return await launch_in_thread(work, FdStream.close_now, self._host.limiter)
@@ -51,6 +58,7 @@ class SSHSandbox:
 
     async def destroy(self) -> None:
         """See `Sandbox.destroy`. If the host is away, the lease ends the sandbox."""
+        self._close_first()
         try:
             await run_in_thread(partial(self._host.end, self._base), self._host.limiter)
         finally:
@@ -58,8 +66,13 @@ class SSHSandbox:
 
     def destroy_now(self) -> None:
         """See `Sandbox.destroy_now`."""
+        self._close_first()
         with contextlib.suppress(ExecError):
             self._host.end(self._base)
+
+    def _close_first(self) -> None:
+        if self._first is not None:
+            self._first.close_now()
 
     def signal_now(self, number: int) -> None:
         """See `Signalable.signal_now`."""

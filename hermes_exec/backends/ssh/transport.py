@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.ssh.script import CompletedCommand, HostScript
 
 
-class CompletedCommand(NamedTuple):
-    """A finished command of the host."""
+class ClientStream(NamedTuple):
+    """A stream of a command of the host."""
 
-    code: int
-    stdout: bytes
-    stderr: bytes
+    stream: FdStream
+    read_errors: Callable[[], str]
+    """Return the messages of the client once the stream has ended."""
 
 
 class Transport(Protocol):
     """One connection to a host, opened at first use and again after a loss."""
 
-    def run(self, command: str, stdin: bytes, timeout_s: float) -> CompletedCommand:
-        """Run a command of the host's shell to its end.
+    def run(self, script: HostScript, stdin: bytes, timeout_s: float) -> CompletedCommand:
+        """Run a script to its end. If the host's shell ends without running it, return the shell's end and output.
 
         Raises:
             BackendUnavailable: If the host is unreachable, or refuses the login.
         """
 
-    def open(self, command: str) -> FdStream:
-        """Start a command and return a stream of its standard input and output. Raises like `run`."""
+    def open(self, script: HostScript) -> ClientStream:
+        """Start a script and return a stream of its standard input and output. Raises like `run`."""
 
     def close(self) -> None:
         """Close the connection. Repeated calls do nothing."""
@@ -58,25 +59,3 @@ class Attempts:
             except Exception as error:
                 self._failed_at, self._failure = time.monotonic(), error
                 raise
-
-
-class StreamAfter(FdStream):
-    """A stream without the lines before a marker, which start-up files of a shell may print. Takes over another
-    stream.
-    """
-
-    def __init__(self, stream: FdStream, line: bytes) -> None:
-        super().__init__(stream.detach())
-        self._line: bytes | None = line
-        self._before = b""
-
-    def unwrap(self, data: bytes) -> bytes:
-        """See `FdStream`."""
-        if self._line is None:
-            return data
-        before, line, after = (self._before + data).partition(self._line)
-        if line:
-            self._line = None
-        else:
-            self._before = before[-len(self._line) :]
-        return after

@@ -18,7 +18,7 @@ from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Image, Options
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from hermes_exec.results import Isolation
@@ -46,9 +46,10 @@ ONE_SLOT: dict[str, Any] = {
 
 @dataclass
 class Finding:
-    """The result of trying one backend; times in milliseconds."""
+    """The result of trying one backend, or one of its hosts; times in milliseconds."""
 
     backend: str
+    host: str | None = None
     status: str = "ok"
     detail: str = ""
     launch_ms: float | None = None
@@ -61,6 +62,11 @@ class Finding:
     browser: str = ""
     """Whether the browser tools work there, and how long a browser takes to start."""
 
+    @property
+    def name(self) -> str:
+        """The backend, and the host if it has several."""
+        return f"{self.backend} {self.host}" if self.host else self.backend
+
 
 def doctor(
     backend: AnyBackend = None,
@@ -72,6 +78,7 @@ def doctor(
     """Start a slot on each backend and run commands in it; ends with 3 when the selected backend does not work.
 
     Without --backend all are tried at once, also the backends of a configuration file, and it ends with 0 when one
+    works. A backend with several hosts is tried on each of them: each has a row, and the backend works when one host
     works. No image needs to be pulled: where a local engine needs an image and none is given, a minimal one is created
     for the trial. nomad and modal need --image.
     """
@@ -85,32 +92,53 @@ async def _run_doctor(
     from hermes_exec.cli.kit.known_backends import needs_options, select_backends
 
     wanted = select_backends(backend, config, option)
-    findings = {name: Finding(name) for name in wanted.names}
+    findings: list[Finding] = []
     if not as_json:
-        say(f"trying {', '.join(findings)} …")
-
-    async def fill(name: str) -> None:
-        settings = partial(settings_of, name, image, config, option, environ={})
-        await _try(findings[name], settings, alone=wanted.alone, in_file=name in wanted.in_file)
-
+        say(f"trying {', '.join(wanted.names)} …")
     async with anyio.create_task_group() as tasks:
-        for name in findings:
-            tasks.start_soon(fill, name)
+        for name in wanted.names:
+            settings = partial(settings_of, name, image, config, option, environ={})
+            hosts = _select_hosts(settings)
+            for host, options in hosts.items() or [(None, {})]:
+                findings.append(Finding(name, host))
+                known = name in wanted.in_file or host is not None
+                trial = partial(_try, alone=wanted.alone and host is None, configured=known)
+                tasks.start_soon(trial, findings[-1], settings, options)
+    if wanted.alone and all(finding.status == "misconfigured" for finding in findings):
+        raise ConfigError(findings[0].detail)
     for name in [] if wanted.alone else backend_names():
-        if name not in findings and not has_client(name):
-            findings[name] = Finding(name, "not installed", f"pip install 'hermes-exec[{name}]'")
-        elif name not in findings and needs_options(name):
-            findings[name] = Finding(name, "not tried", f"it needs options: hermes-exec doctor -b {name} -o …")
+        if name not in wanted.names and not has_client(name):
+            findings.append(Finding(name, status="not installed", detail=f"pip install 'hermes-exec[{name}]'"))
+        elif name not in wanted.names and needs_options(name):
+            detail = f"it needs options: hermes-exec doctor -b {name} -o …"
+            findings.append(Finding(name, status="not tried", detail=detail))
     if as_json:
-        emit_json(list(findings.values()))
+        emit_json(findings)
     else:
-        _show(list(findings.values()))
-    return exits.OK if any(finding.status == "ok" for finding in findings.values()) else exits.INFRA
+        _show(findings)
+    return exits.OK if any(finding.status == "ok" for finding in findings) else exits.INFRA
 
 
-async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *, alone: bool, in_file: bool) -> None:
+def _select_hosts(settings_of_it: Callable[[], dict[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the options for each host of a backend with several hosts, by the names of the hosts."""
+    from hermes_exec.cli.kit.known_backends import backend_config
+
     try:
-        settings = settings_of_it() | ONE_SLOT
+        return backend_config(settings_of_it()).each_host()
+    except Exception:  # noqa: BLE001 -- the trial raises it too, and reports it
+        return {}
+
+
+async def _try(
+    finding: Finding,
+    settings_of_it: Callable[[], dict[str, Any]],
+    more: Mapping[str, Any],
+    *,
+    alone: bool,
+    configured: bool,
+) -> None:
+    try:
+        settings = {**settings_of_it(), **ONE_SLOT, **more}
         with anyio.fail_after(TIME_LIMIT_S):
             async with _trial(finding, settings) as command:
                 await _measure(finding, settings, command)
@@ -124,10 +152,10 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *
     except ConfigError as error:
         if alone:
             for remark in finding.remarks:
-                say(f"{finding.backend}: {remark}")
+                say(f"{finding.name}: {remark}")
             raise
         # For a backend without configuration, the message is about its required options.
-        finding.status, finding.detail = "misconfigured" if in_file else "not tried", str(error)
+        finding.status, finding.detail = "misconfigured" if configured else "not tried", str(error)
     except ExecError as error:
         finding.status, finding.detail = "failed", f"{type(error).__name__}: {error}"
     except TimeoutError:
@@ -210,22 +238,22 @@ def _show(findings: list[Finding]) -> None:
         level = f"{isolation.level} ({isolation.price_ms:.1f} ms)" if isolation else None
         launch = None if finding.launch_ms is None else f"{finding.launch_ms:.0f}"
         call = None if finding.call_ms is None else f"{finding.call_ms:.2f}"
-        rows.append((finding.backend, finding.status, level, launch, call, finding.detail))
+        rows.append((finding.name, finding.status, level, launch, call, finding.detail))
     table(("backend", "status", "isolation (price)", "launch ms", "call ms", "detail"), rows)
     for finding in findings:
         for remark in finding.remarks:
-            stdout().print(f"\n{finding.backend}: {printable(remark)}", markup=False)
+            stdout().print(f"\n{finding.name}: {printable(remark)}", markup=False)
         if finding.isolation is None:
             continue
         parts = [f"{n} {getattr(finding.isolation, n)}" for n in ("filesystem", "processes", "users", "network")]
-        stdout().print(f"\n{finding.backend}: " + printable("; ".join(parts)), markup=False)
+        stdout().print(f"\n{finding.name}: " + printable("; ".join(parts)), markup=False)
         if finding.shared:
-            text = f"{finding.backend}: with several slots in a sandbox {finding.shared}"
+            text = f"{finding.name}: with several slots in a sandbox {finding.shared}"
             stdout().print(printable(text), markup=False)
         if finding.browser:
-            stdout().print(f"{finding.backend}: browser: {printable(finding.browser)}", markup=False)
+            stdout().print(f"{finding.name}: browser: {printable(finding.browser)}", markup=False)
         limits = "; ".join(f"{limit}: {how}" for limit, how in finding.limits.items())
-        stdout().print(f"{finding.backend}: limits {printable(limits) or 'none'}", markup=False)
+        stdout().print(f"{finding.name}: limits {printable(limits) or 'none'}", markup=False)
 
 
 def add_to(app: typer.Typer) -> None:

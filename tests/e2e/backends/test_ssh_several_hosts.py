@@ -276,3 +276,24 @@ async def test_sandboxes_are_found_and_ended_on_hosts_that_are_there(
         finally:
             await backend.aclose()
     assert [left(directory) for directory in fleet.directories] == [[], [], []]
+
+
+async def test_doctor_names_the_host_that_is_away_and_the_reason(fleet: Fleet, tmp_path: Path) -> None:
+    await to_thread.run_sync(fleet.servers[1].stop)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"backend": "ssh", **fleet.options({}, {})}))
+    words = [str(Path(sys.executable).with_name("hermes-exec")), "doctor", "--config", str(config)]
+
+    def doctor(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*words, *more], capture_output=True, text=True, check=False, timeout=120)
+
+    done = await to_thread.run_sync(doctor, "--json")
+    assert done.returncode == 0, done.stderr
+    there, away = json.loads(done.stdout)
+    assert (there["host"], there["status"]) == (fleet.names[0], "ok")
+    assert (away["host"], away["status"]) == (fleet.names[1], "unavailable")
+    assert f"ssh {fleet.names[1]}: no SSH server listens there" in away["detail"]
+    await to_thread.run_sync(fleet.servers[0].stop)
+    done = await to_thread.run_sync(doctor)
+    assert done.returncode == 3
+    assert all(name in done.stdout for name in fleet.names[:2])

@@ -20,6 +20,7 @@ from hermes_exec.backends.singularity.errors import start_error
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
 from hermes_exec.backends.ssh.errors import unavailable_error
 from hermes_exec.backends.ssh.openssh import OpenSSH
+from hermes_exec.backends.ssh.script import HostScript
 from hermes_exec.errors import BackendUnavailable, ErrorCause, ExecError, QuotaExceeded
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +91,7 @@ def test_silent_ssh_host_is_retryable(silent_port: int) -> None:
     transport = OpenSSH(config, SSHHost(host="127.0.0.1", port=silent_port))
     try:
         with found_slow():
-            transport.run("true", b"", 10)
+            transport.run(HostScript("true"), b"", 10)
     finally:
         transport.close()
 
