@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hermes_exec.pool.spread import count_demand, count_kept, kept_until
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 DRAIN_BEFORE_END_S = 60.0
@@ -20,6 +21,8 @@ class TemplateSize:
 
     `used_once` marks sandboxes that one holder gets whole: each is replaced after its release. Where sandboxes differ
     in size, `slots_per_sandbox` is the expected number of slots of a launch, and `largest` the highest possible one.
+    Above 1, `spread` is the number of sandboxes (one for each host) over which slots are spread evenly; otherwise the
+    fullest sandbox is used first.
     """
 
     slots_per_sandbox: int
@@ -29,6 +32,7 @@ class TemplateSize:
     max_lifetime_s: float | None = None
     used_once: bool = False
     largest: int = 0
+    spread: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,8 @@ class _Draft:
     room: int = 0
     of_template: dict[str, int] = field(default_factory=dict)
     demanded: set[str] = field(default_factory=set)
+    demand: dict[str, int] = field(default_factory=dict)
+    """Slots in use or requested, of templates that are spread."""
 
     def __post_init__(self) -> None:
         self.demanded = {waiter.template for waiter in self.state.waiters.values()}
@@ -149,6 +155,23 @@ class _Draft:
                 self._count(sandbox.template, 1, sandbox.size)
                 if sandbox.available and (free := sandbox.free):
                     self.free[sandbox.id] = free
+        for template, size in self.config.templates.items():
+            if size.spread > 1:
+                self._spread(template, size)
+
+    def _spread(self, template: str, size: TemplateSize) -> None:
+        """Count the demand. Sandboxes that are ready before the others keep the slots above their even share back."""
+        siblings = list(self.state.of_template(template))
+        healthy = [sandbox for sandbox in siblings if sandbox.healthy and sandbox.id not in self.retired]
+        demand = self.demand[template] = count_demand(template, healthy, self.state.waiters.values())
+        missing = max(0, min(size.spread, demand) - self.alive.get(template, 0))
+        expected = self.capacity.get(template, 0) + missing * size.slots_per_sandbox
+        for sandbox in healthy:
+            if sandbox.id in self.free and (until := kept_until(sandbox, siblings)) > self.now:
+                kept = count_kept(sandbox, self.free[sandbox.id], demand, expected)
+                self.free[sandbox.id] -= kept
+                self.coming[template] = self.coming.get(template, 0) + kept
+                self.wake_at = min(self.wake_at, until)
 
     def _count(self, template: str, sandboxes: int, slots: int) -> None:
         """Add sandboxes and slots (or subtract them, if negative) to the numbers of a template."""
@@ -201,18 +224,24 @@ class _Draft:
             self._grow(waiter, missing, sandboxes)
 
     def _grant(self, waiter: Waiter, sandboxes: list[SandboxRecord]) -> None:
-        """Take slots from the fullest sandboxes first, so that others become idle and can be closed."""
+        """Take slots from the fullest sandboxes first, so that others become idle and can be closed. If they are
+        spread, take each slot from the sandbox with the largest share of free slots.
+        """
         shares: dict[int, int] = {}
-        missing = waiter.slots
-        for sandbox in sorted(sandboxes, key=lambda sandbox: (self.free[sandbox.id] - sandbox.in_use, sandbox.id)):
-            count = min(missing, self.free[sandbox.id])
-            shares[sandbox.id] = count
+        missing, spread = waiter.slots, self.config.templates[waiter.template].spread > 1
+
+        def rank(sandbox: SandboxRecord) -> tuple[float, int]:
+            free = self.free[sandbox.id]
+            return (-free / sandbox.size if spread else free - sandbox.in_use), sandbox.id
+
+        while missing:
+            sandbox = min((each for each in sandboxes if self.free[each.id]), key=rank)
+            count = 1 if spread else min(missing, self.free[sandbox.id])
+            shares[sandbox.id] = shares.get(sandbox.id, 0) + count
             self.in_use.add(sandbox.id)
             missing -= count
             self.free[sandbox.id] -= count
             self.claimed.add(sandbox.id)
-            if not missing:
-                break
         self.actions.append(Grant(waiter, shares))
 
     def _has_failed(self, waiter: Waiter) -> bool:
@@ -351,11 +380,13 @@ class _Draft:
                 self.wanted.append(template)
 
     def keep_spare(self) -> None:
-        """Launch a spare for templates whose sandboxes are used once, where there is room: the next request then does
-        not wait for a launch.
+        """Launch a spare where sandboxes are used once and there is room: the next request then waits for no launch.
+        Launch the sandboxes over which slots are spread, if that leaves room for the other templates.
         """
-        for template in self.config.templates:
-            while self.alive.get(template, 0) < self._minimum(template) and self.room > 0:
+        for template, size in self.config.templates.items():
+            others = [other for other in self.config.templates if other != template and size.spread > 1]
+            room_for_others = sum(not self.of_template.get(other) for other in others)
+            while self.alive.get(template, 0) < self._minimum(template) and self.room > room_for_others:
                 most = self.config.templates[template].max_sandboxes
                 if most is not None and self.of_template.get(template, 0) >= most:
                     break
@@ -366,9 +397,11 @@ class _Draft:
 
     def _minimum(self, template: str) -> int:
         """Return how many sandboxes to keep: the minimum, or for a while after use one more than are held, if each is
-        used once.
+        used once. If slots are spread, one for each slot that is in use or requested, up to the number of hosts.
         """
         size, use = self.config.templates[template], self.state.uses.get(template)
+        if size.spread > 1:
+            return max(size.min_sandboxes, min(size.spread, self.demand[template]))
         if not size.used_once or use is None or use.count < USES_BEFORE_A_SPARE:
             return size.min_sandboxes
         if size.idle_timeout_s is not None:

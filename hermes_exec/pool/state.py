@@ -54,6 +54,7 @@ class SandboxRecord:
     """It did not answer, or its disk was nearly full, when a slot was prepared; it gets no new holders until that is
     over.
     """
+    ready_at: float = math.inf
     idle_since: float = 0.0
     ends_at: float = math.inf
     """When its engine ends it."""
@@ -169,7 +170,7 @@ class PoolState:
         """Record a successful launch: the sandbox has these slots."""
         sandbox.phase = Phase.READY
         sandbox.slots = slots
-        sandbox.idle_since = now
+        sandbox.ready_at = sandbox.idle_since = now
         self.launches[sandbox.template] = LaunchHistory()
 
     def fail_launch(

@@ -267,6 +267,7 @@ class Templates:
         size = TemplateSize(
             slots_per_sandbox=slots,
             largest=max(sandboxes),
+            spread=min(len(backend_config.each_host()) or 1, sum(sandboxes.values())),
             min_sandboxes=self._least(profile, image, own),
             max_sandboxes=most,
             idle_timeout_s=config.idle_timeout_s,

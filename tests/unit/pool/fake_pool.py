@@ -23,6 +23,7 @@ def templates(per_sandbox: int, minimum: int, lifetime_s: float | None) -> dict[
         "c": TemplateSize(1, 0, 1, 10.0, lifetime_s),
         "d": TemplateSize(1, 0, None, 10.0, lifetime_s, used_once=True),
         "e": TemplateSize(2, 0, None, 10.0, lifetime_s, largest=LARGE),
+        "f": TemplateSize(4, 0, None, 10.0, lifetime_s, spread=2),
     }
 
 

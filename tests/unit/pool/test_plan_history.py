@@ -10,7 +10,7 @@ from hermes_exec.pool.plan import PlanConfig
 from hermes_exec.pool.state import Phase, SandboxRecord
 from tests.unit.pool.fake_pool import DELAYS, LARGE, SMALL, FakePool, templates
 
-KINDS = st.sampled_from(["a", "b", "c", "d", "e"])
+KINDS = st.sampled_from(["a", "b", "c", "d", "e", "f"])
 
 
 class History(RuleBasedStateMachine):
@@ -30,7 +30,7 @@ class History(RuleBasedStateMachine):
 
     @rule(template=KINDS, slots=st.integers(1, 9))
     def acquire(self, template: str, slots: int) -> None:
-        most = {"a": 6, "b": 9, "c": 1, "d": 3, "e": LARGE + SMALL + LARGE}[template]
+        most = {"a": 6, "b": 9, "c": 1, "d": 3, "e": LARGE + SMALL + LARGE, "f": 12}[template]
         self.pool.acquire(template, min(slots, most))
 
     @rule(template=KINDS)
@@ -105,7 +105,7 @@ class History(RuleBasedStateMachine):
         waiting = list(self.pool.state.waiters.values())
         self.pool.reconcile()
         served = {waiter.id for waiter in self.pool.served[before:]}
-        for template in "abcde":
+        for template in "abcdef":
             line = [waiter for waiter in waiting if waiter.template == template and not waiter.sandboxes]
             line = [waiter for waiter in line if waiter.id not in self.pool.failed]
             taken = [waiter.id in served for waiter in line]
@@ -139,7 +139,7 @@ class History(RuleBasedStateMachine):
             if pool.now > 10_000_000:
                 break
         idle = {
-            template: sum(sandbox.template == template for sandbox in pool.phase(Phase.READY)) for template in "abcd"
+            template: sum(sandbox.template == template for sandbox in pool.phase(Phase.READY)) for template in "abcdef"
         }
         assert idle["a"] >= 1, "below the minimum when idle"
         super().teardown()
