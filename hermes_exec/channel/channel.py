@@ -62,6 +62,7 @@ class Channel:
         opener: Opener,
         *,
         lease_s: float,
+        sandbox: str = "the sandbox",
         memory_bytes: int = 0,
         trace: ChannelTrace | None = None,
         diagnose: Diagnose | None = None,
@@ -73,6 +74,8 @@ class Channel:
         self.diagnose = diagnose
         self._opener = opener
         self._lease_s = lease_s
+        self._sandbox = sandbox
+        self._silence_s = 0.0
         self._interval_s = min(5.0, lease_s / 6)
         self._trace = trace
         self._waited_since: float | None = None
@@ -94,20 +97,23 @@ class Channel:
         opener: Opener,
         *,
         lease_s: float,
+        sandbox: str = "the sandbox",
         memory_bytes: int = 0,
         trace: ChannelTrace | None = None,
         diagnose: Diagnose | None = None,
         patience_s: float = 0.0,
     ) -> Channel:
-        """Open the first stream and claim the runner, retrying for `patience_s`. `memory_bytes` is the runner's memory
-        budget, 0 for its default.
+        """Open the first stream and claim the runner, retrying for `patience_s`. `sandbox` is its name in errors,
+        `memory_bytes` the runner's memory budget, 0 for its default.
 
         Raises:
             ChannelLost, OSError: If the stream cannot be opened.
             ProtocolError: If the runner breaks the protocol.
             SandboxDied: If `diagnose` returned it after a failure.
         """
-        channel = cls(opener, lease_s=lease_s, memory_bytes=memory_bytes, trace=trace, diagnose=diagnose)
+        channel = cls(
+            opener, lease_s=lease_s, sandbox=sandbox, memory_bytes=memory_bytes, trace=trace, diagnose=diagnose
+        )
         await channel._connect_within(patience_s)
         return channel
 
@@ -188,7 +194,22 @@ class Channel:
         connection = self._connection
         if connection is None:
             raise ChannelLost("the channel was never opened")
-        await connection.serve(self._dispatch)
+        try:
+            await connection.serve(self._dispatch)
+        finally:
+            self._note_silence()
+
+    def _note_silence(self) -> None:
+        if self.state == "open" and self._connection is not None:
+            self._silence_s = self._connection.silence_s
+
+    @property
+    def silence(self) -> str:
+        """The driver's part in the end of the runner's lease, for an error; empty if it had none."""
+        self._note_silence()
+        if self._silence_s <= self._lease_s:
+            return ""
+        return f"; this driver was silent for {self._silence_s:.0f} s, longer than lease_s={self._lease_s:g}"
 
     def _write(self, frames: bytes) -> None:
         connection = self._connection
@@ -242,7 +263,7 @@ class Channel:
         if reason == "shutdown":
             self._lose(SandboxDied("the runner ended", post_mortem=PostMortem(reason="the runner was asked to end")))
         elif reason == "lease":
-            self._lose(ChannelLost(f"the runner ended the stream: {reason}"))
+            self._lose(ChannelLost(f"the runner of {self._sandbox} ended the stream: {reason}{self.silence}"))
         raise anyio.EndOfStream  # also if `replaced`: the HELLO of an older, abandoned stream came late
 
     # Not the obvious code: see docs/why-not-obvious.md ("Acknowledgements ride along").
@@ -266,9 +287,10 @@ class Channel:
         except SandboxDied as error:
             self._lose(error)
         except (ExecError, OSError) as error:
-            self._lose(ChannelLost(f"the stream was lost and not restored within {self._lease_s:g} s: {error}"))
+            lost = f"the stream to {self._sandbox} was lost and not restored within {self._lease_s:g} s"
+            self._lose(ChannelLost(f"{lost}: {error}{self.silence}"))
         else:
-            self.state = "open"
+            self.state, self._silence_s = "open", 0.0
             for conversation in sorted(self._conversations.values(), key=lambda c: c.id):
                 self._write(conversation.resume() if conversation.sent else conversation.start())
 
@@ -297,6 +319,7 @@ class Channel:
     def _lose(self, why: ExecError) -> None:
         if self.state in ("lost", "closed"):
             return
+        self._note_silence()
         self.state = "lost"
         self.lost_reason = why
         if self._trace is not None:

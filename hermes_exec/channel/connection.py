@@ -37,7 +37,14 @@ STREAM_ERRORS = (
     OSError,
 )
 
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""A clock that goes on while the machine is suspended, as that of a runner on another machine does."""
 Opener = Callable[[], Awaitable[ByteStream]]
+
+
+def boot_time() -> float:
+    """Return the seconds since the machine was booted, with those in which it was suspended."""
+    return time.clock_gettime(CLOCK)
 
 
 class ChannelConnection:
@@ -59,6 +66,7 @@ class ChannelConnection:
         self._scope = anyio.CancelScope()
         self._flush = anyio.Event()
         self._last_keepalive = self._heard = time.monotonic()
+        self._spoke_at, self._longest_silence_s = boot_time(), 0.0
         self._asked_at: float | None = None
         self._round_trip_s = inf
         self._wasted = 0
@@ -188,8 +196,14 @@ class ChannelConnection:
         if not self._ended and now - self._last_keepalive >= self._interval_s:
             self._keep_alive(now)
 
+    @property
+    def silence_s(self) -> float:
+        """The longest time that this driver sent no keepalive, also because its process or machine was suspended."""
+        return max(self._longest_silence_s, boot_time() - self._spoke_at)
+
     def _keep_alive(self, now: float) -> None:
         self._last_keepalive = now
+        self._longest_silence_s, self._spoke_at = self.silence_s, boot_time()
         self._asked_at = self._asked_at or now
         self._caused += 1
         if self._trace is not None:
@@ -200,7 +214,10 @@ class ChannelConnection:
             return  # the reader sees it too
 
     def on_keepalive(self) -> None:
-        """Handle an answered keepalive: the shortest round trip is taken as the link's."""
+        """Handle an answered keepalive: the shortest round trip is taken as the link's. The runner has outlived any
+        silence.
+        """
+        self._longest_silence_s = 0.0
         if self._asked_at is not None:
             self._round_trip_s = min(self._round_trip_s, time.monotonic() - self._asked_at)
             self._asked_at = None

@@ -118,7 +118,8 @@ class PooledSandbox:
     def death_error(self) -> SandboxDied:
         """Return a new error for holders of a dead sandbox."""
         death = self.death or PostMortem("the sandbox has ended")
-        return SandboxDied(f"the sandbox {self.id} died: {death.reason}", post_mortem=death, sandbox=self.id)
+        message = f"the sandbox {self.id} died: {death.reason}{self.channel.silence}"
+        return SandboxDied(message, post_mortem=death, sandbox=self.id)
 
     async def diagnose(self) -> SandboxDied | None:
         """Return SandboxDied if the stream was lost because the sandbox is dead. The channel calls this."""
@@ -403,6 +404,7 @@ async def open_sandbox(
         channel = await Channel.open(
             lambda: sandbox.open(["attach"]),
             lease_s=config.lease_s,
+            sandbox=sandbox.id,
             memory_bytes=template.runner_memory_bytes,
             trace=trace,
             diagnose=diagnose,

@@ -34,14 +34,20 @@ SO_PEERPIDFD = 77
 
 
 @contextlib.contextmanager
-def driver(backend: str, image: str, word: str, *, lease_s: float) -> Iterator[subprocess.Popen[str]]:
-    run_id = f"test-{uuid.uuid4().hex[:8]}"
-    command = [sys.executable, "-m", "tests.e2e.pool.unclosed", "run", backend, image, run_id, word, str(lease_s)]
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A driver, which is killed in the end."""
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def driver(
+    backend: str, image: str, word: str, *, lease_s: float
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    run_id = f"test-{uuid.uuid4().hex[:8]}"
+    return started([sys.executable, "-m", "tests.e2e.pool.unclosed", "run", backend, image, run_id, word, str(lease_s)])
 
 
 def tells_of_ends() -> bool:
@@ -131,3 +137,32 @@ async def test_a_living_sandbox_of_a_cloned_host_is_no_orphan(docker_image: Call
             )
         finally:
             alive.remove(force=True)
+
+
+STOPPED = """
+import os, signal, sys
+from hermes_exec import SandboxDied, SandboxPool
+with SandboxPool(sys.argv[1], **eval(sys.argv[2]), lease_s=2) as pool, pool.slot() as slot:
+    print(slot.sandbox, flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        slot.run("true")
+    except SandboxDied as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("backend", ["local", pytest.param("ssh", marks=pytest.mark.ssh)])
+async def test_sandbox_of_a_stopped_driver_is_lost_with_the_drivers_silence_as_reason(
+    backend: str, request: pytest.FixtureRequest
+) -> None:
+    options = request.getfixturevalue("ssh_server").options() if backend == "ssh" else {}
+    with started([sys.executable, "-c", STOPPED, backend, repr(options)]) as process:
+        assert process.stdout is not None
+        name = (await to_thread.run_sync(process.stdout.readline)).strip()
+        await anyio.sleep(8)  # how long the driver is stopped is the case
+        process.send_signal(signal.SIGCONT)
+        message = (await to_thread.run_sync(process.stdout.readline)).strip()
+    assert message.startswith(f"the sandbox {name} died: ")
+    silence_s = int(message.partition("; this driver was silent for ")[2].partition(" s, longer than lease_s=2")[0])
+    assert 5 <= silence_s < 60

@@ -227,6 +227,26 @@ async def test_lost_for_good_tells_what_may_have_run() -> None:
         assert lost[0].cause is ErrorCause.INFRA
 
 
+@pytest.mark.parametrize("outlived", [False, True])
+async def test_loss_names_the_sandbox_and_the_silence_of_the_driver(
+    outlived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspended_s = 0.0
+    monkeypatch.setattr("hermes_exec.channel.connection.boot_time", lambda: time.monotonic() + suspended_s)
+    async with talking(lease_s=1.2, sandbox="me@host:box-1") as (peer, channel):
+        assert channel.silence == ""
+        suspended_s = 120.0
+        assert channel.silence == "; this driver was silent for 120 s, longer than lease_s=1.2"
+        if outlived:
+            await until(lambda: channel.silence == "")  # a keepalive was answered
+        peer.refuses = True
+        peer.cut()
+        await until(lambda: channel.state == "lost")
+        message = str(channel.lost_reason)
+        assert message.startswith("the stream to me@host:box-1 was lost and not restored within 1.2 s: ")
+        assert ("this driver was silent for 120 s" in message) is not outlived
+
+
 async def test_a_dead_sandbox_ends_the_channel_at_once() -> None:
     async def diagnose() -> ExecError:
         return SandboxDied("gone")
