@@ -32,13 +32,17 @@ class Labels:
 
     run_id: str
     host_id: str
-    """Host of the owner; with `boot_id`, one boot of one kernel."""
+    """Name of the owner's host, a colon and its machine id; with `boot_id`, one boot of one kernel."""
     boot_id: str
     pid_namespace: str
     """Inode of the pid namespace in which `pid` counts."""
     pid: int
     pid_start: int
     """Start of the owner in clock ticks since boot, so that a reused pid is not taken for the owner."""
+    user: str = ""
+    """Name of the owner's user on the owner's host."""
+    note: str = ""
+    """Text of the pool for people."""
 
 
 RUNNER_PIDS, SLOT_PIDS = 32, 28

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, fields
@@ -75,14 +76,21 @@ def descendants(pid: int) -> list[int]:
     return children + [below for child in children for below in descendants(child)]
 
 
-def own_labels(run_id: str) -> Labels:
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def own_labels(run_id: str, note: str = "") -> Labels:
     """Return the labels of sandboxes that this process starts for a run."""
     pid = os.getpid()
     try:
         start = process_start(pid) or 0
     except OSError:
         start = 0
-    return Labels(run_id, _host_id(), _boot_id(), _pid_namespace(), pid, start)
+    return Labels(run_id, _host_id(), _boot_id(), _pid_namespace(), pid, start, _user(), note)
 
 
 def owner_state(labels: Labels, *, shared_engine: bool) -> OwnerState:
@@ -179,4 +187,4 @@ def _labels(values: Mapping[str, object]) -> Labels | None:
         return None
     if not (isinstance(run_id, str) and isinstance(host, str) and isinstance(boot, str) and isinstance(namespace, str)):
         return None
-    return Labels(run_id, host, boot, namespace, pid, start)
+    return Labels(run_id, host, boot, namespace, pid, start, *(str(values.get(n) or "") for n in ("user", "note")))

@@ -122,6 +122,8 @@ class PoolConfig(ConfigModel):
     """
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Letters, digits and `._-`, at most 64; None for a random one."""
+    note: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")] = ""
+    """A line of text about the run, for `hermes-exec ps`. Everybody who sees the sandboxes may read it."""
 
     @field_validator(
         "profiles", "limits", "slot_limits", "env", "secrets", "files", "setup", "slot_setup", "browser", mode="before"

@@ -86,6 +86,7 @@ class SandboxPool:
             sandbox's memory. An `output_limit_bytes` is at most a quarter of it. If it is used up, the output of
             processes that have ended is dropped first.
         run_id: Label of the sandboxes (random by default), for `hermes-exec reap`.
+        note: A line of text about the run, for `hermes-exec ps`. Everybody who sees the sandboxes may read it.
         on_event: Sync or async callback for each event. Its exceptions are logged; KeyboardInterrupt then goes to the
             main thread.
         on_pull: Callback for the progress of image pulls and builds, called from any thread.
@@ -129,6 +130,7 @@ class SandboxPool:
         max_lifetime_s: float | None = None,
         runner_memory_mb: int = 256,
         run_id: str | None = None,
+        note: str = "",
         on_event: OnEvent | None = None,
         on_pull: OnPull | None = None,
         trace: str | os.PathLike[str] | Tracer | None = None,
@@ -224,7 +226,9 @@ class SandboxPool:
         if self._entered:
             raise RuntimeError("a SandboxPool is entered once: create a new one")
         self._entered = True
-        self._running = RunningPool(self._templates, self._hub, own_labels(self.run_id), self._on_pull)
+        self._running = RunningPool(
+            self._templates, self._hub, own_labels(self.run_id, self.config.note), self._on_pull
+        )
         self._hub.tracer = tracer_for(self._trace, self._secrets)
         await self._running.open()
         return self

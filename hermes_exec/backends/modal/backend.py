@@ -208,9 +208,10 @@ def runner_command(config: ModalConfig, spec: LaunchSpec) -> list[str]:
 
 
 def to_tags(labels: Labels) -> dict[str, str]:
-    """Return labels as Modal accepts them: letters, digits and `._-`, at most 63."""
+    """Return labels as Modal accepts them: letters, digits and `._-`, at most 63. Texts for people are left out."""
     strings = to_strings(replace(labels, host_id=_digest(labels.host_id)))
-    return {name: value[:63] or "-" for name, value in strings.items()}
+    for_people = {f"{PREFIX}user", f"{PREFIX}note"}
+    return {name: value[:63] or "-" for name, value in strings.items() if name not in for_people}
 
 
 def from_tags(tags: Mapping[str, str]) -> Labels | None:

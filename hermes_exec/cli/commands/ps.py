@@ -22,7 +22,7 @@ TIME_LIMIT_S = 30.0
 
 
 def ps(backend: AnyBackend = None, config: Config = None, option: Options = None, as_json: AsJson = False) -> None:
-    """List the sandboxes here, with their owner, run, age and the slots in use.
+    """List the sandboxes here, with their owner, user, run, age, note and the slots in use.
 
     Slots are known for processes of the same user on this host (root: of all users). Without --backend all backends are
     queried at once, for 30 seconds at most, also the backends of a configuration file. An unavailable or misconfigured
@@ -62,6 +62,7 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
         emit_json(rows)
     else:
         now, hosts = time.time(), any(row.get("host") for row in rows)
+        notes = any(row["labels"]["note"] for row in rows if row["sandbox"] is not None)
         table(
             (
                 "backend",
@@ -69,20 +70,22 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
                 "sandbox",
                 "state",
                 "owner",
+                "user",
                 "pid",
                 "run",
                 "age",
                 "image",
                 "slots",
+                *(("note",) if notes else ()),
             ),
-            [_cells(row, now, hosts) for row in sorted(rows, key=lambda row: str(row["backend"]))],
+            [_cells(row, now, hosts, notes) for row in sorted(rows, key=lambda row: str(row["backend"]))],
         )
     return code_of_all(answers)
 
 
-def _cells(row: dict[str, Any], now: float, hosts: bool) -> tuple[object, ...]:
+def _cells(row: dict[str, Any], now: float, hosts: bool, notes: bool) -> tuple[object, ...]:
     if row["sandbox"] is None:
-        return (row["backend"], *((None,) if hosts else ()), None, row["error"]["kind"], *[None] * 6)
+        return (row["backend"], *((None,) if hosts else ()), None, row["error"]["kind"], *[None] * (7 + notes))
     created, labels = row["created_at"], row["labels"]
     return (
         row["backend"],
@@ -90,12 +93,19 @@ def _cells(row: dict[str, Any], now: float, hosts: bool) -> tuple[object, ...]:
         shorten_id(row["sandbox"]),
         row["state"],
         row["owner"],
+        _user_at_host(labels),
         labels["pid"],
         labels["run_id"],
         None if created is None else age(max(0.0, now - created)),
         row["image"],
         " ".join(row["slots"]) or None,
+        *((labels["note"] or None,) if notes else ()),
     )
+
+
+def _user_at_host(labels: dict[str, Any]) -> str | None:
+    """Return the user of the owner and the owner's host; None where they are not recorded."""
+    return f"{labels['user']}@{labels['host_id'].partition(':')[0]}" if labels["user"] else None
 
 
 def add_to(app: typer.Typer) -> None:

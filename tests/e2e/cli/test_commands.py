@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -86,6 +88,19 @@ def test_an_engine_that_does_not_answer_hides_no_other_sandboxes(cli: Cli, monke
         assert slot.sandbox in {sandbox["sandbox"] for sandbox in json.loads(listed.stdout)}
     assert cli.json("reap", "--json", "--run-id", "beside-docker") == []
     assert cli.json("ps", "--json", "--backend", "docker", code=3)["error"]["kind"] == "BackendUnavailable"
+
+
+def test_ps_shows_user_host_and_note(cli: Cli) -> None:
+    user, host = pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname()
+    with SandboxPool("local", note="nightly <run> 3") as pool, pool.slot() as slot:
+        rows = {row["sandbox"]: row["labels"] for row in cli.json("ps", "--json", "--backend", "local")}
+        assert slot.sandbox is not None
+        labels = rows[slot.sandbox]
+        assert (labels["user"], labels["note"]) == (user, "nightly <run> 3")
+        table = cli.run("ps", "--backend", "local").stdout
+        (line,) = [line for line in table.splitlines() if slot.sandbox in line]
+        assert f"{user}@{host}" in line
+        assert "nightly <run> 3" in line
 
 
 def test_reap_wants_exactly_one_choice(cli: Cli) -> None:

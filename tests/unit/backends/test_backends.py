@@ -93,6 +93,8 @@ def test_owners() -> None:
     mine = own_labels("run-1")
     assert from_json(to_json(mine)) == mine
     assert from_strings({**to_strings(mine), "other": "x"}) == mine
+    before = {name: value for name, value in to_strings(mine).items() if not name.endswith((".user", ".note"))}
+    assert from_strings(before) == replace(mine, user="", note=""), "as an older version has written them"
     for shared in (False, True):
         state = partial(owner_state, shared_engine=shared)
         assert state(mine) == "alive"
