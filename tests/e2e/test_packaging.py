@@ -7,13 +7,16 @@ import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from hatch_build import PROGRAMS, TARGETS, RunnerBuildError, build_runners, local_targets
+from hatch_build import PROGRAMS, TARGETS, RunnerBuildError, build_runners, find_go, local_targets
+from tests.support.disks import small_disk
+from tests.support.other_user import require_root
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
@@ -109,6 +112,19 @@ def test_unchanged_sources_are_not_built_again(checkout: Path) -> None:
         damaged.write_bytes(b"something else")
         assert build_runners(checkout, TARGETS, print)
         assert damaged.read_bytes() == good
+
+
+def test_toolchain_where_no_program_runs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip's own directory for a build, below a TMPDIR that is mounted noexec."""
+    require_root()
+    with small_disk(tmp_path / "disk", "noexec") as disk:
+        shutil.copy2("/bin/true", disk / "go")
+        monkeypatch.setattr(sysconfig, "get_path", lambda _: str(disk))
+        monkeypatch.setattr(sys, "executable", "/no/python")
+        with monkeypatch.context() as path:
+            path.setenv("PATH", "/no/path")
+            with pytest.raises(RunnerBuildError, match=f"{disk}/go cannot run: .* mounted noexec. Set TMPDIR"):
+                find_go()
 
 
 def test_incomplete_sources_are_named(tmp_path: Path) -> None:

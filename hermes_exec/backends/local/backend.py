@@ -45,7 +45,7 @@ class LocalBackend(HostBackend):
         if platform.system() not in {"Linux", "Darwin"}:
             raise ConfigError(f"the local backend does not run on {platform.system()}")
         runner_binary.find_runner()
-        check_parent(self._config.base_dir, PREFIX)
+        check_parent(self._config.base_dir, PREFIX, runs_programs=True)
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> LocalSandbox:
         """See `Backend.launch`."""

@@ -65,7 +65,10 @@ func startSelf(network bool, argv []string, files []*os.File) (*os.Process, erro
 	}
 	pid, err := strconv.Atoi(string(answer))
 	if err != nil {
-		err = errors.New(strings.TrimSpace("clone: " + string(answer)))
+		err = errors.New("clone: " + string(answer))
+		if len(answer) == 0 {
+			err = fmt.Errorf("clone: no process was made (%v)", state)
+		}
 		if code := state.ExitCode(); wasKilled(state) || code == shortageCode || code == crashCode {
 			err = fmt.Errorf("%w: %w", err, ipc.ErrShortage)
 		}

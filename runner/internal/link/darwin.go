@@ -19,3 +19,5 @@ func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do(
 func oomKills() int64 { return 0 }
 
 func isSandboxFull() bool { return false }
+
+func processLimit(string) string { return "" }

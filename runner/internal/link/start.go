@@ -19,7 +19,8 @@ const crashState = "exit status 2"
 // resource.
 func Start(ctx context.Context, plan Config) (h *Agent, again bool, err error) {
 	if h, err = launch(plan); err != nil {
-		return nil, false, failure(Refusal(err), "the slot's agent cannot be started: %v", err)
+		kind := Refusal(err)
+		return nil, false, failure(kind, "the slot's agent cannot be started: %v%s", err, processLimit(kind))
 	}
 	ctx, cancel := context.WithTimeout(ctx, plan.Limit)
 	defer cancel()
@@ -33,8 +34,8 @@ func Start(ctx context.Context, plan Config) (h *Agent, again bool, err error) {
 		}
 		if h.endState == crashState {
 			return nil, true, failure("exhausted",
-				"the slot's agent did not get ready: its runtime gave up, as without memory or threads (%s)",
-				h.endState)
+				"the slot's agent did not get ready: its runtime gave up, as without memory or threads (%s)%s",
+				h.endState, processLimit("exhausted"))
 		}
 		if ctx.Err() != nil { // also when the driver has cancelled a command whose time was over meanwhile
 			err = errSlowSetup

@@ -2,6 +2,7 @@ package link
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"runtime"
 	"sync"
@@ -50,6 +51,24 @@ func oomKills() int64 {
 }
 
 func isSandboxFull() bool { return cgroup.IsSandboxFull() }
+
+// rlimitNproc is RLIMIT_NPROC, which package syscall does not define.
+const rlimitNproc = 6
+
+// processLimit names the limit on processes and threads that may have caused a failure of this kind.
+func processLimit(kind string) string {
+	if kind != "exhausted" {
+		return ""
+	}
+	if isSandboxFull() {
+		return "; the sandbox has as many processes as its cgroup allows (pids.max): raise its limit of pids"
+	}
+	var limit syscall.Rlimit
+	if os.Geteuid() == 0 || syscall.Getrlimit(rlimitNproc, &limit) != nil || limit.Cur == ^uint64(0) {
+		return ""
+	}
+	return fmt.Sprintf("; this user may have %d processes and threads (ulimit -u): raise this limit", limit.Cur)
+}
 
 type startRequest struct {
 	do   func() (*os.Process, error)

@@ -26,6 +26,10 @@ from hermes_exec.backends.sandbox_directory import OWNER_FILE, make_directory
 from hermes_exec.config import Limits
 from hermes_exec.errors import ChannelLost, ConfigError, LaunchError, SandboxDied
 from tests.e2e.backends.sandboxes import left, sandbox, until_state
+from tests.support.directories import open_directory
+from tests.support.disks import small_disk
+from tests.support.ordinary_user import interpreter
+from tests.support.other_user import as_other, require_root
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -145,6 +149,38 @@ async def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path) 
         await local.launch(LaunchSpec(limits=Limits(memory_mb=64)), own_labels("t"))
     await local.check(LaunchSpec(limits=Limits(open_files=64)))
     assert left(tmp_path) == []
+
+
+async def test_base_directory_in_which_no_program_runs_is_refused(tmp_path: Path) -> None:
+    require_root()
+    with small_disk(tmp_path / "disk", "noexec") as disk:
+        with pytest.raises(
+            ConfigError, match=f"have their directories in {disk}: no program .* mounted noexec; choose"
+        ):
+            await backend(disk).check(LaunchSpec())
+        assert left(disk) == []
+
+
+FEW_PROCESSES = 40
+FEW = """
+from hermes_exec import ExecError, SandboxPool
+try:
+    with SandboxPool("local", base_dir="{base}", min_isolation="none") as pool, pool.slot(timeout_s=30) as slot:
+        print(slot.run("true"))
+except ExecError as error:
+    print(error)
+"""
+
+
+def test_limit_of_processes_that_refuses_a_slot_is_named() -> None:
+    require_root()
+    env = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "PYTHONDONTWRITEBYTECODE": "1"}
+    words = ["env", "-i", *(f"{name}={value}" for name, value in env.items())]
+    with open_directory("hermes-few-") as base:
+        base.chmod(0o1777)
+        limit = ["prlimit", f"--nproc={FEW_PROCESSES}", interpreter(env, "nobody"), "-c", FEW.format(base=base)]
+        done = as_other(*words, *limit)
+    assert f"this user may have {FEW_PROCESSES} processes and threads (ulimit -u)" in done.stdout, done.stderr
 
 
 def start_owner(base: Path, run_id: str, lease_s: float) -> tuple[subprocess.Popen[str], str]:
