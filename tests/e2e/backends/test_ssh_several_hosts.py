@@ -128,6 +128,26 @@ async def test_each_host_has_the_slots_that_it_says(fleet: Fleet) -> None:
         assert pool.stats().slots_total == 6
 
 
+async def test_workers_of_a_batch_are_spread_evenly_over_hosts(fleet: Fleet) -> None:
+    where: Counter[int] = Counter()
+    first: Counter[int] = Counter()
+    prompts = iter(range(36))
+
+    async def work() -> None:
+        for prompt in prompts:
+            async with pool.slot() as slot:
+                where[fleet.of(slot)] += 1
+                if prompt < 12:
+                    first[fleet.of(slot)] += 1
+                assert (await slot.run("sleep 0.1; echo done")).stdout == "done\n"
+
+    async with SandboxPool("ssh", **fleet.options({}, {}, {})) as pool, anyio.create_task_group() as tasks:
+        for _ in range(12):
+            tasks.start_soon(work)
+    assert first == {0: 4, 1: 4, 2: 4}
+    assert min(where[host] for host in range(3)) >= 8, where
+
+
 @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
 async def test_a_host_that_is_silent_at_the_start(
     fleet: Fleet, silent: None, transport: str, caplog: pytest.LogCaptureFixture
