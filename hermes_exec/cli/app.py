@@ -19,6 +19,8 @@ from hermes_exec.cli.kit.output import LogHandler, say
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from _typeshed import ReadableBuffer
+
 COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "image", "config", "trace")
 """Commands of this package; each is a module with a function `add_to`."""
 GROUP = "hermes_exec.commands"
@@ -101,15 +103,40 @@ def _repair_streams() -> None:
     """Prepare the standard streams.
 
     Closed ones are opened on /dev/null, because files opened later would get their numbers. Characters that stdout
-    cannot encode are escaped. A COLUMNS that is empty or 0 is ignored.
+    cannot encode are escaped. Errors of stdout and stderr have the name of the stream. A COLUMNS that is empty or 0 is
+    ignored.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            file = io.BufferedWriter(_NamedStream(stream, f"<{name}>"))
+            lines = stream.line_buffering
+            setattr(sys, name, io.TextIOWrapper(file, stream.encoding, "backslashreplace", line_buffering=lines))
     if os.environ.get("COLUMNS", "").strip("0 ") == "":
         os.environ.pop("COLUMNS", None)
+
+
+class _NamedStream(io.FileIO):
+    """A standard stream whose first error has its name; what follows is discarded, also at the end of the process."""
+
+    def __init__(self, stream: io.TextIOWrapper, label: str) -> None:
+        super().__init__(stream.fileno(), "wb", closefd=False)
+        self._stream = stream  # closes the file when it is collected
+        self._label = label
+        self._has_failed = False
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write bytes."""
+        if self._has_failed:
+            return memoryview(data).nbytes
+        try:
+            return super().write(data)
+        except OSError as error:
+            self._has_failed, error.filename = True, self._label
+            raise
 
 
 def run() -> None:

@@ -14,7 +14,7 @@ FAILED: Final = 1
 USAGE: Final = 2
 """Wrong usage or configuration: nothing was started."""
 INFRA: Final = 3
-"""A sandbox, a backend or its provider failed."""
+"""A sandbox, a backend or its provider failed, or a disk is full."""
 TIMED_OUT: Final = 143
 """A command timed out: 128 + SIGTERM."""
 INTERRUPTED: Final = 130
@@ -26,7 +26,7 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def code_of(error: ExecError | OSError) -> int:
     """Return the exit code of the command line for an error."""
     if not isinstance(error, ExecError):
-        return FAILED if error.errno in NO_ROOM else USAGE
+        return INFRA if error.errno in NO_ROOM else USAGE
     if isinstance(error, (CommandFailed, OutputLimitExceeded)) or error.cause is ErrorCause.POLICY:
         return FAILED
     if error.cause is ErrorCause.CONFIG and not isinstance(error, BackendUnavailable):

@@ -246,7 +246,7 @@ def test_closed_standard_output_is_no_traceback(cli: Cli) -> None:
 def test_standard_output_that_takes_no_more_is_one_line(cli: Cli, arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full, cli.start(*arguments, stdout=full.fileno()) as process:
         _, error = process.communicate(timeout=120)
-    assert (process.returncode, error) == (1, "OSError: [Errno 28] No space left on device\n")
+    assert (process.returncode, error) == (3, "OSError: [Errno 28] No space left on device: '<stdout>'\n")
 
 
 @pytest.mark.parametrize(
