@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
@@ -80,6 +80,19 @@ async def test_everything_is_gone_afterwards(options: dict[str, Any], modal_serv
         assert (info.sandbox, info.owner, info.state, info.ended) == (slot.sandbox, "alive", "running", False)
     assert slot.sandbox not in modal_server.running()
     assert modal_server.switch("state")["faults"]["unknown"] == []
+
+
+@pytest.mark.parametrize("slot_root", ["shared", "own"])
+async def test_profile_workdir_workspace_is_the_slots_own(
+    slot_root: Literal["shared", "own"], options: dict[str, Any], tmp_path: Path
+) -> None:
+    profiles = tmp_path / "modal_profiles.yaml"
+    profiles.write_text("profiles: {default: {workdir: /workspace, slots_per_sandbox: 2}}")
+    options |= {"profiles_file": str(profiles), "slot_root": slot_root}
+    async with SandboxPool("modal", **options) as pool, pool.slots(2) as (one, two):
+        assert one.workdir == one.workspace
+        assert (await one.run("pwd; echo one >mine")).stdout == f"{one.workspace}\n"
+        assert not await two.files.exists("mine")
 
 
 async def test_logs_have_no_secrets(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
