@@ -140,9 +140,9 @@ func (s *level) chooseUser(p CreateParams) error {
 	if level == isolation.Namespaces && (s.method == isolation.MethodSelf || s.method == isolation.MethodBwrap) {
 		s.setup.Switch, s.setup.NamespaceMost = false, limits.NamespaceShare()
 	}
-	// Elsewhere the sandbox, a pid namespace or a uid shows which processes are the slot's, and `id` no group
-	// without a name.
-	if s.setup.Switch && f.Setgroups && level == isolation.None && !s.ownUID {
+	// Where the slot has the sandbox or a uid to itself, that shows which processes are the slot's. `id` then shows no
+	// group without a name.
+	if s.setup.Switch && f.Setgroups && level != isolation.Exclusive && !s.ownUID {
 		s.setup.Track = s.m.ids.Track
 	}
 	return nil
