@@ -52,6 +52,34 @@ func sharedSandbox(t *testing.T) (*sandbox, string) {
 	return b, directory
 }
 
+// Commands have a group of their own only where a slot shares its user with others.
+func TestCommandsHaveAGroupOnlyInSlotsThatShareAUser(t *testing.T) {
+	needs(t, isolation.UID)
+	if !probed().Setgroups {
+		t.Skip("takes root")
+	}
+	for _, c := range []struct {
+		params CreateParams
+		group  bool
+	}{
+		{CreateParams{Level: isolation.UID, PrivateRoot: true}, false},
+		{CreateParams{Level: isolation.UID}, false},
+		{CreateParams{Level: isolation.None, PrivateRoot: true}, false},
+		{CreateParams{Level: isolation.None}, true},
+		{CreateParams{Level: isolation.Exclusive}, false},
+	} {
+		b := newSandbox(t, probed())
+		s := level{m: b.Manager, id: "a"}
+		s.setup.Level, s.m.facts.Switch = c.params.Level, true
+		if err := s.chooseUser(c.params); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.setup.Track.Count > 0; got != c.group {
+			t.Errorf("%s, private root %v: a group %v", c.params.Level, c.params.PrivateRoot, got)
+		}
+	}
+}
+
 // A neighbour swaps the directory in which a slot has left something with a link
 // to where something of that name is that is not the slot's.
 func TestAResetStaysInTheDirectoriesThatItSearches(t *testing.T) {
