@@ -132,7 +132,7 @@ class Process:
         return result
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the process itself, not to its descendants.
+        """Send a signal to the process and its process group, not to descendants in groups of their own.
 
         Raises:
             ConfigError: If it is not a signal number.
@@ -143,10 +143,7 @@ class Process:
 
     async def kill(self) -> KillReceipt:
         """End the process and its descendants: TERM, 0.5 s, KILL. No effect if it has ended."""
-        answer = await self._scope.call("proc.kill", {"process": self.id}, timeout_s=30)
-        killed = receipt(answer.get("killed"))
-        self._scope.check_receipt(killed)
-        return killed
+        return await _kill(self._scope, {"process": self.id})
 
     async def resize(self, rows: int, cols: int) -> None:
         """Change the size of its terminal.
@@ -178,6 +175,21 @@ class Process:
         if len(data) > limit_bytes or following < len(data):
             raise ProtocolError("the sandbox sent more of a log than requested")
         return data, following
+
+
+async def kill_started(process: Process, since_s: float) -> KillReceipt:
+    """End the processes that `process` has started at `since_s` or later, but not itself.
+
+    `since_s` is in seconds after the boot of the sandbox's kernel.
+    """
+    return await _kill(process._scope, {"process": process.id, "since_s": since_s})
+
+
+async def _kill(scope: SlotScope, params: Mapping[str, Any]) -> KillReceipt:
+    answer = await scope.call("proc.kill", params, timeout_s=30)
+    killed = receipt(answer.get("killed"))
+    scope.check_receipt(killed)
+    return killed
 
 
 async def start(

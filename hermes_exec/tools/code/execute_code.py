@@ -85,7 +85,7 @@ async def _run_in_kernel(state: ToolState, code: str) -> CallOutcome:
     duration_s = time.monotonic() - started
     exit_code = None if run.timed_out else 0 if run.ok else 1
     limit_s = options.code_timeout_s
-    killed = kernel.program.killed
+    killed = kernel.program.killed or run.killed
     outcome = _build_outcome(kernel.server, out, err, duration_s, killed, exit_code=exit_code, limit_s=limit_s)
     if run.images:
         outcome.data["images"] = run.images

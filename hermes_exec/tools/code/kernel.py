@@ -16,18 +16,21 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.slot.command import validate_path
 from hermes_exec.slot.network import Connection
+from hermes_exec.slot.process import kill_started
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.code import output, stubs
 from hermes_exec.tools.code.call_server import parse_object
 from hermes_exec.tools.code.program import Program
 
 if TYPE_CHECKING:
+    from hermes_exec.results import KillReceipt
     from hermes_exec.slot.process import Process
     from hermes_exec.tools.state.tool_state import ToolState
 
 START_S = 30.0
 INTERRUPT_S = 3.0
 MAX_ANSWER_BYTES = 1 << 20
+MAX_BOOT_S = 1e12
 
 
 @dataclass
@@ -35,7 +38,7 @@ class KernelRun:
     """The result of running a piece of code.
 
     `stdout` and `stderr` are its ranges in the logs (start, end; None: to the end of the log). `state_lost` is the
-    reason if the variables are lost.
+    reason if the variables are lost. `killed` is the receipt of the processes of code that timed out.
     """
 
     stdout: tuple[int, int | None]
@@ -44,6 +47,7 @@ class KernelRun:
     timed_out: bool = False
     images: list[str] = field(default_factory=list)
     state_lost: str | None = None
+    killed: KillReceipt | None = None
 
 
 class Kernel:
@@ -112,7 +116,8 @@ class Kernel:
     async def run(self, code: str, timeout_s: float) -> KernelRun:
         """Run a piece of code.
 
-        After `timeout_s` it is interrupted; if that fails, the process and its variables are lost.
+        After `timeout_s` it is interrupted, and the processes that it started are ended. If the interrupt fails, the
+        process and its variables are lost.
         """
         self.server.begin()
         mark = f"\0end-{secrets.token_hex(8)}\0"
@@ -139,6 +144,7 @@ class Kernel:
             else:
                 loss = await self.end_reason(10) or "Python closed its socket"
             return KernelRun((starts["stdout"], None), (starts["stderr"], None), timed_out=timed_out, state_lost=loss)
+        killed = await self._end_children(answer.get("began_s")) if timed_out else None
         ends = {}
         for name in ("stdout", "stderr"):
             ends[name], self._read[name] = await output.find_mark(self.process, name, mark.encode())
@@ -148,7 +154,14 @@ class Kernel:
             ok=answer["ok"],
             timed_out=timed_out,
             images=_image_paths(answer.get("images")),
+            killed=killed,
         )
+
+    async def _end_children(self, since_s: object) -> KillReceipt | None:
+        """End the processes that code has started since `since_s`, which the sandbox reported."""
+        if isinstance(since_s, float) and 0 < since_s < MAX_BOOT_S:
+            return await kill_started(self.process, since_s)
+        return None
 
     async def _interrupt(self) -> None:
         try:

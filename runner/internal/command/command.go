@@ -224,7 +224,7 @@ func (c *Command) CheckExit(exit ipc.Exit) (ipc.Exit, error) {
 
 // Kill ends a command with all its descendants, and waits for its exit.
 func (s *Starter) Kill(c *Command) (ipc.Receipt, ipc.Exit, error) {
-	receipt, err := c.Scope.Kill(c.Token)
+	receipt, err := c.Scope.Kill(c.Token, 0)
 	if err != nil {
 		return receipt, ipc.Exit{}, err
 	}

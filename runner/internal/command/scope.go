@@ -133,14 +133,15 @@ func (s *Scope) Explain(err error) error {
 	return err
 }
 
-// Kill ends the process tree of a command. A receipt with Left 1 means that the agent did not
+// Kill ends the process tree of a command, or only what has started since (ipc.Kill). A receipt with Left 1 means that the agent did not
 // answer. The error is the reason why the slot ended.
-func (s *Scope) Kill(token uint64) (ipc.Receipt, error) {
+func (s *Scope) Kill(token, since uint64) (ipc.Receipt, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()
 	begun := time.Now()
 	var receipt ipc.Receipt
-	if _, err := s.Agent.Call(ctx, ipc.OpKill, ipc.Kill{Token: token, GraceS: killGraceS}, &receipt); err != nil {
+	request := ipc.Kill{Token: token, GraceS: killGraceS, Since: since}
+	if _, err := s.Agent.Call(ctx, ipc.OpKill, request, &receipt); err != nil {
 		if cause := s.Err(); cause != nil {
 			return receipt, cause
 		}

@@ -131,9 +131,13 @@ type Exit struct {
 // Kill ends the whole tree of a command: TERM, GraceS, KILL, then sweeps until two passes find
 // nothing. It also works after the command's leader has ended. The reply comes when nothing is
 // left, or after at most 4 s with Left > 0.
+//
+// With Since it ends only processes that have started at that time or later, in clock ticks after
+// boot. The command itself goes on.
 type Kill struct {
 	Token  uint64  `json:"token"`
 	GraceS float64 `json:"grace_s"`
+	Since  uint64  `json:"since,omitempty"`
 }
 
 // Signal sends a signal to the process group of a command's leader.

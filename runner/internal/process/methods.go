@@ -34,6 +34,7 @@ type methodParams struct {
 	Limit     *int64   `json:"limit"`
 	TimeoutS  *float64 `json:"timeout_s"`
 	Signal    int      `json:"signal"`
+	SinceS    float64  `json:"since_s"`
 	Rows      uint16   `json:"rows"`
 	Cols      uint16   `json:"cols"`
 }
@@ -311,8 +312,11 @@ func (p *process) signal(c *channel.Conversation, q *methodParams) (any, error) 
 	return nil, err
 }
 
-func (p *process) kill(_ *channel.Conversation, _ *methodParams) (any, error) {
-	receipt, err := p.scope.Kill(p.token)
+func (p *process) kill(_ *channel.Conversation, q *methodParams) (any, error) {
+	if q.SinceS < 0 || q.SinceS > 1e15 {
+		return nil, channel.BadRequest("since_s %v", q.SinceS)
+	}
+	receipt, err := p.scope.Kill(p.token, uint64(q.SinceS*100))
 	return command.KillResult(receipt), err
 }
 

@@ -18,6 +18,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/proc"
 )
 
 func TestMain(m *testing.M) {
@@ -419,6 +420,33 @@ func TestKillWholeTree(t *testing.T) {
 		if len(list.Processes) != 1 || list.Processes[0].PID != other.spawned.PID ||
 			list.Processes[0].Token != other.token {
 			t.Errorf("left: %+v", list)
+		}
+	})
+}
+
+func TestKillSinceSparesOlderProcesses(t *testing.T) {
+	eachLevel(t, func(t *testing.T, b *sandbox, _ SlotFacts) {
+		c, err := b.spawn("a", nil, "/bin/sh", "-c", "sleep 1000 & until [ -e go ]; do sleep 0.01; done; "+
+			"trap '' TERM; (setsid sleep 1001 &); : >gone; exec sleep 1002")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.sh("a", "sleep 0.05")
+		since := proc.BootTicks()
+		b.sh("a", ": >go; until [ -e gone ]; do sleep 0.01; done; sleep 0.05")
+		for _, found := range []int{1, 0} {
+			var receipt ipc.Receipt
+			request := ipc.Kill{Token: c.token, GraceS: 0.1, Since: since}
+			if err := b.call("a", ipc.OpKill, request, &receipt); err != nil || receipt.Found != found ||
+				receipt.Left != 0 {
+				t.Errorf("%v %+v", err, receipt)
+			}
+		}
+		if left := b.count(c.token); left != 2 {
+			t.Errorf("%d processes are left", left)
+		}
+		if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token}, nil); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

@@ -21,8 +21,11 @@ type Tenants struct {
 // New returns the Tenants of a slot; the processes in table are its commands.
 func New(table *children.Table) *Tenants { return &Tenants{table: table} }
 
-// Kill ends the process group of a command.
+// Kill ends the process group of a command. It cannot spare the command itself.
 func (t *Tenants) Kill(request ipc.Kill) (ipc.Receipt, error) {
+	if request.Since > 0 {
+		return ipc.Receipt{Handles: []string{}}, nil
+	}
 	grace := time.Duration(min(max(request.GraceS, 0), 3) * float64(time.Second))
 	return t.killGroups([]uint64{request.Token}, grace), nil
 }

@@ -271,14 +271,17 @@ func (t *Tenants) Kill(request ipc.Kill) (ipc.Receipt, error) {
 func (t *Tenants) killCommand(c children.Command, request ipc.Kill) ipc.Receipt {
 	c.Token = request.Token
 	grace := time.Duration(min(max(request.GraceS, 0), 3) * float64(time.Second))
-	s := t.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) { return t.treeOf(c, seen) },
-		killBudget)
+	s := t.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
+		return t.treeOf(c, request.Since, seen)
+	}, killBudget)
 	defer s.end()
 	alive, _ := s.pass()
-	t.table.MarkKilled(request.Token, func(pid int) string {
-		cwd, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
-		return cwd
-	})
+	if request.Since == 0 {
+		t.table.MarkKilled(request.Token, func(pid int) string {
+			cwd, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
+			return cwd
+		})
+	}
 	if len(alive) > 0 && grace > 0 {
 		s.terminate(alive, grace)
 	}
@@ -308,8 +311,9 @@ func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 // errForking means that a process was skipped because it may be a command that is not entered yet.
 var errForking = errors.New("a command is being started")
 
-// treeOf returns the living processes of a command.
-func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
+// treeOf returns the living processes of a command that have started at the time since or later.
+func (t *Tenants) treeOf(c children.Command, since uint64, seen map[proc.Key]bool) (map[int]proc.Process, []string,
+	error) {
 	all, err := t.snapshot()
 	if err != nil {
 		return nil, nil, err
@@ -322,6 +326,7 @@ func (t *Tenants) treeOf(c children.Command, seen map[proc.Key]bool) (map[int]pr
 	var handles []string
 	for pid, p := range tenants {
 		switch {
+		case p.Start < since:
 		case claimed.token[pid] == c.Token && c.Token != 0:
 			out[pid] = p
 			handles = append(handles, claimed.handle[pid])

@@ -39,11 +39,11 @@ func TestACommandThatIsBeingStartedIsNotTakenForAnothers(t *testing.T) {
 	}
 	defer child.Wait() //nolint:errcheck // how it ends does not matter
 	defer stdin.Close()
-	if found, _, err := k.treeOf(first, nil); len(found) != 0 || !errors.Is(err, errForking) {
+	if found, _, err := k.treeOf(first, 0, nil); len(found) != 0 || !errors.Is(err, errForking) {
 		t.Errorf("found while it is started: %v, %v", found, err)
 	}
 	table.Abandon(next)
-	if found, _, err := k.treeOf(first, nil); len(found) != 1 || err != nil {
+	if found, _, err := k.treeOf(first, 0, nil); len(found) != 1 || err != nil {
 		t.Errorf("found as nobody's: %v, %v", found, err)
 	}
 }

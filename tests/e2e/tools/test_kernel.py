@@ -98,6 +98,42 @@ async def test_a_kernel_that_is_lost_says_so(kernel: Caller, slot: Slot) -> None
     assert await leftovers(slot) == []
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        """subprocess.run("trap '' INT; sleep 1001; true", shell=True)""",
+        """subprocess.run("trap '' INT TERM; setsid sh -c 'sleep 1001; true' & sleep 1001; true", shell=True)""",
+        """
+for _ in range(3):
+    subprocess.Popen(["env", "-i", "sh", "-c", "trap '' INT TERM; sleep 1001; true"], start_new_session=True)
+while True: pass
+""",
+    ],
+)
+async def test_timeout_of_kernel_ends_processes_of_code(kernel: Caller, slot: Slot, code: str) -> None:
+    earlier = """
+import subprocess, time
+server = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+time.sleep(0.05)  # the kernel counts start times in 10 ms
+x = 20
+"""
+    await kernel("execute_code", code=earlier)
+    ended = await timed_out(kernel, code)
+    assert isinstance(count := ended.data["processes_ended"], int)
+    assert count >= 1
+    assert "warning" not in ended.data
+    assert [command for command in await leftovers(slot) if "sleep" in command] == ["sleep 1000"]
+    assert (await kernel("execute_code", code="x, server.poll()"))["output"] == "(20, None)\n"
+
+
+async def test_timeout_of_kernel_without_interrupt_ends_everything(kernel: Caller, slot: Slot) -> None:
+    ended = await timed_out(kernel, """import os; os.system("trap '' INT; sleep 1001; true")""")
+    assert isinstance(count := ended.data["processes_ended"], int)
+    assert count >= 3
+    assert ended.data["warning"] == "All variables are lost: it did not let itself be interrupted."
+    assert await leftovers(slot) == []
+
+
 WRITES_TO_ITS_SOCKET = """
 import os, socket, time
 for number in range(3, 60):
