@@ -263,7 +263,8 @@ class Slot:
         Args:
             command: As in `run`.
             stdin: True opens a pipe that `process.stdin` writes to; otherwise stdin is /dev/null.
-            pty: A terminal for stdin, stdout and stderr: True (24 rows, 80 columns) or (rows, columns).
+            pty: A terminal for stdin, stdout and stderr: True (24 rows, 80 columns) or (rows, columns). TERM is then
+                `xterm-256color`, unless the slot's environment or `env` sets it.
             cwd: As in `run`.
             env: As in `run`.
             user: As in `run`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ import anyio
 
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.os_errors import os_failure
 from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.terminal import background
@@ -207,6 +209,10 @@ async def _send(call: _Call, data: bytes) -> CallOutcome:
             raise ended_failure from None
         message = "The process no longer accepts input."
         raise ToolFailure("stdin_closed", message, status="error") from None
+    except OSError as error:  # a line that is too long for the settings of its terminal
+        if error.errno != errno.EMSGSIZE:
+            raise
+        raise os_failure("stdin", error) from None
     if written < len(data):
         if await _has_ended(process):
             ended_failure.message = "The process finished while it was written to."

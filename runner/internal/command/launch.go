@@ -4,10 +4,17 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/session"
+)
+
+// A command in a terminal gets this variable unless the slot, the session or the call sets it.
+const (
+	termVariable = "TERM"
+	defaultTerm  = "xterm-256color"
 )
 
 // Launch returns the launch for p, without its session. The caller closes its Extra files. missing
@@ -15,7 +22,11 @@ import (
 func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.SpawnResult, err error) {
 	agent := scope.Agent
 	env := Environment(agent.Env, p.Env)
-	l = Launch{Token: token, Argv: p.Argv, Env: env, Base: len(env) - len(p.Env), Cwd: Directory(agent, p.Cwd),
+	base := len(env) - len(p.Env)
+	if p.PTY != nil && !slices.ContainsFunc(env, isTerm) {
+		env = append(env, termVariable+"="+defaultTerm)
+	}
+	l = Launch{Token: token, Argv: p.Argv, Env: env, Base: base, Cwd: Directory(agent, p.Cwd),
 		User: p.User, Merge: p.MergeStderr, Stdin: p.Stdin, PTY: p.PTY}
 	if p.Shell == nil {
 		return l, nil, nil
@@ -26,6 +37,21 @@ func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.Spaw
 	}
 	l.Argv, l.Extra, err = shellArgv(agent.Shell, string(*p.Shell))
 	return l, nil, err
+}
+
+func isTerm(entry ipc.Bytes) bool { return strings.HasPrefix(string(entry), termVariable+"=") }
+
+// SessionEnv returns the call's variables for a command of a session. exports reports whether the
+// session exports a variable.
+func (p *Params) SessionEnv(exports func(name string) bool) map[string]string {
+	env := map[string]string{}
+	for name, value := range p.Env {
+		env[name] = string(value)
+	}
+	if _, given := env[termVariable]; p.PTY != nil && !given && !exports(termVariable) {
+		env[termVariable] = defaultTerm
+	}
+	return env
 }
 
 // shellArgv passes a short text as an argument and a long text as a file, because an argument holds

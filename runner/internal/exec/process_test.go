@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -213,6 +214,122 @@ func TestTerminal(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 	d.Fails("bad_request", "proc.resize", testdriver.Params{"process": id, "rows": 0, "cols": 88})
+}
+
+// A program in a terminal, and the number of bytes that it reads of a long line.
+func TestTerminalPassesOnLongLines(t *testing.T) {
+	_, d := testdriver.Open(t)
+	d.Slot("s")
+	const bytewise = `IFS= read -r line; echo ${#line}`
+	for name, program := range map[string]string{
+		"lines": "echo go; head -n 1 | wc -c", "a shell": "echo go; " + bytewise,
+		"late": "echo go; sleep 0.3; head -n 1 | wc -c", "no echo": "stty -echo; echo go; head -n 1 | wc -c",
+		"other end":          "stty eof '^Y'; echo go; head -n 1 | wc -c",
+		"no carriage return": "stty -icrnl; echo go; head -n 1 | wc -c",
+		"raw":                "stty raw -echo; echo go; head -c 12001 | wc -c",
+		"raw and late":       "stty raw -echo; echo go; sleep 0.3; head -c 12001 | wc -c",
+		"then raw":           "stty -echo; echo go; head -n 1 | wc -c; stty raw; echo again; head -c 12001 | wc -c",
+	} {
+		p := testdriver.Shell("s", program)
+		p["pty"] = map[string]int{"rows": 33, "cols": 77}
+		id, _ := d.Spawn(p)
+		k := d.Begin("proc.follow", testdriver.Params{"process": id, "stream": 1, "offset": 0}, 1<<20)
+		until := func(text string) {
+			k.Until("the program", func() bool { return k.Data[1] != nil && strings.Contains(k.Data[1].String(), text) })
+		}
+		until("go")
+		want := map[bool]string{true: "12000", false: "12001"}[name == "a shell"]
+		write := func(sizes ...int) {
+			w := d.Begin("proc.write", testdriver.Params{"process": id}, 1<<20)
+			for _, size := range sizes {
+				w.Send(bytes.Repeat([]byte("x"), size), false)
+			}
+			w.Send([]byte("\n"), true)
+			var written struct{ Written int }
+			if err := w.Finish(&written); err != nil || written.Written != 12001 {
+				t.Errorf("%s: %v %v", name, err, written)
+			}
+		}
+		write(12000)
+		if name == "then raw" {
+			until("again")
+			write(4000, 4000, 4000)
+		}
+		if err := k.Finish(nil); err != nil || strings.Count(string(k.Bytes(1)), "\n"+want) == 0 {
+			t.Errorf("%s: %v %.300q", name, err, k.Bytes(1)[max(0, len(k.Bytes(1))-300):])
+		}
+		d.Wait(id)
+	}
+}
+
+func TestTerminalCountsUnfinishedLineOverWrites(t *testing.T) {
+	_, d := testdriver.Open(t)
+	d.Slot("s")
+	p := testdriver.Shell("s", "stty -echo; echo ready; wc -lc")
+	p["pty"] = map[string]int{"rows": 33, "cols": 77}
+	id, _ := d.Spawn(p)
+	k := d.Begin("proc.follow", testdriver.Params{"process": id, "stream": 1, "offset": 0}, 1<<20)
+	k.Until("the program", func() bool { return k.Data[1] != nil && strings.Contains(k.Data[1].String(), "ready") })
+	for _, text := range []string{strings.Repeat("a", 3000), strings.Repeat("b", 1094), "\n", strings.Repeat("é", 9000),
+		strings.Repeat("c\n", 5000), strings.Repeat("\t", 4093), "\x7f\x7f", strings.Repeat("d", 5000)} {
+		w := d.Begin("proc.write", testdriver.Params{"process": id}, 1<<20)
+		w.Send([]byte(text), true)
+		if err := w.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Call("proc.close_stdin", testdriver.Params{"process": id}, nil)
+	if err := k.Finish(nil); err != nil || !slices.Equal(strings.Fields(string(k.Bytes(1)))[1:], []string{"5001", "41186"}) {
+		t.Errorf("%v %q", err, k.Bytes(1))
+	}
+	p = testdriver.Shell("s", "stty eof undef; echo ready; wc -c")
+	p["pty"] = map[string]int{"rows": 33, "cols": 77}
+	id, _ = d.Spawn(p)
+	k = d.Begin("proc.follow", testdriver.Params{"process": id, "stream": 1, "offset": 0}, 1<<20)
+	k.Until("the program", func() bool { return k.Data[1] != nil && strings.Contains(k.Data[1].String(), "ready") })
+	w := d.Begin("proc.write", testdriver.Params{"process": id}, 1<<20)
+	w.Send(bytes.Repeat([]byte("x"), 5000), true)
+	if err := w.Finish(nil); err == nil || err.Errno != "EMSGSIZE" {
+		t.Error(err)
+	}
+	d.Call("proc.kill", testdriver.Params{"process": id}, nil)
+}
+
+func TestTerminalHasTermUnlessItIsSet(t *testing.T) {
+	_, d := testdriver.Open(t)
+	d.Slot("s")
+	var s struct{ Session string }
+	d.Call("session.open", testdriver.Params{"slot": "s"}, &s)
+	term := func(session bool, env testdriver.Params) string {
+		t.Helper()
+		p := testdriver.Shell("s", `sh -c 'echo "$TERM"'`)
+		p["pty"], p["env"] = map[string]int{"rows": 33, "cols": 77}, env
+		if session {
+			p["session"] = s.Session
+		}
+		id, _ := d.Spawn(p)
+		d.Wait(id)
+		out, _ := d.Log(id, 1, 0, 1000)
+		return strings.TrimSpace(string(out))
+	}
+	in := func(text string) {
+		p := testdriver.Shell("s", text)
+		p["session"] = s.Session
+		d.Call("exec.run", p, nil)
+	}
+	for _, session := range []bool{false, true} {
+		if plain, own := term(session, nil), term(session, testdriver.Params{"TERM": "vt100"}); plain != "xterm-256color" ||
+			own != "vt100" {
+			t.Error(session, plain, own)
+		}
+	}
+	for _, step := range [][2]string{{"a=1", "xterm-256color"}, {"TERM=linux", "xterm-256color"},
+		{"export TERM=linux", "linux"}, {"export TERM='a b'", "a b"}, {"unset TERM", "xterm-256color"}} {
+		in(step[0])
+		if got := term(true, nil); got != step[1] {
+			t.Errorf("after %s: %s", step[0], got)
+		}
+	}
 }
 
 func TestTheEndOfInputIsWhatTheTerminalTakesForIt(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
@@ -200,11 +199,8 @@ func (p *process) write(c *channel.Conversation, _ *methodParams) (any, error) {
 	written := int64(0)
 	err := p.toStdin(c, func(ctx context.Context) error {
 		_, err := c.Receive(ctx, func(piece []byte) error {
-			n, err := p.stdin.Write(piece)
+			n, err := p.enter(piece)
 			written += int64(n)
-			if n > 0 {
-				p.lastByte.Store(uint32(piece[n-1]))
-			}
 			return err
 		})
 		return err
@@ -254,14 +250,11 @@ func (p *process) closeStdin(c *channel.Conversation, _ *methodParams) (any, err
 	case p.stdin == nil:
 		return nil, p.stdinError()
 	case p.terminal != nil:
-		end, disabled := endOfInput(p.terminal)
-		if disabled {
-			return nil, nil
-		}
-		if last := p.lastByte.Load(); last != 0 && last != '\n' && last != '\r' && last != uint32(end[0]) {
-			end = append(end, end[0]) // the first one only ends the line
-		}
 		err := p.toStdin(c, func(context.Context) error {
+			end, disabled := p.endOfInput()
+			if disabled {
+				return nil
+			}
 			_, err := p.stdin.Write(end)
 			return err
 		})
@@ -275,31 +268,6 @@ func (p *process) closeStdin(c *channel.Conversation, _ *methodParams) (any, err
 		return nil, err
 	}
 	return nil, nil
-}
-
-// endOfInput returns the character that ends the input of a terminal: ^D unless its program has
-// chosen another (stty eof). It may be disabled.
-func endOfInput(terminal *os.File) (end []byte, disabled bool) {
-	const usual = 4
-	raw, err := terminal.SyscallConn()
-	if err != nil {
-		return []byte{usual}, false
-	}
-	var settings syscall.Termios
-	errno := syscall.ENOTTY
-	err = raw.Control(func(fd uintptr) {
-		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, pipe.GetTerminal, uintptr(unsafe.Pointer(&settings)))
-	})
-	switch chosen := settings.Cc[syscall.VEOF]; {
-	case err != nil || errno != 0:
-		return []byte{usual}, false
-	case chosen == pipe.NoCharacter && settings.Lflag&syscall.ICANON != 0:
-		return nil, true
-	case chosen == pipe.NoCharacter:
-		return []byte{usual}, false
-	default:
-		return []byte{chosen}, false
-	}
 }
 
 func (p *process) signal(c *channel.Conversation, q *methodParams) (any, error) {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"hermes-exec/runner/internal/budget"
@@ -36,7 +35,7 @@ type process struct {
 	terminal  *os.File        // the master side, nil without a terminal
 	stdin     *os.File        // nil: none was requested
 	writeLock chan struct{}   // held by the request that writes to stdin
-	lastByte  atomic.Uint32   // of the input so far
+	lineBytes int             // of the unfinished line that was written to the terminal; guarded by writeLock
 	input     context.Context // ends with stdin, with the reason as its cause
 	endInput  context.CancelCauseFunc
 	logs      [3]*output.Log // by stream

@@ -114,6 +114,19 @@ func Open(shell Shell, cwd string, env []string) *State {
 // Cwd returns where the next command starts.
 func (s *State) Cwd() string { return s.cwd }
 
+// Exports reports whether the next command gets a variable in its environment.
+func (s *State) Exports(name string) bool {
+	if s.saved == nil {
+		return slices.ContainsFunc(s.env, func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
+	}
+	commands := s.saved.vars[name]
+	if declared, ok := strings.CutPrefix(commands, "declare -"); ok {
+		flags, _, _ := strings.Cut(declared, " ")
+		return strings.Contains(flags, "x")
+	}
+	return strings.Contains(commands, "export "+name+"\n")
+}
+
 // Move sets where the next command starts.
 func (s *State) Move(cwd string) { s.cwd = cwd }
 

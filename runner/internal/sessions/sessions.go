@@ -143,11 +143,8 @@ func (x *Session) Launch(token uint64, p *command.Params) (command.Launch, error
 // state, "" if the state is not kept.
 func (x *Session) prepare(token uint64, p *command.Params, save string) (l command.Launch, call session.Call,
 	err error) {
-	call = session.Call{Env: map[string]string{}, Save: save, FDPath: pipe.FDPath}
-	for name, value := range p.Env {
-		call.Env[name] = string(value)
-	}
 	x.mu.Lock()
+	call = session.Call{Env: p.SessionEnv(x.state.Exports), Save: save, FDPath: pipe.FDPath}
 	if p.Cwd != nil {
 		call.Cwd = string(*p.Cwd)
 		if !strings.HasPrefix(call.Cwd, "/") {

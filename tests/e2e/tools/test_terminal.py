@@ -119,6 +119,55 @@ async def test_a_background_terminal_can_be_talked_to(call: Caller) -> None:
     assert ended["output"].replace("\r", "").endswith("end\n")
 
 
+READS_RAW = 'import tty; tty.setraw(0); print("now"); print(len(open(0, newline="\\r").readline()) - 1)'
+
+
+@pytest.mark.parametrize(
+    ("program", "size"),
+    [
+        ("echo now; python3 -c 'print(len(input()))'", 20_000),
+        ("python3 -uc 'import sys; print(\"now\"); print(len(sys.stdin.readline()) - 1)'", 20_000),
+        ("echo now; IFS= read -r line; echo ${#line}", 4_095),
+        ("echo now; IFS= read -r line; echo ${#line}", 20_000),
+        (
+            'python3 -uc \'import tty; tty.setraw(0); print("now"); print(len(open(0, newline="\\r").readline()) - 1)\'',
+            20_000,
+        ),
+        ("echo now; exec bash --norc -i", 20_000),
+    ],
+)
+async def test_long_line_reaches_terminal_program(call: Caller, program: str, size: int) -> None:
+    one = (await call("terminal", command=program, background=True, pty=True))["session_id"]
+    while "now" not in (await call("process", action="poll", session_id=one))["output_preview"]:
+        pass
+    text = "x" * size
+    if "bash" in program:
+        text = f"v={text}; echo ${{#v}}; exit"
+    sent = await call("process", action="submit", session_id=one, data=text)
+    assert sent["bytes_written"] == len(text) + 1
+    ended = await call("process", action="wait", session_id=one, timeout=20)
+    assert str(size) in ended["output"][-30:].replace("\r", "\n").split("\n")
+
+
+async def test_long_line_without_end_of_file_character_is_refused(call: Caller) -> None:
+    one = (await call("terminal", command="stty eof undef; echo go; cat", background=True, pty=True))["session_id"]
+    while "go" not in (await call("process", action="poll", session_id=one))["output_preview"]:
+        pass
+    failed = await call.fails("process", action="submit", session_id=one, data="x" * 5_000)
+    assert (failed.error_kind, "stty eof undef" in failed.content) == ("os_error", True)
+
+
+async def test_terminal_programs_have_term(call: Caller, slot: Slot) -> None:
+    shown = "sh -c 'echo $TERM'"
+    assert (await call("terminal", command=shown, pty=True))["output"] == "xterm-256color\n"
+    await call.sh("export TERM=vt100")
+    assert (await call("terminal", command=shown, pty=True))["output"] == "vt100\n"
+    for env, term in (({}, b"xterm-256color\r\n"), ({"TERM": "dumb"}, b"dumb\r\n")):
+        process = await slot.spawn(shown, pty=True, env=env)
+        await process.wait(20)
+        assert (await process.output())[0] == term
+
+
 async def test_background_results_have_the_known_shape(call: Caller) -> None:
     started = await call("terminal", command="seq 1 500; exec sleep 60", background=True)
     assert {"output", "session_id", "pid", "exit_code", "error"} <= set(started)
