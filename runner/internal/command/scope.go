@@ -133,8 +133,8 @@ func (s *Scope) Explain(err error) error {
 	return err
 }
 
-// Kill ends the process tree of a command, or only what has started since (ipc.Kill). A receipt with Left 1 means that the agent did not
-// answer. The error is the reason why the slot ended.
+// Kill ends the process tree of a command, or only what has started since (ipc.Kill). A receipt
+// with Left 1 means that the agent did not answer. The error is the reason why the slot ended.
 func (s *Scope) Kill(token, since uint64) (ipc.Receipt, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()

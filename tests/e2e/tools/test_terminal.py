@@ -119,9 +119,6 @@ async def test_a_background_terminal_can_be_talked_to(call: Caller) -> None:
     assert ended["output"].replace("\r", "").endswith("end\n")
 
 
-READS_RAW = 'import tty; tty.setraw(0); print("now"); print(len(open(0, newline="\\r").readline()) - 1)'
-
-
 @pytest.mark.parametrize(
     ("program", "size"),
     [
@@ -129,10 +126,7 @@ READS_RAW = 'import tty; tty.setraw(0); print("now"); print(len(open(0, newline=
         ("python3 -uc 'import sys; print(\"now\"); print(len(sys.stdin.readline()) - 1)'", 20_000),
         ("echo now; IFS= read -r line; echo ${#line}", 4_095),
         ("echo now; IFS= read -r line; echo ${#line}", 20_000),
-        (
-            'python3 -uc \'import tty; tty.setraw(0); print("now"); print(len(open(0, newline="\\r").readline()) - 1)\'',
-            20_000,
-        ),
+        ("stty raw; echo now; IFS= read -r -d $'\\r' line; echo ${#line}", 20_000),
         ("echo now; exec bash --norc -i", 20_000),
     ],
 )
