@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.tools.browser import snapshot as snapshots
+from hermes_exec.tools.browser.marks import show_marks
 from hermes_exec.tools.browser.playwright_driver import ignore_errors
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame, Page
+    from playwright.async_api import CDPSession, Frame, Page
 
 JsonObject = dict[str, Any]
 _REF = re.compile(r"\[ref=((f\d+)?e\d+)\]")
@@ -74,15 +75,17 @@ class _Document:
 
 
 @asynccontextmanager
-async def draw_references(page: Page) -> AsyncIterator[list[JsonObject]]:
+async def draw_references(page: Page, session: CDPSession | None) -> AsyncIterator[list[JsonObject]]:
     """Draw the references over the visible elements and yield them, each with its element and its box.
 
     A box is x, y, width and height in pixels of the picture. A document that is not a page, such as an image, has none.
     """
-    if await snapshots.top_selector(page) != "body":
+    top, marks = await snapshots.find_marks(page, session)
+    if top != "body":
         yield []
         return
-    tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=snapshots.SNAPSHOT_S * 1000)
+    root, timeout_ms = page.locator(marks.selector), snapshots.SNAPSHOT_S * 1000
+    tree = show_marks(await root.aria_snapshot(mode="ai", boxes=True, timeout=timeout_ms))
     elements: dict[str, str] = {}
     for line in snapshots.compact(_BOX.sub("", tree)).splitlines():
         if (match := _REF.search(line)) is not None:

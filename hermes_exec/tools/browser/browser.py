@@ -20,7 +20,7 @@ from hermes_exec.tools.browser.devtools_pipe import DevToolsPipe
 from hermes_exec.tools.browser.dialogs import Dialogs
 from hermes_exec.tools.browser.downloads import Downloads
 from hermes_exec.tools.browser.name_check import NameCheck
-from hermes_exec.tools.browser.navigation import Navigation
+from hermes_exec.tools.browser.navigation import LATE_S, Navigation
 from hermes_exec.tools.browser.page_log import PageLog
 from hermes_exec.tools.browser.playwright_driver import (
     LOST_MESSAGE,
@@ -273,6 +273,25 @@ class RunningBrowser:
                 await self._wait_until(lambda: self.downloads.has_begun or self.navigation.waiting is not None)
                 await self._wait_until(lambda: not self.downloads.in_progress)
         return None
+
+    async def wait_for_document(self, page: Page, timeout_s: float) -> bool:
+        """Wait until a page has read its document, or until only parts are missing that are late.
+
+        Returns whether the page can be shown: false if its document did not arrive in time.
+        """
+        loaded = partial(page.wait_for_load_state, "domcontentloaded", timeout=0)
+        loading = asyncio.ensure_future(self.act(loaded))
+        try:
+            with anyio.move_on_after(timeout_s):
+                while not loading.done():
+                    await asyncio.wait({loading}, timeout=LATE_S / 10)
+                    if self.navigation.late_parts(page):
+                        return True
+                loading.result()
+                return True
+            return False
+        finally:
+            loading.cancel()
 
     async def wait_for_error_page(self, shown_before: int) -> None:
         """Wait for the browser's own page about a failed navigation, which would otherwise disturb the next navigation.

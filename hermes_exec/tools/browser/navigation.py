@@ -28,6 +28,10 @@ SOCKET_S = 0.15
 """The answer of a web socket is complete after this time without a message."""
 SCRIPT_REQUEST_TYPES = frozenset({"document", "script", "fetch", "xhr", "ping"})
 """Types of requests that an action waits for, because they change a page or a server."""
+PART_TYPES = frozenset({"script", "stylesheet"})
+"""Types of requests that may keep a page from being read or shown."""
+LATE_S = 3.0
+"""A part of a page is late after this time, if no other part has arrived meanwhile. It is not waited for."""
 REQUESTLESS_URLS = ("about:", "data:")
 """URLs that cause no request: frames that are empty, or whose text is in the page."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -50,10 +54,13 @@ class Navigation:
         """Timers that drop a web socket from the script requests once its answer is complete."""
         self._redirected: set[Request] = set()
         """Requests that were redirected to a URL which is not requested yet."""
+        self._parts: dict[Request, float] = {}
+        """The parts of pages that have not arrived, with the times of their requests."""
         self._expected_requests = 0
         self._sessions: dict[Page, CDPSession] = {}
         self.loading: set[Page] = set()
         """Tabs that may have a new document which is not loaded yet."""
+        self._part_arrived_at = 0.0
         self.begun_count = 0
         """The number of navigations so far."""
         self.error_pages = 0
@@ -107,6 +114,22 @@ class Navigation:
         session.on("Page.frameRequestedNavigation", self._on_requested)
         await session.send("Page.enable")
         self._sessions[page] = session
+
+    def session(self, page: Page) -> CDPSession | None:
+        """Return the session with a tab, which a new tab does not have yet."""
+        return self._sessions.get(page)
+
+    def late_parts(self, page: Page) -> list[str]:
+        """Return the URLs of late parts of a page: stylesheets, and scripts that keep it from reading its document."""
+        types = PART_TYPES if page in self.loading else PART_TYPES - {"script"}
+        late_before = anyio.current_time() - LATE_S
+        if self._part_arrived_at > late_before:
+            return []
+        return [
+            request.url
+            for request, begun_at in self._parts.items()
+            if begun_at <= late_before and request.resource_type in types and _request_frame(request) is page.main_frame
+        ]
 
     def begin(self) -> None:
         """Start an action: requests from now on count as its effects."""
@@ -199,10 +222,13 @@ class Navigation:
                 self._waiting.add(request)
                 self.begun_count += 1
                 self._on_change()
+        if request.resource_type in PART_TYPES:
+            self._parts[request] = anyio.current_time()
         if request not in self._waiting and request.resource_type in SCRIPT_REQUEST_TYPES:
             self._script_requests.add(request)
         if request.redirected_from is not None:
             self._drop({request.redirected_from})
+            self._parts.pop(request.redirected_from, None)
 
     def _on_navigated(self, frame: Frame) -> None:
         """Stop waiting for the requests that were answered: the rest of a loading page is not waited for."""
@@ -234,8 +260,15 @@ class Navigation:
     def _on_gone(self, page: Page) -> None:
         self._sessions.pop(page, None)
         self.loading.discard(page)
-        frames = {request: _request_frame(request) for request in self._waiting}
-        self._drop({request for request, frame in frames.items() if frame is not None and frame.page is page})
+        frames = {request: _request_frame(request) for request in (*self._waiting, *self._parts)}
+        gone = {request for request, frame in frames.items() if frame is not None and frame.page is page}
+        self._drop(gone)
+        for request in gone:
+            self._parts.pop(request, None)
+
+    def _take_part(self, request: Request) -> None:
+        if self._parts.pop(request, None) is not None:
+            self._part_arrived_at = anyio.current_time()
 
     def _drop(self, requests: AbstractSet[Request | WebSocket]) -> None:
         self._waiting -= requests
@@ -247,11 +280,13 @@ class Navigation:
     def _on_finished(self, request: Request) -> None:
         if request not in self._redirected:
             self._drop({request})
+            self._take_part(request)
 
     def _on_failed(self, request: Request) -> None:
         if request in self._waiting:
             self._download = self._download or "ERR_ABORTED" in (request.failure or "")
         self._drop({request})
+        self._take_part(request)
         if request.is_navigation_request() and (reason := self.refusal(request.url)) is not None:
             self._last_refusal = (request.url, reason)
 

@@ -13,6 +13,7 @@ import anyio
 from hermes_exec.aio.loop import asyncio_loop
 from hermes_exec.aio.tasks import DetachedTaskGroup, run_to_end
 from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.tools.browser import marks
 from hermes_exec.tools.browser.playwright_script import harden_driver
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class PlaywrightDriver:
             self._process = getattr(getattr(getattr(manager, "_client", None), "_transport", None), "_proc", None)
             self._tasks = DetachedTaskGroup(self._stop)
             await self._tasks.start()
+            await self._playwright.selectors.register(marks.ENGINE, marks.ENGINE_SCRIPT, content_script=True)
 
     def stop_using(self) -> None:
         """End one use."""

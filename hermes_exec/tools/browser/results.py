@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ LOAD_S = 5.0
 MAX_PAGE_CHANGES = 4
 """The maximum number of further navigations of a page before it is shown."""
 MAX_TABS_SHOWN = 10
+MAX_MISSING_SHOWN = 5
 
 
 def failure(kind: str, message: str, running: RunningBrowser) -> ToolFailure:
@@ -92,7 +93,7 @@ async def _read_page(
         url = page.url
         try:
             async with follow_navigation(running, fields) as departure:
-                tree = await _tree(running, page)
+                answer = await _tree(running, page)
             title_field = {"title": "" if running.dialogs.open else shorten_url(await page.title())} if title else {}
         except Error as error:
             if not attempts_left or "context was destroyed" not in str(error):
@@ -101,22 +102,35 @@ async def _read_page(
             # The tree may be of the previous page, even if the new one has the same address.
             has_stayed = not departure.is_set() or "not_loaded" in fields
             if (page.url == url and has_stayed) or not attempts_left:
-                if tree is not None:
-                    running.last_tree = tree = snapshots.mask_secrets(tree, running.passwords)
-                return {"url": shorten_url(page.url), **title_field}, tree
+                if answer is None:
+                    return {"url": shorten_url(page.url), **title_field}, None
+                tree, silent_urls = answer
+                running.last_tree = snapshots.mask_secrets(tree, running.passwords)
+                if (missing := [*running.navigation.late_parts(page), *silent_urls]) and "not_loaded" not in fields:
+                    fields.update(report_missing(missing))
+                return {"url": shorten_url(page.url), **title_field}, running.last_tree
         fields.update(await finish_navigation(running))
     raise AssertionError
 
 
-async def _tree(running: RunningBrowser, page: Page) -> str | None:
-    """Return the tree of a page, or None if a dialog blocks it."""
-    top = None
-    while top is None and not running.dialogs.open:
+def report_missing(urls: Sequence[str]) -> JsonObject:
+    """Return the fields of a result about parts of a page that did not respond."""
+    missing = ", ".join(map(shorten_url, urls[:MAX_MISSING_SHOWN]))
+    return {"not_loaded": missing, "note": f"The page is shown without these parts, which did not respond: {missing}"}
+
+
+async def _tree(running: RunningBrowser, page: Page) -> tuple[str, list[str]] | None:
+    """Return the tree of a page, and the URLs of frames that are not in it; None if a dialog blocks the page."""
+    root, session = None, running.navigation.session(page)
+    while root is None and not running.dialogs.open:
         with anyio.move_on_after(ACTION_S) as answering:
-            top = await running.act(partial(snapshots.top_selector, page))
+            root = await running.act(partial(snapshots.find_marks, page, session))
         if answering.cancelled_caught and running.navigation.waiting is None:
             raise failure("timeout", PAGE_HANGS, running)
-    return None if top is None else await running.act(partial(snapshots.read_tree, page, top))
+    if root is None:
+        return None
+    tree = await running.act(partial(snapshots.read_tree, page, *root))
+    return None if tree is None else (tree, root[1].silent_urls)
 
 
 @contextlib.asynccontextmanager
@@ -159,7 +173,8 @@ async def finish_navigation(running: RunningBrowser) -> JsonObject:
         return {"not_loaded": url, "note": f"{url[:200]} did not respond in time, so the page has not changed."}
     with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
         page = running.tabs.pages[-1] if running.tabs.pages else None
-        if page in running.navigation.loading and not running.dialogs.open:
+        is_late = page is not None and running.navigation.late_parts(page)
+        if page in running.navigation.loading and not is_late and not running.dialogs.open:
             await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
             if not running.dialogs.open:
                 running.navigation.loading.discard(page)

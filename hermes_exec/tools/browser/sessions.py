@@ -6,6 +6,9 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
+from hermes_exec.tools.browser.marks import FRAME_S
 from hermes_exec.tools.browser.playwright_driver import ignore_errors
 from hermes_exec.tools.call.failure import ToolFailure
 
@@ -46,20 +49,32 @@ async def element_session(element: ElementHandle, page: Page) -> CDPSession:
 
 
 async def _frame_processes(page: Page) -> AsyncIterator[tuple[CDPSession, list[dict[str, object]]]]:
-    """Yield a session with each process of the tab's frames, and its frames. The tab's own process is last."""
+    """Yield a session with each process of the tab's frames, and its frames. The tab's own process is last.
+
+    A process that does not respond is left out.
+    """
+    for frame in [*reversed(page.frames[1:]), None]:
+        process = None
+        with anyio.move_on_after(FRAME_S):
+            process = await _open_process(page, frame)
+        if process is not None:
+            yield process
+
+
+async def _open_process(page: Page, frame: Frame | None) -> tuple[CDPSession, list[dict[str, object]]] | None:
+    """Return a session with the process of a frame, or of the tab, and its frames; None if the frame has none."""
     from playwright.async_api import Error
 
-    for frame in [*reversed(page.frames[1:]), None]:
-        session = await new_session(page) if frame is None else await _session_with(frame)
-        if session is None:
-            continue
-        try:
-            answer = await session.send("Page.getFrameTree")
-        except Error:
-            if frame is None:
-                raise
-            continue  # the frame is gone
-        yield session, _frames_in(answer["frameTree"], own_process=frame is not None)
+    session = await new_session(page) if frame is None else await _session_with(frame)
+    if session is None:
+        return None
+    try:
+        answer = await session.send("Page.getFrameTree")
+    except Error:
+        if frame is None:
+            raise
+        return None  # the frame is gone
+    return session, _frames_in(answer["frameTree"], own_process=frame is not None)
 
 
 async def _session_with(frame: Frame) -> CDPSession | None:

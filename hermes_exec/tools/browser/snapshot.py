@@ -5,6 +5,7 @@ The tree and its references (`[ref=e5]`, in frames `[ref=f1e5]`) come from Playw
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import hashlib
 import json
@@ -14,17 +15,16 @@ from typing import TYPE_CHECKING
 
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser.downloads import MAX_URL_CHARS
+from hermes_exec.tools.browser.marks import MAX_ELEMENTS, Marks, mark_page, show_marks
 from hermes_exec.tools.call.budget import result_path
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import CDPSession, Page
 
     from hermes_exec.slot.slot import Slot
 
 SNAPSHOT_S = 45.0
-MAX_ELEMENTS = 50_000
-"""A larger tree blocks the page for a long time, even after the call has given up."""
 LIMIT_CHARS = 15_000
 MAX_FILE_CHARS = 2_000_000
 WHOLE_NOTE = "(most of it; the page is now:)"
@@ -76,12 +76,20 @@ async def top_selector(page: Page) -> str:
     return str(top)
 
 
-async def read_tree(page: Page, top: str) -> str:
-    """Return the tree of a page. Playwright itself would wait for the `body` of a document without one."""
+async def find_marks(page: Page, session: CDPSession | None) -> tuple[str, Marks]:
+    """Return the selector of the root of a snapshot, and the marks that it needs; `session` is one with the page.
+
+    Raises:
+        ToolFailure: If the page is too large.
+    """
+    return await asyncio.gather(top_selector(page), mark_page(page, session))
+
+
+async def read_tree(page: Page, top: str, marks: Marks) -> str:
+    """Return the tree of a page. A document without a root has no elements."""
     if not top:
         return ""
-    root = page if top == "body" else page.locator(top)
-    return await root.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
+    return show_marks(await page.locator(marks.selector).aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000))
 
 
 def element_count(text: str) -> int:

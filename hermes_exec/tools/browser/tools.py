@@ -14,6 +14,7 @@ from hermes_exec.errors import OutcomeUnknown
 from hermes_exec.tools.browser import fields
 from hermes_exec.tools.browser.browser import ANSWER_S, VIEWPORT
 from hermes_exec.tools.browser.error_hints import PAGE_CRASHED, explain_error
+from hermes_exec.tools.browser.marks import FRAME_S
 from hermes_exec.tools.browser.navigation import policy_failure
 from hermes_exec.tools.browser.playwright_driver import PlaywrightDriverLost, ignore_errors
 from hermes_exec.tools.browser.results import (
@@ -23,6 +24,7 @@ from hermes_exec.tools.browser.results import (
     finish_navigation,
     report_changes,
     report_events,
+    report_missing,
     take_snapshot,
 )
 from hermes_exec.tools.browser.sessions import frame_tree, new_session
@@ -33,7 +35,7 @@ from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.state.tool_state import Tool, ToolState
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator
+    from playwright.async_api import Frame, Locator
 
     from hermes_exec.tools.browser.browser import RunningBrowser
     from hermes_exec.tools.browser.slot_browser import SlotBrowser
@@ -203,9 +205,10 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
         raise policy_failure(url, reason)
     page = await running.usable_page()
     running.navigation.take_refusal()
-    error_pages = running.navigation.error_pages
+    begun_at, error_pages = anyio.current_time(), running.navigation.error_pages
     try:
-        answer = await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
+        answer = await running.act(lambda: page.goto(url, wait_until="commit", timeout=NAVIGATION_S * 1000))
+        has_arrived = await running.wait_for_document(page, begun_at + NAVIGATION_S - anyio.current_time())
     except (PlaywrightTimeout, anyio.get_cancelled_exc_class()):
         with anyio.move_on_after(ANSWER_S, shield=True):
             await running.stop_loading()
@@ -221,11 +224,15 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
             if running.downloads.has_begun:
                 return {"url": url, "title": "", "snapshot": "(the URL is a download)", "element_count": 0}
         raise
-    if not running.dialogs.open:
+    if not has_arrived:
+        await running.stop_loading()
+    if not running.dialogs.open and not running.navigation.late_parts(page):
         with anyio.move_on_after(LOAD_S):
             await running.act(lambda: page.wait_for_load_state("load", timeout=0))
     await running.settle(page)
     fields = {**await finish_navigation(running), **await take_snapshot(running, state, page, title=True)}
+    if not has_arrived:
+        fields.update(report_missing([page.url]))
     if answer is not None and answer.status >= HTTP_ERROR:
         fields["status"] = answer.status
     return fields
@@ -320,10 +327,17 @@ async def get_images(running: RunningBrowser, state: ToolState, arguments: JsonO
     """Return the images of the page that have an address."""
     script = """() => [...document.images].filter(i => i.src && !i.src.startsWith('data:')).map(
         i => ({src: i.src, alt: i.alt, width: i.naturalWidth, height: i.naturalHeight}))"""
-    images: list[JsonObject] = []
-    for frame in running.tabs.page.frames:
-        images += await running.act(lambda frame=frame: frame.evaluate(script)) or []  # type: ignore[misc]
-    return {"images": images, "count": len(images)}
+    frames, missing = running.tabs.page.frames, list[str]()
+
+    async def read(frame: Frame) -> list[JsonObject]:
+        with anyio.move_on_after(FRAME_S if frame.parent_frame else None):
+            return list(await frame.evaluate(script))
+        missing.append(frame.url or "a frame")
+        return []
+
+    answers = await running.act(lambda: asyncio.gather(*map(read, frames))) or []
+    images = [image for answer in answers for image in answer]
+    return {"images": images, "count": len(images), **(report_missing(missing) if missing else {})}
 
 
 @partial(browser_tool, allow_dialog=True)

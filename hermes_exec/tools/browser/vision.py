@@ -22,7 +22,8 @@ IMAGES = "images of the result"
 async def screenshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Take a screenshot: an image for models that accept images, and a file in the slot."""
     page = running.tabs.page
-    async with draw_references(page) if arguments["annotate"] else nullcontext() as annotations:
+    drawing = draw_references(page, running.navigation.session(page)) if arguments["annotate"] else nullcontext()
+    async with drawing as annotations:
         image = await running.act(lambda: page.screenshot(timeout=SCREENSHOT_S * 1000))
     if image is None:
         raise ToolFailure("dialog_open", "A dialog holds the page.", success=False)

@@ -9,6 +9,50 @@ from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+CLICKABLE = """<title>Clickable</title><body><style>
+.hand { cursor: pointer } .away { position: absolute; opacity: 0; width: 0; height: 0 }</style><script>
+const said = name => { document.title = name; event.stopPropagation(); };
+addEventListener('DOMContentLoaded', () => {
+    for (const e of document.querySelectorAll('[data-listen]'))
+        e.addEventListener(e.dataset.listen, () => said(e.textContent.trim() || e.id));
+    document.body.addEventListener('click', () => 0);
+    assigned.onclick = () => said('assigned div');
+});
+</script>
+<div onclick="said('attribute div')">attribute div</div>
+<div id=assigned>assigned div</div>
+<div data-listen=click>listening div</div>
+<div data-listen=mousedown>pressed div</div>
+<p>some <span onclick="said('attribute span')">attribute span</span> text</p>
+<p>some <span data-listen=click>listening span</span> text</p>
+<p>some <span class=hand data-listen=click>hand span</span> text</p>
+<ul><li onclick="said('attribute li')">attribute li</li><li data-listen=click>listening li</li></ul>
+<h3 onclick="said('attribute h3')">attribute h3</h3><h3 data-listen=click>listening h3</h3>
+<p data-listen=click>listening paragraph</p>
+<p>some <a onclick="said('attribute a')">attribute a</a> <a data-listen=click>listening a</a></p>
+<div tabindex=0 data-listen=focus>focus div</div><p><b tabindex=0 data-listen=focus>focus b</b></p>
+<div contenteditable data-listen=focus>editable div</div>
+<div><input type=checkbox id=box class=away onchange="said('label box')"><label for=box>label box</label></div>
+<label><input type=checkbox style="display: none" onchange="said('label around')">label around</label>
+<p><img id=picture src=/pixel.svg width=20 height=20 onclick="said('picture')"></p>
+<div id=empty data-listen=click style="width: 20px; height: 20px"></div>
+<table><tr><td data-listen=click>listening td</td></tr></table>
+<section data-listen=click><div data-listen=click>inner div</div></section>
+<div onclick="said('card')">card <button>in card</button></div>
+<div class=hand>hand card <span onclick="said('in hand')">in hand</span></div>
+<h3><span onclick="said('span in h3')">span in h3</span></h3>
+<div onclick="said('around h4')"><h4>around h4</h4></div>
+<div><div class=hand onclick="said('wrapped hand')">wrapped hand</div></div>
+<x-button onclick="said('custom')">custom</x-button>
+<p>plain paragraph</p><ul><li>plain li</li></ul><h3>plain h3</h3>"""
+CLICKED = (
+    *("attribute div", "assigned div", "listening div", "pressed div", "attribute span", "listening span"),
+    *("hand span", "attribute li", "listening li", "attribute h3", "listening h3", "listening paragraph"),
+    *("attribute a", "listening a", "focus div", "focus b", "editable div", "label box", "label around"),
+    *("listening td", "inner div"),
+    *("card", "in hand", "span in h3", "wrapped hand", "custom"),
+)
+
 PAGES = {
     "/": """<title>Home</title><h1>Home</h1><nav><a href=/form>Form</a> <a href=/frames>Frames</a>
 <a href=/shadow>Shadow</a> <a href=/spa>App</a> <a href=/dialogs>Dialogs</a> <a href=/files>Files</a>
@@ -90,6 +134,16 @@ b.textContent = 'button ' + i; document.body.append(b); }</script>""",
     "/cookie": "<title>Cookie</title><script>document.cookie = 'who=me; max-age=99'; localStorage.who = 'me'</script>",
     "/eater": """<title>Eater</title><button onclick="const kept = []; for (;;) {
 kept.push(new Uint8Array(1 << 24).fill(7)); }">Eat</button>""",
+    "/silent/frame": "<title>Shown</title><button>Here</button><iframe src=/slow></iframe>",
+    "/silent/nested": "<title>Shown</title><button>Here</button><iframe src=/silent/frame></iframe>",
+    "/silent/far": "<title>Shown</title><button>Here</button><iframe src=http://127.0.0.1:8123/slow></iframe>",
+    "/silent/busy": "<title>Shown</title><button>Here</button>"
+    "<iframe sandbox=allow-scripts srcdoc='<script>for (;;) {}</script>'></iframe>",
+    "/silent/script": "<title>Shown</title><button>Here</button><script src=/slow></script><p>rest</p>",
+    "/silent/style": "<title>Shown</title><button>Here</button><link rel=stylesheet href=/slow><p>rest</p>",
+    "/hidden": "<title>Hidden</title><button>Here</button><iframe src=/slow style='display: none'></iframe>"
+    "<iframe src=/slow style='width: 0; height: 0; border: 0'></iframe>",
+    "/clickable": CLICKABLE,
     "/hang": '<title>Hang</title><button onclick="for (;;) {}">Hang</button>',
 }
 
