@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser.downloads import MAX_URL_CHARS
@@ -28,6 +29,8 @@ SNAPSHOT_S = 45.0
 LIMIT_CHARS = 15_000
 MAX_FILE_CHARS = 2_000_000
 WHOLE_NOTE = "(most of it; the page is now:)"
+_MARKED_PAGES: WeakSet[Page] = WeakSet()
+"""Pages that may have marks from an earlier snapshot."""
 _LINE = re.compile(r"^( *)- ('?)([a-z]+)?(.*)$")
 _REF = re.compile(r" \[ref=[a-z0-9]+\]")
 _PLAIN_ROLES = frozenset(
@@ -89,7 +92,11 @@ async def read_tree(page: Page, top: str, marks: Marks) -> str:
     """Return the tree of a page. A document without a root has no elements."""
     if not top:
         return ""
-    return show_marks(await page.locator(marks.selector).aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000))
+    needs_marks = top != "body" or marks.clickable or marks.silent or page in _MARKED_PAGES
+    if needs_marks:
+        _MARKED_PAGES.add(page)
+    root = page.locator(marks.selector) if needs_marks else page
+    return show_marks(await root.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000))
 
 
 def element_count(text: str) -> int:
