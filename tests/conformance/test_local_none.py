@@ -1,4 +1,4 @@
-"""The local backend passes the suite at the level none: as an ordinary user without namespaces."""
+"""The local backend passes the suite without namespaces and root: at the level landlock where the kernel has it."""
 
 from __future__ import annotations
 

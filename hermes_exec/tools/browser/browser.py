@@ -259,15 +259,20 @@ class RunningBrowser:
 
         Returns the URL that did not respond in time; the tab then stays at its page.
         """
-        with anyio.move_on_after(NEW_TAB_S):
+        with anyio.move_on_after(NEW_TAB_S) as opening:
             await self._wait_until(lambda: self.navigation.tabs_to_come == 0 or self.navigation.waiting is not None)
-        self.navigation.tabs_to_come = 0
+        if opening.cancelled_caught:
+            self.navigation.tabs_to_come = 0
         with anyio.move_on_after(ARRIVE_S) as waiting:
             await self._wait_until(lambda: self.navigation.waiting is None or bool(self.dialogs.open) or self.ended)
         if waiting.cancelled_caught:
             url = self.navigation.waiting
             await self.stop_loading()
             return url
+        # A new tab whose request is refused is reported after its navigation has ended.
+        with anyio.move_on_after(NEW_TAB_S):
+            await self._wait_until(lambda: self.navigation.tabs_to_come == 0 or bool(self.dialogs.open) or self.ended)
+        self.navigation.tabs_to_come = 0
         if self.navigation.take_download():
             with anyio.move_on_after(DOWNLOAD_S):
                 await self._wait_until(lambda: self.downloads.has_begun or self.navigation.waiting is not None)

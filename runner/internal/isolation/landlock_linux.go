@@ -161,7 +161,7 @@ func addRule(ruleset int, access uint64, path string) error {
 // probeLandlock confines a thread for a moment, and checks that it cannot read a directory then.
 func probeLandlock(abi int) error {
 	if abi < confineABI {
-		return fmt.Errorf("Landlock of version %d (Linux 6.2) is needed, and the kernel has %d", confineABI, abi)
+		return fmt.Errorf("version %d of Landlock (Linux 6.2) is needed, and the kernel has %d", confineABI, abi)
 	}
 	done := make(chan error)
 	go func() {

@@ -115,7 +115,7 @@ def test_slots_that_are_kept_apart_less_than_usual_are_told(cli: Cli, docker_ima
     less = ("-o", "slots_per_sandbox=2", "-o", "cap_drop=[ALL]")
     done = cli.run("run", "-b", "docker", "-i", docker_image("busybox"), *less, "--", "true")
     assert done.returncode == 0
-    assert "warning: slots share the root of their sandbox, isolated at the level 'none'" in " ".join(
+    assert "warning: slots share the root of their sandbox, isolated at the level 'landlock'" in " ".join(
         done.stderr.split()
     )
 

@@ -54,7 +54,7 @@ PRIVATE = """
 name=$(hostname)
 echo "<title>Frame</title><iframe src=http://$name:8200/secret.txt></iframe>" > frame.html
 echo "<title>Links</title><a target=_blank href=http://$name:8200/secret.txt>Tab</a>
-<a href=http://$name:8200/secret.bin>File</a>" > links.html
+<a href=http://$name:8200/secret.bin>File</a><div onclick=1>Needs a mark</div>" > links.html
 echo "<title>Asks</title>" > asks.html
 echo secret | tee secret.txt > secret.bin
 exec python3 -u -m http.server --bind 0.0.0.0 8200 2>requests
