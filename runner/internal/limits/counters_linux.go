@@ -87,6 +87,13 @@ func counter(resource int) (now syscall.Rlimit, err error) {
 	return now, err
 }
 
+// MaxProcesses returns the limit on processes and threads of this process's user, and whether there
+// is one.
+func MaxProcesses() (most uint64, limited bool) {
+	limit, err := counter(rlimitNproc)
+	return limit.Cur, err == nil && limit.Cur != ^uint64(0)
+}
+
 // lowerLimit sets a limit of this process. gVisor refuses limits that it does not have; a sandbox
 // there has a kernel, and counters, of its own.
 func lowerLimit(resource int, to syscall.Rlimit) error {

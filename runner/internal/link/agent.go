@@ -25,10 +25,10 @@ const (
 type Config struct {
 	Setup  isolation.Setup
 	Method isolation.Method
-	Domain isolation.Domain
-	Exe    string        // this program
-	Bwrap  string        // bubblewrap, if Method is MethodBwrap
-	Limit  time.Duration // how long it may take to get ready
+	Domain isolation.Domain // what Landlock restricts
+	Exe    string           // this program
+	Bwrap  string           // bubblewrap, if Method is MethodBwrap
+	Limit  time.Duration    // how long it may take to get ready
 
 	Env       []string          // the slot's base environment, KEY=VALUE
 	Shell     string            // path of the best shell, "" if there is none

@@ -10,6 +10,7 @@ import (
 
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/limits"
 )
 
 // begin starts the slot's agent with theirs as its end of the link.
@@ -52,9 +53,6 @@ func oomKills() int64 {
 
 func isSandboxFull() bool { return cgroup.IsSandboxFull() }
 
-// rlimitNproc is RLIMIT_NPROC, which package syscall does not define.
-const rlimitNproc = 6
-
 // processLimit names the limit on processes and threads that may have caused a failure of this kind.
 func processLimit(kind string) string {
 	if kind != "exhausted" {
@@ -63,11 +61,11 @@ func processLimit(kind string) string {
 	if isSandboxFull() {
 		return "; the sandbox has as many processes as its cgroup allows (pids.max): raise its limit of pids"
 	}
-	var limit syscall.Rlimit
-	if os.Geteuid() == 0 || syscall.Getrlimit(rlimitNproc, &limit) != nil || limit.Cur == ^uint64(0) {
+	most, limited := limits.MaxProcesses()
+	if os.Geteuid() == 0 || !limited {
 		return ""
 	}
-	return fmt.Sprintf("; this user may have %d processes and threads (ulimit -u): raise this limit", limit.Cur)
+	return fmt.Sprintf("; this user may have %d processes and threads (ulimit -u): raise this limit", most)
 }
 
 type startRequest struct {
