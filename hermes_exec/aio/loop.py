@@ -23,16 +23,24 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
     return None if asyncio.current_task(loop) is None else loop
 
 
-def running_loop() -> object:
-    """Return an object that is equal only within one event loop.
-
-    Raises:
-        RuntimeError: If no event loop runs in this thread.
-    """
+def running_loop() -> object | None:
+    """Return an object that is equal only within one event loop; None if no event loop runs in this thread."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
+        pass
+    try:
         return current_token()
+    except RuntimeError:
+        return None
+
+
+def other_loop_error(subject: str) -> RuntimeError:
+    """Return the error for the use of `subject` outside the event loop that it belongs to."""
+    return RuntimeError(
+        f"{subject} belongs to another event loop, the one in which its pool was entered: use it in a task of that "
+        "loop, or enter the pool with plain `with` instead of `async with`, which returns objects for every thread"
+    )
 
 
 def is_cancelled_from_outside() -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 
 import anyio
 
-from hermes_exec.aio.loop import running_loop
+from hermes_exec.aio.loop import other_loop_error, running_loop
 from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
 from hermes_exec.backends.base import Labels
 from hermes_exec.errors import SlotClosed
@@ -112,4 +112,4 @@ class RunningPool:
         if self.fleet.closing:
             raise SlotClosed("the pool was closed")
         if running_loop() != self._loop:
-            raise RuntimeError("this SandboxPool belongs to another event loop")
+            raise other_loop_error("this SandboxPool")

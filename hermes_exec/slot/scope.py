@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import anyio
 
-from hermes_exec.aio.loop import running_loop
+from hermes_exec.aio.loop import other_loop_error, running_loop
 from hermes_exec.channel import Channel, Conversation, Overdue, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied, SlotClosed
@@ -73,13 +73,15 @@ class SlotScope:
         self._endings: dict[object, Callable[[], None]] = {}
 
     def check(self) -> None:
-        """Raise SlotClosed if the scope has ended, RuntimeError in a process or event loop other than the pool's."""
+        """Raise SlotClosed if the scope has ended, RuntimeError in another process, or outside the pool's event
+        loop.
+        """
         if self.closed is not None:
             raise SlotClosed(self.closed)
         if self._pid != os.getpid():
             raise RuntimeError(f"this slot belongs to process {self._pid}: create a new pool after a fork")
         if running_loop() != self._loop:
-            raise RuntimeError("this slot belongs to another event loop: the one in which its pool was entered")
+            raise other_loop_error("this slot")
 
     @contextmanager
     def cancel_scope(self, deadline: float = float("inf")) -> Iterator[anyio.CancelScope]:

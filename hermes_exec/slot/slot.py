@@ -295,7 +295,11 @@ class Slot:
         return [Process.from_entry(scope, entry) for entry in items(answer, "processes")]
 
     def session(self, *, cwd: str | PathLike[str] | None = None, env: Environment | None = None) -> Session:
-        """Return a shell whose state lasts between its commands. It starts at its first command, or by `async with`."""
+        """Return a shell whose state lasts between its commands. It starts at its first command, or by `async with`.
+
+        Raises:
+            RuntimeError: If the pool's event loop does not run in this thread.
+        """
         self._scope.check()
         return Session(self._scope, self._scope.facts, self.workdir, cwd, self._with_extra(env))
 

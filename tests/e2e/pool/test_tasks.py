@@ -199,6 +199,16 @@ async def test_a_slot_is_of_one_event_loop() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.loops
+async def test_slot_outside_its_event_loop_names_the_remedy() -> None:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        with pytest.raises(RuntimeError, match="task of that loop, or enter the pool with plain `with`"):
+            await anyio.to_thread.run_sync(slot.session)
+        session = await anyio.to_thread.run_sync(partial(anyio.from_thread.run_sync, slot.session))
+        assert (await session.run("echo here")).stdout == "here\n"
+
+
+@pytest.mark.anyio
 async def test_a_slot_goes_back_to_its_own_pool() -> None:
     async with SandboxPool("local") as pool, SandboxPool("local") as other, pool.slot() as slot:
         with pytest.raises(ConfigError, match="another pool"):
