@@ -104,6 +104,7 @@ class Session(SyncFacade[session.Session]):
     shell = FacadeMember[session.Session, str | None](lambda facade: facade.wrapped.shell)
     keeps = FacadeMember[session.Session, tuple[str, ...]](lambda facade: facade.wrapped.keeps)
     run = blocking(session.Session.run)
+    peek = blocking(session.Session.peek)
     spawn = wraps(session.Session.spawn, Process)
     aclose = closing(session.Session.aclose)
     close = aclose

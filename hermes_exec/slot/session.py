@@ -31,7 +31,8 @@ class Session:
     handle, and commands that close their output or lower their own limits. A command that is killed outright, or
     replaces its shell by `exec`, leaves the state and the directory from before it. `RunResult.state_lost` is the
     reason where a state could not be kept. Positional parameters, `$?`, open files, limits (`ulimit`) and traps belong
-    to each command. Calls of one session run in order of arrival. It ends with the slot, or with `aclose`.
+    to each command. Calls of one session run in order of arrival, except `peek`. It ends with the slot, or with
+    `aclose`.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Session:
         self._scope = scope
         self._checked = command_params(scope, "", cwd=cwd, env=env)
         self._id: str | None = None
+        self._opening = anyio.Lock()
         self._busy = False
         self._line: deque[anyio.Event] = deque()
         self._closed = False
@@ -102,6 +104,38 @@ class Session:
             finally:
                 if answer.get("cwd") is not None:
                     self.cwd = from_wire(answer["cwd"], "cwd")
+        return result.check() if check else result
+
+    async def peek(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        cwd: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Stdin = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
+        merge_stderr: bool = False,
+        on_output: OnOutput | None = None,
+        check: bool = False,
+    ) -> RunResult:
+        """Run shell text beside the session, from its state, and return its result.
+
+        It starts at once, also while a command of the session runs. It gets the state after the last command that has
+        ended, and does not change it. Arguments are as in `run`; `cwd` too applies to this command only.
+
+        Raises:
+            OSError: If the directory cannot be entered; nothing ran. Otherwise as `Slot.run`.
+        """
+        if not isinstance(command, str):
+            raise ConfigError("a session runs shell text; use slot.run for a list of arguments")
+        params = command_params(
+            self._scope, command, cwd=cwd, env=env, output_limit_bytes=output_limit_bytes, merge_stderr=merge_stderr
+        )
+        self._check()
+        await self._ensure_open()
+        params |= {"session": self._id, "peek": True}
+        result = await execute(self._scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
         return result.check() if check else result
 
     async def spawn(
@@ -171,6 +205,11 @@ class Session:
     async def _ensure_open(self) -> None:
         if self._id is not None:
             return
+        async with self._opening:
+            if self._id is None:
+                await self._open()
+
+    async def _open(self) -> None:
         params: dict[str, object] = {name: self._checked[name] for name in ("cwd", "env") if name in self._checked}
         answer = await self._scope.call("session.open", params, timeout_s=60)
         self._id = text(answer, "session")

@@ -34,6 +34,7 @@ type Params struct {
 	MergeStderr bool                 `json:"merge_stderr"`
 	Stream      bool                 `json:"stream"`
 	Session     string               `json:"session"`
+	Peek        bool                 `json:"peek"`
 	PTY         *ipc.PTY             `json:"pty"`
 	Tag         *string              `json:"tag"`
 }
@@ -47,6 +48,8 @@ func (p *Params) Check(memory *budget.Budget) error {
 		return channel.BadRequest("both shell and argv are given")
 	case p.Session != "" && p.Shell == nil:
 		return channel.BadRequest("a session takes shell text, not argv")
+	case p.Peek && p.Session == "":
+		return channel.BadRequest("peek needs a session")
 	case len(p.Argv) > 0 && p.Argv[0] == "":
 		return channel.BadRequest("argv[0] is empty")
 	case p.Cwd != nil && *p.Cwd == "":

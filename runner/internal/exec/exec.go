@@ -43,7 +43,7 @@ func (r *Runner) execRun(c *channel.Conversation, params json.RawMessage) (any, 
 	if p.PTY != nil || p.Tag != nil {
 		return nil, channel.BadRequest("exec.run takes neither pty nor tag")
 	}
-	if p.Session != "" {
+	if p.Session != "" && !p.Peek {
 		session, err := r.sessions.Find(p.Session, scope)
 		if err != nil {
 			return nil, err
@@ -52,14 +52,14 @@ func (r *Runner) execRun(c *channel.Conversation, params json.RawMessage) (any, 
 			return r.run(c, scope, p, l)
 		})
 	}
-	l, missing, err := p.Launch(scope, c.ID)
+	l, missing, err := r.launch(c, scope, p)
 	if err != nil {
 		return nil, err
 	}
+	defer pipe.CloseFiles(l.Extra)
 	if missing != nil {
 		return r.newUnstartedResult(c, p, scope, *missing)
 	}
-	defer pipe.CloseFiles(l.Extra)
 	result, _, err := r.run(c, scope, p, l)
 	return result, err
 }

@@ -520,6 +520,54 @@ func TestSession(t *testing.T) {
 	d.Fails("no_session", "session.close", testdriver.Params{"session": s.Session})
 }
 
+func TestPeekRunsBesideTheCommandOfItsSession(t *testing.T) {
+	_, d := testdriver.Open(t)
+	d.Slot("s")
+	var s struct{ Session string }
+	d.Call("session.open", testdriver.Params{"slot": "s"}, &s)
+	begin := func(text string, more testdriver.Params) *testdriver.Talk {
+		p := testdriver.Shell("s", text)
+		p["session"] = s.Session
+		for name, value := range more {
+			p[name] = value
+		}
+		return d.Begin("exec.run", p, 1<<20)
+	}
+	finish := func(k *testdriver.Talk) (testdriver.Exit, string) {
+		t.Helper()
+		var e testdriver.Exit
+		if err := k.Finish(&e); err != nil {
+			t.Fatal(err)
+		}
+		return e, string(k.Bytes(1)) + string(k.Bytes(2))
+	}
+	peek := testdriver.Params{"peek": true}
+	finish(begin("cd /usr; A=1; f() { echo f $A $PWD; }", nil))
+	busy := begin("A=2; cd /; mkfifo ~/gate; cat ~/gate", nil)
+	e, out := finish(begin("f; A=3; cd /tmp; until test -p ~/gate; do sleep .01; done; echo go > ~/gate", peek))
+	if out != "f 1 /usr\n" || e.Cwd != nil {
+		t.Fatalf("%q %v", out, e.Cwd)
+	}
+	if e, out = finish(busy); out != "go\n" || *e.Cwd != "/" {
+		t.Fatalf("%q %+v", out, e)
+	}
+	if _, out = finish(begin("f", peek)); out != "f 2 /\n" {
+		t.Fatalf("%q", out)
+	}
+	// A directory that is gone is the session's own business.
+	finish(begin("cd ~; mkdir gone; cd gone; rmdir ../gone", nil))
+	k := begin("touch ran", peek)
+	if err := k.Finish(nil); err == nil || err.Errno != "ENOENT" || err.Detail != nil {
+		t.Fatal(err)
+	}
+	if err := begin("true", nil).Finish(nil); err == nil || err.Detail == nil {
+		t.Fatal("a peek moved the session", err)
+	}
+	d.Fails("bad_request", "exec.run", testdriver.Params{"slot": "s", "shell": "true", "peek": true})
+	d.Fails("bad_request", "proc.spawn", testdriver.Params{"slot": "s", "shell": "true", "session": s.Session,
+		"peek": true})
+}
+
 func TestCanceledInLine(t *testing.T) {
 	_, d := testdriver.Open(t)
 	d.Slot("s")

@@ -146,10 +146,10 @@ func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 	if err != nil {
 		return nil, err
 	}
-	if p.TimeoutS != nil || p.Stream {
-		return nil, channel.BadRequest("proc.spawn takes neither timeout_s nor stream")
+	if p.TimeoutS != nil || p.Stream || p.Peek {
+		return nil, channel.BadRequest("proc.spawn takes neither timeout_s nor stream nor peek")
 	}
-	l, missing, err := r.procLaunch(c, scope, p)
+	l, missing, err := r.launch(c, scope, p)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,9 @@ func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 	return r.processes.Adopt(cmd, p), nil
 }
 
-func (r *Runner) procLaunch(c *channel.Conversation, scope *command.Scope,
+// launch returns the launch for a command that leaves the state of its session, if it has one,
+// alone.
+func (r *Runner) launch(c *channel.Conversation, scope *command.Scope,
 	p *command.Params) (command.Launch, *ipc.SpawnResult, error) {
 	if p.Session == "" {
 		return p.Launch(scope, c.ID)

@@ -133,7 +133,7 @@ func (r *Registry) EndSlot(scope *command.Scope) {
 	})
 }
 
-// Launch returns the launch for a process, whose state is not kept.
+// Launch returns the launch for a command beside those of the session: its state is not kept.
 func (x *Session) Launch(token uint64, p *command.Params) (command.Launch, error) {
 	l, _, err := x.prepare(token, p, "")
 	return l, err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from hermes_exec import ConfigError, Limits, SandboxPool, Slot, SlotClosed
+from hermes_exec import CommandFailed, ConfigError, Limits, SandboxPool, Slot, SlotClosed
 from tests.conftest import BackendCase
 from tests.support.outside import count_becomes, mark
 
@@ -30,6 +30,49 @@ async def test_a_session_keeps_its_state(slot: Slot) -> None:
             await session.run(["ls"])  # type: ignore[arg-type]
     with pytest.raises(SlotClosed):
         await session.run("true")
+
+
+async def test_peek_runs_beside_the_session_from_its_last_state(slot: Slot) -> None:
+    session = slot.session(env={"GIVEN": "1"})
+    assert (await session.peek("echo $GIVEN; X=peeked; cd /")).stdout == "1\n"
+    await session.run("cd /usr; X=1; f() { echo f $X $PWD; }; mkfifo ~/gate")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session.run, "X=2; cd /; cat ~/gate")
+        results = [await session.peek("f; X=3; cd /tmp") for _ in range(3)]
+        opening = await session.peek("f; echo go > ~/gate", cwd="lib", env={"X": "4"})
+        assert [result.stdout for result in results] == ["f 1 /usr\n"] * 3
+        assert opening.stdout == "f 4 /usr/lib\n"
+    assert session.cwd == "/"
+    assert (await session.peek("f; pwd >&2; exit 3", merge_stderr=True)).output == "f 2 /\n/\n"
+    assert (await session.run("f")).stdout == "f 2 /\n"
+    timed = await session.peek("echo before; sleep 60", timeout_s=0.3)
+    assert (timed.timed_out, timed.stdout) == (True, "before\n")
+    with pytest.raises(CommandFailed):
+        await session.peek("exit 3", check=True)
+    with pytest.raises(ConfigError):
+        await session.peek(["ls"])  # type: ignore[arg-type]
+    await session.aclose()
+    with pytest.raises(SlotClosed):
+        await session.peek("true")
+
+
+async def test_peek_and_first_command_open_one_session(slot: Slot) -> None:
+    session = slot.session()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session.run, "X=1")
+        tasks.start_soon(session.peek, "true")
+    assert (await session.run("echo $X")).stdout == "1\n"
+
+
+async def test_peek_leaves_a_removed_directory_to_the_session(slot: Slot) -> None:
+    session = slot.session()
+    await session.run("mkdir gone; cd gone; rmdir ../gone")
+    with pytest.raises(FileNotFoundError, match="gone"):
+        await session.peek("touch ran")
+    assert (await session.peek("echo elsewhere", cwd="/")).stdout == "elsewhere\n"
+    with pytest.raises(FileNotFoundError, match="gone"):
+        await session.run("touch ran")
+    assert (await session.peek("pwd; ls")).stdout == f"{slot.workdir}\n"
 
 
 async def test_a_session_says_what_it_keeps_before_its_first_command(slot: Slot) -> None:

@@ -268,6 +268,25 @@ async def check_session_keeps_umask_and_options(ctx: Context) -> None:
 
 
 @check("sessions", "shell")
+async def check_session_peek_runs_beside_its_command(ctx: Context) -> None:
+    """A peek has the state of a session, while a command of the session waits for it, and leaves the state alone."""
+    session, running = ctx.slot.session(), anyio.Event()
+    mark = f"{ctx.slot.tmp}/peeked"
+
+    async def wait_for_peek() -> None:
+        await session.run(f"x=2; echo; until test -e {mark}; do :; done", on_output=lambda *_: running.set())
+
+    await session.run("x=1; cd /")
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_peek)
+            await running.wait()
+            peek = await session.peek(f'echo "$x $PWD"; x=3; cd {ctx.slot.tmp}; : > peeked')
+    equal(peek.stdout, "1 /\n", "output of the peek")
+    equal(await _output_of(session, 'echo "$x $PWD"'), "2 /", "state")
+
+
+@check("sessions", "shell")
 async def check_session_processes_start_from_its_state(ctx: Context) -> None:
     """A background process of a session has its state, also on a terminal and also as a very long command."""
     session = ctx.slot.session()
