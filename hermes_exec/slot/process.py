@@ -177,6 +177,11 @@ class Process:
         return data, following
 
 
+def follow(process: Process, stream: Literal["stdout", "stderr"], offset: int) -> ProcessOutput:
+    """Return the output of a stream from `offset` on, as it comes."""
+    return ProcessOutput(process._scope, process.id, stream, offset)
+
+
 async def kill_started(process: Process, since_s: float) -> KillReceipt:
     """End the processes that `process` has started at `since_s` or later, but not itself.
 
@@ -334,21 +339,22 @@ class ProcessInput(ByteSendStream):
 
 
 class ProcessOutput(Receiver):
-    """Standard output or error of a process, from its first byte (or the oldest that is kept) to its end.
+    """Standard output or error of a process, from its first byte (or `offset`, or the oldest that is kept) to its end.
 
     `lost_bytes` counts bytes that were dropped before reading began. With a `delimiter` (the byte that ends each
     message of the process), set before the first `receive`, a short message arrives as one piece however it was
     written.
     """
 
-    def __init__(self, scope: SlotScope, process: str, stream: Literal["stdout", "stderr"]) -> None:
+    def __init__(self, scope: SlotScope, process: str, stream: Literal["stdout", "stderr"], offset: int = 0) -> None:
         super().__init__(scope)
-        self._process, self._stream = process, stream
+        self._process, self._stream, self._offset = process, stream, offset
         self.lost_bytes = 0
         self.delimiter = b""
 
     def _begin(self) -> Conversation:
-        params = {"slot": self._scope.slot, "process": self._process, "stream": STREAMS[self._stream], "offset": 0}
+        stream = STREAMS[self._stream]
+        params = {"slot": self._scope.slot, "process": self._process, "stream": stream, "offset": self._offset}
         if self.delimiter:
             params["delimiter"] = ord(self.delimiter)
         return self._scope.channel.begin("proc.follow", params, FOLLOW_WINDOW)

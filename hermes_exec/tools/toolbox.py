@@ -19,6 +19,7 @@ import hermes_exec.blocking
 from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.aio.portal import call
 from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
+from hermes_exec.slot.run import OnOutput
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools.call import budget
 from hermes_exec.tools.call.arguments import parse_arguments
@@ -28,16 +29,9 @@ from hermes_exec.tools.call.os_errors import NO_SPACE, REMOVE_FILES_HINT
 from hermes_exec.tools.call.results import CallOutcome, ToolResult, to_json
 from hermes_exec.tools.catalog.host_tools import HostTool
 from hermes_exec.tools.catalog.registry import REGISTRY
-from hermes_exec.tools.catalog.schemas import EXAMPLES, FILE_ADVICE_NEEDS, JsonObject, remove_file_advice, schemas
-from hermes_exec.tools.catalog.toolsets import (
-    KNOWN_TOOLS,
-    SHIPPED,
-    require_tool,
-    select,
-    unavailability_reason,
-    usable_tools,
-)
-from hermes_exec.tools.code.stubs import CALLABLE, add_functions
+from hermes_exec.tools.catalog.schemas import EXAMPLES, JsonObject
+from hermes_exec.tools.catalog.selection import choose_tools
+from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, unavailability_reason, usable_tools
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Notice
@@ -45,7 +39,6 @@ from hermes_exec.tools.terminal import background, notices
 
 R = TypeVar("R")
 AroundCall = Callable[[str, Mapping[str, object], Callable[[], Awaitable[ToolResult]]], Awaitable[ToolResult]]
-DEFAULT_TOOLSETS = ("terminal", "file")
 logger = logging.getLogger(__name__)
 
 
@@ -108,18 +101,7 @@ class Toolbox:
         tools: Iterable[str | HostTool] | None,
         options: ToolOptions | None,
     ) -> None:
-        names, self._host, self.unavailable = _choose_tools(toolsets, tools)
-        built_in = schemas()
-        host = {tool.name: tool.schema for tool in self._host.values()}
-        self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | host
-        if not self._schemas.keys() >= FILE_ADVICE_NEEDS:
-            for schema in self._schemas.values():
-                remove_file_advice(schema)
-        self._code_tools = {
-            name: self._schemas[name] for name in self._schemas if name in CALLABLE or name in self._host
-        }
-        if "execute_code" in names:
-            add_functions(self._schemas["execute_code"], self._code_tools)
+        self._schemas, self._host, self._code_tools, self.unavailable = choose_tools(toolsets, tools)
         self._state = self._new_state(slot, options or ToolOptions())
 
     def _new_state(self, slot: Slot, options: ToolOptions) -> ToolState:
@@ -158,13 +140,20 @@ class Toolbox:
         return self._host[name].reads_only if name in self._host else REGISTRY[name].reads_only
 
     async def call(
-        self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
+        self,
+        name: str,
+        arguments: str | bytes | Mapping[str, object] | None = None,
+        call_id: str | None = None,
+        on_output: OnOutput | None = None,
     ) -> ToolResult:
         """Execute one tool call and return its result.
 
         `arguments` is a mapping or the model's JSON text; it is coerced and validated against the tool's schema.
-        `call_id` names the file of a result that is too long; by default it is generated. A mistake of the model gives
-        a result with `error` and `error_kind`, and so does a failure inside the slot.
+        `call_id` names the file of a result that is too long; by default it is generated. `on_output` is called with
+        each piece of output while the tool runs: of a foreground command of `terminal`, of the program of
+        `execute_code`, and of the process that `process` waits for. Its arguments are as in `Slot.run`: "stdout" or
+        "stderr", and the bytes. A mistake of the model gives a result with `error` and `error_kind`, and so does a
+        failure inside the slot.
 
         Raises:
             ExecError: If the sandbox, the stream or the slot failed.
@@ -174,7 +163,7 @@ class Toolbox:
         name = str(name)
         if self._state.resets != self._state.slot.resets:
             self._state = self._new_state(self._state.slot, self._state.options)
-        result = await self._call_tool(name, arguments, call_id, started)
+        result = await self._call_tool(name, arguments, call_id, started, on_output)
         return await budget.fit_result(self._state.slot, result, self._state.options)
 
     async def _call_from_code(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
@@ -195,9 +184,14 @@ class Toolbox:
         )
 
     async def _call_tool(
-        self, name: str, arguments: str | bytes | Mapping[str, object] | None, call_id: str, started: float
+        self,
+        name: str,
+        arguments: str | bytes | Mapping[str, object] | None,
+        call_id: str,
+        started: float,
+        on_output: OnOutput | None = None,
     ) -> ToolResult:
-        outcome = await self._execute_in_order(name, arguments)
+        outcome = await self._execute_in_order(name, arguments, on_output)
         kind = outcome.error_kind
         duration_s = time.monotonic() - started
         return ToolResult(
@@ -250,10 +244,12 @@ class Toolbox:
     ) -> None:
         await self.aclose()
 
-    async def _execute_in_order(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> CallOutcome:
+    async def _execute_in_order(
+        self, name: str, arguments: str | bytes | Mapping[str, object] | None, on_output: OnOutput | None
+    ) -> CallOutcome:
         state = self._state
         if name in self._host or not self.reads_only(name):
-            outcome = await self._execute(name, arguments)
+            outcome = await self._execute(name, arguments, on_output)
             state.searches.interrupt()
             return outcome
         with state.reads.join() as first:
@@ -263,12 +259,14 @@ class Toolbox:
                 state.searches.interrupt()
             return outcome if outcome.settle is None else outcome.settle()
 
-    async def _execute(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> CallOutcome:
+    async def _execute(
+        self, name: str, arguments: str | bytes | Mapping[str, object] | None, on_output: OnOutput | None = None
+    ) -> CallOutcome:
         try:
             schema = self._schemas.get(name)
             if schema is None:
                 raise self._unknown_tool(name)
-            return await self._run(name, schema, arguments)
+            return await self._run(name, schema, arguments, on_output)
         except ToolFailure as failure:
             if failure.kind == NO_SPACE and not self._state.slot.disk_filled_by_others:
                 failure.message += REMOVE_FILES_HINT
@@ -285,7 +283,11 @@ class Toolbox:
             return CallOutcome(ToolFailure("refused", str(error)).data(), "refused")
 
     async def _run(
-        self, name: str, schema: JsonObject, arguments: str | bytes | Mapping[str, object] | None
+        self,
+        name: str,
+        schema: JsonObject,
+        arguments: str | bytes | Mapping[str, object] | None,
+        on_output: OnOutput | None,
     ) -> CallOutcome:
         function: Any = schema["function"]
         host = self._host.get(name)
@@ -302,7 +304,7 @@ class Toolbox:
             raise
         if host is not None:
             return await _run_host(host, fitted)
-        return await REGISTRY[name].run(self._state, fitted)
+        return await REGISTRY[name].run(self._state, fitted, on_output)
 
     def _unknown_tool(self, name: str) -> ToolFailure:
         available = ", ".join(self._schemas)
@@ -334,10 +336,14 @@ class BlockingToolbox(Toolbox):
         return blocking
 
     def call(  # type: ignore[override]
-        self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
+        self,
+        name: str,
+        arguments: str | bytes | Mapping[str, object] | None = None,
+        call_id: str | None = None,
+        on_output: OnOutput | None = None,
     ) -> ToolResult:
         """See `Toolbox.call`."""
-        return call(self.portal, partial(self.wrapped.call, name, arguments, call_id))
+        return call(self.portal, partial(self.wrapped.call, name, arguments, call_id, on_output))
 
     def reads_only(self, name: str) -> bool:
         """See `Toolbox.reads_only`."""
@@ -385,33 +391,3 @@ async def _run_host(host: HostTool, fitted: dict[str, Any]) -> CallOutcome:
     except Exception as error:  # any exception of a host function becomes an error result
         logger.warning("the host tool %s failed", host.name, exc_info=True)
         raise ToolFailure("tool_failed", f"{host.name} failed: {type(error).__name__}: {error}") from None
-
-
-def _choose_tools(
-    toolsets: Iterable[str] | None, tools: Iterable[str | HostTool] | None
-) -> tuple[tuple[str, ...], dict[str, HostTool], tuple[str, ...]]:
-    if isinstance(toolsets, str) or isinstance(tools, str):
-        raise ConfigError("toolsets and tools are lists of names, not one name")
-    entries = list(tools or ())
-    toolset_names = list(toolsets) if toolsets is not None else [] if tools is not None else list(DEFAULT_TOOLSETS)
-    selection = select(toolset_names)
-    host = {tool.name: tool for tool in entries if isinstance(tool, HostTool)}
-    single = [tool for tool in entries if isinstance(tool, str)]
-    for name in single:
-        require_tool(name)
-    clash = [name for name in host if name in SHIPPED]
-    if clash:
-        raise ConfigError(
-            f"the host-side tool {clash[0]!r} has the name of a tool that runs in the slot; give it another name"
-        )
-    unavailable = tuple(name for name in selection.unavailable if name not in host)
-    names = tuple(name for name in usable_tools() if name in selection.tools or name in single)
-    if not names and not host:
-        detail = "; ".join(f"{name}: {unavailability_reason(name)}" for name in unavailable[:3])
-        raise ConfigError(
-            f"no tool is left of toolsets {toolset_names}: {detail or 'they are empty'}. Toolsets with tools here: "
-            "terminal, file"
-        )
-    if unavailable:
-        logger.info("left out, not part of this package: %s", ", ".join(unavailable))
-    return names, host, unavailable

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hermes_exec.errors import ChannelLost
 from hermes_exec.results import KillReceipt, RunResult, SearchFile, SearchResult
 from hermes_exec.tools.call.results import ToolResult
 
@@ -48,3 +51,23 @@ def test_other_results_print_alike() -> None:
     answer = ToolResult("terminal", '{"output": "' + "x" * 5000, {}, True, None, 0.5, "call_1", images=(b"png" * 999,))
     assert repr(answer).startswith("ToolResult(name='terminal', ok=True, content='{\"output\": \"xxx")
     assert repr(answer).endswith("x…', images=1)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        (None, None),
+        ("exit_code", "command"),
+        ("not_found", "command"),
+        ("wrong_type", "call"),
+        ("unknown_tool", "call"),
+    ],
+)
+def test_tool_result_failure_tells_wrong_calls_from_failed_ones(kind: str | None, failure: str | None) -> None:
+    assert ToolResult("terminal", "{}", {}, kind is None, kind, 0.0, "").failure == failure
+
+
+def test_tool_result_of_a_lost_slot_has_error_and_advice() -> None:
+    result = ToolResult.lost_slot("terminal", ChannelLost("the stream was lost"), "Call it again.")
+    assert (result.ok, result.failure, result.data["error"]) == (False, "slot", "the stream was lost. Call it again.")
+    assert result.content == '{"error": "the stream was lost. Call it again.", "error_kind": "slot_lost"}'

@@ -6,10 +6,21 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from hermes_exec.errors import ExecError
 from hermes_exec.results import describe_result, first_lines
 
+Failure = Literal["command", "call", "slot"]
+PNG = b"\x89PNG\r\n\x1a\n"
+SLOT_LOST = "slot_lost"
+_WRONG_CALLS = frozenset(
+    {
+        *("unknown_tool", "malformed_json", "unknown_argument", "missing_argument", "wrong_type", "bad_value"),
+        *("bad_pattern", "bad_patch", "timeout_too_long"),
+        *("blocked", "no_calls_left"),  # refusals of an agent
+    }
+)
 _BYTE = re.compile("[\udc80-\udcff]")
 """A byte that is not valid UTF-8, as Python represents it in text (surrogateescape)."""
 
@@ -33,9 +44,9 @@ class ToolResult:
 
     `content` is the text for the model: JSON, or a `<persisted-output>` block if the JSON was too long. `data` holds
     the same as a dict, always complete. `ok` is True if the tool succeeded (for the terminal: exit code 0); otherwise
-    `error_kind` names the error. `spilled` is the path in the slot of the file with the full text, or None. `images`
-    are the PNG images of the result (screenshots); `shows_images` is True if the model receives them
-    (`ToolOptions.native_images`). `duration_s` is wall time.
+    `error_kind` names the error, and `failure` what failed. `spilled` is the path in the slot of the file with the full
+    text, or None. `images` are the PNG images of the result (screenshots, figures, images of host tools);
+    `shows_images` is True if the model receives them (`ToolOptions.native_images`). `duration_s` is wall time.
     """
 
     name: str
@@ -48,6 +59,28 @@ class ToolResult:
     spilled: str | None = None
     images: tuple[bytes, ...] = ()
     shows_images: bool = False
+
+    @property
+    def failure(self) -> Failure | None:
+        """The part that failed, or None.
+
+        `"command"`: the tool ran and failed. `"call"`: the name or the arguments were wrong, or the call was refused;
+        nothing ran. `"slot"`: the slot was lost (`lost_slot`).
+        """
+        if self.ok:
+            return None
+        if self.error_kind == SLOT_LOST:
+            return "slot"
+        return "call" if self.error_kind in _WRONG_CALLS else "command"
+
+    @classmethod
+    def lost_slot(cls, name: str, error: ExecError, advice: str) -> ToolResult:
+        """Return a result for the model in place of `error`, which `Toolbox.call` raised because the slot was lost.
+
+        `advice` is the next step, as a sentence.
+        """
+        data: dict[str, object] = {"error": f"{error}. {advice}", "error_kind": SLOT_LOST}
+        return cls(name, to_json(data), data, False, SLOT_LOST, 0.0, "")
 
     def __repr__(self) -> str:
         fields: dict[str, object] = {"name": self.name, "ok": self.ok, "content": first_lines(self.content)}

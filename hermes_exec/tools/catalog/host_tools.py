@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -15,13 +15,24 @@ import anyio.to_thread
 from hermes_exec.checks import validate_timeout
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import CallOutcome, to_json
+from hermes_exec.tools.call.results import PNG, CallOutcome, to_json
 from hermes_exec.tools.catalog.schemas import JsonObject
 
 TIMEOUT_S = 300.0
 _TYPES = types.MappingProxyType(
     {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 )
+
+
+@dataclass(frozen=True)
+class HostResult:
+    """The result of a host tool that has images: `data` as a tool returns it without images, and PNG images.
+
+    The model receives the images if it accepts images (`ToolOptions.native_images`).
+    """
+
+    data: object
+    images: Sequence[bytes]
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,11 @@ class HostTool:
             value = await self._invoke(arguments)
         if within.cancelled_caught:
             raise ToolFailure("timeout", f"{self.name} took longer than {self.timeout_s:g} s")
-        return CallOutcome(dict(value)) if isinstance(value, Mapping) else CallOutcome({"result": value})
+        result = value if isinstance(value, HostResult) else HostResult(value, ())
+        if not all(image.startswith(PNG) for image in result.images):
+            raise ToolFailure("tool_failed", f"{self.name} returned an image that is not a PNG image")
+        data = dict(result.data) if isinstance(result.data, Mapping) else {"result": result.data}
+        return CallOutcome(data, images=tuple(result.images))
 
     async def _invoke(self, arguments: Mapping[str, object]) -> object:
         if inspect.iscoroutinefunction(self.function):
@@ -95,10 +110,10 @@ def tool(
     The function runs in this process with its rights, not in the slot; the description in the schema includes that.
     `parameters` is a JSON schema of the arguments. By default it is derived from the signature (str, int, float, bool,
     list, dict, list[str], Literal, and `| None` or a default for optional parameters). The function returns a dict (the
-    result as data) or any JSON value (wrapped as `result`). An exception becomes an error result with its type and
-    message, and so does a call that takes longer than `timeout_s` (default 300; None: no limit). `reads_only=True`
-    declares that the function changes nothing: an agent may then run it beside neighbouring calls that only read. By
-    default it runs alone.
+    result as data) or any JSON value (wrapped as `result`); with images, a `HostResult`. An exception becomes an error
+    result with its type and message, and so does a call that takes longer than `timeout_s` (default 300; None: no
+    limit). `reads_only=True` declares that the function changes nothing: an agent may then run it beside neighbouring
+    calls that only read. By default it runs alone.
 
     Raises:
         ConfigError: If no schema can be derived from the signature.

@@ -10,7 +10,8 @@ import anyio
 
 from hermes_exec.errors import OutputLimitExceeded
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import CallOutcome
+from hermes_exec.tools.call.live_output import LiveOutput
+from hermes_exec.tools.call.results import PNG, CallOutcome
 from hermes_exec.tools.code import output
 from hermes_exec.tools.code.call_server import ToolCallServer
 from hermes_exec.tools.code.kernel import Kernel
@@ -19,39 +20,42 @@ from hermes_exec.tools.state.tool_state import ToolState
 
 if TYPE_CHECKING:
     from hermes_exec.results import KillReceipt, RunResult
+    from hermes_exec.slot.run import OnOutput
     from hermes_exec.slot.slot import Slot
 
-PNG = b"\x89PNG\r\n\x1a\n"
 OUTPUT_LOST = "The output of the code is lost: the slot's processes printed more than the log holds, or cut the log."
 MAX_FIGURES, MAX_FIGURE_BYTES = 4, 4 << 20
 
 
-async def execute_code(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
+async def execute_code(state: ToolState, arguments: dict[str, Any], on_output: OnOutput | None = None) -> CallOutcome:
     """Run the code in the mode of the toolbox's options; see `ToolOptions.code_mode`."""
     code = arguments["code"]
     if not code.strip() or "\0" in code:
         raise ToolFailure("bad_value", "'code' contains a NUL byte." if code.strip() else "'code' is empty.")
     if state.options.code_mode == "kernel":
         async with state.code_lock:
-            return await _run_in_kernel(state, code)
-    return await _run_program(state, code)
+            return await _run_in_kernel(state, code, on_output)
+    return await _run_program(state, code, on_output)
 
 
-async def _run_program(state: ToolState, code: str) -> CallOutcome:
+async def _run_program(state: ToolState, code: str, on_output: OnOutput | None) -> CallOutcome:
     started = time.monotonic()
     options = state.options
     async with Program(state, "program.py", code, strict=options.code_mode == "strict") as program:
+        live = LiveOutput(program.process, on_output, {"stdout": 0, "stderr": 0})
 
         async def wait_for_end() -> RunResult | None:
             result = None
             with anyio.move_on_after(options.code_timeout_s):
-                result = await program.process.wait()
+                result = await live.during(program.process.wait)
             await program.end()
             return result
 
         result = await program.server.serve_during(program.listener, wait_for_end)
         if result is not None and await program.is_python_missing(result):
             raise program.missing_python()
+        if result is not None:
+            await live.finish({"stdout": program.process.stdout_bytes, "stderr": program.process.stderr_bytes})
         out = await output.read_output(state.slot, program.process, "stdout", options.code_output_chars)
         err = await output.read_output(state.slot, program.process, "stderr", options.code_error_chars)
     duration_s = time.monotonic() - started
@@ -60,7 +64,7 @@ async def _run_program(state: ToolState, code: str) -> CallOutcome:
     return _build_outcome(program.server, out, err, duration_s, killed, exit_code=exit_code, oom=oom, limit_s=limit_s)
 
 
-async def _run_in_kernel(state: ToolState, code: str) -> CallOutcome:
+async def _run_in_kernel(state: ToolState, code: str, on_output: OnOutput | None) -> CallOutcome:
     started = time.monotonic()
     options = state.options
     kernel = state.kernel if isinstance(state.kernel, Kernel) else None
@@ -73,7 +77,7 @@ async def _run_in_kernel(state: ToolState, code: str) -> CallOutcome:
         await kernel.start()
         state.kernel = kernel
     try:
-        run = await kernel.run(code, options.code_timeout_s)
+        run = await kernel.run(code, options.code_timeout_s, on_output)
     except BaseException:  # the code may still run
         await state.close_kernel()
         state.kernel_loss = "the call before was given up"

@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 from signal import SIGINT
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,6 +18,7 @@ from hermes_exec.slot.command import validate_path
 from hermes_exec.slot.network import Connection
 from hermes_exec.slot.process import kill_started
 from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.live_output import LiveOutput
 from hermes_exec.tools.code import output, stubs
 from hermes_exec.tools.code.call_server import parse_object
 from hermes_exec.tools.code.program import Program
@@ -25,6 +26,7 @@ from hermes_exec.tools.code.program import Program
 if TYPE_CHECKING:
     from hermes_exec.results import KillReceipt
     from hermes_exec.slot.process import Process
+    from hermes_exec.slot.run import OnOutput
     from hermes_exec.tools.state.tool_state import ToolState
 
 START_S = 30.0
@@ -58,7 +60,7 @@ class Kernel:
         self.server = self.program.server
         self._connection: Connection | None = None
         self._lines: BufferedByteReceiveStream | None = None
-        self._read = {"stdout": 0, "stderr": 0}
+        self._read: dict[Literal["stdout", "stderr"], int] = {"stdout": 0, "stderr": 0}
 
     @property
     def process(self) -> Process:
@@ -113,7 +115,7 @@ class Kernel:
             return None
         return f"the Python that kept them ended with exit code {result.exit_code}"
 
-    async def run(self, code: str, timeout_s: float) -> KernelRun:
+    async def run(self, code: str, timeout_s: float, on_output: OnOutput | None = None) -> KernelRun:
         """Run a piece of code.
 
         After `timeout_s` it is interrupted, and the processes that it started are ended. If the interrupt fails, the
@@ -123,6 +125,7 @@ class Kernel:
         mark = f"\0end-{secrets.token_hex(8)}\0"
         line = json.dumps({"code": code, "mark": mark}).encode() + b"\n"
         timed_out = False
+        live = LiveOutput(self.process, on_output, self._read, mark.encode())
 
         async def get_answer() -> dict[str, Any] | None:
             nonlocal timed_out
@@ -134,7 +137,7 @@ class Kernel:
                 return await self._ask(b"")
             return None
 
-        answer = await self.server.serve_during(self.program.listener, get_answer)
+        answer = await self.server.serve_during(self.program.listener, lambda: live.during(get_answer))
         starts = dict(self._read)
         if answer is None or not isinstance(answer.get("ok"), bool):
             if answer is not None:
@@ -145,9 +148,10 @@ class Kernel:
                 loss = await self.end_reason(10) or "Python closed its socket"
             return KernelRun((starts["stdout"], None), (starts["stderr"], None), timed_out=timed_out, state_lost=loss)
         killed = await self._end_children(answer.get("began_s")) if timed_out else None
-        ends = {}
-        for name in ("stdout", "stderr"):
+        ends: dict[Literal["stdout", "stderr"], int] = {}
+        for name in self._read:
             ends[name], self._read[name] = await output.find_mark(self.process, name, mark.encode())
+        await live.finish(ends)
         return KernelRun(
             (starts["stdout"], ends["stdout"]),
             (starts["stderr"], ends["stderr"]),

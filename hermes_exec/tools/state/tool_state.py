@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from hermes_exec.slot.run import OnOutput
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import CallOutcome, CallTool
 from hermes_exec.tools.catalog.schemas import JsonObject
@@ -129,4 +130,7 @@ class ToolState:
 
 
 Tool = Callable[[ToolState, dict[str, Any]], Awaitable[CallOutcome]]
-"""A tool that works in the slot. It takes validated arguments and returns an CallOutcome or raises ToolFailure."""
+"""A tool that works in the slot. It takes validated arguments and returns a CallOutcome or raises ToolFailure."""
+
+LiveTool = Callable[[ToolState, dict[str, Any], OnOutput | None], Awaitable[CallOutcome]]
+"""A tool that also passes its output to a callback while it runs, if there is one."""

@@ -14,6 +14,7 @@ import anyio
 
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.live_output import LiveOutput
 from hermes_exec.tools.call.os_errors import os_failure
 from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.state.tool_state import ToolState
@@ -22,6 +23,7 @@ from hermes_exec.tools.terminal.log import MAX_PART_BYTES, read_log_part
 
 if TYPE_CHECKING:
     from hermes_exec.slot.process import Process
+    from hermes_exec.slot.run import OnOutput
 
 _PREVIEW_CHARS = 1_000
 _TAIL_CHARS = 2_000
@@ -34,9 +36,10 @@ class _Call(NamedTuple):
     session_id: str
     process: Process
     arguments: dict[str, Any]
+    on_output: OnOutput | None
 
 
-async def process(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
+async def process(state: ToolState, arguments: dict[str, Any], on_output: OnOutput | None = None) -> CallOutcome:
     """Perform one action on a background process of this Toolbox's own slot."""
     action = arguments["action"]
     processes = await background.processes(state.slot)
@@ -53,7 +56,7 @@ async def process(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
         near = difflib.get_close_matches(session_id[:80], processes, n=1, cutoff=0.8)
         meant = f" Did you mean {near[0]}?" if near else " Use action='list' to see all."
         raise ToolFailure("no_process", f"No process with ID {session_id}.{meant}", status="not_found")
-    return await _ACTIONS[action](_Call(state, session_id, processes[session_id], arguments))
+    return await _ACTIONS[action](_Call(state, session_id, processes[session_id], arguments, on_output))
 
 
 async def _describe(process: Process) -> dict[str, object]:
@@ -106,7 +109,7 @@ async def _poll(call: _Call) -> CallOutcome:
 
 
 async def _log(call: _Call) -> CallOutcome:
-    state, session_id, process, arguments = call
+    state, session_id, process, arguments, _ = call
     limit, offset = arguments.get("limit") or _LOG_LINES, arguments.get("offset")
     part = await read_log_part(process, -limit if offset is None else offset, limit)
     data: dict[str, object] = {
@@ -137,13 +140,15 @@ async def _log(call: _Call) -> CallOutcome:
 
 
 async def _wait(call: _Call) -> CallOutcome:
-    state, session_id, process, arguments = call
+    state, session_id, process, arguments, on_output = call
     limit_s = state.options.process_wait_max_s
     requested_s = arguments.get("timeout") or limit_s
     timeout_s = min(requested_s, limit_s)
     note = f"Requested wait of {requested_s}s was clamped to the limit of {limit_s}s" if requested_s > limit_s else None
+    live = LiveOutput(process, on_output, {"stdout": process.stdout_bytes})
     try:
-        await process.wait(timeout_s)
+        await live.during(lambda: process.wait(timeout_s))
+        await live.finish({"stdout": process.stdout_bytes})
     except TimeoutError:
         timeout_note = note or f"Waited {timeout_s}s, process still running"
         return CallOutcome(

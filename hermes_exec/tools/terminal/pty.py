@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from hermes_exec.tools.call.live_output import LiveOutput
+
 if TYPE_CHECKING:
     from hermes_exec.results import RunResult
+    from hermes_exec.slot.run import OnOutput
     from hermes_exec.slot.session import Session
 
 _CLEANUP_S = 5.0
@@ -17,7 +20,13 @@ _HALF_BYTES = 1 << 19
 
 
 async def run_in_pty(
-    session: Session, command: str, workdir: str | None, timeout_s: float, *, limit_bytes: int
+    session: Session,
+    command: str,
+    workdir: str | None,
+    timeout_s: float,
+    on_output: OnOutput | None = None,
+    *,
+    limit_bytes: int,
 ) -> RunResult:
     """Run `command` with a terminal as its stdin, stdout and stderr; end its process tree after `timeout_s`.
 
@@ -25,13 +34,15 @@ async def run_in_pty(
     """
     process = await session.spawn(command, cwd=workdir, pty=True, output_limit_bytes=limit_bytes)
     timed_out = False
+    live = LiveOutput(process, on_output, {"stdout": 0})
     try:
         try:
-            result = await process.wait(timeout_s)
+            result = await live.during(lambda: process.wait(timeout_s))
         except TimeoutError:
             timed_out = True
             await process.kill()
             result = await process.wait(_CLEANUP_S)
+        await live.finish({"stdout": process.stdout_bytes})
     except BaseException:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_CLEANUP_S):
             await process.kill()

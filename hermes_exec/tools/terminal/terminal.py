@@ -23,6 +23,7 @@ from hermes_exec.tools.terminal.pty import run_in_pty
 if TYPE_CHECKING:
     from hermes_exec.results import RunResult
     from hermes_exec.slot.process import Process
+    from hermes_exec.slot.run import OnOutput
     from hermes_exec.slot.session import Session
 
 TIMEOUT_EXIT_CODE = 124
@@ -34,7 +35,7 @@ _REASON_CHARS = 2000
 _NOTICE_CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
 
 
-async def terminal(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
+async def terminal(state: ToolState, arguments: dict[str, Any], on_output: OnOutput | None = None) -> CallOutcome:
     """Run a command in the session, or start it in the background. No command is refused because of its text."""
     command = arguments["command"]
     if "\0" in command:
@@ -52,11 +53,13 @@ async def terminal(state: ToolState, arguments: dict[str, Any]) -> CallOutcome:
             "and the process tool for longer commands, or a timeout within the maximum."
         )
         raise ToolFailure("timeout_too_long", message, output="", exit_code=-1)
-    result = await _run(state, command, workdir, timeout_s, pty=arguments["pty"])
+    result = await _run(state, command, workdir, timeout_s, on_output, pty=arguments["pty"])
     return await _build_outcome(state, command, result, timeout_s, pty=arguments["pty"])
 
 
-async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
+async def _run(
+    state: ToolState, command: str, workdir: str | None, timeout_s: int, on_output: OnOutput | None, *, pty: bool
+) -> RunResult:
     """Run a command in the session.
 
     A `workdir` is for this command only: the next one starts in the directory of the command before.
@@ -66,7 +69,7 @@ async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: i
         with _translate_start_errors(state, workdir):
             cwd = workdir or state.return_directory
             if pty:
-                return await run_in_pty(session, command, cwd, timeout_s, limit_bytes=limit_bytes)
+                return await run_in_pty(session, command, cwd, timeout_s, on_output, limit_bytes=limit_bytes)
             if workdir is not None:
                 state.return_directory = state.cwd
             result = await session.run(
@@ -75,6 +78,7 @@ async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: i
                 cwd=cwd,
                 merge_stderr=True,
                 output_limit_bytes=limit_bytes,
+                on_output=on_output,
             )
             if workdir is None:
                 state.return_directory = None
