@@ -241,6 +241,7 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     """Blocking form of `hermes_exec.SandboxPool`, entered by plain `with`."""
 
     run_id = FacadeMember[pool.SandboxPool, str](lambda facade: facade.wrapped.run_id)
+    is_open = FacadeMember[pool.SandboxPool, bool](lambda facade: facade.wrapped.is_open)
     slot = context(pool.SandboxPool.slot, Slot)
     slots = context(pool.SandboxPool.slots, _wrap_slots)
     acquire = wraps(pool.SandboxPool.acquire, Slot, undo=pool.SandboxPool.release)
@@ -249,6 +250,11 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     aclose = closing(pool.SandboxPool.aclose)
     close = aclose
     events = wraps(pool.SandboxPool.events, Events)
+
+    def open(self) -> Self:
+        """Open the pool, as `hermes_exec.SandboxPool.open`."""
+        call(self.portal, self.wrapped.open)
+        return self
 
     def mask(self, data: T) -> T:
         """Return data with secrets masked, as `hermes_exec.SandboxPool.mask`."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hermes_exec.pool.events import Events, OnEvent
     from hermes_exec.pool.launch import OnPull
     from hermes_exec.pool.running import RunningPool
+    from hermes_exec.pool.templates import Templates
     from hermes_exec.results import IsolationLevel, PoolStats, SlotRoot
     from hermes_exec.slot.slot import Slot
     from hermes_exec.tracing import Tracer
@@ -137,21 +138,13 @@ class SandboxPool:
         **backend_options: Any,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in NO_CONFIGURATION}
-        from secrets import token_hex
-
-        from hermes_exec.pool.events import EventHub
+        from hermes_exec.pool.lifecycle import Lifecycle
         from hermes_exec.pool.options import resolve_options, validate_callback
-        from hermes_exec.pool.templates import Templates
-        from hermes_exec.redact import secret_values
 
         self.config, backend_config = resolve_options(backend, arguments, backend_options)
-        self.run_id = self.config.run_id or token_hex(6)
-        self._templates = Templates(self.config, backend_config)
-        self._secrets = secret_values(self.config, *self._templates.backend_configs)
-        self._hub = EventHub(validate_callback(on_event, "on_event"), self._secrets)
-        self._trace = trace
-        self._on_pull = validate_callback(on_pull, "on_pull")
-        self._running: RunningPool | None = None
+        on_event, on_pull = validate_callback(on_event, "on_event"), validate_callback(on_pull, "on_pull")
+        self._life = Lifecycle(self.config, backend_config, on_event, on_pull, trace)
+        self.run_id = self._life.run_id
         self._entered = False
         self._context: hermes_exec.blocking.PoolContext | None = None
         self._blocking: hermes_exec.blocking.SandboxPool | None = None
@@ -208,8 +201,7 @@ class SandboxPool:
         return cls.from_config(options, profile=profile, **more)
 
     def __repr__(self) -> str:
-        running = self._running
-        state = "open" if running is not None and running.started and not running.fleet.closing else "closed"
+        state = "open" if self.is_open else "closed"
         image = f" image={self.config.image!r}" if self.config.image else ""
         return f"<SandboxPool {type(self._templates.backend).backend!r}{image} run_id={self.run_id!r} {state}>"
 
@@ -218,26 +210,40 @@ class SandboxPool:
 
     # Entering and leaving.
 
+    @property
+    def is_open(self) -> bool:
+        """Whether slots may be acquired: the pool was opened in this process, and is not closed."""
+        return self._life.is_open
+
+    async def open(self) -> Self:
+        """Open the pool and return it. Used without a block: `aclose` ends the pool. No effect if it is open.
+
+        Tasks that call this at the same time wait for one opening, and get its error if it fails. It may then be tried
+        again.
+
+        Raises:
+            RuntimeError: If the pool was closed, or belongs to another process or event loop. Other errors are those of
+                `acquire`.
+        """
+        await self._life.open()
+        return self
+
     async def __aenter__(self) -> Self:
-        from hermes_exec.backends.owner import own_labels
-        from hermes_exec.pool.running import RunningPool
-        from hermes_exec.tracing.writer import tracer_for
+        from hermes_exec.pool.lifecycle import ENTERED_ONCE
 
         if self._entered:
-            raise RuntimeError("a SandboxPool is entered once: create a new one")
+            raise RuntimeError(ENTERED_ONCE)
         self._entered = True
-        self._running = RunningPool(
-            self._templates, self._hub, own_labels(self.run_id, self.config.note), self._on_pull
-        )
-        self._hub.tracer = tracer_for(self._trace, self._secrets)
-        await self._running.open()
-        return self
+        try:
+            return await self.open()
+        except BaseException:
+            self._entered = False
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._running is not None
-        await self._running.end()
+        await self._life.end()
 
     async def aclose(self) -> None:
         """End every sandbox that this pool started, within `shutdown_timeout_s`, also when cancelled.
@@ -245,8 +251,7 @@ class SandboxPool:
         Also waits for the removal of orphans of earlier drivers. Calls under way and waiting requests raise SlotClosed.
         May be called more than once.
         """
-        if self._running is not None:
-            await self._running.aclose()
+        await self._life.aclose()
 
     def __enter__(self) -> hermes_exec.blocking.SandboxPool:
         from hermes_exec import blocking
@@ -381,14 +386,14 @@ class SandboxPool:
         """
         from hermes_exec.pool.prefetch import prefetch
 
-        return await prefetch(self._open().fleet, images, profile, self._on_pull)
+        return await prefetch(self._open().fleet, images, profile, self._life.on_pull)
 
     def events(self) -> Events:
         """Return an async iterator over the events from now on, until the pool closes.
 
         It buffers 1,000 events, then drops the oldest and counts them in `dropped`.
         """
-        return self._hub.listen()
+        return self._life.hub.listen()
 
     def stats(self) -> PoolStats:
         """Return the figures of the pool at this moment."""
@@ -400,10 +405,15 @@ class SandboxPool:
         """Return JSON data, or a text, with the secrets of the pool and its backend masked in every text."""
         from hermes_exec.redact import mask_data
 
-        return mask_data(data, self._secrets)
+        return mask_data(data, self._life.secrets)
 
     def _open(self) -> RunningPool:
-        if self._running is None or not self._running.started:
-            raise RuntimeError("the pool is not open: use `async with SandboxPool(...) as pool:`")
-        self._running.check()
-        return self._running
+        return self._life.check_open()
+
+    @property
+    def _running(self) -> RunningPool | None:
+        return self._life.running
+
+    @property
+    def _templates(self) -> Templates:
+        return self._life.templates

@@ -33,6 +33,7 @@ class RunningPool:
         self._closing: ShieldedTask | None = None
         self.started = False
         """Whether the backend was checked, and slots may be requested."""
+        self._opened = False
         self.fleet = Fleet(templates, hub, labels, self._background, on_pull)
         self.releases = Releases(self.fleet)
         self.queue = Queue(self.fleet, self.releases)
@@ -50,6 +51,8 @@ class RunningPool:
         self.started = True
         atexit.register(self._at_exit)
         try:
+            if self.fleet.closing:
+                raise SlotClosed("the pool was closed while it was opened")
             self.fleet.background(self._hub.run, "delivering events")
             self.fleet.background(self.fleet.wake_up, "waking up")
             self.fleet.background(self.fleet.reap_orphans, "reaping orphans")
@@ -60,6 +63,12 @@ class RunningPool:
         except BaseException:
             await self.end()
             raise
+        self._opened = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened in this process, and is not closed."""
+        return self._opened and not self.fleet.closing and self.pid == os.getpid()
 
     async def end(self) -> None:
         """Close the pool as `aclose`, and wait until the background tasks have ended."""
@@ -71,8 +80,8 @@ class RunningPool:
     async def aclose(self) -> None:
         """End every sandbox. May be called more than once."""
         self.check_process()
+        self.fleet.closing = True
         if self.started:
-            self.fleet.closing = True
             self._closing = self._closing or ShieldedTask(self._close)
             await self._closing.wait()
 
@@ -111,5 +120,10 @@ class RunningPool:
         self.check_process()
         if self.fleet.closing:
             raise SlotClosed("the pool was closed")
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise RuntimeError in a process or event loop other than the pool's."""
+        self.check_process()
         if running_loop() != self._loop:
             raise other_loop_error("this SandboxPool")
