@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
-.PHONY: help setup runner engine images demo test quick attack test-faults test-rl test-packages fuzz soak conformance check bench docs build clean
+.PHONY: help setup runner engine images demo test quick attack test-faults test-rl test-packages test-doors fuzz soak conformance check bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -54,6 +54,9 @@ test-rl: setup ## train a tiny policy with rewards from slots, and roll out a sm
 
 test-packages: setup ## compare the verdicts of the test suites of other packages inside and outside of slots (about 20 minutes; ONLY="sh": some suites)
 	@.ci/engine && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m tests.packages $(ONLY)
+
+test-doors: setup ## run the tests of all adapters, each in an environment with its target, outside of the clone (ONLY="mcp": some targets)
+	@.ci/sshd; .ci/engine && $(PY) -m tests.images.build >/dev/null; $(PY) -m tests.doors $(ONLY)
 
 soak: setup ## run mixed work on 128 slots for half an hour, on local and Docker; no resource may grow (BACKEND="ssh singularity nomad-docker nomad-singularity"; HOSTILE=8: add slots with hostile tenants)
 	@.ci/engine $(if $(BACKEND),; .ci/sshd; .ci/apptainer; .ci/nomad;,&&) $(PY) -m tests.soak --html soak.html $(addprefix --backend ,$(BACKEND)) $(addprefix --hostile ,$(HOSTILE))
