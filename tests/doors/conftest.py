@@ -30,7 +30,7 @@ def docker_image() -> Callable[[str], str]:
 
     @cache
     def image(name: str) -> str:
-        command = [ROOT / ".venv" / "bin" / "python", "-m", "tests.images.build", "--tag", name]
+        command = [str(ROOT / ".venv" / "bin" / "python"), "-m", "tests.images.build", "--tag", name]
         built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
         if built.returncode == 0:
             return built.stdout.strip()

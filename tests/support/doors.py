@@ -53,8 +53,9 @@ class Door:
     @classmethod
     def read(cls, name: str) -> Door:
         """Read the door of this name."""
-        values = tomllib.loads((DOORS / name / "door.toml").read_text("utf-8"))
-        return cls(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        values: dict[str, Any] = tomllib.loads((DOORS / name / "door.toml").read_text("utf-8"))
+        package = values.pop("package")
+        return cls(name, package, **{key: tuple(value) for key, value in values.items()})
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _pip_env() -> dict[str, str]:
     """Return this environment, with the index of pip for uv too."""
     env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     if "UV_DEFAULT_INDEX" not in env:
-        pip = [ROOT / ".venv" / "bin" / "python", "-m", "pip", "config", "get", "global.index-url"]
+        pip = [str(ROOT / ".venv" / "bin" / "python"), "-m", "pip", "config", "get", "global.index-url"]
         index = env.get("PIP_INDEX_URL")
         if index is None:
             asked = subprocess.run(pip, capture_output=True, text=True, check=False)
