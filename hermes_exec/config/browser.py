@@ -15,16 +15,28 @@ from hermes_exec.config.model import ConfigModel
 DialogPolicy = Literal["must_respond", "auto_dismiss", "auto_accept"]
 _WITHOUT_HOST = frozenset({"about", "data", "blob", "file", "javascript"})
 _METADATA_NAMES = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data")
-_LOOPBACK_PATTERNS = ("localhost", "*.localhost", "127.*", "0.*", "::", "::1")
+
+
+def _address_patterns(*prefixes: str) -> tuple[str, ...]:
+    """Return patterns of IPv4 addresses with these first numbers. They match no name that begins so: an address has up
+    to three characters after its last dot and ends with a digit, while a name has letters there.
+    """
+    patterns = (".".join([*prefix.split("."), "*", "*"][:3]) for prefix in prefixes)
+    return tuple(f"{pattern}.??{digit}" for pattern in patterns for digit in range(10))
+
+
+_LOOPBACK_PATTERNS = ("localhost", "*.localhost", *_address_patterns("127", "0"), "::", "::1")
 _PRIVATE_PATTERNS = (
-    *("10.*", "192.168.*", "169.254.*", *(f"172.{second}.*" for second in range(16, 32))),
-    *(f"100.{second}.*" for second in range(64, 128)),
-    *("192.0.0.*", "192.0.2.*", "192.88.99.*", "198.18.*", "198.19.*", "198.51.100.*", "203.0.113.*"),
-    *(f"{first}.*" for first in range(224, 256)),
-    *("::*:*", "64:ff9b:1:*", "100:*", "5f00:*", "f*:*"),
-    *("2001::*", "2001:??:*", "2001:1??:*", "2001:db8:*", "2002:*", "3fff::*", "3fff:???:*"),
+    *_address_patterns("10", "192.168", "169.254", *(f"172.{second}" for second in range(16, 32))),
+    *_address_patterns(*(f"100.{second}" for second in range(64, 128))),
+    *_address_patterns("192.0.0", "192.0.2", "192.88.99", "198.18", "198.19", "198.51.100", "203.0.113"),
+    *_address_patterns(*map(str, range(224, 256))),
+    *("::*:*", "64:ff9b:1:*", "100:*:*", "5f00:*:*", "f*:*:*"),
+    *("2001::*", "2001:??:*", "2001:1??:*", "2001:db8:*", "2002:*:*", "3fff::*", "3fff:???:*"),
 )
-"""Patterns of Chromium's resolver, in which `?` stands for no or one character."""
+"""Patterns of Chromium's resolver, in which `?` stands for no or one character. Chromium compares them with the host
+and with `host:port`: a pattern with one colon or a digit at its end could match a name with its port.
+"""
 _PATTERN = re.compile(r"[A-Za-z0-9.*?:_-]+")
 _NOWHERE = "~NOTFOUND"
 

@@ -58,6 +58,10 @@ PUBLIC = (
     "http://[2001:200::1]/",
     "http://[2620:4f:8000::1]/",
 )
+NAMES = (
+    *("f.org", "files.example.org", "5f00", "100.example.com", "10.a.b.ai", "172.16.a.com", "192.168.0.a.org"),
+    *("0.example.com", "127.a.b.c.org", "224.example.com", "224.0.0.1.example.org", "255.0.0.xn--p1ai"),
+)
 
 
 def refusal(rules: BrowserConfig, url: str, *, network: bool = True, own_loopback: bool = False) -> str | None:
@@ -89,11 +93,18 @@ def test_resolver_rules_leave_out_public_address(url: str) -> None:
     assert not is_mapped(urlsplit(url).hostname or "")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_resolver_rules_leave_out_name_that_begins_as_private_address(name: str) -> None:
+    assert not is_mapped(name)
+
+
 def is_mapped(host: str) -> bool:
     rules = BrowserConfig().resolver_rules(network=True, own_loopback=False).split(", ")
     patterns = (rule.removeprefix("MAP ").removesuffix(" ~NOTFOUND") for rule in rules)
-    # In a pattern of Chromium, `?` stands for no or one character.
-    return any(re.fullmatch(re.escape(p).replace(r"\*", ".*").replace(r"\?", ".?"), host) for p in patterns)
+    # In a pattern of Chromium, `?` stands for no or one character. A rule holds if it matches one of these texts.
+    texts = (host, *(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for port in (5, 80, 8080, 65535)))
+    expressions = [re.compile(re.escape(p).replace(r"\*", ".*").replace(r"\?", ".?")) for p in patterns]
+    return any(expression.fullmatch(text) for expression in expressions for text in texts)
 
 
 def test_translated_loopback_is_not_the_loopback_of_the_slot() -> None:
@@ -123,7 +134,7 @@ def test_the_resolver_knows_the_rules() -> None:
         return rules.resolver_rules(network=network, own_loopback=False).split(", ")
 
     everywhere = given(BrowserConfig())
-    assert {"MAP 169.254.* ~NOTFOUND", "MAP 127.* ~NOTFOUND", "MAP metadata.google.internal ~NOTFOUND"} <= set(
+    assert {"MAP 169.254.*.??4 ~NOTFOUND", "MAP ::1 ~NOTFOUND", "MAP metadata.google.internal ~NOTFOUND"} <= set(
         everywhere
     )
     assert given(BrowserConfig(allow_hosts=("*",))) == everywhere

@@ -61,6 +61,24 @@ exec python3 -u -m http.server --bind 0.0.0.0 8200 2>requests
 """
 
 
+async def test_names_that_begin_as_private_addresses_are_opened(docker_image: Callable[[str], str]) -> None:
+    require_engine("docker")
+    names = [f"files.test:{PORT}", f"224.test:{PORT}", f"10.a.b.test:{PORT}"]
+    async with (
+        SandboxPool("docker", image=docker_image("browser")) as pool,
+        pool.slot() as slot,
+        Toolbox(slot, TOOLSETS) as toolbox,
+    ):
+        hosts = " ".join(name.partition(":")[0] for name in names)
+        await slot.run(f"echo 127.0.0.1 {hosts} >> /etc/hosts", user="root", check=True)
+        await serve_site(slot)
+        surf = Surfer(toolbox)
+        for name in names:
+            assert (await surf("navigate", url=f"http://{name}/form"))["url"] == f"http://{name}/form"
+        asked = f"fetch('http://224.0.0.1:{PORT}/', {{mode: 'no-cors'}}).then(() => 'reached', e => 'refused')"
+        assert await surf.value(asked) == "refused"
+
+
 @pytest.mark.parametrize("how", ["refused", "refused late", "allowed"])
 async def test_names_that_lead_to_private_addresses(
     docker_image: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, how: str
