@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Mapping
@@ -208,10 +209,13 @@ def runner_command(config: ModalConfig, spec: LaunchSpec) -> list[str]:
 
 
 def to_tags(labels: Labels) -> dict[str, str]:
-    """Return labels as Modal accepts them: letters, digits and `._-`, at most 63. Texts for people are left out."""
-    strings = to_strings(replace(labels, host_id=_digest(labels.host_id)))
-    for_people = {f"{PREFIX}user", f"{PREFIX}note"}
-    return {name: value[:63] or "-" for name, value in strings.items() if name not in for_people}
+    """Return labels as Modal accepts them: letters, digits and `._-`, at most 63. Texts for people have `_` in place of
+    other characters, and tags for empty ones are left out.
+    """
+    user, note = (re.sub(r"[^A-Za-z0-9._-]", "_", text) for text in (labels.user, labels.note))
+    strings = to_strings(replace(labels, host_id=_digest(labels.host_id), user=user, note=note))
+    optional = {f"{PREFIX}user", f"{PREFIX}note"}
+    return {name: value[:63] or "-" for name, value in strings.items() if value or name not in optional}
 
 
 def from_tags(tags: Mapping[str, str]) -> Labels | None:

@@ -104,8 +104,9 @@ def _cells(row: dict[str, Any], now: float, hosts: bool, notes: bool) -> tuple[o
 
 
 def _user_at_host(labels: dict[str, Any]) -> str | None:
-    """Return the user of the owner and the owner's host; None where they are not recorded."""
-    return f"{labels['user']}@{labels['host_id'].partition(':')[0]}" if labels["user"] else None
+    """Return the user of the owner and the owner's host, where they are recorded."""
+    host, named, _ = labels["host_id"].partition(":")  # without a colon it is a digest, not a name
+    return f"{labels['user']}@{host}" if labels["user"] and named else labels["user"] or None
 
 
 def add_to(app: typer.Typer) -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,6 +81,14 @@ async def test_everything_is_gone_afterwards(options: dict[str, Any], modal_serv
         assert (info.sandbox, info.owner, info.state, info.ended) == (slot.sandbox, "alive", "running", False)
     assert slot.sandbox not in modal_server.running()
     assert modal_server.switch("state")["faults"]["unknown"] == []
+
+
+async def test_tags_have_user_and_note(options: dict[str, Any], modal_server: Server) -> None:
+    notes = {"": "", "nightly <run> 3, für alle": "nightly__run__3__f_r_alle", "x" * 200: "x" * 63}
+    for note, shown in notes.items():
+        async with SandboxPool("modal", **options, note=note) as pool, pool.slot():
+            (info,) = [info for info in await found() if info.labels.run_id == pool.run_id]
+        assert info.labels == replace(own_labels(pool.run_id), note=shown)
 
 
 @pytest.mark.parametrize("slot_root", ["shared", "own"])
