@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,13 +17,14 @@ from hermes_agent.decoys import check_env, remove_decoys
 from hermes_agent.episode import Episode
 from hermes_agent.rewards import show_value, to_bool, to_float
 from hermes_exec import KillReceipt, Slot
-from hermes_exec.errors import ConfigError, ErrorCause, ExecError
+from hermes_exec.errors import ConfigError, ErrorCause, ExecError, HostDiskFull
 
 Files = Mapping[str, str | bytes | Path]
 """Path below `slot.workdir` to its content: a text, bytes, or the path of a file or directory on this host."""
 
 ScoreIn = Literal["sealed", "slot", "live"]
 _SEAL_LIMIT_BYTES = 1 << 30
+_LITTLE_ROOM_BYTES = 16 << 20
 T = TypeVar("T")
 _OUTPUT_BYTES = 8192
 _HOST_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE})
@@ -275,12 +277,26 @@ async def _take_out(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) 
             return None
         copied = await slot.files.save(path, archive, limit_bytes)
     except OSError as error:
+        if not isinstance(error, ExecError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _full_disk_error(slot, archive, error) from error
         if isinstance(error, (ExecError, TimeoutError)) or error.errno in _HOST_ERRNOS:
             raise
         return None
     if facts.type == "file":
         return _SealedWork(archive, path.rpartition("/")[0] or ".") if copied.files else None
     return _SealedWork(archive, path)
+
+
+def _full_disk_error(slot: Slot, archive: BinaryIO, error: OSError) -> HostDiskFull:
+    """Return the error of an archive for which this host has no room. Its sandbox is None if there is hardly any for
+    other archives either.
+    """
+    archive.seek(0)
+    archive.truncate()
+    where = tempfile.gettempdir()
+    text = f"no room for the work of a slot in {where} on this host: {error.strerror}"
+    sandbox = None if shutil.disk_usage(where).free < _LITTLE_ROOM_BYTES else slot.sandbox
+    return HostDiskFull(f"{text}; remove files there, or set TMPDIR", sandbox=sandbox)
 
 
 async def _within(work: Awaitable[T], limit_s: float, action: str) -> T:

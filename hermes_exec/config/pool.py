@@ -110,6 +110,8 @@ class PoolConfig(ConfigModel):
     setup: Commands = ()
     slot_setup: Commands = ()
     acquire_timeout_s: Seconds = 300.0
+    disk_wait_s: Seconds | None = None
+    """How long requests wait for room on a disk if no slot of theirs is in use; None: up to `acquire_timeout_s`."""
     launch_timeout_s: Seconds = 120.0
     pull_timeout_s: Seconds = 600.0
     shutdown_timeout_s: Seconds = 30.0

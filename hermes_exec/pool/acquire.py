@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import anyio
 
+from hermes_exec.backends.capabilities import HasBaseDirectory
+from hermes_exec.backends.sandbox_directory import parent_directory
 from hermes_exec.checks import validate_timeout
 from hermes_exec.errors import (
     AcquireTimeout,
@@ -19,6 +21,7 @@ from hermes_exec.errors import (
     ConfigError,
     ErrorCause,
     ExecError,
+    HostDiskFull,
     LaunchError,
     OutcomeUnknown,
     ProtocolError,
@@ -26,7 +29,7 @@ from hermes_exec.errors import (
     SlotClosed,
 )
 from hermes_exec.pool.fleet import Fleet, waiting_logger
-from hermes_exec.pool.plan import Fail, Grant
+from hermes_exec.pool.plan import Grant
 from hermes_exec.pool.release import Releases
 from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
@@ -122,7 +125,7 @@ class Queue:
             if isinstance(action, Grant):
                 self._grant(action)
             else:
-                self._fail(action)
+                self._fail(action.waiter, self._launch_error(action.waiter.template))
 
     def close(self) -> None:
         """Fail all waiting requests: the pool is closed."""
@@ -264,7 +267,7 @@ class Queue:
     def _suspend(self, sandbox: PooledSandbox) -> None:
         """Assign no slots of a sandbox until it answers and its disk has room."""
         if sandbox.record.phase is Phase.READY and not sandbox.record.suspect:
-            sandbox.record.suspect = True
+            sandbox.record.suspect, sandbox.suspended_at = True, time.monotonic()
             self.fleet.background(lambda: self._recheck(sandbox), f"recheck {sandbox.id}")
 
     async def _recheck(self, sandbox: PooledSandbox) -> None:
@@ -274,13 +277,34 @@ class Queue:
                 sandbox.record.suspect = False
                 self.fleet.on_change()
                 return
+            self._fail_without_room(sandbox.template)
+
+    def _fail_without_room(self, template: Template) -> None:
+        """Fail the requests for a template if its sandboxes have had full disks for `disk_wait_s`, and no holder is
+        left who could remove files.
+        """
+        wait_s = template.config.disk_wait_s
+        records = [record for record in self.fleet.state.sandboxes.values() if record.template == template.key]
+        if wait_s is None or any(record.in_use or not record.suspect for record in records):
+            return
+        sandboxes = [each for each in self.fleet.sandboxes.values() if each.template is template]
+        if any(not each.disk_full or time.monotonic() - each.suspended_at < wait_s for each in sandboxes):
+            return
+        backend = template.backend
+        at = f" ({parent_directory(backend.base_dir)})" if isinstance(backend, HasBaseDirectory) else ""
+        names = ", ".join(each.id for each in sandboxes)
+        for waiter in [each for each in self.fleet.state.waiters.values() if each.template == template.key]:
+            message = (
+                f"no slot, because the disk of {names}{at} is nearly full: remove files there, or use another disk"
+            )
+            self._fail(waiter, HostDiskFull(message))
 
     # Errors.
 
-    def _fail(self, fail: Fail) -> None:
-        del self.fleet.state.waiters[fail.waiter.id]
-        ticket = self._tickets.pop(fail.waiter.id)
-        ticket.error = self._launch_error(fail.waiter.template)
+    def _fail(self, waiter: Waiter, error: ExecError) -> None:
+        del self.fleet.state.waiters[waiter.id]
+        ticket = self._tickets.pop(waiter.id)
+        ticket.error = error
         ticket.done.set()
 
     def _launch_error(self, key: str) -> ExecError:

@@ -76,6 +76,8 @@ class SandboxPool:
         workdir: Where calls and sessions start, and the base of relative paths, in `files` too: an absolute path in the
             slot (created if missing), or `"image"` for the image's WORKDIR. None is the slot's workspace.
         acquire_timeout_s: How long a request waits for a slot.
+        disk_wait_s: How long requests wait while a disk of each sandbox is nearly full and no slot there is in use;
+            then they raise HostDiskFull. None: up to `acquire_timeout_s`.
         launch_timeout_s: Longest start of a sandbox.
         pull_timeout_s: Longest pull or build of its image, on top of `launch_timeout_s`.
         shutdown_timeout_s: Longest time that closing takes.
@@ -123,6 +125,7 @@ class SandboxPool:
         slot_root: SlotRoot | None = None,
         workdir: str | None = None,
         acquire_timeout_s: float = 300.0,
+        disk_wait_s: float | None = None,
         launch_timeout_s: float = 120.0,
         pull_timeout_s: float = 600.0,
         shutdown_timeout_s: float = 30.0,

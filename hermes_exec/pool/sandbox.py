@@ -100,6 +100,8 @@ class PooledSandbox:
     death: PostMortem | None = None
     disk_full: bool = False
     """Whether a disk of it was nearly full at the last ping."""
+    suspended_at: float = 0.0
+    """When it last stopped to get new holders because it did not answer or its disk was nearly full."""
     drain_checked_at: float = field(default_factory=time.monotonic)
     """When its engine last had no drain to report."""
 

@@ -31,7 +31,8 @@ async def check_disk(scope: SlotScope, files: Files, trial: str) -> None:
         free, used = (integer(facts, name) >> 20 for name in ("free_bytes", "use_bytes"))
         raise HostDiskFull(
             f"the disk is full, but not with this slot's files: {free} MiB and {integer(facts, 'free_files')} files "
-            f"are left, and the slot uses {used} MiB"
+            f"are left, and the slot uses {used} MiB",
+            sandbox=scope.sandbox,
         )
 
 

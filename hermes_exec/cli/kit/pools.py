@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hermes_exec.pool.pool import SandboxPool
 
 PREFIX = "HERMES_EXEC_"
+DISK_WAIT_S = 5.0
+"""The default of `disk_wait_s` for a command, whose user can make room."""
 Backend = Annotated[
     str | None,
     typer.Option(
@@ -106,7 +108,7 @@ def pool_of(settings: Mapping[str, Any], **more: Any) -> SandboxPool:
     from hermes_exec.pool.pool import SandboxPool
 
     arguments = {name: value for name, value in more.items() if value is not None}
-    return SandboxPool.from_config(settings, **arguments, on_pull=PullDisplay())
+    return SandboxPool.from_config({"disk_wait_s": DISK_WAIT_S, **settings}, **arguments, on_pull=PullDisplay())
 
 
 def settings_of(

@@ -24,6 +24,7 @@ _LOOP = (
     *("deadline_s", "max_tokens_total", "max_cost", "max_tool_seconds"),
 )
 """The settings that are arguments of `AgentLoop`."""
+_DISK_WAIT_S = 5.0
 _SHARED_CONTAINER_SLOTS = 8
 _WHOLE_CONTAINER_OPTIONS = frozenset(
     {"limits", "cpuset_cpus", "shm_size_mb", "slot_root", "user", "cap_drop", "runtime"}
@@ -195,7 +196,7 @@ class BatchConfig(ConfigModel):
         Raises:
             ConfigError: If the settings contradict each other or the backend.
         """
-        options = {**self.backend_options}
+        options = {"disk_wait_s": _DISK_WAIT_S, **self.backend_options}
         for name in ("backend", "image"):
             if name in options:
                 raise ConfigError(

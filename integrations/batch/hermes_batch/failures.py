@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes_agent import CheckFailed, EndpointAway, EndpointFailing, EpisodeError, RolloutResult
-from hermes_exec import ErrorCause
+from hermes_exec import ErrorCause, HostDiskFull
 
 
 def find_refusal(result: RolloutResult) -> EpisodeError | None:
@@ -29,3 +29,9 @@ def is_infrastructure_failure(result: RolloutResult) -> bool:
     """
     failed = result.finish == "infra" and result.cause is ErrorCause.INFRA
     return failed and not isinstance(result.exception, CheckFailed)
+
+
+def find_full_disk(result: RolloutResult) -> HostDiskFull | None:
+    """Return the error of a disk that every prompt needs: the one of this host, or of all sandboxes; or None."""
+    error = result.exception
+    return error if isinstance(error, HostDiskFull) and error.sandbox is None else None

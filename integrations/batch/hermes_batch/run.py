@@ -28,13 +28,13 @@ from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
-from hermes_batch.failures import find_outage, find_refusal, is_infrastructure_failure
+from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.settings import SETTINGS, read_config, read_settings, write_settings
 from hermes_batch.tally import Tally
 from hermes_batch.trajectories import TRAJECTORIES, Trajectories
-from hermes_exec import ConfigError
+from hermes_exec import ConfigError, HostDiskFull
 from hermes_exec.tools import select
 
 
@@ -130,7 +130,7 @@ async def run_batch(
             all).
         BackendUnavailable: If the backend is not available.
         ImageError: If an image is not available.
-        ExecError: If `out` cannot be written, for example because the disk is full.
+        ExecError: If `out` cannot be written, or (HostDiskFull) no sandbox has room on its disk.
     """
     tasks = _read_tasks(config)
     _check_no_results(config)
@@ -295,9 +295,8 @@ class _Invocation:
                 with anyio.move_on_after(pause_s):
                     await self._recovery.wait()
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                if (
-                    self._queue
-                ):  # empty if another worker has taken the last prompt, which means that the endpoint is back
+                # Another worker may have taken the last prompt, which means that the endpoint is back.
+                if self._queue:
                     await self._work_on_next(lines)
         finally:
             self._is_probing = False
@@ -338,6 +337,8 @@ class _Invocation:
         attempts = 1
         while True:
             result = await rollout.run(self._pool, self._model)
+            if (full := find_full_disk(result)) is not None:
+                raise HostDiskFull(f"{full}; then continue the run: hermes-exec batch resume {self._config.out}")
             if (refusal := find_refusal(result)) is not None and refusal.kind == AccessRefused.__name__:
                 raise ConfigError(f"the run was stopped because the model can no longer be used: {refusal.message}")
             if refusal is not None:

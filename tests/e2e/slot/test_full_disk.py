@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -198,3 +200,29 @@ async def test_files_of_the_task_are_not_the_doing_of_the_model(disk: Path) -> N
                 assert (result.trainable, result.cause) == (False, ErrorCause.INFRA), result
             else:
                 assert (result.solved, result.cause) == (True, ErrorCause.POLICY)
+
+
+async def test_disk_wait_ends_when_nobody_can_make_room(disk: Path) -> None:
+    pool = SandboxPool("local", base_dir=str(disk), slots_per_sandbox=2, acquire_timeout_s=60, disk_wait_s=1)
+    async with pool, pool.slots(2) as (slot, other):
+        await pool.release(other)
+        fill(disk)
+        with pytest.raises(AcquireTimeout):  # the holder of the other slot may remove files
+            await pool.acquire(timeout_s=4)
+        await pool.release(slot)
+        with anyio.fail_after(30), pytest.raises(HostDiskFull, match=re.escape(f"({disk}) is nearly full")) as caught:
+            await pool.acquire()
+        assert (caught.value.cause, caught.value.retryable) == (ErrorCause.INFRA, True)
+        empty(disk)
+        async with pool.slot():
+            pass
+
+
+async def test_command_line_names_the_full_disk(disk: Path) -> None:
+    fill(disk)
+    os.truncate(disk / "others", (disk / "others").stat().st_size - (2 << 20))  # enough for a sandbox to start
+    command = (sys.executable, "-m", "hermes_exec.cli.main", "run", "-o", f"base_dir={disk}", "--", "true")
+    with anyio.fail_after(60):
+        done = await anyio.run_process(command, check=False)
+    assert done.returncode == 3
+    assert f"({disk}) is nearly full" in " ".join(done.stderr.decode().split())
