@@ -17,6 +17,7 @@ OPEN_IN_PYTHON = {
     "docker/dial_socket.py: (self.directory / SOCKET).chmod(438)": "the same",
     "singularity/backend.py: (directory / name).mkdir(parents=True)": "below a private directory; no tenant is in it",
     "singularity/backend.py: directory.chmod(493)": "a trial's image, without tenants",
+    "singularity/squashfuse.py: wrapper.chmod(448)": "a program in a sandbox's directory, for the engine of its user",
     "singularity/images.py: self._cache.mkdir(parents=True, exist_ok=True)": "images, without tenants",
     "ssh/paramiko_transport.py: self._known_hosts.parent.mkdir(mode=448, parents=True, exist_ok=True)": "keys",
     "strict_path.py: directory.mkdir(493, exist_ok=True)": "above sandboxes: others may pass, and not write",

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -43,10 +44,12 @@ from hermes_exec.backends.singularity.engine import (
     find_engine,
     image_of,
     mount_obstacle,
+    prefer_owners,
 )
 from hermes_exec.backends.singularity.errors import RefusedError, RefusedFeature, start_error
 from hermes_exec.backends.singularity.images import SingularityImages
 from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
+from hermes_exec.backends.singularity.sources import is_foreign_directory
 from hermes_exec.backends.strict_path import make_private_directory
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.errors import ExecError, LaunchError
@@ -85,7 +88,15 @@ class SingularityBackend(HostBackend):
     async def check(self, spec: LaunchSpec) -> None:
         """See `Backend.check`."""
         engine = await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
-        await anyio.to_thread.run_sync(self._images.check, image_of(self._config, spec), engine, limiter=self._limiter)
+        image = image_of(self._config, spec)
+        await anyio.to_thread.run_sync(self._images.check, image, engine, limiter=self._limiter)
+        if self._config.fakeroot and is_foreign_directory(image):
+            problem = (
+                f"root of a sandbox cannot change the files of the directory {image!r}: they belong to another user"
+            )
+            warnings.warn(
+                f"{problem}. Build a file of it: apptainer build NAME.sif {image}", RuntimeWarning, stacklevel=2
+            )
 
     async def remarks(self) -> list[str]:
         """See `HasRemarks.remarks`."""
@@ -165,6 +176,7 @@ class SingularityBackend(HostBackend):
         try:
             argv = launch_command(self._config, spec, start, local_site(directory, spec.network))
             env = engine_environment(self._config, start.engine)
+            prefer_owners(start.engine, Path(start.image), self._config.fakeroot, str(directory.path), env)
             process = start_child(argv, directory.log, env, subprocess.PIPE)
         except OSError as error:
             directory.remove()

@@ -31,7 +31,7 @@ class SingularityConfig(HelpedConfig):
     """
     fakeroot: bool = False
     """Be root in the sandbox as an ordinary user. Without entries of this user in `/etc/subuid` and `/etc/subgid`, no
-    other users exist there, and changes of owners have no effect.
+    other users exist there, and changes of owners have no effect. A directory must belong to this user.
     """
     cache_dir: AbsolutePath | None = None
     """Directory of the images that were built or converted. Several hosts may share its file system. None for

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from hermes_exec.backends.base import LaunchSpec
@@ -14,13 +14,21 @@ from hermes_exec.backends.engine_errors import temporarily_unavailable
 from hermes_exec.backends.helpers import helper_environment
 from hermes_exec.backends.process import SYSTEM_PATH
 from hermes_exec.backends.singularity.config import SingularityConfig
+from hermes_exec.backends.singularity.squashfuse import (
+    find_squashfuse,
+    gives_owners,
+    has_subordinate_ids,
+    write_wrapper,
+)
 from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import BackendUnavailable, ConfigError
 
 ANSWER_S = 30.0
 OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 10)}
-APT_CONFIG = "/hermes-exec/apt.conf"
-"""File in a sandbox with `fakeroot` that keeps apt from becoming another user, who need not exist there."""
+APT_CONFIG = "/etc/hermes-exec-apt.conf"
+"""File in a sandbox with `fakeroot` that keeps apt from becoming another user, who need not exist there. It is not in
+the runner's directory, because a slot with its own root does not see that.
+"""
 TEMPORARY = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR")
 """Variables that name the engine's temporary directory. Apptainer reads the second if the first is not set."""
 
@@ -94,8 +102,9 @@ def fakeroot_options(engine: SingularityEngine) -> list[str]:
     """Return the options that make an ordinary user root of a sandbox."""
     if engine.family != "apptainer":
         return ["--fakeroot"]
-    # Without entries in /etc/subuid Apptainer would put a program for that name around the runner.
-    return ["--fakeroot", "--ignore-fakeroot-command"]
+    # Without entries in /etc/subuid Apptainer would put a program for that name around the runner, and would give it no
+    # capabilities.
+    return ["--fakeroot", "--ignore-fakeroot-command", "--add-caps", "all"]
 
 
 def mount_obstacle(engine: SingularityEngine) -> str:
@@ -106,27 +115,25 @@ def mount_obstacle(engine: SingularityEngine) -> str:
         return ""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "no access to /dev/fuse"
-    if engine.family == "apptainer" and not _has_squashfuse(engine.path, search_path()):
+    if engine.family == "apptainer" and find_squashfuse(engine.path, search_path()) is None:
         return "no squashfuse"
     return ""
-
-
-@lru_cache
-def _has_squashfuse(engine: str, path: str) -> bool:
-    """Return whether Apptainer finds squashfuse in this search path, or beside its own programs; blocking."""
-    try:
-        done = subprocess.run(
-            [engine, "buildcfg", "LIBEXECDIR"], capture_output=True, text=True, timeout=ANSWER_S, check=False
-        )
-        path = f"{path}:{done.stdout.strip().removeprefix('LIBEXECDIR=')}/apptainer/bin"
-    except (OSError, subprocess.TimeoutExpired):
-        pass
-    return any(shutil.which(name, path=path) for name in ("squashfuse_ll", "squashfuse"))
 
 
 def search_path() -> str:
     """Return where the engine looks for other programs: in the user's own PATH, then in the system's directories."""
     return ":".join(filter(None, (helper_environment().get("PATH"), SYSTEM_PATH)))
+
+
+def prefer_owners(engine: SingularityEngine, image: Path, fakeroot: bool, directory: str, env: dict[str, str]) -> None:
+    """Make the engine mount the file of an image so that its files belong to the user, as those of a directory do that
+    this user has unpacked. The change is in the engine's environment; `directory` gets a program.
+    """
+    is_fuse = os.geteuid() != 0 and engine.family == "apptainer" and image.is_file()
+    if not is_fuse or (fakeroot and has_subordinate_ids()) or gives_owners(engine.path, env["PATH"]):
+        return
+    if write_wrapper(directory, env["PATH"]):
+        env["PATH"] = f"{directory}:{env['PATH']}"
 
 
 def engine_environment(config: SingularityConfig, engine: SingularityEngine) -> dict[str, str]:

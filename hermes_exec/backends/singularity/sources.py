@@ -53,6 +53,12 @@ def find_image(name: str, *, mounts_files: bool) -> Path | ImageSource:
     return ImageSource(f"docker://{name}", f"docker://{name}")
 
 
+def is_foreign_directory(name: str) -> bool:
+    """Return whether an image is a directory of another user."""
+    path = Path(name).expanduser()
+    return path.is_dir() and path.stat().st_uid != os.geteuid()
+
+
 def _content(name: str) -> str:
     if name.startswith(ARCHIVES):
         path, _, tag = name.partition(":")[2].partition(":")

@@ -205,6 +205,9 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		if err := a.dropCaps(rights.ThreadKeepCaps); err != nil {
 			return err
 		}
+		if !a.setup.Switch {
+			return nil
+		}
 		return rights.ThreadFS(a.setup.UID, a.setup.GID, a.setup.Groups)
 	}
 	if err := a.dropCaps(rights.ThreadKeepCaps); err != nil {

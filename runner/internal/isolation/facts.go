@@ -27,7 +27,7 @@ const (
 	MethodNone     Method = ""
 	MethodDirect   Method = "direct"   // this process may make them (CAP_SYS_ADMIN)
 	MethodIdentity Method = "identity" // root without CAP_SYS_ADMIN: a user namespace with unchanged ids
-	MethodSelf     Method = "self"     // an ordinary user: a user namespace that holds its own uid
+	MethodSelf     Method = "self"     // an ordinary user, or root without other ids: a user namespace of its own uid
 	MethodBwrap    Method = "bubblewrap"
 )
 
@@ -52,6 +52,9 @@ type Facts struct {
 	PriceMS   float64        `json:"-"` // the time to make one set of namespaces
 	Caps      uint64         `json:"-"` // the runner's capabilities
 }
+
+// OneID reports whether this process is root of a user namespace in which no other ids exist.
+func (f Facts) OneID() bool { return f.Root && f.IDs.Count == 1 }
 
 // Has reports whether a level is available.
 func (f Facts) Has(level string) bool {

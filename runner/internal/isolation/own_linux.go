@@ -22,7 +22,7 @@ func TryOwnRoot(f Facts, directory string) error {
 	switch {
 	case !f.Root:
 		return errors.New("the runner is not root")
-	case !f.Switch:
+	case !f.Switch && !f.OneID():
 		return errors.New(f.Reasons[UID])
 	case f.Caps&(1<<rights.CapSetfcap) == 0:
 		return errors.New("root without CAP_SETFCAP")

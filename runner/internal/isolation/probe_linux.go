@@ -131,7 +131,7 @@ func probeNamespaces(f *Facts) error {
 		}
 	}
 	methods := []Method{MethodSelf}
-	if f.Root {
+	if f.Root && !f.OneID() {
 		methods = []Method{MethodDirect, MethodIdentity}
 	}
 	for _, method := range methods {

@@ -112,7 +112,8 @@ func attributes(method Method, network bool) *syscall.SysProcAttr {
 	case MethodIdentity:
 		a.Cloneflags |= syscall.CLONE_NEWUSER
 		a.UidMappings, a.GidMappings = identityMap("uid_map"), identityMap("gid_map")
-		a.GidMappingsEnableSetgroups = true
+		setgroups, _ := bounded.ReadWhole("/proc/self/setgroups", bounded.SettingSize)
+		a.GidMappingsEnableSetgroups = strings.TrimSpace(string(setgroups)) != "deny"
 		a.Credential = &syscall.Credential{NoSetGroups: true} // root, and not the owner
 	case MethodSelf:
 		a.Cloneflags |= syscall.CLONE_NEWUSER

@@ -179,10 +179,19 @@ func holdsMounts(mounts map[string]proc.Mount, path string) bool {
 	return false
 }
 
+// giveTo gives a path the owner of original.
+func giveTo(at string, st *syscall.Stat_t, original string) error {
+	err := os.Lchown(at, int(st.Uid), int(st.Gid))
+	if errors.Is(err, syscall.EINVAL) {
+		return fmt.Errorf("%s belongs to a user or group that does not exist in this sandbox", original)
+	}
+	return err
+}
+
 // copyMetadata gives an entry of the skeleton the owner, mode and times of its original.
 func (r *imageReader) copyMetadata(path string, st *syscall.Stat_t) error {
 	at := r.image.Skeleton + path
-	if err := os.Lchown(at, int(st.Uid), int(st.Gid)); err != nil {
+	if err := giveTo(at, st, path); err != nil {
 		return err
 	}
 	if st.Mode&syscall.S_IFMT == syscall.S_IFLNK {

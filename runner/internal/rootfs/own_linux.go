@@ -75,7 +75,7 @@ func (v View) mountLayer(n int, lower, at string) error {
 		}
 	}
 	if st.Uid != 0 || st.Gid != 0 {
-		if err := os.Lchown(upper, int(st.Uid), int(st.Gid)); err != nil {
+		if err := giveTo(upper, &st, lower); err != nil {
 			return fmt.Errorf("view: %w", err)
 		}
 	}

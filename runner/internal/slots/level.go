@@ -87,7 +87,7 @@ func (s *level) choose(p CreateParams) error {
 		return s.newIsolationError("on a host the runner must leave uid 0, and it cannot: " + f.Reasons[isolation.UID])
 	}
 	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since,
-		Filter: s.m.filter, OneID: f.Root && f.IDs.Count == 1}
+		Filter: s.m.filter, OneID: f.OneID()}
 	s.modes = modes{own: 0o700, tmp: 0o700}
 	s.onHost = p.PrivateRoot
 	for _, path := range p.ReadOnlyPaths {
@@ -207,7 +207,7 @@ func (s *level) sandboxUser(name string) error {
 			}
 		}
 	}
-	if level == isolation.Namespaces {
+	if level == isolation.Namespaces && uid != 0 {
 		s.setup.UserName = "slot"
 	}
 	if level == isolation.Exclusive {
@@ -279,7 +279,7 @@ func (s *level) chooseViewPaths(p CreateParams) {
 	user := s.user()
 	if p.PrivateRoot {
 		v.Passwd, v.Group = accounts.PasswdFile(user, s.shellPath()), accounts.GroupFile(user)
-	} else {
+	} else if user.UID != 0 { // the image has a line for root
 		v.Passwd, v.Group = fileWithLine("/etc/passwd", accounts.PasswdLine(user, s.shellPath())),
 			fileWithLine("/etc/group", accounts.GroupLine(user))
 	}
@@ -335,7 +335,8 @@ func (s *level) chooseLimits(p CreateParams) error {
 		return failure("internal", "%v", err)
 	}
 	s.setup.Cgroups = joins
-	ownUID := s.setup.UID != 0 && (s.setup.Level == isolation.UID || s.setup.Level == isolation.Namespaces ||
+	isCounted := s.setup.UID != 0 || s.m.facts.OneID() // no limit of processes holds for the machine's root
+	ownUID := isCounted && (s.setup.Level == isolation.UID || s.setup.Level == isolation.Namespaces ||
 		s.setup.Switch && p.PrivateRoot)
 	byRlimit := func(name, text string) {
 		s.setup.RLimits = append(s.setup.RLimits, name)

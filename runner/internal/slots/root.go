@@ -11,6 +11,7 @@ import (
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/limits"
 	"hermes-exec/runner/internal/rights"
 	"hermes-exec/runner/internal/rootfs"
 )
@@ -70,11 +71,16 @@ func (s *level) imageUser(name string) error {
 		return failure("user", "%v", err)
 	}
 	u := &s.setup
-	if u.CountingUID, err = s.m.ids.Allocate(); err != nil {
+	if s.m.facts.OneID() {
+		if user.UID != 0 || user.GID != 0 {
+			return failure("user", "no user but root exists in this sandbox: it cannot become %q", name)
+		}
+		user.Groups, u.NamespaceMost = nil, limits.NamespaceShare()
+	} else if u.CountingUID, err = s.m.ids.Allocate(); err != nil {
 		return err
 	}
 	u.UID, u.GID, u.Groups, u.UserName, u.Home = user.UID, user.GID, user.Groups, user.Name, homeOf(user)
-	u.Switch = true
+	u.Switch = s.m.facts.Switch
 	u.Caps = rights.ContainerCaps(s.m.facts.Caps)
 	return nil
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from hermes_exec.backends.registry import make_backend
 from hermes_exec.backends.singularity import engine as engine_module
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import SingularityEngine, engine_environment, mount_obstacle
-from hermes_exec.backends.singularity.sources import ImageSource, find_image
+from hermes_exec.backends.singularity.sources import ImageSource, find_image, is_foreign_directory
+from hermes_exec.backends.singularity.squashfuse import gives_owners, write_wrapper
 
 
 def content_of(name: str) -> str:
@@ -91,3 +93,24 @@ def test_engine_finds_programs_libraries_and_room_of_the_user(monkeypatch: pytes
         name: given[name] for name in ("LD_LIBRARY_PATH", "APPTAINER_TMPDIR")
     }
     assert env.keys().isdisjoint({"APPTAINER_BIND", "HF_TOKEN"})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to give a directory away")
+def test_directory_of_another_user_is_foreign(tmp_path: Path) -> None:
+    assert not is_foreign_directory(str(tmp_path))
+    assert not is_foreign_directory("docker://busybox")
+    os.chown(tmp_path, 1, 1)
+    assert is_foreign_directory(str(tmp_path))
+
+
+def test_wrapper_of_squashfuse_offers_owners(tmp_path: Path) -> None:
+    program = tmp_path / "squashfuse"
+    program.write_text("#!/bin/sh\necho mounted $*\n")
+    program.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    assert not write_wrapper(str(tmp_path / "bin"), "/nowhere")
+    assert write_wrapper(str(tmp_path / "bin"), str(tmp_path))
+    wrapper = str(tmp_path / "bin" / "squashfuse_ll")
+    assert gives_owners("/no/engine", str(tmp_path / "bin"))
+    mounted = subprocess.run([wrapper, "-o", "uid=1"], capture_output=True, text=True, check=True, env={})
+    assert mounted.stdout == "mounted -o uid=1\n"
