@@ -74,6 +74,8 @@ class Process(SyncFacade[process.Process]):
     kill = blocking(process.Process.kill)
     resize = blocking(process.Process.resize)
     output = blocking(process.Process.output)
+    aclose = closing(process.Process.aclose)
+    close = aclose
 
     @property
     def stdin(self) -> Input | None:

@@ -13,9 +13,9 @@ from hermes_exec.channel import Conversation, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.checks import validate_offset, validate_signal, validate_size, validate_timeout
-from hermes_exec.errors import ConfigError, ProtocolError
+from hermes_exec.errors import ConfigError, ProtocolError, SlotClosed
 from hermes_exec.results import KillReceipt, RunResult
-from hermes_exec.slot.answers import integer, number, receipt, text
+from hermes_exec.slot.answers import integer, number, optional_receipt, receipt, text
 from hermes_exec.slot.command import pty_size, terminal_size
 from hermes_exec.slot.receiver import Receiver
 from hermes_exec.slot.run_result import run_result
@@ -36,10 +36,10 @@ class Process:
     `output_limit_bytes` of each stream, or the last 256 KiB if the slot's disk has no room. `stdin` is None unless it
     was requested; a PTY has no `stderr`.
 
-    A slot remembers the 64 processes that ended last; calls on older ones raise ProcessLookupError. `started_at` and
-    `ended_at` are seconds since the epoch. `ended_at`, `exit_code`, `stdout_bytes` and `stderr_bytes` (the numbers of
-    bytes written) are from the last `wait` or listing. `age_s` is its running time by a monotonic clock. `tag` is a
-    word of the caller's.
+    A slot remembers the 64 processes that ended last, except those whose `aclose` was called; calls on others raise
+    ProcessLookupError. `started_at` and `ended_at` are seconds since the epoch. `ended_at`, `exit_code`, `stdout_bytes`
+    and `stderr_bytes` (the numbers of bytes written) are from the last `wait` or listing. `age_s` is its running time
+    by a monotonic clock. `tag` is a word of the caller's.
     """
 
     def __init__(
@@ -144,6 +144,23 @@ class Process:
     async def kill(self) -> KillReceipt:
         """End the process and its descendants: TERM, 0.5 s, KILL. No effect if it has ended."""
         return await _kill(self._scope, {"process": self.id})
+
+    async def aclose(self) -> None:
+        """End the process, as `kill`, if it still runs, and free its output. May be called more than once.
+
+        The slot forgets the process: `slot.spawned` does not list it, and later calls raise ProcessLookupError.
+        Processes that it started, and left when it ended by itself, go on.
+        """
+        if self._scope.closed is not None:
+            return
+        try:
+            answer = await self._scope.call("proc.forget", {"process": self.id}, timeout_s=CLOSE_S)
+            self._scope.check_receipt(optional_receipt(answer.get("killed")))
+            for stream in (self.stdin, self.stdout, self.stderr):
+                if stream is not None:
+                    await stream.aclose()
+        except (ProcessLookupError, SlotClosed):
+            return
 
     async def resize(self, rows: int, cols: int) -> None:
         """Change the size of its terminal.

@@ -70,6 +70,13 @@ func (h *History) remove(gone func(record) bool) {
 	h.records = kept
 }
 
+// Remove forgets one process.
+func (h *History) Remove(entry EndedProcess) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.remove(func(r record) bool { return r.process == entry })
+}
+
 // Forget forgets the processes of a slot.
 func (h *History) Forget(slot any) {
 	h.mu.Lock()

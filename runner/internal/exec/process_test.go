@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/testdriver"
 )
 
@@ -429,6 +430,57 @@ func TestNothingWaitsForATerminalThatReadsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Call("proc.kill", testdriver.Params{"process": id}, nil)
+}
+
+func TestForgottenProcessHasEndedAndLeavesNothing(t *testing.T) {
+	_, d := testdriver.Open(t)
+	facts := d.Slot("s")
+	count := func() int {
+		t.Helper()
+		var list struct{ Processes []any }
+		d.Call("proc.list", testdriver.Params{"slot": "s"}, &list)
+		return len(list.Processes)
+	}
+	forget := func(id string) *ipc.Receipt {
+		t.Helper()
+		var r struct{ Killed *ipc.Receipt }
+		d.Call("proc.forget", testdriver.Params{"process": id}, &r)
+		d.Fails("no_process", "proc.read", testdriver.Params{"process": id, "stream": 1, "offset": 0, "limit": 1})
+		d.Fails("no_process", "proc.forget", testdriver.Params{"process": id})
+		return r.Killed
+	}
+	files := func() string {
+		t.Helper()
+		_, out, _ := d.Sh("s", "ls "+facts["tmp"].(string))
+		return out
+	}
+	ended, _ := d.Spawn(testdriver.Shell("s", "seq 200000; (sleep 1000 >&- 2>&- &)"))
+	d.Wait(ended)
+	if before := files(); !strings.Contains(before, "stdout") {
+		t.Fatalf("the output is in no file: %q", before)
+	}
+	if killed := forget(ended); killed != nil || count() != 0 || files() != "" {
+		t.Fatal(killed, count(), files())
+	}
+	for _, text := range []string{"echo; sleep 1000 & exec sleep 1000", "seq 200000; exec sleep 1000", "yes"} {
+		running, _ := d.Spawn(testdriver.Shell("s", text))
+		reader := d.Begin("proc.follow", testdriver.Params{"process": running, "stream": 1, "offset": 0}, 1<<20)
+		reader.Until("output", func() bool { return reader.Data[1] != nil })
+		if killed := forget(running); killed == nil || killed.Killed == 0 || killed.Left != 0 {
+			t.Fatalf("%s: %+v", text, killed)
+		}
+		if err := reader.Finish(nil); err != nil {
+			t.Fatal(text, err)
+		}
+		if count() != 0 {
+			t.Fatal(text, count())
+		}
+	}
+	var found struct{ Processes []any }
+	d.Call("slot.processes", testdriver.Params{"slot": "s"}, &found)
+	if len(found.Processes) != 1 {
+		t.Fatal("a process that an ended one had left was ended too, or another was left", found)
+	}
 }
 
 func TestSession(t *testing.T) {

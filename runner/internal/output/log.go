@@ -161,6 +161,10 @@ func (l *Log) openFile() {
 		at += int64(len(part))
 	}
 	l.mu.Lock()
+	if l.closed {
+		file.finish()
+		return
+	}
 	if !ok || !file.isOpen() {
 		l.noFile = true
 		return
@@ -230,8 +234,17 @@ func (l *Log) End() {
 	l.changed.Broadcast()
 }
 
-// Close ends every wait; the slot has ended.
-func (l *Log) Close() {
+// Close ends every wait and frees the memory.
+func (l *Log) Close() { l.close() }
+
+// Discard closes a log that nobody can read any more, and removes its file.
+func (l *Log) Discard() {
+	if file := l.close(); file != nil {
+		file.remove()
+	}
+}
+
+func (l *Log) close() *spillFile {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
@@ -241,6 +254,7 @@ func (l *Log) Close() {
 	}
 	l.recent, l.first = chunkList{account: l.account}, l.total
 	l.account.Close()
+	return l.file
 }
 
 // Total returns the size of the stream so far, and how many bytes can be read.

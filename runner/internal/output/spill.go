@@ -140,11 +140,12 @@ func (f *spillFile) write(p []byte) {
 	_, err := file.Write(p)
 	<-writerSlots
 	if err != nil {
-		f.fail()
+		f.remove()
 	}
 }
 
-func (f *spillFile) fail() {
+// remove gives up the file, unless that was done before.
+func (f *spillFile) remove() {
 	f.spills.forget(f)
 	f.mu.Lock()
 	removed := f.gone
@@ -193,7 +194,7 @@ func (f *spillFile) writeRing(offset int64, p []byte) bool {
 		_, err := file.WriteAt(p[:n], at)
 		<-writerSlots
 		if err != nil {
-			f.fail()
+			f.remove()
 			return false
 		}
 		offset, p = offset+n, p[n:]

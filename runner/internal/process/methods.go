@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -51,24 +51,51 @@ var Methods = map[string]Method{
 	"proc.signal":      withProcess((*process).signal),
 	"proc.kill":        withProcess((*process).kill),
 	"proc.resize":      withProcess((*process).resize),
+	"proc.forget":      (*Registry).forget,
 }
 
 // withProcess finds the process of a request and calls do.
 func withProcess(do func(p *process, c *channel.Conversation, q *methodParams) (any, error)) Method {
 	return func(r *Registry, c *channel.Conversation, params json.RawMessage) (any, error) {
-		var q methodParams
-		if err := channel.Decode(params, &q); err != nil {
+		p, q, err := r.find(params)
+		if err != nil {
 			return nil, err
 		}
-		r.mu.Lock()
-		p := r.all[q.Process]
-		r.mu.Unlock()
-		if p == nil {
-			return nil, &ipc.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process) +
-				": it has ended and is forgotten, as a slot remembers the last " + strconv.Itoa(budget.MaxEnded)}
-		}
-		return do(p, c, &q)
+		return do(p, c, q)
 	}
+}
+
+func (r *Registry) find(params json.RawMessage) (*process, *methodParams, error) {
+	var q methodParams
+	if err := channel.Decode(params, &q); err != nil {
+		return nil, nil, err
+	}
+	r.mu.Lock()
+	p := r.all[q.Process]
+	r.mu.Unlock()
+	if p == nil {
+		const gone = "no process %q: it was closed, or has ended and is forgotten, as a slot remembers the last %d"
+		return nil, nil, &ipc.Error{Kind: "no_process", Message: fmt.Sprintf(gone, q.Process, budget.MaxEnded)}
+	}
+	return p, &q, nil
+}
+
+// forget ends a process that still runs, and drops it.
+func (r *Registry) forget(_ *channel.Conversation, params json.RawMessage) (any, error) {
+	p, _, err := r.find(params)
+	if err != nil {
+		return nil, err
+	}
+	var killed any
+	if p.result() == nil {
+		receipt, err := p.scope.Kill(p.token, 0)
+		if err != nil {
+			return nil, err
+		}
+		killed = command.KillResult(receipt)
+	}
+	r.drop(p)
+	return killed, nil
 }
 
 // List returns the result of proc.list.

@@ -143,18 +143,26 @@ func (p *process) DropOutput() int64 {
 
 // keep remembers an ended process, and forgets those that History.Add returns.
 func (p *process) keep(r *Registry) {
-	forgotten := r.history.Add(p.scope, p)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, entry := range forgotten {
-		old := entry.(*process)
-		delete(r.all, old.id)
-		if old.keepLogs() {
-			old.closeLogs()
-		}
+	for _, entry := range r.history.Add(p.scope, p) {
+		r.drop(entry.(*process))
 	}
-	if p.scope.Err() != nil {
-		r.history.Forget(p.scope)
+	r.mu.Lock()
+	known := r.all[p.id] == p
+	r.mu.Unlock()
+	if !known { // the slot has ended, or proc.forget came first
+		r.history.Remove(p)
+	}
+}
+
+// drop forgets a process and frees its output.
+func (r *Registry) drop(p *process) {
+	r.mu.Lock()
+	delete(r.all, p.id)
+	r.mu.Unlock()
+	r.history.Remove(p)
+	if p.keepLogs() { // otherwise they are closed with the slot
+		p.logs[output.Stdout].Discard()
+		p.logs[output.Stderr].Discard()
 	}
 }
 

@@ -37,9 +37,12 @@ def test_the_same_names_give_values(pool: blocking.SandboxPool, tmp_path: Path) 
         process.stdin.close()
         assert list(process.stdout) == [b"in\n"]
         assert process.wait(5).ok
+        process.close()
+        assert slot.spawned() == []
         with slot.session() as session:
             session.run("cd /usr")
             assert session.cwd == "/usr"
+            assert session.peek("pwd; cd /").stdout == "/usr\n"
         with pytest.raises(ConfigError):
             slot.run("true", timeout_s=-1)
         slot.files.download("a", tmp_path / "a")
@@ -219,7 +222,7 @@ def test_what_is_closed_after_the_last_pool_is_closed_already() -> None:
         session, process = slot.session(), slot.spawn("sleep 300", stdin=True)
         session.run("true")
     assert process.stdin is not None
-    for close in (pool.close, pool.aclose, session.close, process.stdin.close, process.stdout.close, events.close):
+    for close in (pool.close, pool.aclose, session.close, process.stdin.close, process.close, events.close):
         close()
     pool.release(slot)
     assert list(events) == []

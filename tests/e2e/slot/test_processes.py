@@ -261,3 +261,30 @@ async def test_a_spawn_that_is_cancelled_leaves_no_process(backend: BackendCase)
                 await slot.kill_all()
         left = [process.argv for process in await slot.processes()]
         assert left == []
+
+
+async def test_closed_process_is_ended_and_forgotten(slot: Slot) -> None:
+    ended = await slot.spawn("echo out")
+    await ended.wait(20)
+    await ended.aclose()
+    running = await slot.spawn("read line; echo got $line; sleep 1000 & exec sleep 1000", stdin=True)
+    terminal = await slot.spawn("sleep 1000", pty=True)
+    assert running.stdin is not None
+    running.stdin.hold()
+    await running.stdin.send(b"a line\n")
+    assert await running.stdout.receive() == b"got a line\n"
+    for process in (running, terminal):
+        with anyio.fail_after(20):
+            await process.aclose()
+            await process.aclose()
+    assert await slot.spawned() == []
+    assert await slot.processes() == []
+    for process in (ended, running, terminal):
+        for call in (process.output, process.wait, process.kill):
+            with pytest.raises(ProcessLookupError, match="it was closed"):
+                await call()
+        with pytest.raises(anyio.ClosedResourceError):
+            await process.stdout.receive()
+    left = await slot.spawn("true")
+    await slot.reset()
+    await left.aclose()

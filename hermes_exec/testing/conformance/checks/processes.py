@@ -41,6 +41,17 @@ async def check_background_exit_code(ctx: Context) -> None:
 
 
 @check("background", "helper")
+async def check_background_process_is_closed(ctx: Context) -> None:
+    """Closing a process ends it if it runs, and the slot forgets it."""
+    for process in (await ctx.background("exit", 7), await ctx.background("sleep", 300, ctx.mark)):
+        await process.aclose()
+        with raises(ProcessLookupError):
+            await process.output()
+    equal(await ctx.slot.spawned(), [], "remembered processes")
+    await ctx.expect_none_left()
+
+
+@check("background", "helper")
 async def check_background_wait_gives_up(ctx: Context) -> None:
     """Wait with a timeout ends after it while the process lives on."""
     process = await ctx.background("sleep", 300)
