@@ -276,58 +276,6 @@ async def test_hooks_of_older_environments(tokenizer: Path, tmp_path: Path) -> N
     assert len({one["id"] for one in seen}) == 2
 
 
-async def test_hooks_of_the_predecessors_swe_environment(tokenizer: Path, tmp_path: Path) -> None:
-    """Each command is one `bash` call with a timeout, and begins in the working directory."""
-    facts: list[dict[str, Any]] = []
-
-    class Swe(TerminalTestEnv):
-        def sandbox_spec(self, item: FileTask) -> SandboxSpec:
-            return SandboxSpec()
-
-        async def setup_trajectory_workspace(
-            self, item: FileTask, *, trajectory_id: str, exec_tool: ExecTool
-        ) -> dict[str, Any]:
-            git = "git -C cache.git -c user.name=a -c user.email=a@b"
-            worktree = (
-                "set -e; mkdir -p .locks; flock -x .locks/r.lock sh -c '"
-                "git init -q --bare cache.git; "
-                f"tree=$({git} mktree </dev/null); commit=$({git} commit-tree -m one $tree </dev/null); "
-                "git --git-dir=cache.git worktree add --detach repo $commit'"
-            )
-            res = await exec_tool("bash", {"command": worktree}, timeout=600)
-            if not res.success:
-                raise RuntimeError(f"git worktree setup failed: {res.error}\n{res.output}")
-            return {"repo_dir": "repo"}
-
-        async def verify_and_score_trajectory(
-            self,
-            item: FileTask,
-            result: Episode,
-            *,
-            trajectory_id: str,
-            exec_tool: ExecTool,
-            workspace_meta: Mapping[str, Any],
-        ) -> tuple[float, dict[str, Any]]:
-            repo_dir = workspace_meta["repo_dir"]
-            if not sum(len(msg.get("tool_calls", [])) for msg in result.messages if msg.get("role") == "assistant"):
-                return 0.0, {"error": "No tool calls were made by the agent"}
-            setup_res = await exec_tool("bash", {"command": f"cd {repo_dir} && touch installed"}, timeout=600)
-            if not setup_res.success:
-                return 0.0, {"phase": "install", "error": setup_res.error, "output": setup_res.output}
-            for test in ("test -e installed", f'[ "$(cat ../{item.path})" = "{item.content}" ]', "echo no >&2; exit 1"):
-                res = await exec_tool("bash", {"command": f"cd {repo_dir} && {test}"}, timeout=600)
-                if not res.success:
-                    facts.append({"phase": test, "error": res.error, "output": res.output, **res.metadata})
-                    return float(test.startswith("echo")), facts[-1]
-            raise AssertionError("the last test fails")
-
-    with serving(PolicyServer(load(tokenizer), solve)) as server:
-        path = str(tmp_path / "groups.jsonl")
-        (group,) = await process(make_env(Swe, tokenizer, server.url, data_path_to_save_groups=path), 1)
-    assert group["scores"] == [1.0, 1.0]
-    assert [(each["error"], each["output"], each["exit_code"]) for each in facts] == [("no\n", "", 1)] * 2
-
-
 async def test_tools_of_the_host_and_the_limits_of_an_item(tokenizer: Path, tmp_path: Path) -> None:
     @tool
     async def ask_oracle(question: str) -> str:
