@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
 from hermes_exec.aio.facade import FacadeMember, SyncContext, SyncFacade, blocking, closing, context, wraps
 from hermes_exec.aio.portal import Portals, call, in_event_loop, may_leave
+from hermes_exec.config import PoolConfig
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
 from hermes_exec.results import Isolation, PoolEvent, PoolStats
@@ -252,6 +253,23 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     aclose = closing(pool.SandboxPool.aclose)
     close = aclose
     events = wraps(pool.SandboxPool.events, Events)
+
+    @classmethod
+    def shared(cls, config: pool.ConfigSource | PoolConfig | None = None, **more: Any) -> SandboxPool:
+        """Return the blocking pool that all threads of a process share, unopened, as `hermes_exec.SandboxPool.shared`.
+
+        There is one for each process and configuration.
+
+        Raises:
+            RuntimeError: If an event loop runs here.
+        """
+        from hermes_exec.pool.shared import shared_pools
+
+        if in_event_loop():
+            raise RuntimeError("an event loop is running here: use `hermes_exec.SandboxPool.shared(...)`")
+        pools, new = shared_pools(), pool.SandboxPool._from_any(config, more)
+        portal = pools.portal(PORTALS)
+        return cls(pools.get(portal, new, new._life), portal)
 
     def open(self) -> Self:
         """Open the pool, as `hermes_exec.SandboxPool.open`."""

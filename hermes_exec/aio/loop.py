@@ -43,6 +43,13 @@ def other_loop_error(subject: str) -> RuntimeError:
     )
 
 
+def is_loop_closed(loop: object) -> bool:
+    """Return whether a loop of `running_loop` is closed. A trio loop ends its system tasks itself, and counts as
+    running.
+    """
+    return isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed()
+
+
 def is_cancelled_from_outside() -> bool:
     """Return whether the running task itself is being cancelled. If not, a CancelledError comes from something it
     awaited.

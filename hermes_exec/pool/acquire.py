@@ -70,6 +70,10 @@ class Queue:
 
     async def acquire(self, request: SlotRequest, count: int = 1) -> list[Slot]:
         """Wait for `count` slots, prepare them and return them. Raises the errors of `SandboxPool.acquire`."""
+        with self.fleet.request():
+            return await self._acquire(request, count)
+
+    async def _acquire(self, request: SlotRequest, count: int) -> list[Slot]:
         templates = self.fleet.templates
         template = templates.get(request.profile, request.image)
         timeout_s = validate_timeout(request.timeout_s) or template.config.acquire_timeout_s
@@ -109,7 +113,7 @@ class Queue:
         """Wait until `count` sandboxes of a template are ready. Raises the errors of `SandboxPool.prewarm`."""
         timeout_s = template.config.acquire_timeout_s
         ticket = self._enter(template, slots=0, sandboxes=count)
-        with anyio.move_on_after(timeout_s):
+        with self.fleet.request(), anyio.move_on_after(timeout_s):
             try:
                 await self._wait(ticket)
             except BaseException:

@@ -16,7 +16,9 @@ from hermes_exec.aio.tasks import DetachedTaskGroup
 from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sandbox
 from hermes_exec.backends.capabilities import HasDeadline, HasSlotCount
 from hermes_exec.backends.engine_errors import end_with_retries
+from hermes_exec.channel.keepalive import KEEPALIVE_THREAD
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
+from hermes_exec.pool.closed_loop import ClosedLoopWatch
 from hermes_exec.pool.events import EventHub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.pace import wait_for_turn
@@ -61,6 +63,11 @@ class Fleet:
         """Every launched sandbox that is not known to be gone."""
         self.launches = self.failures = self.calls_before = 0
         self.closing = False
+        self.requests = 0
+        """How many requests for slots, sandboxes or images are under way."""
+        self.used_at = anyio.current_time()
+        """When the last request or release ended."""
+        self.loop_watch = ClosedLoopWatch(self._on_loop_closed)
         # Several pools may have the same run id.
         self._name = labels.run_id if templates.config.run_id is None else f"{labels.run_id}-{token_hex(3)}"
         self._on_pull = on_pull
@@ -130,6 +137,16 @@ class Fleet:
                 logger.exception("%s failed", name)
 
         self._background.tasks.start_soon(run_guarded, name=name)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request that is under way."""
+        self.requests += 1
+        try:
+            yield
+        finally:
+            self.requests -= 1
+            self.used_at = anyio.current_time()
 
     @contextmanager
     def until_closed(self) -> Iterator[anyio.CancelScope]:
@@ -211,6 +228,7 @@ class Fleet:
             await wait_for_turn(type(backend).backend, backend.creates_per_s)
         sandbox = await launch_sandbox(record, template, self.labels, self._on_pull, self.destroy)
         self.remaining[id(sandbox)] = sandbox
+        KEEPALIVE_THREAD.add(self.loop_watch)
         if isinstance(sandbox, HasSlotCount) and sandbox.slots is not None:
             record.size = sandbox.slots
         self.emit(
@@ -335,6 +353,7 @@ class Fleet:
         began when the pool opened. After `shutdown_timeout_s` nothing more is waited for.
         """
         self.closing = True
+        KEEPALIVE_THREAD.remove(self.loop_watch)
         for scope in (*self._launch_scopes.values(), *self._scopes):
             scope.cancel()
         self._end_at = anyio.current_time() + self.templates.config.shutdown_timeout_s
@@ -355,6 +374,12 @@ class Fleet:
             self.calls_before += sandbox.channel.calls
             self.state.remove(sandbox.record)
         self.sandboxes.clear()
+
+    def _on_loop_closed(self) -> None:
+        if not self.closing:
+            self.closing = True
+            logger.warning("the event loop of a pool was closed before the pool: its sandboxes are ended")
+            self.destroy_now(self.templates.config.shutdown_timeout_s)
 
     def destroy_now(self, within_s: float) -> None:
         """End the remaining sandboxes without an event loop. Errors are logged; after `within_s` seconds no further one

@@ -10,6 +10,7 @@ import anyio
 
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.config import BackendConfig, PoolConfig
+from hermes_exec.config.digest import digest
 from hermes_exec.pool.events import EventHub, OnEvent
 from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.running import RunningPool
@@ -38,6 +39,8 @@ class Lifecycle:
         self.run_id = config.run_id or token_hex(6)
         self._config, self._backend, self._on_event, self._trace = config, backend, on_event, trace
         self._closed = False
+        self.closes_when_idle = False
+        """Whether the pool closes after `idle_timeout_s` without slots and calls."""
         self._prepare()
 
     def _prepare(self) -> None:
@@ -51,6 +54,15 @@ class Lifecycle:
     def is_open(self) -> bool:
         """Whether the pool is open in this process."""
         return self.running is not None and self.running.is_open
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the pool was closed, or is closing."""
+        return self._closed or (self.running is not None and self.running.fleet.closing)
+
+    def digest(self) -> str:
+        """Return the digest of everything that the pool was made with."""
+        return digest(self._config, self._backend, self._on_event, self.on_pull, self._trace)
 
     async def open(self) -> None:
         """Open the pool, unless it is open. See `SandboxPool.open`."""
@@ -73,6 +85,8 @@ class Lifecycle:
             labels = own_labels(self.run_id, self._config.note)
             self.running = RunningPool(self.templates, self.hub, labels, self.on_pull)
             await self.running.open()
+            if self.closes_when_idle:
+                self.running.close_when_idle()
         except BaseException as error:
             attempt.error = error if isinstance(error, Exception) else None
             self.hub.end()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import hermes_exec.blocking
-    from hermes_exec.config import BackendConfig, Limits, ProfileConfig
+    from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig
     from hermes_exec.config.browser import BrowserConfig
     from hermes_exec.pool.events import Events, OnEvent
     from hermes_exec.pool.launch import OnPull
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Without logging set up, a program gets nothing on stderr: events and exceptions report everything that matters.
 logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
 T = TypeVar("T")
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
 NO_CONFIGURATION = frozenset({"self", "backend", "on_event", "on_pull", "trace", "backend_options"})
 """Arguments of a pool that are not fields of its PoolConfig."""
 
@@ -155,7 +156,7 @@ class SandboxPool:
     @classmethod
     def from_config(
         cls,
-        source: str | os.PathLike[str] | Mapping[str, Any],
+        source: ConfigSource,
         *,
         backend: str | BackendConfig | None = None,
         profile: str | None = None,
@@ -202,6 +203,45 @@ class SandboxPool:
         named = more.pop("backend") if isinstance(more.get("backend"), str) else None
         options, profile = read_options(os.environ, prefix, named)
         return cls.from_config(options, profile=profile, **more)
+
+    @classmethod
+    def shared(cls, config: ConfigSource | PoolConfig | None = None, **more: Any) -> Self:
+        """Return a pool that all parts of a program share, at once and unopened: `await pool.open()` opens it.
+
+        There is one for each process, event loop and configuration, in asyncio and trio; a forked child gets its own.
+        Ask for it whenever you need a slot, and do not enter it with `async with`, which would close it for the others.
+        It closes when the event loop or the process ends, in workers of `multiprocessing` too, and after
+        `idle_timeout_s` without slots and requests. After that, this returns a new pool.
+
+        A loop that ends as `asyncio.run`, `anyio.run` and trio end it closes its pools, because it cancels their tasks.
+        If a loop is only closed, a thread ends the sandboxes within two seconds. The lease ends what is left, for
+        example after `kill -9`.
+
+        Args:
+            config: A file or a mapping as for `from_config`, or a `PoolConfig`. None: the environment, as for
+                `from_env`.
+            more: Arguments that override the configuration. Pools with other functions or tracers are other pools.
+
+        Raises:
+            ConfigError, BackendUnavailable: As `from_config` and `from_env`.
+            RuntimeError: If no event loop runs here. `hermes_exec.blocking.SandboxPool.shared` needs none.
+        """
+        from hermes_exec.aio.loop import running_loop
+        from hermes_exec.aio.portal import in_event_loop
+        from hermes_exec.pool.shared import shared_pools
+
+        if not in_event_loop():
+            raise RuntimeError("no event loop runs here: use `hermes_exec.blocking.SandboxPool.shared(...)`")
+        new = cls._from_any(config, more)
+        return shared_pools().get(running_loop(), new, new._life)
+
+    @classmethod
+    def _from_any(cls, config: ConfigSource | PoolConfig | None, more: Mapping[str, Any]) -> Self:
+        from hermes_exec.config import PoolConfig
+
+        if config is None:
+            return cls.from_env(**more)
+        return cls.from_config(dict(config) if isinstance(config, PoolConfig) else config, **more)
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
@@ -300,7 +340,9 @@ class SandboxPool:
         request = SlotRequest(profile, image, workdir, timeout_s, owner)
         validate_count(n, "n")
         return SlotContext(
-            lambda: self._open().queue.acquire(request, n), self._release_all, lambda: self._facade().slots(n, *request)
+            lambda: self._life.check_open().queue.acquire(request, n),
+            self._release_all,
+            lambda: self._facade().slots(n, *request),
         )
 
     def _facade(self) -> hermes_exec.blocking.SandboxPool:
@@ -336,7 +378,7 @@ class SandboxPool:
                 `workdir`.
             SlotClosed: If the pool was closed meanwhile.
         """
-        (slot,) = await self._open().queue.acquire(SlotRequest(profile, image, workdir, timeout_s, owner))
+        (slot,) = await self._life.check_open().queue.acquire(SlotRequest(profile, image, workdir, timeout_s, owner))
         return slot
 
     async def release(self, slot: Slot) -> None:
@@ -365,7 +407,7 @@ class SandboxPool:
             LaunchError: If launches failed.
             AcquireTimeout: If they are not ready within `acquire_timeout_s`.
         """
-        running = self._open()
+        running = self._life.check_open()
         template = self._templates.get(profile, image)
         if validate_count(n, "n", least=0) > (most := template.most_sandboxes):
             raise ConfigError(
@@ -389,7 +431,7 @@ class SandboxPool:
         """
         from hermes_exec.pool.prefetch import prefetch
 
-        return await prefetch(self._open().fleet, images, profile, self._life.on_pull)
+        return await prefetch(self._life.check_open().fleet, images, profile, self._life.on_pull)
 
     def events(self) -> Events:
         """Return an async iterator over the events from now on, until the pool closes.
@@ -409,9 +451,6 @@ class SandboxPool:
         from hermes_exec.redact import mask_data
 
         return mask_data(data, self._life.secrets)
-
-    def _open(self) -> RunningPool:
-        return self._life.check_open()
 
     @property
     def _running(self) -> RunningPool | None:

@@ -32,7 +32,7 @@ async def prefetch(
             except ExecError as error:
                 results[image] = error
 
-    with fleet.until_closed() as scope:
+    with fleet.request(), fleet.until_closed() as scope:
         async with anyio.create_task_group() as tasks:
             for image, template in wanted.items():
                 tasks.start_soon(fetch, image, template)

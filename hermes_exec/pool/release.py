@@ -66,6 +66,7 @@ class Releases:
                 await self.recycle(last)
         finally:
             self.held.pop(slot_id, None)
+            self.fleet.used_at = anyio.current_time()
             del self._releases[slot_id]
             done.set()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -19,6 +21,26 @@ from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.observe import offer_view
 from hermes_exec.pool.release import Releases
 from hermes_exec.pool.templates import Templates
+
+
+def register_at_exit(work: Callable[[], None]) -> Callable[[], None]:
+    """Call `work` when this process ends, and return a function that cancels this.
+
+    Workers of `multiprocessing` end without `atexit`, and run the finalizers of that package instead.
+    """
+    atexit.register(work)
+    finalizer = None
+    if "multiprocessing.util" in sys.modules:
+        from multiprocessing.util import Finalize
+
+        finalizer = Finalize(None, work, exitpriority=0)
+
+    def cancel() -> None:
+        atexit.unregister(work)
+        if finalizer is not None:
+            finalizer.cancel()
+
+    return cancel
 
 
 class RunningPool:
@@ -49,7 +71,7 @@ class RunningPool:
                 await self._leave_backends()
             raise
         self.started = True
-        atexit.register(self._at_exit)
+        self._forget_exit = register_at_exit(self._at_exit)
         try:
             if self.fleet.closing:
                 raise SlotClosed("the pool was closed while it was opened")
@@ -69,6 +91,24 @@ class RunningPool:
     def is_open(self) -> bool:
         """Whether it was opened in this process, and is not closed."""
         return self._opened and not self.fleet.closing and self.pid == os.getpid()
+
+    def close_when_idle(self) -> None:
+        """Close the pool when it has had no slots and requests for `idle_timeout_s`."""
+        self.fleet.background(self._close_when_idle, "closing an idle pool")
+
+    async def _close_when_idle(self) -> None:
+        idle_s = self._templates.config.idle_timeout_s
+        while True:
+            left_s = self.fleet.used_at + idle_s - anyio.current_time()
+            if self._is_used():
+                left_s = idle_s
+            elif left_s <= 0:
+                break
+            await anyio.sleep(left_s)
+        await self.aclose()
+
+    def _is_used(self) -> bool:
+        return self.fleet.requests > 0 or bool(self.releases.held)
 
     async def end(self) -> None:
         """Close the pool as `aclose`, and wait until the background tasks have ended."""
@@ -93,7 +133,7 @@ class RunningPool:
                 await self.fleet.shut_down()
                 self._hub.end()
                 await self._leave_backends()
-            atexit.unregister(self._at_exit)
+            self._forget_exit()
         finally:
             self._hub.drop()
             self._background.cancel()

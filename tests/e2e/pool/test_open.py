@@ -13,7 +13,7 @@ from hermes_exec import ConfigError, LaunchError, SandboxPool, SlotClosed
 from hermes_exec.results import PoolEvent
 from tests.support.outside import alive, runner_pid
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.loops]
 
 
 async def test_open_has_an_effect_once_and_aclose_ends_the_pool() -> None:
