@@ -8,7 +8,6 @@ sides and checks the browser's messages.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from anyio.abc import SocketListener, TaskGroup, UNIXSocketStream
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.errors import ExecError
-from hermes_exec.tools.browser.message_guard import END, RETRY_S, BadMessage, MessageGuard
+from hermes_exec.tools.browser.message_guard import END, BadMessage, MessageGuard
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Playwright
@@ -55,9 +54,9 @@ class DevToolsPipe:
         self.fault: str | None = None
         """A description of the message that the client must not read, as part of a sentence."""
         self._process = process
-        self.guard = MessageGuard(self._release_later)
+        self.guard = MessageGuard(self._schedule_release)
         self._client: FdStream | None = None
-        self._scope: anyio.CancelScope | None = None
+        self._tasks: TaskGroup | None = None
 
     async def connect(self, playwright: Playwright, tasks: TaskGroup, timeout_s: float) -> Browser:
         """Return the client's connection to the browser. The pipe is served in `tasks` until they are cancelled.
@@ -88,8 +87,13 @@ class DevToolsPipe:
         except CLOSED_ERRORS as error:
             logger.debug("no DevTools pipe was handed over: %r", error)
             return
-        async with holder, FdStream(commands, events) as client, anyio.create_task_group() as tasks:
-            self._client, self._scope = client, tasks.cancel_scope
+        async with holder, FdStream(commands, events) as client:
+            await self.serve(client)
+
+    async def serve(self, client: FdStream) -> None:
+        """Forward the messages of both sides until one of them closes; `client` is the client's end of the pipe."""
+        async with anyio.create_task_group() as tasks:
+            self._client, self._tasks = client, tasks
             tasks.start_soon(self._carry_to_browser, client, tasks.cancel_scope)
             tasks.start_soon(self._carry_to_client, client, tasks.cancel_scope)
 
@@ -141,10 +145,10 @@ class DevToolsPipe:
 
         try:
             async for piece in output:
-                if not take(piece):
-                    await client.drain()
-                    await anyio.sleep(self.guard.pause_s)
-                await output.deliver(take)
+                if take(piece):
+                    await output.deliver(take)
+                await client.drain()
+                await anyio.sleep(self.guard.pause_s)
         except BadMessage as error:
             self.fault = str(error)
         except CLOSED_ERRORS as error:
@@ -153,22 +157,20 @@ class DevToolsPipe:
             self.ended.set()
         scope.cancel()
 
-    def _release_later(self, delay_s: float) -> None:
-        asyncio.get_running_loop().call_later(delay_s, self._release)
+    def _schedule_release(self, delay_s: float) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(self._release, delay_s)
 
-    def _release(self) -> None:
+    async def _release(self, delay_s: float) -> None:
+        """Send the queued optional events that the rate limit allows, once the client has read what came before."""
         assert self._client is not None
-        assert self._scope is not None
-        if self.ended.is_set():
-            return
+        assert self._tasks is not None
+        await anyio.sleep(delay_s)
         try:
-            self._client.send_nowait(b"")
-            if self._client.pending_bytes:
-                self._release_later(RETRY_S)
-            else:
-                self._client.send_nowait(self.guard.release())
+            await self._client.drain()
+            await self._client.send(self.guard.release())
         except BadMessage as error:
             self.fault = str(error)
-            self._scope.cancel()
+            self._tasks.cancel_scope.cancel()
         except CLOSED_ERRORS as error:
             logger.debug("the client's side of a DevTools pipe ended: %r", error)
