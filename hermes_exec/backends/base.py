@@ -26,6 +26,14 @@ def volume_arguments(volumes: Iterable[str], shared_volumes: Iterable[str] = ())
     return arguments + [word for volume in shared_volumes for word in ("--shared", volume_parts(volume)[1])]
 
 
+def network_owner(network_mode: object) -> str | None:
+    """Return whose network a container has in this mode of Docker's or Podman's; None: it has a network of its own."""
+    mode, _, other = str(network_mode).partition(":")
+    if mode == "host":
+        return "host"
+    return "other container" if mode == "pod" or (mode in {"container", "service", "ns"} and other) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Labels:
     """The owner of a sandbox, so that others can find and end it when the owner is gone."""

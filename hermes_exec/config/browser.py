@@ -50,7 +50,7 @@ class BrowserConfig(ConfigModel):
     refuse_hosts: tuple[str, ...] = ()
     allow_private: bool = False
     """Allow private and link-local addresses, where clouds serve their metadata, and all others that are not globally
-    routable unicast. A slot without network reaches only itself in any case. The loopback of a container is its own.
+    routable unicast. A slot without network reaches only itself in any case. A loopback that others share is private.
     """
     download_mb: Annotated[int, Field(ge=1)] = 100
     """Largest file that may be downloaded, in MiB."""
@@ -87,7 +87,7 @@ class BrowserConfig(ConfigModel):
         Args:
             url: The URL.
             network: Whether the slot has a network.
-            own_loopback: Whether the slot's loopback is not a host's.
+            own_loopback: Whether nobody else reaches the slot's loopback.
         """
         parts = urlsplit(url)
         scheme = parts.scheme.lower()

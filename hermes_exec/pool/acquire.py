@@ -249,7 +249,7 @@ class Queue:
             image=template.image,
             reset=lambda: self.releases.reset(slot),
             network=template.config.network,
-            own_loopback=not template.backend.private_root,
+            own_loopback=sandbox.has_own_loopback(facts),
             browser=template.config.browser,
         )
         try:

@@ -209,6 +209,10 @@ class PooledSandbox:
         slot.facts = replace(facts, isolation=replace(facts.isolation, limits=limits, filesystem=filesystem))
         return slot.facts
 
+    def has_own_loopback(self, facts: SlotFacts) -> bool:
+        """Return whether nobody but this slot reaches its loopback."""
+        return facts.loopback == "slot" or (facts.loopback == "sandbox" and len(self.slots) == 1)
+
     async def _destroy_slot(self, slot: PooledSlot, silence_s: float = PING_S) -> KillReceipt | None:
         """End all processes of a slot and forget it. Return None if there is no such slot."""
         try:

@@ -207,6 +207,8 @@ class SlotFacts:
     session_shell: str | None
     session_keeps: tuple[str, ...]
     isolation: Isolation
+    loopback: str | None
+    """Whose loopback the slot has: `slot`, `sandbox`, or another owner of the sandbox's network; None if unknown."""
 
     @classmethod
     def parse(cls, answer: dict[str, Any]) -> SlotFacts:
@@ -224,4 +226,5 @@ class SlotFacts:
             session_shell=optional_text(session, "shell"),
             session_keeps=texts(session, "keeps"),
             isolation=isolation(answer.get("isolation")),
+            loopback=optional_text(answer, "loopback"),
         )

@@ -31,7 +31,8 @@ class Slot:
     """A workspace with its own home, temporary directory and processes, acquired from a `SandboxPool`.
 
     `id` is unique over all pools of this process. `backend` is the backend's name, `image` the image, if any. `network`
-    is False without a network. `own_loopback` is True if its loopback is not the host's. `browser_rules` are the rules
+    is False without a network. `own_loopback` is True if no other slot and
+    no other program of the host reaches its loopback. `browser_rules` are the rules
     for its browser. `extra_env` are variables that every command, process and session gets besides its `env`; it may be
     set, and applies to everything that starts afterwards. Calls may run in parallel. After `pool.release`, every call
     and handle raises SlotClosed.
@@ -53,7 +54,7 @@ class Slot:
         browser: BrowserConfig | None = None,
     ) -> None:
         self.network = network
-        self.own_loopback = own_loopback or not network
+        self.own_loopback = own_loopback
         self.browser_rules = browser or BrowserConfig()
         self.extra_env: Environment = {}
         self.id = id

@@ -175,7 +175,7 @@ def _receipt(answer: dict[str, Any]) -> None:
 def _slot(answer: dict[str, Any]) -> None:
     facts = SlotFacts.parse(answer)
     _names(facts.workspace, facts.home, facts.tmp)
-    _shown(facts.user_name, facts.shell, *facts.session_keeps, repr(facts.isolation))
+    _shown(facts.user_name, facts.shell, facts.loopback, *facts.session_keeps, repr(facts.isolation))
 
 
 def _isolation(answer: dict[str, Any]) -> None:

@@ -52,6 +52,7 @@ SLOT = {
     "user_name": "u",
     "shell": "bash",
     "shells": {"bash": "/bin/bash"},
+    "loopback": "sandbox",
     "session": {"shell": "bash", "keeps": ["cwd"]},
     "isolation": ISOLATION,
 }

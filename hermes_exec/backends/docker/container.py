@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot, volume_arguments
+from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot, network_owner, volume_arguments
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
 from hermes_exec.backends.dockerfile import directory_of
@@ -119,6 +119,8 @@ def plan_container(
     if dial_socket is not None:
         command += ["--dial", f"{DIAL_DIR}/{SOCKET}"]
         mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.directory), "Target": DIAL_DIR, "ReadOnly": True}]
+    if (owner := network_owner(config.network_mode)) is not None:
+        command += ["--network-of", owner]
     command += volume_arguments(config.volumes, config.shared_volumes)
     arguments: dict[str, Any] = {
         "image": image_of(config, spec),

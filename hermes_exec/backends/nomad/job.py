@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot, volume_arguments
+from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot, network_owner, volume_arguments
 from hermes_exec.backends.nomad.cluster import TASK, TASK_DIRECTORY
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.delivery import BOUND, FETCHED, STATE, artifacts, delivery_script, runner_directory
@@ -151,6 +151,8 @@ def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: in
     serve = ["serve", "--base", f"{base}/base", "--lease-s", str(spec.lease_s), "--unset", "NOMAD_*"]
     for directory in (HIDDEN,) if hidden else USUAL_DIRECTORIES:
         serve += ["--hide", directory]
+    if (owner := network_owner(config.docker.get("network_mode"))) is not None:
+        serve += ["--network-of", owner]
     serve += volume_arguments(config.volumes)
     if config.runner_delivery == "bind":
         start = [BOUND, *serve]

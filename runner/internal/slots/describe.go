@@ -25,12 +25,15 @@ func (s *level) describe(p CreateParams) {
 			s.facts.Session = &SessionFacts{Shell: shell.Name, Keeps: shell.Keeps()}
 		}
 	}
+	if s.facts.Loopback = s.networkOwner(); !u.View.Network {
+		s.facts.Loopback = "slot"
+	}
 	iso := &s.facts.Isolation
 	iso.Level = u.Level
 	switch u.Level {
 	case isolation.Exclusive:
 		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole sandbox", "the whole sandbox",
-			"the whole sandbox, as "+u.UserName, "the "+s.m.networkOwner()+"'s"
+			"the whole sandbox, as "+u.UserName, "the "+s.networkOwner()+"'s"
 		if s.isScoped() {
 			iso.Network += scopedSockets
 		}
@@ -43,7 +46,13 @@ func (s *level) describe(p CreateParams) {
 
 const scopedSockets = "; abstract sockets within the slot only (Landlock)"
 
-func (m *Manager) networkOwner() string { return cmp.Or(m.network, "sandbox") }
+// networkOwner returns whose network the slot shares if it has none of its own.
+func (s *level) networkOwner() string {
+	if s.onHost {
+		return "host"
+	}
+	return cmp.Or(s.m.network, "sandbox")
+}
 
 func (s *level) describeNamespaces() {
 	u, iso := s.setup, &s.facts.Isolation
@@ -82,14 +91,14 @@ func (s *level) describeNetwork() string {
 	case !s.setup.View.Network:
 		return "own namespace, loopback only"
 	case s.isScoped():
-		return "shared with the " + s.m.networkOwner() + scopedSockets
+		return "shared with the " + s.networkOwner() + scopedSockets
 	}
-	return "shared with the " + s.m.networkOwner()
+	return "shared with the " + s.networkOwner()
 }
 
 func (s *level) describeShared(p CreateParams) {
 	u, iso := s.setup, &s.facts.Isolation
-	iso.Network = "shared with the " + s.m.networkOwner()
+	iso.Network = "shared with the " + s.networkOwner()
 	iso.Filesystem = "shared with the sandbox, /tmp too, by file mode; own directories"
 	iso.Processes = "shared table; signals by uid"
 	iso.Users = "own uid, no_new_privs"

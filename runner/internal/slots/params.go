@@ -39,6 +39,7 @@ type SlotFacts struct {
 	Shells    map[string]string `json:"shells"`  // name (bash, dash, busybox, sh …) → path
 	Session   *SessionFacts     `json:"session"` // null: no shell, no session
 	Isolation ipc.Isolation     `json:"isolation"`
+	Loopback  string            `json:"loopback"` // whose loopback it has: "slot", "sandbox", or another owner's
 }
 
 // SessionFacts describes the sessions of the slot.
