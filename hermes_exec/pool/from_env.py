@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +17,7 @@ from hermes_exec.errors import ConfigError
 from hermes_exec.pool.backend_entries import with_backend
 
 _OLDER_PREFIXES = ("ATROPOS_", "HERMES_DOCKER_", "HERMES_WRITE_", "NOMAD_", "TERMINAL_", "TOOL_")
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _TEXT_TYPES = (str, str | None, SecretStr, SecretStr | None)
 
 
@@ -24,10 +27,10 @@ def read_options(
     """Return the options of a pool and the profile to use, from the variables with `prefix`.
 
     `backend` overrides the variable of that name. Where the file names several backends, the options include those of
-    the chosen one. Variable names of older tools cause a RuntimeWarning.
+    the chosen one. Names after the prefix that are no options, and names of older tools, cause a RuntimeWarning.
 
     Raises:
-        ConfigError: If a value cannot be read, or a name after the prefix is no option.
+        ConfigError: If a value cannot be read.
     """
     own = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix) and text}
     profile = own.pop("profile", None)
@@ -40,8 +43,9 @@ def read_options(
     fields = config_type(str(options.get("backend", "local"))).model_fields
     for name, text in own.items():
         if name not in PoolConfig.model_fields and name not in fields:
-            hint = nearest(name, [*PoolConfig.model_fields, *fields])
-            raise ConfigError(f"{prefix}{name.upper()}: there is no option {name!r}; {hint}")
+            hint = nearest(name, ["config", "profile", *PoolConfig.model_fields, *fields])
+            _warn(f"{prefix}{name.upper()}: not read, because there is no option {name!r}; {hint}")
+            continue
         options[name] = text if _is_text(name, fields) else _read(prefix + name.upper(), text)
     return options, profile
 
@@ -50,8 +54,15 @@ def _warn_of_older_names(environ: Mapping[str, str]) -> None:
     from hermes_exec.config.older_names import find_older_names
 
     if names := find_older_names(environ):
-        message = f"{', '.join(names)}: not read; `hermes-exec config import` prints a configuration from them"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)  # at the caller of from_env
+        _warn(f"{', '.join(names)}: not read; `hermes-exec config import` prints a configuration from them")
+
+
+def _warn(message: str) -> None:
+    """Warn at the line that called this package: the default filter hides warnings of other places."""
+    frame, depth = sys._getframe(), 1
+    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=depth)
 
 
 def _is_text(name: str, fields: Mapping[str, Any]) -> bool:

@@ -192,11 +192,11 @@ class SandboxPool:
 
         The variable of an option of the pool or its backend is its name in capitals after the prefix. Values that are
         not text are read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. Variables of older tools
-        (`TERMINAL_*`, …) are not read: a warning points to `hermes-exec config import`. `more` are arguments that
-        override everything else.
+        (`TERMINAL_*`, …) are not read: a warning points to `hermes-exec config import`. Another name after the prefix
+        is a warning too, with the nearest valid name. `more` are arguments that override everything else.
 
         Raises:
-            ConfigError: If a value cannot be read, or a name after the prefix is no option.
+            ConfigError: If a value cannot be read.
         """
         from hermes_exec.pool.from_env import read_options
 

@@ -94,7 +94,6 @@ async def test_from_env_on_docker(tmp_path: Path, docker_image: Image, monkeypat
     ("name", "value", "said"),
     [
         ("BACKEND", "dokcer", "did you mean 'docker'"),
-        ("MAX_SANDBOXS", "3", "HERMES_EXEC_MAX_SANDBOXS.*did you mean 'max_sandboxes'"),
         ("MAX_SANDBOXES", "many", "max_sandboxes"),
         ("LIMITS", "{memory_mb: [", "HERMES_EXEC_LIMITS: the value is not YAML"),
         ("LIMITS", "128", "limits"),
@@ -108,6 +107,15 @@ def test_an_environment_that_cannot_be_read_names_the_variable(
     monkeypatch.setenv(f"HERMES_EXEC_{name}", value)
     with pytest.raises(ConfigError, match=said):
         SandboxPool.from_env()
+
+
+async def test_from_env_warns_of_unknown_names_at_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_EXEC_MAX_SANDBOXS", "3")
+    monkeypatch.setenv("HERMES_EXEC_NOTE", "read")
+    for make in (SandboxPool.from_env, SandboxPool.shared):
+        with pytest.warns(RuntimeWarning, match="HERMES_EXEC_MAX_SANDBOXS.*did you mean 'max_sandboxes'") as caught:
+            assert make().config.note == "read"
+        assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.parametrize(
