@@ -44,11 +44,12 @@ def run(door: Door, environment: DoorEnvironment, more: list[str], *, sample: bo
     """Run the tests of a target, and mypy on its adapter. Return whether they passed."""
     tests = DOORS / door.name
     chosen = ["-m", "not whole"] if sample else []
-    command = [str(environment.python), "-m", "pytest", f"--confcutdir={DOORS}", str(tests), *chosen, *more]
-    tested = subprocess.run(command, cwd=ROOT, env=environment.env | {"HERMES_DOOR": door.name}, check=False)
+    pytest = [str(environment.python), "-m", "pytest", "-p", "no:asyncio", f"--confcutdir={DOORS}"]
+    variables = environment.env | {"HERMES_DOOR": door.name}
+    tested = subprocess.run([*pytest, str(tests), *chosen, *more], cwd=ROOT, env=variables, check=False)
     if sample or more:
         return tested.returncode in (0, NO_TESTS)
-    mypy = [sys.executable, "-m", "mypy", "--python-executable", str(environment.python)]
+    mypy = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--python-executable", str(environment.python)]
     typed = subprocess.run(
         [*mypy, "--cache-dir", f".mypy_cache/{door.name}", "-p", door.package], cwd=ROOT, check=False
     )

@@ -26,7 +26,7 @@ LAYERS = (
     ("hermes_exec.tools",),
     ("hermes_exec.testing",),
     ("hermes_agent",),
-    ("hermes_batch", "hermes_atropos"),
+    ("hermes_batch", "hermes_atropos", "hermes_langchain"),
     ("hermes_exec.cli.kit",),
     ("hermes_agent.cli",),
     ("hermes_exec.cli", "hermes_batch.cli", "hermes_atropos.cli"),
@@ -42,6 +42,7 @@ NEVER = {("hermes_exec.tools", "hermes_exec.pool")}
 """What the layers allow and the design does not."""
 PACKAGES = {name: ROOT / name for name in ("hermes_exec", "hermes_agent")}
 PACKAGES |= {f"hermes_{name}": ROOT / "integrations" / name / f"hermes_{name}" for name in ("batch", "atropos")}
+PACKAGES |= {name: ROOT / "integrations" / target / name for name, target in (("hermes_langchain", "deepagents"),)}
 FILES = {
     ".".join((name, *p.relative_to(d).with_suffix("").parts)).removesuffix(".__init__"): p
     for name, d in PACKAGES.items()
