@@ -31,7 +31,11 @@ class Limits(ConfigModel):
     each slot's agent: while few slots are in use, commands can have more.
     """
     disk_mb: Positive | None = None
-    """Space that may be written, in MiB."""
+    """Space for the files of a slot in MiB: in its workspace, home and temporary directories, and its changes of an
+    image. Only slots with a file system of their own have it; no engine limits the disk of a whole sandbox. The file
+    system is in a sparse file for root on `local` and `ssh` (with `mkfs.ext4` and loop devices), and in memory
+    elsewhere: its files then count as memory of the slot and its sandbox. It needs a few percent of the space itself.
+    """
     open_files: Positive | None = None
     """Open files of each process."""
     file_size_mb: Positive | None = None

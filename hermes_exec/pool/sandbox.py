@@ -177,7 +177,8 @@ class PooledSandbox:
 
     def scope(self, slot: PooledSlot, facts: SlotFacts, workdir: str | None = None) -> SlotScope:
         """Return a new scope for the calls on a slot, which start in `workdir`."""
-        hint = self.handle.room_hint if isinstance(self.handle, HasRoomHint) else ""
+        own_disk = facts.isolation.limits.get("disk_mb", "not enforced") != "not enforced"
+        hint = self.handle.room_hint if isinstance(self.handle, HasRoomHint) and not own_disk else ""
         return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_remaining, hint)
 
     async def create(self, slot: PooledSlot) -> SlotFacts:

@@ -274,6 +274,7 @@ class Templates:
             max_lifetime_s=config.max_lifetime_s,
             used_once=slots == 1 and backend.can_be_exclusive and config.slot_root != "own",
         )
+        _check_disk(config, size, in_memory=backend.can_be_exclusive)
         if most is not None and size.min_sandboxes > most:
             raise ConfigError(f"profile {profile!r}: min_sandboxes {size.min_sandboxes} is above max_sandboxes {most}")
         demanded = config.slot_root == "own"
@@ -346,6 +347,25 @@ class Templates:
 
 def _commands(commands: str | tuple[str, ...]) -> tuple[str, ...]:
     return (commands,) if isinstance(commands, str) else tuple(commands)
+
+
+def _check_disk(config: PoolConfig, size: TemplateSize, *, in_memory: bool) -> None:
+    """Raise ConfigError for a limit of the disk that slots cannot have. `in_memory`: the sandboxes are containers or
+    VMs, in which the files of slots with such a limit are in memory.
+    """
+    disk_mb, memory_mb, slots = config.slot_limits.disk_mb, config.limits.memory_mb, size.slots_per_sandbox
+    if disk_mb is None or config.best_effort_limits:
+        return
+    if size.used_once:
+        raise ConfigError(
+            "slot_limits.disk_mb cannot be enforced on an exclusive sandbox: set slots_per_sandbox=2 or more, or"
+            " best_effort_limits=True"
+        )
+    if in_memory and memory_mb is not None and slots * disk_mb >= memory_mb:
+        raise ConfigError(
+            f"slot_limits.disk_mb={disk_mb} for {slots} slots does not fit into limits.memory_mb={memory_mb}, because"
+            " these files are in memory: lower disk_mb, or raise memory_mb above the sum"
+        )
 
 
 def _check_files(config: PoolConfig) -> None:

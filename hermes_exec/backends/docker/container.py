@@ -69,7 +69,8 @@ def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
         )
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
         raise ConfigError(
-            "limits.disk_mb cannot be enforced on a container: use slot_limits, or best_effort_limits=True"
+            "limits.disk_mb cannot be enforced on a container: set slot_limits.disk_mb with"
+            " slots_per_sandbox=2 or more, or best_effort_limits=True"
         )
 
 

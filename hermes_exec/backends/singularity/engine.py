@@ -88,7 +88,10 @@ def check_options(config: SingularityConfig, spec: LaunchSpec) -> None:
         if mode not in {"ro", "rw"}:
             raise ConfigError(f"the volume {volume!r} has a mode that is neither ro nor rw")
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
-        raise ConfigError("limits.disk_mb cannot be enforced on a sandbox: use slot_limits, or best_effort_limits=True")
+        raise ConfigError(
+            "limits.disk_mb cannot be enforced on a sandbox: set slot_limits.disk_mb with"
+            " slots_per_sandbox=2 or more, or best_effort_limits=True"
+        )
     if config.fakeroot and os.geteuid() == 0:
         raise ConfigError("fakeroot is for ordinary users: root is root in its sandboxes")
 

@@ -75,16 +75,17 @@ class Context:
     async def slot_with_limits(self, what: str, limits: Limits) -> AsyncIterator[Slot]:
         """Acquire a slot under limits, in a pool of its own.
 
-        The limits are set on the slot, or on its sandbox where the backend refuses limits of slots.
+        The limits are set on the only slot of a sandbox, on the sandbox where the backend refuses that, or else on one
+        of two slots.
 
         Raises:
             NotGiven: If this backend refuses both.
         """
         refusals = []
-        for keyword in ("slot_limits", "limits"):
+        for keyword, slots in (("slot_limits", 1), ("limits", 1), ("slot_limits", 2)):
             async with AsyncExitStack() as stack:
                 try:
-                    pool = self.factory(max_sandboxes=1, slots_per_sandbox=1, **{keyword: limits})
+                    pool = self.factory(max_sandboxes=1, slots_per_sandbox=slots, **{keyword: limits})
                     await stack.enter_async_context(pool)
                     slot = await stack.enter_async_context(pool.slot(timeout_s=60))
                 except (LaunchError, ConfigError) as error:

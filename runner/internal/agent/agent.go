@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -116,13 +117,21 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 }
 
 // setUp prepares the slot. The descriptors are lanes: first the lanes of the threads that fork
-// commands, then the lanes for files.
+// commands, then the lanes for files. The last one is the slot's disk, if that is in a file.
 func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
-	for _, fd := range m.FDs {
-		a.lanes = append(a.lanes, a.conn.AcceptLane(fd))
-	}
-	m.FDs = nil
-	return answer(m, a.prepare)
+	return answer(m, func(s isolation.Setup) (isolation.Ready, error) {
+		if d, last := s.View.Disk, len(m.FDs)-1; d != nil && d.InFile {
+			if last < 0 {
+				return isolation.Ready{}, badRequest(errors.New("the descriptor of the disk is missing"))
+			}
+			d.FD, m.FDs = m.FDs[last], m.FDs[:last]
+		}
+		for _, fd := range m.FDs {
+			a.lanes = append(a.lanes, a.conn.AcceptLane(fd))
+		}
+		m.FDs = nil
+		return a.prepare(s)
+	})
 }
 
 // startLanes starts a prepared thread for each lane.

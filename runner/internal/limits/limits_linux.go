@@ -48,6 +48,10 @@ func HasOwnPIDLimit() bool { return isKernelFrom(6, 14) }
 // apart (since Linux 5.14).
 func CountsByNamespace() bool { return isKernelFrom(5, 14) }
 
+// HasMemoryAttributes reports whether files in memory can have the attributes that a layer of an
+// overlay needs (since Linux 6.6).
+func HasMemoryAttributes() bool { return isKernelFrom(6, 6) }
+
 func isKernelFrom(wantedMajor, wantedMinor int) bool {
 	var name syscall.Utsname
 	if syscall.Uname(&name) != nil {

@@ -5,6 +5,9 @@ package limits
 // HasOwnPIDLimit returns false on this system.
 func HasOwnPIDLimit() bool { return false }
 
+// HasMemoryAttributes returns false on this system.
+func HasMemoryAttributes() bool { return false }
+
 // CountsByNamespace returns false on this system.
 func CountsByNamespace() bool { return false }
 

@@ -35,6 +35,7 @@ type Config struct {
 	Shells    map[string]string // name of the shell → its path
 	Workspace string
 	FIFOs     FIFOs
+	Disk      *os.File // the mount of a slot's disk in a file, or nil
 	Relief    *CPURelief
 
 	// OnExit is called for each command that ended. It must not block.

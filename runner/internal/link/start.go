@@ -70,6 +70,9 @@ func (h *Agent) setUp(ctx context.Context) error {
 			fds = append(fds, int(file.Fd()))
 		}
 	}
+	if h.config.Disk != nil {
+		fds = append(fds, int(h.config.Disk.Fd()))
+	}
 	h.config.Setup.SpawnLanes = spawnLaneCount
 	var ready isolation.Ready
 	_, err := h.conn.Call(ctx, isolation.OpSetup, h.config.Setup, &ready, fds...)

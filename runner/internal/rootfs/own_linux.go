@@ -186,11 +186,11 @@ func (v View) ownDev(sandbox string) error {
 // ownMounts mounts the sandbox's file systems in memory, the directories that it shares or that
 // nobody may write to, and the slot's directories of the runner.
 func (v View) ownMounts(sandbox string) error {
-	for _, m := range v.Image.Memory {
+	for i, m := range v.Image.Memory {
 		if err := makeDir(m.Path); err != nil {
 			return err
 		}
-		if err := mount("tmpfs", m.Path, "tmpfs", uintptr(m.Flags), m.Options); err != nil {
+		if err := v.ownMemory(i, m, sandbox); err != nil {
 			return err
 		}
 	}
@@ -223,6 +223,22 @@ func (v View) ownMounts(sandbox string) error {
 		}
 	}
 	return nil
+}
+
+// ownMemory mounts the slot's own file system in memory n, or a directory of the slot's disk for it.
+func (v View) ownMemory(n int, m MemoryMount, sandbox string) error {
+	if v.Disk == nil {
+		return mount("tmpfs", m.Path, "tmpfs", uintptr(m.Flags), m.Options)
+	}
+	at := filepath.Join(sandbox+v.Disk.At, "memory"+strconv.Itoa(n))
+	if err := makeAlike(at, sandbox+m.Path); err != nil {
+		return err
+	}
+	attr := uint64(attrNosuid | attrNodev)
+	if m.Flags&syscall.MS_NOEXEC != 0 {
+		attr |= attrNoexec
+	}
+	return bind(at, m.Path, m.Flags&syscall.MS_RDONLY != 0, attr)
 }
 
 // HideProcFromThread gives the calling thread a mount namespace of its own in which /proc does not

@@ -13,8 +13,9 @@ type View struct {
 	Group    string   `json:"group"`
 	Hostname string   `json:"hostname"`
 	Network  bool     `json:"network"` // shared with the sandbox; false: only a loopback interface
-	Pids     bool     `json:"pids"`    // the agent is the first process of its own pid namespace
-	ByBwrap  bool     `json:"made"`    // bubblewrap has made everything
+	Disk     *Disk    `json:"disk,omitempty"`
+	Pids     bool     `json:"pids"` // the agent is the first process of its own pid namespace
+	ByBwrap  bool     `json:"made"` // bubblewrap has made everything
 
 	// Of "sandbox", if the image may belong to the slots' own user: everything is read-only except
 	// the slot's directories and the shared directories.
@@ -55,6 +56,16 @@ type Bind struct {
 	Target string `json:"target"`
 
 	ReadOnly bool `json:"read_only,omitempty"`
+	OnDisk   bool `json:"on_disk,omitempty"` // if the view has a Disk, Source is made there
+}
+
+// Disk is a file system of a limited size for all that the slot writes. It is mounted in the slot's
+// mount namespace only, so it ends with the slot's processes.
+type Disk struct {
+	At     string `json:"at"` // a directory of the runner
+	Bytes  int64  `json:"bytes"`
+	InFile bool   `json:"in_file"` // the runner has made it; otherwise it is a tmpfs
+	FD     int    `json:"-"`       // of the runner's mount, if InFile
 }
 
 // Kinds of views.

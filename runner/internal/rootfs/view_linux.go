@@ -34,6 +34,9 @@ func (v View) Enter() (lastPID *os.File, err error) {
 			return nil, fmt.Errorf("loopback: %w", err)
 		}
 	}
+	if err := v.enterDisk(); err != nil {
+		return nil, err
+	}
 	switch v.Kind {
 	case ViewPrivate:
 		return nil, v.enterPrivate()

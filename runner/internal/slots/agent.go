@@ -68,12 +68,18 @@ func (s *slot) launch(ctx context.Context) (h *link.Agent, again bool, err error
 			return nil, false, failure(link.Refusal(err), "the slot's layer cannot be made: %v", err)
 		}
 	}
+	if err := s.newDisk(); err != nil {
+		return nil, false, err
+	}
 	plan := link.Config{
 		Setup: s.setup, Method: s.method, Domain: s.domain(), Exe: s.m.exe, Bwrap: s.m.facts.BwrapPath,
 		Limit: s.m.setupTimeout, Env: s.env, Shells: s.facts.Shells, Workspace: string(s.facts.Workspace),
 		FIFOs: s.fifoDir(), Relief: &s.relief, Detach: s.detach,
 		OnExit:  func(e ipc.Exit) { s.m.onExit(s.id, e) },
 		OnDeath: func(why *ipc.Error) { s.m.onDeath(s.id, why) },
+	}
+	if s.disk != nil {
+		plan.Disk = s.disk.Mount
 	}
 	if s.facts.Shell != nil {
 		plan.Shell = s.facts.Shells[*s.facts.Shell]

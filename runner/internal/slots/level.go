@@ -38,6 +38,7 @@ type level struct {
 	maxPIDs int64         // limit of processes by their numbers, 0 for none
 	modes   modes
 	fifos   string // the path in the slot
+	limited diskChoice
 
 	onHost   bool     // the sandbox is a host with files of others
 	readOnly []string // paths on the host that the slot may read
@@ -220,6 +221,7 @@ func (s *level) sandboxUser(name string) error {
 func (s *level) choosePaths(p CreateParams) error {
 	if s.image != nil {
 		s.chooseOwnRootPaths(p)
+		s.limited.place(&s.setup.View, s.dir)
 		return nil
 	}
 	at := func(part string) string { return filepath.Join(s.dir, part) }
@@ -233,6 +235,7 @@ func (s *level) choosePaths(p CreateParams) error {
 			return s.newIsolationError("a network of its own would have no loopback interface (no CAP_NET_ADMIN)")
 		}
 		s.chooseViewPaths(p)
+		s.limited.place(&s.setup.View, s.dir)
 	case isolation.UID, isolation.Landlock, isolation.None:
 		s.setup.View.Network = true
 		if err := s.checkReachable(); err != nil {
@@ -270,11 +273,12 @@ func (s *level) chooseViewPaths(p CreateParams) {
 	if v.ImageReadOnly = !p.PrivateRoot && !s.setup.Switch; v.ImageReadOnly {
 		v.Shared = s.m.shared
 	}
-	v.Binds = []rootfs.Bind{{Source: at("workspace"), Target: s.setup.Workspace},
-		{Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp},
+	v.Binds = []rootfs.Bind{{Source: at("workspace"), Target: s.setup.Workspace, OnDisk: true},
+		{Source: at("home"), Target: s.setup.Home, OnDisk: true},
+		{Source: at("tmp"), Target: s.setup.Tmp, OnDisk: true},
 		{Source: at(fifoDirName), Target: s.fifos}}
 	if p.PrivateRoot || isDir("/var/tmp") && !isInside(s.m.base, "/var/tmp") {
-		v.Binds = append(v.Binds, rootfs.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
+		v.Binds = append(v.Binds, rootfs.Bind{Source: at("var-tmp"), Target: "/var/tmp", OnDisk: true})
 	}
 	user := s.user()
 	if p.PrivateRoot {
@@ -365,6 +369,18 @@ func (s *level) chooseLimits(p CreateParams) error {
 	if l.CPUTimeS != nil && hasRlimits {
 		byRlimit("cpu_time_s", "rlimit, each process")
 	}
+	why := fmt.Sprintf("cgroups: %s", s.m.facts.Cgroup)
+	if l.DiskMB != nil {
+		choice, reason, err := chooseDisk(s, p)
+		if err != nil {
+			return err
+		}
+		if s.limited = choice; reason == "" {
+			how["disk_mb"] = choice.String()
+		} else {
+			why += "; disk: " + reason
+		}
+	}
 	var missing []string
 	for name, wanted := range limitFlags(l) {
 		if !wanted || how[name] != "" {
@@ -382,8 +398,7 @@ func (s *level) chooseLimits(p CreateParams) error {
 	}
 	sort.Strings(missing)
 	if len(missing) > 0 && !p.BestEffortLimits {
-		return failure("limit", "%s cannot be enforced for a slot here (cgroups: %s)", strings.Join(missing, ", "),
-			s.m.facts.Cgroup)
+		return failure("limit", "%s cannot be enforced for a slot here (%s)", strings.Join(missing, ", "), why)
 	}
 	s.facts.Isolation.Limits = how
 	return nil

@@ -43,6 +43,7 @@ type Manager struct {
 
 	cleaner *shared.Cleaner
 	ownRoot ownRootState
+	disks   diskTrial
 	shared  []string // directories of the sandbox to which all slots write
 	network string   // the owner of the sandbox's network
 	filter  bool     // the engine does not restrict the system calls of a sandbox
@@ -280,6 +281,7 @@ func (m *Manager) Disk(ctx context.Context, id string, refused, prepared bool) (
 			defer cancel()
 			_, err = h.Call(ctx, ipc.OpRemovedFiles, struct{}{}, &use)
 		}
+		use.Bytes += s.diskUse()
 		return use, err
 	}
 	return s.monitor.FindCause(refused, neighbours, held, writablePaths(s.setup.Level, s.dir)...), nil

@@ -16,6 +16,7 @@ import (
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/shared"
+	"hermes-exec/runner/internal/slotdisk"
 	"hermes-exec/runner/internal/users"
 	"hermes-exec/runner/internal/wipe"
 )
@@ -28,6 +29,7 @@ type slot struct {
 	container bool                  // the slot sees the image's files, and may write to some
 
 	monitor diskspace.Monitor
+	disk    *slotdisk.Disk // of the last agent, if the slot has one in a file
 
 	relief link.CPURelief
 
@@ -62,6 +64,9 @@ func (s *slot) create(p CreateParams) error {
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
+	if s.limited.isInMemory() {
+		return nil // it writes to no file system that others can fill
+	}
 	s.monitor.Survey(s.setup.UID == 0, writablePaths(s.setup.Level, s.m.base)...)
 	s.m.monitor.Store(&s.monitor)
 	return nil
@@ -235,6 +240,9 @@ func (s *slot) discardDirs() []string {
 // processes that only another agent can find.
 func (s *slot) end(ctx context.Context) ipc.Receipt {
 	receipt := ipc.Receipt{Handles: []string{}}
+	if s.disk != nil {
+		defer s.disk.Close()
+	}
 	h, died := s.current()
 	if h == nil && died == nil {
 		return receipt

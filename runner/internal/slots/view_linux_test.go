@@ -316,8 +316,8 @@ func TestLevelsAndFloors(t *testing.T) {
 		"not available":     {low, CreateParams{Slot: "x", Level: "namespaces"}, "isolation "},
 		"unknown level":     {b, CreateParams{Slot: "x", Level: "best"}, "bad_request "},
 		"bad id":            {b, CreateParams{Slot: "../x"}, "bad_request "},
-		"disk limit": {b, CreateParams{Slot: "x", PrivateRoot: true, Limits: ipc.Limits{DiskMB: ptr[int64](5)}},
-			"limit "},
+		"disk limit": {b, CreateParams{Slot: "x", Level: "none", PrivateRoot: true,
+			Limits: ipc.Limits{DiskMB: ptr[int64](5)}}, "limit "},
 	} {
 		_, err := c.b.Create(context.Background(), c.p)
 		if err == nil || kind(err) != c.want {

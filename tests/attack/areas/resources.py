@@ -100,9 +100,8 @@ RESOURCES = (
         "fills the file system of the slots",
         "resources.disk",
         by=fill,
-        why="slots share the file system of their sandbox's directory, and no backend bounds it by slot; run "
-        "on `local` as root only, "
-        "where a small one can be mounted. For a bound, put `base_dir` or the sandbox on its own file system.",
+        why="without `slot_limits.disk_mb` slots share the file system of their sandbox's directory; run on `local` as "
+        "root only, where a small one can be mounted.",
         succeeds_alone=False,
     ),
     Attack(
@@ -111,9 +110,8 @@ RESOURCES = (
         "uses up the inodes of the file system of the slots",
         "resources.inodes",
         by=fill,
-        why="slots share the file system of their sandbox's directory, and no backend bounds it by slot; run "
-        "on `local` as root only, "
-        "where a small one can be mounted. For a bound, put `base_dir` or the sandbox on its own file system.",
+        why="without `slot_limits.disk_mb` slots share the file system of their sandbox's directory; run on `local` as "
+        "root only, where a small one can be mounted.",
         succeeds_alone=False,
     ),
 )

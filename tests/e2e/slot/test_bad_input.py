@@ -166,9 +166,11 @@ async def test_arguments_of_processes_are_checked(slot: Slot) -> None:
     assert (await process.wait(10)).signal == signal.SIGTERM
 
 
-async def test_a_limit_that_cannot_be_enforced_is_the_callers_to_change() -> None:
-    async with SandboxPool("local", slot_limits=Limits(disk_mb=100)) as pool:
-        with pytest.raises(ConfigError, match=r"disk_mb.*best_effort_limits"):
+@pytest.mark.docker
+async def test_a_limit_that_cannot_be_enforced_is_the_callers_to_change(docker_image: Callable[[str], str]) -> None:
+    image = docker_image("busybox")
+    async with SandboxPool("docker", image=image, slots_per_sandbox=2, slot_limits=Limits(cpus=1)) as pool:
+        with pytest.raises(ConfigError, match=r"cpus.*best_effort_limits"):
             await pool.acquire()
 
 
