@@ -252,7 +252,7 @@ class PooledSandbox:
                         await move.send(source)
                         await move.finish()
                 else:
-                    await upload(scope, str(Path(source)), wired, path)
+                    await upload(scope, str(Path(source)), {"path": wired}, path)
             except OSError as error:
                 again = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=again) from error

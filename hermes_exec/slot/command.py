@@ -51,11 +51,16 @@ def command_params(
         params["cwd"] = validate_path(cwd, "cwd")
     if env:
         params["env"] = validate_env(env)
-    if user is not None:
-        if not _is_text(user) or len(user) > LONGEST_USER:
-            raise ConfigError(f"user must be the name of a user, not {str(user)[:LONGEST_USER]!r}")
-        params["user"] = user
-    return params
+    return params | user_params(user)
+
+
+def user_params(user: str | None) -> dict[str, str]:
+    """Return the params that choose the user of a call. Raises ConfigError."""
+    if user is None:
+        return {}
+    if not _is_text(user) or len(user) > LONGEST_USER:
+        raise ConfigError(f"user must be the name of a user, not {str(user)[:LONGEST_USER]!r}")
+    return {"user": user}
 
 
 def _check_output(scope: SlotScope, limit_bytes: int) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from hermes_exec.aio.tasks import run_to_end
-from hermes_exec.channel.encoding import WireBytes, from_wire, shorten, to_wire
+from hermes_exec.channel.encoding import from_wire, shorten, to_wire
 from hermes_exec.checks import validate_count, validate_size
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
 from hermes_exec.results import (
@@ -25,7 +25,7 @@ from hermes_exec.results import (
     TreeCopied,
 )
 from hermes_exec.slot.answers import integer, items, number, optional_path, text, texts
-from hermes_exec.slot.command import validate_path
+from hermes_exec.slot.command import user_params, validate_path
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.transfer.transfer import STALL_S, download, open_transfer, restore, save, upload
 
@@ -41,11 +41,15 @@ WALK_S = 1900.0
 class Files:
     """The files of a slot, as its own processes see them.
 
-    Relative paths are relative to `slot.workdir`. A name that is not UTF-8 is passed as bytes, or as str with surrogate
-    escapes; results use surrogate escapes. Every call raises the standard OSError for its failure (FileNotFoundError,
-    PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, ENOSPC, …) with the path. FIFOs, sockets
-    and devices are refused at once, and 60 s without progress is a TimeoutError. An invalid argument is a ConfigError
-    before anything is done. SlotClosed, SandboxDied, OutcomeUnknown and ChannelLost are as for `Slot.run`.
+    Relative paths are relative to `slot.workdir`. With `user=`, in the slots and forms of `Slot.run`, a call has the
+    rights and groups of that user, new files belong to it, and `~` at the start of a path is its home. Without `user=`,
+    `~` is an ordinary name.
+
+    A name that is not UTF-8 is passed as bytes, or as str with surrogate escapes; results use surrogate escapes. Every
+    call raises the standard OSError for its failure (FileNotFoundError, PermissionError, IsADirectoryError,
+    NotADirectoryError, FileExistsError, ENOSPC, …) with the path. FIFOs, sockets and devices are refused at once, and
+    60 s without progress is a TimeoutError. An invalid argument is a ConfigError before anything is done, and so is a
+    user that the slot does not allow. SlotClosed, SandboxDied, OutcomeUnknown and ChannelLost are as for `Slot.run`.
     """
 
     def __init__(self, scope: Callable[[], SlotScope]) -> None:
@@ -56,14 +60,20 @@ class Files:
         return self._current_scope()
 
     async def read_bytes(
-        self, path: RemotePath, offset: int = 0, length: int | None = None, limit_bytes: int = READ_LIMIT_BYTES
+        self,
+        path: RemotePath,
+        offset: int = 0,
+        length: int | None = None,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        *,
+        user: str | None = None,
     ) -> bytes:
         """Return the bytes of a file from `offset` on, at most `length` of them (None: to its end).
 
         Raises:
             OutputLimitExceeded: If that is more than `limit_bytes` (default 64 MiB); nothing is returned.
         """
-        params: dict[str, Any] = {"path": validate_path(path, "path"), "offset": validate_size(offset, "offset")}
+        params: dict[str, Any] = {**_remote(path, user), "offset": validate_size(offset, "offset")}
         params["limit"] = limit_bytes = validate_size(limit_bytes, "limit_bytes")
         if length is not None:
             params["length"] = validate_size(length, "length")
@@ -80,7 +90,13 @@ class Files:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def read_text(
-        self, path: RemotePath, encoding: str = "utf-8", errors: str = "strict", limit_bytes: int = READ_LIMIT_BYTES
+        self,
+        path: RemotePath,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        limit_bytes: int = READ_LIMIT_BYTES,
+        *,
+        user: str | None = None,
     ) -> str:
         """Return a whole file as text, with its line ends unchanged.
 
@@ -88,10 +104,17 @@ class Files:
             UnicodeDecodeError: If it is not in that encoding.
             OutputLimitExceeded: If it has more than `limit_bytes`.
         """
-        return (await self.read_bytes(path, limit_bytes=limit_bytes)).decode(encoding, errors)
+        return (await self.read_bytes(path, limit_bytes=limit_bytes, user=user)).decode(encoding, errors)
 
     async def write_bytes(
-        self, path: RemotePath, data: bytes, mode: int | None = None, parents: bool = True, append: bool = False
+        self,
+        path: RemotePath,
+        data: bytes,
+        mode: int | None = None,
+        parents: bool = True,
+        append: bool = False,
+        *,
+        user: str | None = None,
     ) -> FileWritten:
         """Write a whole file atomically: readers see the old content or the new one, also when the call is cancelled.
 
@@ -102,7 +125,7 @@ class Files:
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise ConfigError(f"data must be bytes, not {type(data).__name__}")
-        params: dict[str, Any] = {"path": validate_path(path, "path"), "parents": bool(parents), "append": bool(append)}
+        params: dict[str, Any] = {**_remote(path, user), "parents": bool(parents), "append": bool(append)}
         if mode is not None:
             params["mode"] = _validate_mode(mode)
         async with open_transfer(self._scope, "file.write", params, _display(path)) as move:
@@ -123,20 +146,22 @@ class Files:
         mode: int | None = None,
         parents: bool = True,
         append: bool = False,
+        user: str | None = None,
     ) -> FileWritten:
         """Write a whole file as `write_bytes`, from text. Line ends are written unchanged."""
         if not isinstance(text, str):
             raise ConfigError(f"text must be str, not {type(text).__name__}")
-        return await self.write_bytes(path, text.encode(encoding), mode=mode, parents=parents, append=append)
+        data = text.encode(encoding)
+        return await self.write_bytes(path, data, mode=mode, parents=parents, append=append, user=user)
 
-    async def stat(self, path: RemotePath, follow: bool = True) -> FileStat:
+    async def stat(self, path: RemotePath, follow: bool = True, *, user: str | None = None) -> FileStat:
         """Return the facts of a file; with `follow=False`, of a link itself."""
-        return _stat(await self._call("stat", path, follow=bool(follow)))
+        return _stat(await self._call("stat", path, user, follow=bool(follow)))
 
-    async def exists(self, path: RemotePath) -> bool:
+    async def exists(self, path: RemotePath, *, user: str | None = None) -> bool:
         """Check whether a path exists; a dangling link does not. Raises PermissionError if the slot may not look."""
         try:
-            await self.stat(path)
+            await self.stat(path, user=user)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -151,6 +176,7 @@ class Files:
         name: str | bytes | None = None,
         follow: bool = False,
         force: bool = False,
+        user: str | None = None,
     ) -> builtins.list[FileStat]:
         """Return the entries of a directory, sorted by name; with `recursive` everything below it, without following
         links.
@@ -169,41 +195,53 @@ class Files:
         wanted |= {"follow": bool(follow), "force": bool(force)}
         wanted |= {} if only is None else {"only": only}
         wanted |= {} if name is None else {"name": to_wire(name, "name")}
-        answer = await self._call("list", path, **wanted)
+        answer = await self._call("list", path, user, **wanted)
         if limit is None and answer.get("truncated") is True:
             raise OutputLimitExceeded(f"{_display(path)}: more than {LIST_LIMIT} entries")
         return [_stat(entry) for entry in items(answer, "entries")]
 
     async def mkdir(
-        self, path: RemotePath, mode: int | None = None, parents: bool = False, exist_ok: bool = False
+        self,
+        path: RemotePath,
+        mode: int | None = None,
+        parents: bool = False,
+        exist_ok: bool = False,
+        *,
+        user: str | None = None,
     ) -> None:
         """Create a directory. Raises FileExistsError if the path exists, unless it is a directory and `exist_ok` is
         set.
         """
         more = {} if mode is None else {"mode": _validate_mode(mode)}
-        await self._call("mkdir", path, parents=bool(parents), exist_ok=bool(exist_ok), **more)
+        await self._call("mkdir", path, user, parents=bool(parents), exist_ok=bool(exist_ok), **more)
 
-    async def remove(self, path: RemotePath, recursive: bool = False, missing_ok: bool = False) -> None:
+    async def remove(
+        self, path: RemotePath, recursive: bool = False, missing_ok: bool = False, *, user: str | None = None
+    ) -> None:
         """Remove a file, a link or an empty directory, with `recursive` any directory.
 
         Raises:
             FileNotFoundError: If it does not exist, unless `missing_ok` is set.
         """
-        await self._call("remove", path, recursive=bool(recursive), missing_ok=bool(missing_ok))
+        await self._call("remove", path, user, recursive=bool(recursive), missing_ok=bool(missing_ok))
 
-    async def move(self, source: RemotePath, target: RemotePath, overwrite: bool = True) -> None:
+    async def move(
+        self, source: RemotePath, target: RemotePath, overwrite: bool = True, *, user: str | None = None
+    ) -> None:
         """Rename a file or directory, also across file systems. Replaces an existing file unless `overwrite=False`."""
-        await self._call_with_pair("move", source, target, overwrite=bool(overwrite))
+        await self._call_with_pair("move", source, target, user, overwrite=bool(overwrite))
 
-    async def copy(self, source: RemotePath, target: RemotePath, recursive: bool = False) -> None:
+    async def copy(
+        self, source: RemotePath, target: RemotePath, recursive: bool = False, *, user: str | None = None
+    ) -> None:
         """Copy a file, or with `recursive` a directory; modes and links are kept."""
-        await self._call_with_pair("copy", source, target, recursive=bool(recursive))
+        await self._call_with_pair("copy", source, target, user, recursive=bool(recursive))
 
-    async def chmod(self, path: RemotePath, mode: int) -> None:
+    async def chmod(self, path: RemotePath, mode: int, *, user: str | None = None) -> None:
         """Set the permission bits."""
-        await self._call("chmod", path, mode=_validate_mode(mode))
+        await self._call("chmod", path, user, mode=_validate_mode(mode))
 
-    async def upload(self, local: LocalPath, remote: RemotePath) -> TreeCopied:
+    async def upload(self, local: LocalPath, remote: RemotePath, *, user: str | None = None) -> TreeCopied:
         """Copy a local file, or a directory with its contents, to `remote` in the slot.
 
         The transfer streams with bounded memory. Modes are kept without setuid and setgid bits. A directory is merged
@@ -211,10 +249,12 @@ class Files:
         names entries that were left out: special files, links that lead out of the tree, files that were removed
         meanwhile.
         """
-        work = partial(upload, self._scope, os.fspath(local), validate_path(remote, "remote"), _display(remote))
+        work = partial(upload, self._scope, os.fspath(local), _remote(remote, user, "remote"), _display(remote))
         return await run_to_end(work)
 
-    async def download(self, remote: RemotePath, local: LocalPath, limit_bytes: int | None = None) -> TreeCopied:
+    async def download(
+        self, remote: RemotePath, local: LocalPath, limit_bytes: int | None = None, *, user: str | None = None
+    ) -> TreeCopied:
         """Copy a file, or a directory with its contents, from the slot to `local` on this host.
 
         The transfer is as for `upload`. Nothing is ever written outside `local`, whatever the slot sends, and no
@@ -226,11 +266,14 @@ class Files:
                 The part that had arrived stays at `local`.
         """
         limit = None if limit_bytes is None else validate_count(limit_bytes, "limit_bytes")
-        source = validate_path(remote, "remote")
-        work = partial(download, self._scope, source, _display(remote), os.fspath(local), limit)
+        work = partial(
+            download, self._scope, _remote(remote, user, "remote"), _display(remote), os.fspath(local), limit
+        )
         return await run_to_end(work)
 
-    async def save(self, remote: RemotePath, archive: BinaryIO, limit_bytes: int | None = None) -> TreeCopied:
+    async def save(
+        self, remote: RemotePath, archive: BinaryIO, limit_bytes: int | None = None, *, user: str | None = None
+    ) -> TreeCopied:
         """Write a file, or a directory with its contents, as a tar archive into an open binary file, for `restore`.
 
         Nothing is unpacked here, so modes, links and names are exact. `refused` of the result names entries that an
@@ -240,16 +283,16 @@ class Files:
             OutputLimitExceeded: If it has more than `limit_bytes` (default None: no limit).
         """
         limit = None if limit_bytes is None else validate_count(limit_bytes, "limit_bytes")
-        work = partial(save, self._scope, validate_path(remote, "remote"), _display(remote), archive, limit)
+        work = partial(save, self._scope, _remote(remote, user, "remote"), _display(remote), archive, limit)
         return await run_to_end(work)
 
-    async def restore(self, archive: BinaryIO, remote: RemotePath) -> TreeCopied:
+    async def restore(self, archive: BinaryIO, remote: RemotePath, *, user: str | None = None) -> TreeCopied:
         """Unpack an archive of `save`, from its current position, into the directory `remote`.
 
         A missing directory is created. A single file has its name there. Links keep their targets, also outside the
         directory.
         """
-        work = partial(restore, self._scope, archive, validate_path(remote, "remote"), _display(remote))
+        work = partial(restore, self._scope, archive, _remote(remote, user, "remote"), _display(remote))
         return await run_to_end(work)
 
     async def search(
@@ -267,6 +310,7 @@ class Files:
         hidden: bool = False,
         ignore_files: bool = True,
         max_line: int = 4096,
+        user: str | None = None,
     ) -> SearchResult:
         """Find lines (`target="content"`) by regular expression (RE2 syntax) or plain text, or files by name.
 
@@ -299,9 +343,11 @@ class Files:
         }
         if glob is not None:
             params["glob"] = to_wire(glob, "glob")
-        return _search_result(await self._call("search", path, **params))
+        return _search_result(await self._call("search", path, user, **params))
 
-    async def glob(self, pattern: str, path: RemotePath = ".", limit: int | None = None) -> builtins.list[str]:
+    async def glob(
+        self, pattern: str, path: RemotePath = ".", limit: int | None = None, *, user: str | None = None
+    ) -> builtins.list[str]:
         """Return the paths that match a pattern (`*`, `?`, `[…]`, `**` across directories), newest first.
 
         Hidden names match only if a part of the pattern has a leading dot. Links match, but are not followed.
@@ -310,22 +356,26 @@ class Files:
             OutputLimitExceeded: If more than 100,000 match and no `limit` is set.
         """
         most = LIST_LIMIT if limit is None else validate_count(limit, "limit")
-        answer = await self._call("glob", path, pattern=to_wire(pattern, "pattern"), limit=most)
+        answer = await self._call("glob", path, user, pattern=to_wire(pattern, "pattern"), limit=most)
         paths = texts(answer, "paths")
         if limit is None and integer(answer, "total") > len(paths):
             raise OutputLimitExceeded(f"{pattern!r} matches more than {LIST_LIMIT} paths")
         return builtins.list(paths)
 
-    async def _call(self, name: str, path: RemotePath, /, **params: object) -> dict[str, Any]:
-        wired: WireBytes = validate_path(path, "path")
+    async def _call(self, name: str, path: RemotePath, user: str | None, /, **params: object) -> dict[str, Any]:
         longest_s = WALK_S if name in ("list", "remove", "search", "glob") else STALL_S
-        return await self._scope.call(
-            f"file.{name}", {"path": wired, **params}, timeout_s=longest_s, path=_display(path)
-        )
+        params |= _remote(path, user)
+        return await self._scope.call(f"file.{name}", params, timeout_s=longest_s, path=_display(path))
 
-    async def _call_with_pair(self, name: str, source: RemotePath, target: RemotePath, **params: object) -> None:
-        ends = {"source": validate_path(source, "source"), "target": validate_path(target, "target")}
-        await self._scope.call(f"file.{name}", {**ends, **params}, timeout_s=WALK_S)
+    async def _call_with_pair(
+        self, name: str, source: RemotePath, target: RemotePath, user: str | None, /, **params: object
+    ) -> None:
+        params |= {"source": validate_path(source, "source"), "target": validate_path(target, "target")}
+        await self._scope.call(f"file.{name}", params | user_params(user), timeout_s=WALK_S)
+
+
+def _remote(path: RemotePath, user: str | None, name: str = "path") -> dict[str, Any]:
+    return {"path": validate_path(path, name), **user_params(user)}
 
 
 def _display(path: RemotePath) -> str:

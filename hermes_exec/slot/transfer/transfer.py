@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import tarfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -16,7 +16,6 @@ import anyio
 from anyio import from_thread, to_thread
 
 from hermes_exec.channel import Conversation, Data
-from hermes_exec.channel.encoding import WireBytes
 from hermes_exec.errors import OutputLimitExceeded, ProtocolError
 from hermes_exec.results import TreeCopied
 from hermes_exec.slot.answers import integer, texts
@@ -24,6 +23,8 @@ from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.transfer.pack import PERMISSIONS, PIECE_BYTES, open_regular, pack
 from hermes_exec.slot.transfer.unpack import is_special, unpack, write
 
+Remote = Mapping[str, Any]
+"""The params that name a path of the slot: `path`, and `user` if there is one."""
 STALL_S = 75.0
 """Seconds without progress until TimeoutError; the runner itself gives up after 60 s."""
 WINDOW_BYTES = 4 << 20
@@ -34,7 +35,7 @@ CLOCK_S = 1.0
 
 
 @contextlib.asynccontextmanager
-async def open_transfer(scope: SlotScope, method: str, params: dict[str, Any], path: str) -> AsyncIterator[Transfer]:
+async def open_transfer(scope: SlotScope, method: str, params: Mapping[str, Any], path: str) -> AsyncIterator[Transfer]:
     """Open a conversation that transfers data, and fails if nothing moves for too long."""
     with scope.cancel_scope(anyio.current_time() + STALL_S) as cancel_scope:
         async with scope.conversation(method, params, window=WINDOW_BYTES, path=path) as conversation:
@@ -83,14 +84,14 @@ class Transfer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def upload(scope: SlotScope, local: str, remote: WireBytes, path: str) -> TreeCopied:
+async def upload(scope: SlotScope, local: str, remote: Remote, path: str) -> TreeCopied:
     """Copy a local file or directory into the slot."""
     facts = await to_thread.run_sync(os.stat, local)
     if stat.S_ISDIR(facts.st_mode):
         return await _upload_tree(scope, local, remote, path)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "neither a file nor a directory", local)
-    params = {"path": remote, "mode": facts.st_mode & PERMISSIONS, "parents": True, "append": False}
+    params = {**remote, "mode": facts.st_mode & PERMISSIONS, "parents": True, "append": False}
     async with open_transfer(scope, "file.write", params, path) as transfer, await _open(local) as file:
         while piece := await file.read(BATCH_BYTES):
             await transfer.send(piece)
@@ -103,8 +104,8 @@ async def _open(local: str) -> anyio.AsyncFile[bytes]:
     return anyio.wrap_file(await to_thread.run_sync(partial(open_regular, local, follow=True)))
 
 
-async def _upload_tree(scope: SlotScope, local: str, remote: WireBytes, path: str) -> TreeCopied:
-    async with open_transfer(scope, "file.put_tree", {"path": remote}, path) as transfer:
+async def _upload_tree(scope: SlotScope, local: str, remote: Remote, path: str) -> TreeCopied:
+    async with open_transfer(scope, "file.put_tree", remote, path) as transfer:
 
         def send(piece: bytes) -> None:
             # A cancellation between two calls of from_thread.run is delivered to neither of them.
@@ -135,19 +136,19 @@ def _pack(local: str, send: Callable[[bytes], None]) -> TreeCopied:
         return TreeCopied(0, 0)
 
 
-async def download(scope: SlotScope, remote: WireBytes, path: str, local: str, limit: int | None = None) -> TreeCopied:
+async def download(scope: SlotScope, remote: Remote, path: str, local: str, limit: int | None = None) -> TreeCopied:
     """Copy a file or directory of the slot to this host."""
-    facts = await scope.call("file.stat", {"path": remote, "follow": True}, timeout_s=STALL_S, path=path)
+    facts = await scope.call("file.stat", {**remote, "follow": True}, timeout_s=STALL_S, path=path)
     limit_check = _SizeLimit(limit, path)
     if facts.get("type") == "dir":
         return await _download_tree(scope, remote, path, local, limit_check)
     return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS, limit_check)
 
 
-async def save(scope: SlotScope, remote: WireBytes, path: str, archive: BinaryIO, limit: int | None) -> TreeCopied:
+async def save(scope: SlotScope, remote: Remote, path: str, archive: BinaryIO, limit: int | None) -> TreeCopied:
     """Write a file or directory of the slot into the archive, as the tar stream that arrives."""
     limit_check = _SizeLimit(limit, path)
-    async with open_transfer(scope, "file.get_tree", {"path": remote}, path) as transfer:
+    async with open_transfer(scope, "file.get_tree", remote, path) as transfer:
         while piece := limit_check.add(await transfer.receive()):
             await to_thread.run_sync(archive.write, piece)
         await to_thread.run_sync(archive.flush)
@@ -156,9 +157,9 @@ async def save(scope: SlotScope, remote: WireBytes, path: str, archive: BinaryIO
     raise AssertionError("unreachable")
 
 
-async def restore(scope: SlotScope, archive: BinaryIO, remote: WireBytes, path: str) -> TreeCopied:
+async def restore(scope: SlotScope, archive: BinaryIO, remote: Remote, path: str) -> TreeCopied:
     """Unpack an archive of `save` in the slot, with every link unchanged."""
-    async with open_transfer(scope, "file.put_tree", {"path": remote, "any_link": True}, path) as transfer:
+    async with open_transfer(scope, "file.put_tree", {**remote, "any_link": True}, path) as transfer:
         while not transfer.conversation.finished and (piece := await to_thread.run_sync(archive.read, BATCH_BYTES)):
             await transfer.send(piece)
         answer = await transfer.finish()
@@ -181,12 +182,12 @@ class _SizeLimit:
 
 
 async def _download_file(
-    scope: SlotScope, remote: WireBytes, path: str, local: str, mode: int, limit_check: _SizeLimit
+    scope: SlotScope, remote: Remote, path: str, local: str, mode: int, limit_check: _SizeLimit
 ) -> TreeCopied:
     await to_thread.run_sync(_check_target, local)
     temporary = os.path.join(os.path.dirname(local) or ".", f".{secrets.token_hex(8)}.part")
     try:
-        async with open_transfer(scope, "file.read", {"path": remote, "offset": 0}, path) as transfer:
+        async with open_transfer(scope, "file.read", {**remote, "offset": 0}, path) as transfer:
             await to_thread.run_sync(partial(os.makedirs, os.path.dirname(temporary), exist_ok=True))
             async with await anyio.open_file(temporary, "xb") as file:
                 while piece := limit_check.add(await transfer.receive()):
@@ -216,9 +217,9 @@ def _put_in_place(temporary: str, local: str, mode: int) -> None:
 
 
 async def _download_tree(
-    scope: SlotScope, remote: WireBytes, path: str, local: str, limit_check: _SizeLimit
+    scope: SlotScope, remote: Remote, path: str, local: str, limit_check: _SizeLimit
 ) -> TreeCopied:
-    async with open_transfer(scope, "file.get_tree", {"path": remote}, path) as transfer:
+    async with open_transfer(scope, "file.get_tree", remote, path) as transfer:
 
         def receive() -> bytes:
             from_thread.check_cancelled()

@@ -156,7 +156,7 @@ func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any,
 	case ipc.OpSpawn:
 		return a.spawn(m)
 	case ipc.OpFile:
-		return answerWithFDs(m, func(f ipc.FileOp) (any, []int, error) { return doFile(ctx, a.setup, f, m) })
+		return answerWithFDs(m, func(f ipc.FileOp) (any, []int, error) { return a.doFile(ctx, f, m) })
 	case ipc.OpSpill:
 		return answerWithFDs(m, func(s ipc.Spill) (any, []int, error) { return createSpill(a.setup.Tmp, s) })
 	case ipc.OpListen:

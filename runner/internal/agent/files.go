@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path"
@@ -10,21 +11,59 @@ import (
 
 	"hermes-exec/runner/internal/files"
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/isolation"
 )
 
-// doFile carries out a file operation on a thread that has the slot's rights.
-func doFile(ctx context.Context, s isolation.Setup, op ipc.FileOp, m *ipc.Message) (any, []int, error) {
+// doFile carries out a file operation on a thread that has the slot's rights. While it works for
+// another user, the thread has that user's rights.
+func (a *agent) doFile(ctx context.Context, op ipc.FileOp, m *ipc.Message) (any, []int, error) {
+	if op.User != "" {
+		user, err := a.userFor(op.User)
+		if err != nil {
+			return nil, nil, err
+		}
+		if op.Params, err = expandHome(op.Params, user.Home); err != nil {
+			return nil, nil, badRequest(err)
+		}
+		back, err := become(a.setup, user)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer back()
+	}
 	var data *os.File
 	if len(m.FDs) > 0 {
 		data = os.NewFile(uintptr(m.FDs[0]), "data")
 		m.FDs = m.FDs[1:]
 	}
-	result, err := files.Do(ctx, files.Env{Workdir: string(op.Workdir), Tmp: s.Tmp}, op, data)
+	result, err := files.Do(ctx, files.Env{Workdir: string(op.Workdir), Tmp: a.setup.Tmp}, op, data)
 	if err != nil {
 		return nil, nil, err
 	}
 	return result, nil, nil
+}
+
+// expandHome replaces ~ at the start of the paths of a file operation.
+func expandHome(params json.RawMessage, home string) (json.RawMessage, error) {
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(params, &fields); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"path", "source", "target"} {
+		var at ipc.Bytes
+		if json.Unmarshal(fields[name], &at) != nil {
+			continue
+		}
+		rest, ok := strings.CutPrefix(string(at), "~")
+		if !ok || rest != "" && rest[0] != '/' {
+			continue
+		}
+		expanded, err := json.Marshal(ipc.Bytes(strings.TrimSuffix(home, "/") + "/" + strings.TrimPrefix(rest, "/")))
+		if err != nil {
+			return nil, err
+		}
+		fields[name] = expanded
+	}
+	return json.Marshal(fields)
 }
 
 // createSpill creates a file in the slot's tmp directory, as the slot's user.

@@ -135,7 +135,7 @@ func newProgramFailure(program string, errno syscall.Errno, exists bool) *failur
 	return out
 }
 
-// userFor returns the user that a command runs as. Only a tenant that has the image to itself may
+// userFor returns the user that a command or file operation runs as. Only a tenant that has the image to itself may
 // choose.
 //
 // Its groups and home are those that the image's files name now, except that the slot's own user keeps the slot's home:
@@ -147,8 +147,8 @@ func (a *agent) userFor(name string) (accounts.User, error) {
 		return own, nil
 	}
 	if !a.setup.AsImage() {
-		const only = "commands of this slot run as %s; user %q is available only if the slot is a whole " +
-			"sandbox or has a root of its own"
+		const only = "this slot works as %s; user %q is available only if the slot is a whole sandbox or has a " +
+			"root of its own"
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}
 	user, err := accounts.LookupUser(name)

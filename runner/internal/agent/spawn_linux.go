@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"strconv"
 	"syscall"
 
@@ -69,6 +70,24 @@ func (a *agent) describe(s ipc.Spawn, user accounts.User, fds []int) (l launch, 
 	}
 	l.path, l.attr = path, attr
 	return l, nil
+}
+
+// become gives the calling thread the file rights of a user of the slot until back is called.
+func become(s isolation.Setup, user accounts.User) (back func(), err error) {
+	if !s.Switch {
+		return func() {}, nil
+	}
+	back = func() {
+		if err := rights.ThreadFS(s.UID, s.GID, s.Groups); err != nil {
+			// A thread that cannot switch back must not serve anybody else.
+			panic(fmt.Sprintf("file rights back: %v", err))
+		}
+	}
+	if err := rights.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
+		back()
+		return nil, ipc.OSError("become "+user.Name, "", err)
+	}
+	return back, nil
 }
 
 func newDirectoryFailure(cwd string, err error) *failure {

@@ -11,6 +11,7 @@ type FileOp struct {
 	Method  string          `json:"method"`
 	Params  json.RawMessage `json:"params"`
 	Workdir Bytes           `json:"workdir"` // where relative paths begin
+	User    string          `json:"user,omitempty"`
 	Inline  []byte          `json:"inline,omitempty"`
 	Small   bool            `json:"small,omitempty"` // file.read: answer inline
 	// Committed: the data of file.write or file.put_tree end with one more byte, 1, which is sent

@@ -42,6 +42,7 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 	return func(s *Server, c *channel.Conversation, params json.RawMessage) (any, error) {
 		var p struct {
 			Slot   string `json:"slot"`
+			User   string `json:"user"`
 			Length *int64 `json:"length"`
 		}
 		if err := channel.Decode(params, &p); err != nil {
@@ -53,7 +54,7 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 		}
 		ctx, leave := scope.Join(c.Ctx)
 		defer leave()
-		op := ipc.FileOp{Method: name, Params: params, Workdir: ipc.Bytes(scope.Agent.Workdir())}
+		op := ipc.FileOp{Method: name, Params: params, Workdir: ipc.Bytes(scope.Agent.Workdir()), User: p.User}
 		result, err := carry(&fileCall{c: c, ctx: ctx, agent: scope.Agent, op: op, length: p.Length})
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {

@@ -167,6 +167,57 @@ async def test_links_of_proc_lead_nowhere_for_what_works_on_files(slots: tuple[S
     assert not (tmp_path / "tree" / "fd").exists()
 
 
+@pytest.mark.parametrize("slots_per_sandbox", [1, 2])
+async def test_root_works_on_files_of_an_ordinary_tenant(
+    slots_per_sandbox: int, docker_image: Image, engine: DockerClient
+) -> None:
+    options: dict[str, Any] = {"slots_per_sandbox": slots_per_sandbox, "slot_root": None}
+    with derived(engine, docker_image("debian"), "USER tester") as image:
+        async with pool_of(image, **options) as pool, pool.slot() as slot:
+            await slot.files.write_text("/root/answer", "42", mode=0o600, user="root")
+            assert await slot.files.read_text("~/answer", user="root") == "42"
+            for call in (slot.files.read_text("/root/answer"), slot.files.write_text("/etc/x", "")):
+                with pytest.raises(PermissionError):
+                    await call
+            await slot.files.write_text("mine", "x")
+            assert (await slot.files.stat("mine")).uid == slot.uid != 0
+            assert (await slot.run("cat /root/answer")).exit_code == 1
+            assert (await slot.run("cat /root/answer", user="root")).stdout == "42"
+
+
+async def test_root_of_file_calls_stays_in_the_root_of_the_slot(
+    docker_image: Image, engine: DockerClient, tmp_path: Path
+) -> None:
+    with derived(engine, docker_image("debian"), "USER tester") as image:
+        async with pool_of(image) as pool, pool.slots(2) as (one, two):
+            for link in ("/proc/self/fd/2", "/proc/1/fd/2", "/proc/self/root/etc/passwd", "/proc/1/root/etc/passwd"):
+                await one.run(["ln", "-sfn", link, "file"], check=True)
+                await one.run(["ln", "-sfn", link.rpartition("/")[0], "directory"], check=True)
+                for path in ("file", f"directory/{link.rpartition('/')[2]}", link):
+                    with pytest.raises(OSError, match=r"symbolic links|[Nn]o such file"):
+                        await one.files.read_bytes(path, user="root")
+                    with pytest.raises(OSError, match=r"symbolic links|[Nn]o such file|[Rr]ead-only"):
+                        await one.files.write_bytes(path, b"x", user="root")
+                with pytest.raises(OSError, match=r"symbolic links|[Nn]o such file"):
+                    await one.files.list("directory/..", user="root")
+            await one.run("mkdir tree && ln -s /proc/1/fd tree/fd && ln -s /proc/self/root tree/root", check=True)
+            await one.files.download("tree", tmp_path / "tree", user="root")
+            assert list((tmp_path / "tree").iterdir()) == []
+            for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper"):
+                with pytest.raises(OSError, match=r"[Rr]ead-only|[Pp]ermission|[Nn]o such file"):
+                    await one.files.write_bytes(path, b"x", parents=False, user="root")
+            await one.files.write_text("/etc/planted", "x", user="root")
+            await one.files.remove("/etc/hostname", user="root")
+            assert not await two.files.exists("/etc/planted", user="root")
+            assert await two.files.exists("/etc/hostname", user="root")
+            # The rights of root ended with its calls.
+            for path in ("/etc/planted", "/root/x"):
+                with pytest.raises(PermissionError):
+                    await one.files.write_text(path, "y")
+            await one.reset()
+            assert not await one.files.exists("/etc/planted", user="root")
+
+
 async def test_mounts_of_the_sandbox_are_part_of_the_image(docker_image: Image, tmp_path: Path) -> None:
     directory, shared, file = tmp_path / "directory", tmp_path / "shared", tmp_path / "file"
     for made in (directory, shared):

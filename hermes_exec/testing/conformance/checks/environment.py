@@ -118,6 +118,31 @@ async def check_run_as_another_user(ctx: Context) -> None:
     equal((await ctx.applet("id")).stdout, before, "uid of the next call")
 
 
+@check("users", "image-users")
+async def check_files_as_another_user(ctx: Context) -> None:
+    """Where the slot is a whole sandbox, a file call has the rights of a user of the image, the next one its own."""
+    files, path = ctx.slot.files, f"{ctx.slot.tmp}/of-nobody"
+    other = (await ctx.applet("id", user="nobody")).stdout.split()[0]
+    await files.mkdir(path, mode=0o700)
+    with raises(PermissionError):
+        await files.write_text(f"{path}/file", "x", user="nobody")
+    await files.chmod(path, 0o777)
+    await files.write_text(f"{path}/file", "x", user="nobody")
+    await files.write_text(f"{path}/mine", "x")
+    owners = {entry.name: entry.uid for entry in await files.list(path, user="nobody")}
+    equal(owners, {"file": int(other), "mine": ctx.slot.uid}, "owners")
+
+
+@check("users")
+async def check_files_of_a_forbidden_user_are_refused(ctx: Context) -> None:
+    """A file call of an unknown user, or of another one where commands cannot have it, is a ConfigError."""
+    refused = ["no-such-user", *(["root"] if "root" in ctx.facts.missing and ctx.slot.uid else [])]
+    for user in refused:
+        with raises(ConfigError, about=user):
+            await ctx.slot.files.write_text("written", "x", user=user)
+    equal(await ctx.slot.files.exists("written"), False, "a file was written")
+
+
 @check("users", "shell")
 async def check_the_user_has_a_name(ctx: Context) -> None:
     """The slot's user has a name where programs look for it."""
