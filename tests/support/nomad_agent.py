@@ -106,6 +106,8 @@ class Agent:
     server: Agent | None = None
     """That of a node; None for a server itself."""
     more: str = ""
+    noexec: bool = False
+    """Whether no program can run in the data directory of a node."""
     mhz: int = 100_000
     memory_mb: int = 400_000
     scheme: str = "http"
@@ -137,6 +139,10 @@ class Agent:
     def start(self) -> None:
         """Run it; returns when it takes jobs."""
         server = self.server is None
+        if self.noexec and not server:
+            (self.directory / "data").mkdir()
+            mount = ["mount", "-t", "tmpfs", "-o", "noexec,mode=0711", "data", str(self.directory / "data")]
+            subprocess.run(mount, check=True)
         joined = "" if self.server is None else f'"127.0.0.1:{self.server.ports[1]}"'
         (self.directory / "config.hcl").write_text(
             CONFIG.format(

@@ -15,6 +15,8 @@ STATE = "/hermes-exec/state"
 BOUND, FETCHED = "/hermes-exec/runner", "/hermes-exec/artifact"
 ROOT = (None, "0", "0:0", "root", "root:root")
 POLL_S = 0.02
+NOT_EXECUTABLE = 126
+"""Exit code of a shell that may not execute a program."""
 DELIVERY_TIMEOUT_S = 30.0
 """How long a sandbox waits for its runner before it ends by itself; or for its lease, if that is longer."""
 ON_NODE = '"$(dirname "$NOMAD_TASK_DIR")"'
@@ -30,7 +32,11 @@ COPY = """cp {source} part && echo '{sha256}  part' | sha256sum -c >&2 && chmod 
 UP = """until [ -S state/base/run/socket ]; do
 [ -e runner ] && ! grep -qs FATAL log || exit 1; sleep 0.02; done; """
 """Waits on a node until Apptainer's sandbox serves, unless its log has an error or the sandbox is given up."""
-WAIT = """trap 'exit 1' TERM; sleep {limit_s} & limit=$!; until [ -x runner ]; do
+NOEXEC = "no program can run in the directory of a task, because Nomad's data_dir is mounted noexec on this node"
+TRY = f"""./runner version >/dev/null 2>&1 || {{ echo "FATAL: {NOEXEC}" >log; exit {NOT_EXECUTABLE}; }}
+"""
+"""Ends a task on a node where the runner cannot be executed."""
+WAIT = """trap 'exit 1' TERM; sleep {limit_s} & limit=$!; until [ -e runner ]; do
 kill -0 $limit 2>/dev/null || exit 1; sleep {poll_s} 2>/dev/null || sleep 1; done
 kill $limit; wait $limit 2>/dev/null; """
 """First commands of the main process if the runner is yet to come. The process becomes the runner."""
@@ -68,16 +74,20 @@ def _enter_directory(config: NomadConfig) -> str:
     return CLOSED if config.driver == "singularity" else IN_PLACE.format(place=runner_directory(config))
 
 
+def _try_runner(config: NomadConfig) -> str:
+    return TRY if config.driver == "singularity" else ""
+
+
 def delivery_script(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> str:
     """Return the shell commands that run until the runner is there."""
     if config.runner_delivery == "exec":
-        return _enter_directory(config) + WAIT.format(
-            limit_s=math.ceil(max(spec.lease_s, DELIVERY_TIMEOUT_S)), poll_s=POLL_S
-        )
+        wait = WAIT.format(limit_s=math.ceil(max(spec.lease_s, DELIVERY_TIMEOUT_S)), poll_s=POLL_S)
+        return _enter_directory(config) + wait + _try_runner(config)
     source = config.runner_source or str(runner.path.resolve())
     if config.runner_delivery == "artifact":
         source = f"../local/{TASK_DIRECTORY}/runner" if config.driver == "singularity" else f"{FETCHED}/runner"
-    return _enter_directory(config) + COPY.format(source=shlex.quote(source), sha256=runner.sha256)
+    copy = COPY.format(source=shlex.quote(source), sha256=runner.sha256)
+    return _enter_directory(config) + copy + _try_runner(config)
 
 
 def artifacts(config: NomadConfig, runner: RunnerBinary) -> list[dict[str, Any]]:

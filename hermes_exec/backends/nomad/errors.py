@@ -56,6 +56,12 @@ TASK_ROWS = (
         "not enabled|not allowed|isn't allowed|[Ii]nvalid|unable to find user|failed to (decode|parse|validate)"
         "|[Uu]nknown",
     ),
+    ErrorRow(
+        ConfigError,
+        "the runner cannot be executed in the sandbox: its directory, which is below Nomad's data_dir with "
+        "driver='singularity', must not be mounted noexec ({reason})",
+        "Exit Code: 126",
+    ),
     ErrorRow(LaunchError, "the sandbox did not start: {reason}"),
 )
 """Reports of a node on a task that ended before its runner was there."""

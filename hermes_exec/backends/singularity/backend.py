@@ -107,7 +107,7 @@ class SingularityBackend(HostBackend):
     def _check(self, spec: LaunchSpec) -> SingularityEngine:
         check_options(self._config, spec)
         runner_binary.find_runner()
-        check_parent(self._config.base_dir, PREFIX)
+        check_parent(self._config.base_dir, PREFIX, runs_programs=True)
         return self._find_engine()
 
     def _find_engine(self) -> SingularityEngine:

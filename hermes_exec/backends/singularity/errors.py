@@ -25,6 +25,7 @@ class RefusedError(LaunchError):
 
 
 ROWS = (
+    ErrorRow(ConfigError, "{reason}", "mounted noexec"),
     ErrorRow(QuotaExceeded, "there is no room for another sandbox: {reason}", "(?i)no space left|disk quota"),
     ErrorRow(  # temporary: it proves nothing about the host
         LaunchError,
