@@ -183,6 +183,16 @@ async def test_root_works_on_files_of_an_ordinary_tenant(
             assert (await slot.files.stat("mine")).uid == slot.uid != 0
             assert (await slot.run("cat /root/answer")).exit_code == 1
             assert (await slot.run("cat /root/answer", user="root")).stdout == "42"
+            refused = pytest.raises(
+                OSError, match=r"(?i)denied|symbolic links|no such file|read-only|belongs to|leads|busy"
+            )
+            for path in ("/proc/1/mem", "/proc/1/environ", "/proc/1/root/etc/passwd", "/proc/self/exe"):
+                await slot.run(["ln", "-sfn", path, "link"], check=True)
+                for name in (path, "link"):
+                    with refused:
+                        await slot.files.read_bytes(name, user="root")
+                    with refused:
+                        await slot.files.write_bytes(name, b"x", user="root")
 
 
 async def test_root_of_file_calls_stays_in_the_root_of_the_slot(
