@@ -156,6 +156,8 @@ async def _users(slot: Slot, facts: Facts) -> None:
             continue
         if not result.ok:
             facts.missing[need] = f"user {user!r}: {result.stderr.strip()[:200]}"
+        elif need == "image-users" and result.stdout.split()[0] == str(slot.uid):
+            facts.missing[need] = f"the slot's own user is {user!r}"
 
 
 async def _sharing(factory: PoolFactory, facts: Facts) -> None:
