@@ -34,7 +34,7 @@ from hermes_exec.pool.release import Releases
 from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
 from hermes_exec.pool.state import Phase, SlotState, Waiter
-from hermes_exec.pool.templates import Template
+from hermes_exec.pool.template import SlotSettings, Template
 from hermes_exec.results import Acquired
 from hermes_exec.slot.slot import Slot
 
@@ -51,6 +51,7 @@ class Ticket:
     done: anyio.Event = field(default_factory=anyio.Event)
     slots: list[PooledSlot] = field(default_factory=list)
     error: ExecError | None = None
+    settings: SlotSettings | None = None
     doing: str = ""
     """The step of preparing a slot that was still under way when the request gave up."""
 
@@ -70,17 +71,20 @@ class Queue:
 
     async def acquire(self, request: SlotRequest, count: int = 1) -> list[Slot]:
         """Wait for `count` slots, prepare them and return them. Raises the errors of `SandboxPool.acquire`."""
-        with self.fleet.request():
-            return await self._acquire(request, count)
+        template, settings = self.fleet.templates.select(request.profile, request.image)
+        with self.fleet.request(template.key):
+            return await self._acquire(request, count, template, settings)
 
-    async def _acquire(self, request: SlotRequest, count: int) -> list[Slot]:
+    async def _acquire(
+        self, request: SlotRequest, count: int, template: Template, settings: SlotSettings
+    ) -> list[Slot]:
         templates = self.fleet.templates
-        template = templates.get(request.profile, request.image)
         timeout_s = validate_timeout(request.timeout_s) or template.config.acquire_timeout_s
         templates.check_room(template, count)
         templates.check_workdir(request.workdir)
         began = time.monotonic()
         ticket = self._enter(template, slots=count)
+        ticket.settings = settings
         slots: list[Slot] | None = None
         with anyio.move_on_after(timeout_s) as scope:
             try:
@@ -113,7 +117,7 @@ class Queue:
         """Wait until `count` sandboxes of a template are ready. Raises the errors of `SandboxPool.prewarm`."""
         timeout_s = template.config.acquire_timeout_s
         ticket = self._enter(template, slots=0, sandboxes=count)
-        with self.fleet.request(), anyio.move_on_after(timeout_s):
+        with self.fleet.request(template.key), anyio.move_on_after(timeout_s):
             try:
                 await self._wait(ticket)
             except BaseException:
@@ -197,7 +201,7 @@ class Queue:
         sandboxes = {slot.sandbox.record.id: slot.sandbox for slot in ticket.slots}
         await _run_together(partial(self._check_sandbox, failures), sandboxes.values())
         if not failures:
-            await _run_together(partial(self._prepare_slot, failures, request), ticket.slots)
+            await _run_together(partial(self._prepare_slot, failures, request, ticket.settings), ticket.slots)
         if fatal := [error for error in failures if not isinstance(error, TRANSPORT)]:
             raise fatal[0]
         if failures:
@@ -229,9 +233,12 @@ class Queue:
             failures.append(ChannelLost("the machine of the sandbox is drained", sandbox=sandbox.id))
             sandbox.record.draining = True
 
-    async def _prepare_slot(self, failures: list[ExecError], request: SlotRequest, pooled: PooledSlot) -> None:
+    async def _prepare_slot(
+        self, failures: list[ExecError], request: SlotRequest, settings: SlotSettings | None, pooled: PooledSlot
+    ) -> None:
         """Create a slot if needed, and provision it for its new holder."""
         sandbox, template = pooled.sandbox, pooled.sandbox.template
+        pooled.settings = settings
         try:
             facts = await sandbox.create(pooled)
         except ExecError as error:
@@ -240,7 +247,7 @@ class Queue:
             failures.append(error)
             return
         pooled.request, pooled.touched = request, True
-        workdir = sandbox.workdir(request)
+        workdir = sandbox.workdir(pooled)
         pooled.scope = sandbox.scope(pooled, facts, workdir)
         slot = pooled.holder = Slot(
             id=self.fleet.slot_id(pooled),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from secrets import token_hex
@@ -25,7 +26,8 @@ from hermes_exec.pool.pace import wait_for_turn
 from hermes_exec.pool.plan import Close, Fail, Grant, Launch, PlanConfig, plan
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState
-from hermes_exec.pool.templates import Template, Templates
+from hermes_exec.pool.template import Template
+from hermes_exec.pool.templates import Templates
 from hermes_exec.redact import mask
 from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
 
@@ -63,8 +65,8 @@ class Fleet:
         """Every launched sandbox that is not known to be gone."""
         self.launches = self.failures = self.calls_before = 0
         self.closing = False
-        self.requests = 0
-        """How many requests for slots, sandboxes or images are under way."""
+        self.requests: Counter[str] = Counter()
+        """How many requests for slots, sandboxes or images are under way, by their template."""
         self.used_at = anyio.current_time()
         """When the last request or release ended."""
         self.loop_watch = ClosedLoopWatch(self._on_loop_closed)
@@ -79,6 +81,7 @@ class Fleet:
         self._last_failure = ""
         """Why the last launch failed; empty after a success."""
         self._wake_at = self._end_at = math.inf
+        templates.is_used, templates.on_forget = self._is_used, self._forget
         self._rearm = anyio.Event()
 
     # Planning.
@@ -107,6 +110,17 @@ class Fleet:
             self._wake_at = decision.wake_at
             self._rearm.set()
         return for_waiters
+
+    def _is_used(self, template: str) -> bool:
+        """Whether a template has requests or sandboxes."""
+        return template in self.requests or any(self.state.of_template(template))
+
+    def _forget(self, templates: list[str], backends: list[Backend]) -> None:
+        for template in templates:
+            self.state.launches.pop(template, None)
+            self.state.uses.pop(template, None)
+        for backend in backends:
+            self.background(backend.aclose, f"closing {backend.name}")
 
     async def wake_up(self) -> None:
         """Run the planner again at the times that it asks for."""
@@ -139,13 +153,15 @@ class Fleet:
         self._background.tasks.start_soon(run_guarded, name=name)
 
     @contextmanager
-    def request(self) -> Iterator[None]:
+    def request(self, template: str) -> Iterator[None]:
         """Count a request that is under way."""
-        self.requests += 1
+        self.requests[template] += 1
         try:
             yield
         finally:
-            self.requests -= 1
+            self.requests[template] -= 1
+            if not self.requests[template]:
+                del self.requests[template]
             self.used_at = anyio.current_time()
 
     @contextmanager

@@ -15,7 +15,7 @@ from hermes_exec.channel.trace import ChannelTrace
 from hermes_exec.errors import ChannelLost, LaunchTimeout
 from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
 from hermes_exec.pool.state import SandboxRecord
-from hermes_exec.pool.templates import Template
+from hermes_exec.pool.template import Template
 from hermes_exec.redact import mask_raised_errors
 from hermes_exec.results import PullProgress
 

@@ -15,7 +15,6 @@ from hermes_exec.pool.events import EventHub, OnEvent
 from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.running import RunningPool
 from hermes_exec.pool.templates import Templates
-from hermes_exec.redact import secret_values
 from hermes_exec.tracing.writer import tracer_for
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Lifecycle:
 
     def _prepare(self) -> None:
         self.templates = Templates(self._config, self._backend)
-        self.secrets = secret_values(self._config, *self.templates.backend_configs)
+        self.secrets = self.templates.secrets
         self.hub = EventHub(self._on_event, self.secrets)
         self.running: RunningPool | None = None
         self._attempt: _Attempt | None = None

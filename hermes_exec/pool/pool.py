@@ -53,8 +53,7 @@ class SandboxPool:
         min_sandboxes: Minimum number of sandboxes to keep. Entering the pool waits for them; with 0 it checks the
             backend and starts nothing.
         max_sandboxes: Maximum number of sandboxes over all profiles and images (local 1, ssh one per host, others 4).
-        profiles: Named variants, by name: a `ProfileConfig` or a mapping. A profile inherits the pool's value for each
-            setting that it leaves out.
+        profiles: Variants by name: a `ProfileConfig` or a mapping. A profile inherits the settings that it leaves out.
         min_isolation: The lowest accepted level (`none`, `landlock`, `uid`, `namespaces`, `exclusive`). None:
             `landlock`. A slot always gets the highest level that the sandbox supports.
         network: False disables the network.
@@ -313,7 +312,7 @@ class SandboxPool:
 
     def slot(
         self,
-        profile: str | None = None,
+        profile: str | ProfileConfig | None = None,
         image: str | None = None,
         workdir: str | None = None,
         timeout_s: float | None = None,
@@ -326,7 +325,7 @@ class SandboxPool:
     def slots(
         self,
         n: int,
-        profile: str | None = None,
+        profile: str | ProfileConfig | None = None,
         image: str | None = None,
         workdir: str | None = None,
         timeout_s: float | None = None,
@@ -354,7 +353,7 @@ class SandboxPool:
 
     async def acquire(
         self,
-        profile: str | None = None,
+        profile: str | ProfileConfig | None = None,
         image: str | None = None,
         workdir: str | None = None,
         timeout_s: float | None = None,
@@ -363,7 +362,9 @@ class SandboxPool:
         """Acquire a slot until it is released. Requests are served in order of arrival.
 
         Args:
-            profile: One of the pool's profiles.
+            profile: One of the pool's profiles by name, or an inline one. Profiles share sandboxes if only `env`,
+                `secrets`, `files`, `slot_setup` and `workdir` differ, which belong to the slot: `setup` does not see
+                them. Unused templates of images and inline profiles are forgotten, except the last 64.
             image: Image of the sandbox, instead of the pool's.
             workdir: Where calls start, instead of the pool's `workdir`.
             timeout_s: Longest wait (default: the pool's `acquire_timeout_s`).
@@ -399,7 +400,7 @@ class SandboxPool:
             for slot in slots:
                 tasks.start_soon(self.release, slot)
 
-    async def prewarm(self, n: int, profile: str | None = None, image: str | None = None) -> None:
+    async def prewarm(self, n: int, profile: str | ProfileConfig | None = None, image: str | None = None) -> None:
         """Wait until `n` sandboxes are ready, and launch the missing ones. Idle ones are closed as usual.
 
         Raises:

@@ -11,7 +11,7 @@ from hermes_exec.backends.capabilities import CanPrefetch
 from hermes_exec.errors import ConfigError, ExecError, SlotClosed
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.launch import OnPull
-from hermes_exec.pool.templates import Template
+from hermes_exec.pool.template import Template
 from hermes_exec.redact import mask_raised_errors
 
 
@@ -32,7 +32,7 @@ async def prefetch(
             except ExecError as error:
                 results[image] = error
 
-    with fleet.request(), fleet.until_closed() as scope:
+    with fleet.request(""), fleet.until_closed() as scope:
         async with anyio.create_task_group() as tasks:
             for image, template in wanted.items():
                 tasks.start_soon(fetch, image, template)

@@ -101,7 +101,7 @@ class Releases:
         slot.state = SlotState.QUARANTINED if unclean else SlotState.FREE
         slot.touched = False
         if not exclusive:  # otherwise its holder may still be moving
-            slot.request, slot.scope, slot.holder = None, None, None
+            slot.request, slot.settings, slot.scope, slot.holder = None, None, None, None
         self.fleet.state.record_return(sandbox.record, anyio.current_time(), drain=exclusive or bool(unclean))
         took = time.monotonic() - began
         if unclean:
@@ -148,7 +148,7 @@ class Releases:
         if sandbox.template.exclusive:
             return
         try:
-            workdir = sandbox.workdir(pooled.request or SlotRequest())
+            workdir = sandbox.workdir(pooled)
             pooled.scope = sandbox.scope(pooled, await sandbox.create(pooled), workdir)
             scope.continue_in(pooled.scope)
             await sandbox.provision(pooled, workdir)

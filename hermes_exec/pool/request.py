@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from hermes_exec.config import ProfileConfig
 
 
 class SlotRequest(NamedTuple):
     """The arguments of `SandboxPool.acquire`."""
 
-    profile: str | None = None
+    profile: str | ProfileConfig | None = None
     image: str | None = None
     workdir: str | None = None
     timeout_s: float | None = None

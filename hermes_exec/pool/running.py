@@ -108,7 +108,7 @@ class RunningPool:
         await self.aclose()
 
     def _is_used(self) -> bool:
-        return self.fleet.requests > 0 or bool(self.releases.held)
+        return bool(self.fleet.requests or self.releases.held)
 
     async def end(self) -> None:
         """Close the pool as `aclose`, and wait until the background tasks have ended."""

@@ -30,7 +30,7 @@ from hermes_exec.errors import (
 )
 from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.state import SandboxRecord, SlotState
-from hermes_exec.pool.templates import Template
+from hermes_exec.pool.template import SlotSettings, Template
 from hermes_exec.redact import mask
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, integer, items, receipt, remote_failure
@@ -72,6 +72,10 @@ class PooledSlot:
     """The current step of its preparation, for the error of a request that times out."""
     request: SlotRequest | None = None
     """The request of its holder."""
+    settings: SlotSettings | None = None
+    """The settings of its holder."""
+    created_with: SlotSettings | None = None
+    """The settings whose variables it has."""
     scope: SlotScope | None = None
     """The scope of its holder's calls."""
     holder: Slot | None = None
@@ -182,18 +186,19 @@ class PooledSandbox:
         return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_remaining, hint)
 
     async def create(self, slot: PooledSlot) -> SlotFacts:
-        """Return the facts of a slot; create it at first use.
+        """Return the facts of a slot; create it at first use, and anew for a holder with other variables.
 
         Raises:
             IsolationError, ConfigError, LaunchError: If the runner cannot create such a slot here.
         """
-        if slot.facts is not None:
+        settings = slot.settings or self.template.slot_settings
+        if slot.facts is not None and settings.has_variables_of(slot.created_with):
             return slot.facts
-        params = self.template.slot_params(slot.name, self.handle.user)
+        params = self.template.slot_params(slot.name, self.handle.user, settings)
         try:
             if slot.begun:
                 await self._destroy_slot(slot)
-            slot.begun = True
+            slot.begun, slot.facts, slot.created_with = True, None, settings
             answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
         except RemoteError as error:
             raise self._refusal_error(error) from None
@@ -224,9 +229,10 @@ class PooledSandbox:
             return None
         return receipt(answer.get("killed"))
 
-    def workdir(self, request: SlotRequest) -> str | None:
-        """Return where calls start: the request's workdir, else the pool's. None is the workspace."""
-        wanted = request.workdir or self.template.config.workdir
+    def workdir(self, slot: PooledSlot) -> str | None:
+        """Return where the holder's calls start. None is the workspace."""
+        settings = slot.settings or self.template.slot_settings
+        wanted = (slot.request and slot.request.workdir) or settings.workdir
         return self.handle.workdir if wanted == "image" else wanted
 
     async def provision(self, slot: PooledSlot, workdir: str | None) -> None:
@@ -236,13 +242,13 @@ class PooledSandbox:
             ConfigError: If the working directory is missing and cannot be created.
             LaunchError: If a file cannot be written, or a command failed.
         """
-        scope = slot.calls
+        scope, settings = slot.calls, slot.settings or self.template.slot_settings
         if workdir is not None:
             try:
                 await scope.call("slot.workdir", {"path": to_wire(workdir, "workdir")}, timeout_s=CREATE_S)
             except OSError as error:
                 raise ConfigError(f"workdir: calls cannot start in {workdir!r}: {error}") from error
-        for path, source in self.template.config.files.items():
+        for path, source in settings.files.items():
             slot.doing = f"the files for {path!r} were not yet written"
             wired = to_wire(path, "files")
             try:
@@ -256,10 +262,10 @@ class PooledSandbox:
             except OSError as error:
                 again = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=again) from error
-        for command in self.template.slot_setup:
+        for command in settings.slot_setup:
             slot.doing = f"its slot_setup {mask(repr(command), self.template.secrets)} had not ended"
             await _set_up(scope, command, "slot_setup", self.template)
-        if self.template.config.files or self.template.slot_setup:
+        if settings.files or settings.slot_setup:
             await scope.call("slot.disk", {"prepared": True}, timeout_s=CREATE_S)
         slot.doing = ""
 
@@ -280,7 +286,7 @@ class PooledSandbox:
     async def _run_setup(self) -> None:
         slot = PooledSlot(SETUP_SLOT, self)
         in_sandbox = self.template.backend.can_be_exclusive
-        params = self.template.slot_params(slot.name, None)
+        params = self.template.slot_params(slot.name, None, self.template.slot_settings)
         if in_sandbox:
             level = "auto" if self.template.own_roots.enabled else "exclusive"
             params |= {"level": level, "floor": "none", "limits": {}, "setup": True, "workspace": "", "user": None}

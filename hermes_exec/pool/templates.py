@@ -3,169 +3,27 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hermes_exec.backends.base import Backend, LaunchSpec, NoOwnRoot
+from hermes_exec.backends.base import Backend
 from hermes_exec.backends.registry import make_backend
-from hermes_exec.channel.encoding import WireBytes, to_wire
-from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig, nearest, with_profile
+from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, merge_options, nearest, with_profile
 from hermes_exec.config.model import check_text
 from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
-from hermes_exec.redact import mask_raised_errors, secret_values
-from hermes_exec.results import IsolationLevel
+from hermes_exec.pool.template import OwnRoots, SlotSettings, Template
+from hermes_exec.redact import secret_values
 
-DEFAULT_FLOOR: IsolationLevel = "landlock"
-"""The lowest isolation level that is accepted unless the configuration names one."""
-DEFAULT_PIDS = 1024
-"""Default limit of processes and threads of a slot, so that a fork bomb does not take the whole host."""
-SHARE_OF_SANDBOX = 8
-"""A runner may use an eighth of its sandbox's memory."""
-
-
-@dataclass(slots=True)
-class OwnRoots:
-    """Whether slots get private roots. If an engine refuses them, slots share the sandbox's root, unless they are
-    required.
-    """
-
-    wanted: bool
-    demanded: bool
-    refused: str = ""
-    warned: bool = False
-
-    @property
-    def enabled(self) -> bool:
-        """Whether the next slot gets one."""
-        return self.wanted and not self.refused
-
-    def refuse(self, error: NoOwnRoot) -> None:
-        """Stop using private roots. Raises the error if they are required."""
-        if self.demanded:
-            raise error
-        self.refused = str(error)
-
-    def warn(self, level: IsolationLevel) -> None:
-        """Warn once, when the first slot is created, if private roots are unavailable."""
-        if self.refused and not self.warned:
-            self.warned = True
-            message = f"slots share the root of their sandbox, isolated at the level {level!r}: {self.refused}"
-            warnings.warn(f"{message}. slot_root='shared' accepts this", RuntimeWarning, stacklevel=2)
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """The settings that sandboxes of one template share."""
-
-    key: str
-    profile: str | None
-    image: str | None
-    config: PoolConfig
-    backend: Backend
-    secrets: list[str] = field(repr=False)
-    size: TemplateSize
-    own_roots: OwnRoots
-    sandboxes: Mapping[int, int]
-    """The maximum number of sandboxes at once, by their number of slots."""
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether a holder gets the whole sandbox."""
-        return self.size.used_once
-
-    @property
-    def most_sandboxes(self) -> int:
-        """The maximum number of sandboxes at once."""
-        return sum(self.sandboxes.values())
-
-    @property
-    def most_slots(self) -> int:
-        """The maximum number of slots at once."""
-        return sum(slots * count for slots, count in self.sandboxes.items())
-
-    @property
-    def runner_memory_bytes(self) -> int:
-        """The memory budget of a runner: `runner_memory_mb`, at most an eighth of the sandbox's memory."""
-        budget, sandbox = self.config.runner_memory_mb << 20, self.config.limits.memory_mb
-        return budget if sandbox is None else min(budget, (sandbox << 20) // SHARE_OF_SANDBOX)
-
-    @property
-    def setup(self) -> tuple[str, ...]:
-        """Commands to run once per sandbox."""
-        return _commands(self.config.setup)
-
-    @property
-    def slot_setup(self) -> tuple[str, ...]:
-        """Commands to run each time a slot is acquired."""
-        return _commands(self.config.slot_setup)
-
-    async def check(self) -> None:
-        """Check with the backend that it can launch such sandboxes. Raises as `Backend.check`."""
-        try:
-            with mask_raised_errors(self.secrets):
-                await self.backend.check(self.spec())
-        except NoOwnRoot as error:
-            self.own_roots.refuse(error)
-
-    def spec(self) -> LaunchSpec:
-        """Return the LaunchSpec for the backend."""
-        config = self.config
-        return LaunchSpec(
-            image=self.image,
-            limits=self._sandbox_limits(),
-            best_effort_limits=config.best_effort_limits,
-            default_limits=frozenset() if "pids" in config.limits.model_fields_set else frozenset({"pids"}),
-            network=config.network,
-            slots=self.size.slots_per_sandbox,
-            exclusive=self.exclusive,
-            own_roots=self.own_roots.enabled,
-            min_isolation=config.min_isolation or "none",
-            lease_s=config.lease_s,
-            lifetime_s=config.max_lifetime_s,
-            pull_timeout_s=config.pull_timeout_s,
-        )
-
-    def _slot_limits(self) -> Limits:
-        """Return the limits of a slot, with the default for processes unless it was set."""
-        limits = self.config.slot_limits
-        return limits if "pids" in limits.model_fields_set else limits.model_copy(update={"pids": DEFAULT_PIDS})
-
-    def _sandbox_limits(self) -> Limits:
-        """Return the limits of a sandbox. A container or VM may have as many processes as all its slots together."""
-        limits, each = self.config.limits, self._slot_limits().pids
-        if "pids" in limits.model_fields_set or each is None or not self.backend.can_be_exclusive:
-            return limits
-        return limits.model_copy(update={"pids": each * self.size.slots_per_sandbox})
-
-    def slot_params(self, slot: str, user: str | None) -> dict[str, object]:
-        """Return the params of `slot.create`. They contain the secrets: never log them."""
-        config = self.config
-        env: dict[str, WireBytes] = {name: to_wire(value, name) for name, value in config.env.items()}
-        env |= {name: to_wire(value.get_secret_value(), name) for name, value in config.secrets.items()}
-        return {
-            "slot": slot,
-            "level": "exclusive" if self.exclusive else "auto",
-            "floor": config.min_isolation or DEFAULT_FLOOR,
-            "network": config.network,
-            # The engine enforces the limits of an exclusive sandbox.
-            "limits": {
-                **config.limits.per_process(),
-                **(config.slot_limits if self.exclusive else self._slot_limits()).to_dict(),
-            },
-            "best_effort_limits": config.best_effort_limits,
-            "default_limits": [] if "pids" in config.slot_limits.model_fields_set else ["pids"],
-            "env": env,
-            "readonly_paths": [to_wire(path, "readonly_paths") for path in self.backend.readonly_paths],
-            "private_root": self.backend.private_root,
-            "own_root": self.own_roots.enabled,
-            "workspace": to_wire("/workspace", "workspace") if self.exclusive or self.own_roots.enabled else "",
-            "user": user if self.exclusive or self.own_roots.enabled else None,
-        }
+UNUSED_TEMPLATES = 64
+"""How many unused templates of images and inline profiles are remembered, with the history of their launches."""
+INLINE_SECRETS = 1000
+"""Secrets of so many inline profiles are masked at one time, if each has others."""
 
 
 class Templates:
@@ -177,7 +35,18 @@ class Templates:
         self.max_sandboxes = config.max_sandboxes or backend.default_max_sandboxes
         self._slots = config.slots_per_sandbox or backend.default_slots
         self._has_images = "image" in type(backend).model_fields
+        self.secrets: list[str] = []
+        """Every secret of the pool and of inline profiles, for masking. The list changes in place."""
+        self.is_used: Callable[[str], bool] = lambda _key: False
+        """Whether a template has sandboxes or requests. The fleet sets it."""
+        self.on_forget: Callable[[list[str], list[Backend]], None] = lambda _keys, _backends: None
+        """Called with the templates that were forgotten, and the backends that only they used."""
         self._templates: dict[str, Template] = {}
+        self._keys: dict[str, str] = {}
+        """The keys of the templates by their digest."""
+        self._passing: dict[str, str] = {}
+        """The digests of templates that may be forgotten, by their key, the longest unused ones first."""
+        self._inline_secrets: deque[list[str]] = deque(maxlen=INLINE_SECRETS)
         self._backends: dict[str, tuple[BackendConfig, Backend]] = {}
         if config.min_sandboxes > self.max_sandboxes:
             raise ConfigError(
@@ -194,6 +63,9 @@ class Templates:
                 f"the minimums of pool and profiles ask for {least} sandboxes, max_sandboxes is {self.max_sandboxes}"
             )
             raise ConfigError(message)
+        self._own_secrets = secret_values(config, *self.backend_configs)
+        self.secrets[:] = self._own_secrets
+        self._own_backends = set(self._backends)
 
     @property
     def all(self) -> list[Template]:
@@ -218,25 +90,97 @@ class Templates:
         """Return a template by its key."""
         return self._templates[key]
 
-    def get(self, profile: str | None, image: str | None) -> Template:
-        """Return the template for a request.
+    def get(self, profile: str | ProfileConfig | None, image: str | None) -> Template:
+        """Return the template for a request. Raises as `select`."""
+        return self.select(profile, image)[0]
+
+    def select(self, profile: str | ProfileConfig | None, image: str | None) -> tuple[Template, SlotSettings]:
+        """Return the template for a request, and the settings of its slots.
 
         Raises:
-            ConfigError: If there is no such profile, or the backend cannot use that image.
+            ConfigError: If there is no such profile, a setting of it is wrong, or the backend cannot use that image.
         """
+        if isinstance(profile, ProfileConfig):
+            return self._select_inline(profile, image)
+        if profile is not None and not isinstance(profile, str):
+            raise ConfigError(f"profile must be a name or a ProfileConfig, not {type(profile).__name__}")
         key = "the default template" if profile is None else f"profile {profile!r}"
         key += f" with image {image!r}" if image else ""
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = self._make(key, profile, image)
+            config, options, own = self.config, {}, ProfileConfig()
+            if profile is not None:
+                values = with_profile(dict(config), profile)
+                options = values.pop("backend_options")
+                config, own = config.model_copy(update=values), config.profiles[profile]
+            least = 0 if image else config.min_sandboxes if profile is None else own.min_sandboxes or 0
+            template = self._make(key, profile, image, config, options, own, least)
+            if image:
+                return self._adopt(template), template.slot_settings
+            self._templates[key] = template
+            self._keys.setdefault(template.digest(), key)
+        elif image:
+            self._passing[key] = self._passing.pop(key)
+        return template, template.slot_settings
+
+    def _select_inline(self, profile: ProfileConfig, image: str | None) -> tuple[Template, SlotSettings]:
+        if profile.min_sandboxes:
+            message = "min_sandboxes: the pool keeps no sandboxes for an inline profile"
+            raise ConfigError(f"{message}; name the profile in `profiles`, or call `pool.prewarm(n, profile=…)`")
+        own = {name: value for name, value in dict(profile).items() if value is not None}
+        values = merge_options(dict(self.config), own)
+        options = values.pop("backend_options")
+        config = self.config.model_copy(update=values)
+        self.check_workdir(config.workdir)
+        _check_files(config)
+        common = config.model_copy(update={name: getattr(self.config, name) for name in SlotSettings.__slots__})
+        template = self._adopt(self._make("", None, image, common, options, profile, 0))
+        self._mask(secret_values(profile, template.backend_config))
+        return template, SlotSettings.of(config)
+
+    def _adopt(self, new: Template) -> Template:
+        """Return the template that is equal to a new one, or the new one, until it is forgotten."""
+        digest = new.digest()
+        key = self._keys.get(digest)
+        if key is None:
+            key = self._keys[digest] = new.key or f"inline profile {digest[:12]}"
+            self._templates[key] = replace(new, key=key)
+            self._passing[key] = digest
+        elif key in self._passing:
+            self._passing[key] = self._passing.pop(key)
+        template = self._templates[key]
+        self._forget_unused()
         return template
 
-    def _make(self, key: str, profile: str | None, image: str | None) -> Template:
-        config, options, own = self.config, {}, ProfileConfig()
-        if profile is not None:
-            values = with_profile(dict(config), profile)
-            options = values.pop("backend_options")
-            config, own = config.model_copy(update=values), config.profiles[profile]
+    def _forget_unused(self) -> None:
+        """Forget templates that nobody uses, the longest unused ones first, except the last ones."""
+        forgotten = []
+        for key in list(self._passing)[: -UNUSED_TEMPLATES or None]:
+            if not self.is_used(key):
+                forgotten.append(key)
+                del self._keys[self._passing.pop(key)], self._templates[key]
+        if forgotten:
+            used = {id(template.backend) for template in self._templates.values()}
+            options = [key for key, (_, backend) in self._backends.items() if id(backend) not in used]
+            unused = [self._backends.pop(key)[1] for key in options if key not in self._own_backends]
+            self.on_forget(forgotten, unused)
+
+    def _mask(self, secrets: list[str]) -> None:
+        """Mask more secrets, besides those of the pool and of the last inline profiles that had others."""
+        if not set(secrets) <= set(self.secrets):
+            self._inline_secrets.append(secrets)
+            self.secrets[:] = sorted({*self._own_secrets, *chain(*self._inline_secrets)}, key=len, reverse=True)
+
+    def _make(
+        self,
+        key: str,
+        profile: str | None,
+        image: str | None,
+        config: PoolConfig,
+        options: Mapping[str, Any],
+        own: ProfileConfig,
+        least: int,
+    ) -> Template:
         chosen = image or self._image(config)
         name = type(self.backend).backend
         if chosen is None and self._has_images:
@@ -262,13 +206,13 @@ class Templates:
             raise ConfigError(message)
         self.check_workdir(config.workdir)
         _check_files(config)
-        most = own.max_sandboxes if profile else None
+        most = own.max_sandboxes
         sandboxes = backend_config.sizes(min(most or self.max_sandboxes, self.max_sandboxes), slots)
         size = TemplateSize(
             slots_per_sandbox=slots,
             largest=max(sandboxes),
             spread=min(len(backend_config.each_host()) or 1, sum(sandboxes.values())),
-            min_sandboxes=self._least(profile, image, own),
+            min_sandboxes=least,
             max_sandboxes=most,
             idle_timeout_s=config.idle_timeout_s,
             max_lifetime_s=config.max_lifetime_s,
@@ -280,17 +224,23 @@ class Templates:
         demanded = config.slot_root == "own"
         by_itself = config.slot_root is None and slots > 1 and backend.can_be_exclusive
         own_roots = OwnRoots(demanded or by_itself, demanded)
-        secrets = secret_values(config, backend_config)
-        return Template(key, profile, chosen, config, backend, secrets, size, own_roots, sandboxes)
+        return Template(
+            key=key,
+            profile=profile,
+            image=chosen,
+            config=config,
+            backend=backend,
+            backend_config=backend_config,
+            secrets=self.secrets,
+            size=size,
+            own_roots=own_roots,
+            slot_settings=SlotSettings.of(config),
+            sandboxes=sandboxes,
+        )
 
     def _image(self, config: PoolConfig) -> str | None:
         own = getattr(self.backend, "image", None)
         return config.image or (own if isinstance(own, str) else None)
-
-    def _least(self, profile: str | None, image: str | None, own: ProfileConfig) -> int:
-        if image is not None:
-            return 0
-        return self.config.min_sandboxes if profile is None else own.min_sandboxes or 0
 
     def _backend(self, options: Mapping[str, Any]) -> tuple[BackendConfig, Backend]:
         key = repr(sorted(options.items(), key=lambda item: item[0]))
@@ -343,10 +293,6 @@ class Templates:
                 f"(slots in a sandbox: {each}, sandboxes: {sandboxes}): set {wanted} or {larger} "
                 f"(on the command line: -o {wanted})"
             )
-
-
-def _commands(commands: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (commands,) if isinstance(commands, str) else tuple(commands)
 
 
 def _check_disk(config: PoolConfig, size: TemplateSize, *, in_memory: bool) -> None:

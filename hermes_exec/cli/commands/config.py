@@ -35,7 +35,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
-    from hermes_exec.pool.templates import DEFAULT_PIDS
+    from hermes_exec.pool.template import DEFAULT_PIDS
     from hermes_exec.redact import mask_data, secret_values
 
     pool, chosen = _resolve(settings_of(backend, image, config, option, profile))

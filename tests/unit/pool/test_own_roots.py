@@ -9,7 +9,7 @@ import pytest
 from hermes_exec.backends.base import NoOwnRoot
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import check_own_roots
-from hermes_exec.pool.templates import OwnRoots
+from hermes_exec.pool.template import OwnRoots
 
 APPARMOR = ["name=apparmor", "name=seccomp,profile=default"]
 
