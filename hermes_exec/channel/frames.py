@@ -15,6 +15,9 @@ POSITIONED_HEADER = struct.Struct(">IBBHQQ")
 MAX_PAYLOAD = 65_536
 MAX_DATA = MAX_PAYLOAD - POSITION.size
 MAX_MESSAGE_BYTES = 32 << 20
+_EXCERPT_BYTES = 64
+_TEXT_BYTES = 4
+"""Characters at the start of a line that make it a text: they would be a length above `MAX_PAYLOAD`."""
 MORE = 1
 
 
@@ -116,7 +119,7 @@ class Decoder:
             while size - offset >= HEADER.size:
                 length, kind, flags, channel, conversation = HEADER.unpack_from(view, offset)
                 if length > MAX_PAYLOAD or kind not in KNOWN_TYPES:
-                    raise ProtocolError(f"the sandbox sent a frame of type {kind} and {length} bytes")
+                    raise _frame_error(bytes(view[offset : offset + _EXCERPT_BYTES]), kind, length)
                 end = offset + HEADER.size + length
                 if end > size:
                     break
@@ -125,6 +128,17 @@ class Decoder:
             rest = bytes(view[offset:])
         self._buffer = bytearray(rest)
         return frames
+
+
+def _frame_error(start: bytes, kind: int, length: int) -> ProtocolError:
+    """Return the error of bytes that begin no frame, with the text if they are text of another program."""
+    text = start.splitlines()[0] if start else b""
+    if len(text) >= _TEXT_BYTES and text.isascii() and text.decode().isprintable():
+        return ProtocolError(
+            f"a program other than the runner wrote {text.decode()!r} to its stream; on ssh, redirect the output of "
+            "programs that the start-up files of the login leave running"
+        )
+    return ProtocolError(f"the sandbox sent a frame of type {kind} and {length} bytes")
 
 
 def parse_json(payload: bytes) -> dict[str, Any]:

@@ -59,13 +59,12 @@ class Paramiko:
                 channel.settimeout(timeout_s)
                 # The end of input is never sent: if it were late, it would end the whole connection.
                 send_all(channel, stdin)
-                stdout = b""
+                output = script.output()
                 while data := channel.recv(READ_BYTES):
-                    stdout += data
-                    if (parts := script.split(stdout)) is not None:
+                    if (parts := output.feed(data)) is not None:
                         return parts[0]
                 stderr = b"".join(iter(lambda: channel.recv_stderr(READ_BYTES), b""))
-                return CompletedCommand(channel.recv_exit_status(), stdout, stderr)
+                return CompletedCommand(channel.recv_exit_status(), output.kept, stderr)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise unavailable_error(self._host, error_text(error)) from error
 

@@ -12,15 +12,24 @@ import time
 from typing import NamedTuple
 
 from hermes_exec.aio.streams import READ_BYTES, FdStream
+from hermes_exec.errors import LaunchError
 
 FRAME = """mark=$0 text=$1
 shift
-echo "$mark begins"
-{ errors=$(/bin/sh -c "$text" sh "$@" 2>&1 >&3 3>&-); } 3>&1
+framed=$(
+  { errors=$(/bin/sh -c "$text" sh "$@" 2>&1 >&3 3>&-); } 3>&1
+  code=$?
+  printf '\\n%s ends %s\\n%s\\n%s' "$mark" "$code" "$errors" "$mark"
+  exit $code
+)
 code=$?
-printf '\\n%s ends %s\\n%s\\n%s\\n' "$mark" "$code" "$errors" "$mark"
+printf '%s begins\\n%s\\n' "$mark" "$framed"
 """
-"""What surrounds a script. Its errors come last and in the same stream, so nothing arrives after the last mark."""
+"""What surrounds a script, whose output is text. It is printed at once at the end, because programs of the start-up
+files may print meanwhile. Errors come last and in the same stream, so nothing arrives after the last mark.
+"""
+_KEPT_BYTES = 64 << 10
+_LIMIT_BYTES = 16 << 20
 
 
 class CompletedCommand(NamedTuple):
@@ -43,23 +52,19 @@ class HostScript:
         self.command = f"exec {shlex.join(['/bin/sh', '-c', frame, mark, text, *arguments])}"
         self._begin, self._end, self._last = (f"{mark} begins\n", f"\n{mark} ends ", f"\n{mark}\n")
 
-    def split(self, data: bytes) -> tuple[CompletedCommand, bytes] | None:
-        """Return the finished script and the bytes after it, or None if `data` does not reach its end."""
-        _, _, after = data.partition(self._begin.encode())
-        output, _, after = after.partition(self._end.encode())
-        result, last, after = after.partition(self._last.encode())
-        if not last:
-            return None
-        code, _, errors = result.partition(b"\n")
-        return CompletedCommand(int(code), output, errors), after
+    def output(self) -> ScriptOutput:
+        """Return an empty output of this script."""
+        return ScriptOutput(self._begin, self._end, self._last)
 
     def read(self, fd: int, timeout_s: float) -> tuple[CompletedCommand, bytes] | bytes:
-        """Wait for the end of the script and return it as `split` does; if the stream ends before, all its bytes.
+        """Wait for the end of the script and return it as `ScriptOutput.feed` does; if the stream ends before, the
+        bytes that are kept.
 
         Raises:
             TimeoutError: If it took longer.
+            LaunchError: If it printed too much.
         """
-        data, until = b"", time.monotonic() + timeout_s
+        output, until = self.output(), time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         while True:
@@ -68,12 +73,54 @@ class HostScript:
             try:
                 part = os.read(fd, READ_BYTES)
             except ConnectionError:
-                return data
+                part = b""
             if not part:
-                return data
-            data += part
-            if (parts := self.split(data)) is not None:
+                return output.kept
+            if (parts := output.feed(part)) is not None:
                 return parts
+
+
+class ScriptOutput:
+    """The output of a script as it arrives. What is printed before it is dropped, except for the last 64 KiB."""
+
+    def __init__(self, *marks: str) -> None:
+        self._marks = [mark.encode() for mark in marks]
+        self._parts: list[bytes] = []
+        self._data = bytearray()
+        self._searched = 0
+
+    @property
+    def kept(self) -> bytes:
+        """The bytes that arrived and belong to no part that is complete."""
+        return bytes(self._data)
+
+    def feed(self, data: bytes) -> tuple[CompletedCommand, bytes] | None:
+        """Return the finished script and the bytes after it, or None if these bytes do not reach its end.
+
+        Raises:
+            LaunchError: If it printed more than 16 MiB.
+        """
+        self._data += data
+        while len(self._parts) < len(self._marks):
+            mark = self._marks[len(self._parts)]
+            place = self._data.find(mark, self._searched)
+            if place < 0:
+                self._drop(len(mark))
+                return None
+            self._parts.append(bytes(self._data[:place]))
+            del self._data[: place + len(mark)]
+            self._searched = 0
+        _, output, result = self._parts
+        code, _, errors = result.partition(b"\n")
+        return CompletedCommand(int(code), output, errors), bytes(self._data)
+
+    def _drop(self, mark_bytes: int) -> None:
+        """Bound the bytes that are kept, and remember where the search goes on."""
+        if self._parts and len(self._data) > _LIMIT_BYTES:
+            raise LaunchError(f"a script of this library printed more than {_LIMIT_BYTES >> 20} MiB on the host")
+        if not self._parts:
+            del self._data[:-_KEPT_BYTES]
+        self._searched = max(0, len(self._data) - mark_bytes + 1)
 
 
 class StreamAfter(FdStream):
@@ -82,6 +129,7 @@ class StreamAfter(FdStream):
     def __init__(self, stream: FdStream, script: HostScript) -> None:
         super().__init__(stream.detach())
         self._script: HostScript | None = script
+        self._output = script.output()
         self._before = b""
 
     def wait_script(self, timeout_s: float) -> CompletedCommand | None:
@@ -100,14 +148,11 @@ class StreamAfter(FdStream):
 
     def unwrap(self, data: bytes) -> bytes:
         """See `FdStream`."""
-        if self._script is None and not self._before:
-            return data
-        data, self._before = self._before + data, b""
         if self._script is None:
+            data, self._before = self._before + data, b""
             return data
-        parts = self._script.split(data)
+        parts = self._output.feed(data)
         if parts is None:
-            self._before = data
             return b""
         self._script = None
         return parts[1]

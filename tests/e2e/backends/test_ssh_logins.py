@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_exec import BackendUnavailable, ConfigError, SandboxPool
+from hermes_exec import BackendUnavailable, ConfigError, ExecError, SandboxPool
 from hermes_exec.backends.base import LaunchSpec
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
@@ -75,6 +75,22 @@ async def test_login_that_leaves_a_program_with_its_output_does_not_hang(transpo
             with anyio.fail_after(90):
                 async with SandboxPool("ssh", **host.options(transport=transport)) as pool, pool.slot() as slot:
                     assert (await slot.run("cat", stdin="there and back")).stdout == "there and back"
+        finally:
+            for pid in pids.read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), 9)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_login_that_leaves_a_program_that_prints_is_named(transport: str, home: Path) -> None:
+    pids = home / "pids"
+    prints = f"sh -c 'echo $$ >>{pids}; for n in $(seq 600); do echo tick; sleep 0.1; done' &"
+    with host_with(home, prints) as host:
+        try:
+            with anyio.fail_after(90), pytest.raises(ExecError, match=r"wrote 'tick'.*redirect the output"):
+                async with SandboxPool("ssh", **host.options(transport=transport)) as pool, pool.slot() as slot:
+                    for _ in range(100):
+                        await slot.run("sleep 0.2")
         finally:
             for pid in pids.read_text().split():
                 with contextlib.suppress(ProcessLookupError):

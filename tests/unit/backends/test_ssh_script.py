@@ -12,6 +12,7 @@ from anyio import to_thread
 
 from hermes_exec.backends.process import open_child
 from hermes_exec.backends.ssh.script import CompletedCommand, HostScript, StreamAfter
+from hermes_exec.errors import LaunchError
 
 NOISE = "echo noise; echo more >&2; sleep 60 & echo $! >&2; "
 
@@ -79,3 +80,46 @@ async def test_program_after_a_script_gets_the_stream(waits: bool, tmp_path: Pat
 
 def test_program_does_not_start_after_a_script_that_fails() -> None:
     assert run(HostScript("exit 3", then="echo never")) == CompletedCommand(3, b"", b"")
+
+
+def test_noise_before_a_script_is_dropped_and_its_end_is_kept() -> None:
+    script = HostScript("cat")
+    output = script.output()
+    for _ in range(200):
+        assert output.feed(b"noise " * 1000) is None
+    assert len(output.kept) == 64 << 10
+    done = run(script, "head -c 3000000 /dev/zero; ", b"given")
+    assert done == CompletedCommand(0, b"given", b"")
+    silent = run(HostScript("echo never"), "head -c 3000000 /dev/zero; echo not available; exit 1; ")
+    assert isinstance(silent, bytes)
+    assert len(silent) == 64 << 10
+    assert silent.endswith(b"not available\n")
+
+
+def test_script_that_prints_without_end_is_refused() -> None:
+    script = HostScript("cat")
+    output = script.output()
+    assert output.feed(f"{script._begin}first\n".encode()) is None
+    with pytest.raises(LaunchError, match="more than 16 MiB"):
+        for _ in range(17):
+            output.feed(bytes(1 << 20))
+
+
+def test_marks_are_found_in_any_pieces() -> None:
+    script = HostScript("echo out; echo wrong >&2; exit 3", then="echo after")
+    child = subprocess.run(["/bin/sh", "-c", f"echo noise; {script.command}"], capture_output=True, check=False)
+    for size in (1, 2, 7, 50, 1000):
+        output, data = script.output(), child.stdout
+        results = [output.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        (done,) = [result for result in results if result is not None]
+        assert done[0] == CompletedCommand(3, b"out\n", b"wrong")
+
+
+def test_long_output_of_a_script_is_searched_once() -> None:
+    script = HostScript("")
+    output, piece = script.output(), bytes(1000)
+    assert output.feed(script._begin.encode()) is None
+    began = time.process_time()
+    for _ in range(16_000):
+        assert output.feed(piece) is None
+    assert time.process_time() - began < 5, "a search from the start each time takes 50 s"

@@ -97,3 +97,9 @@ def test_positions() -> None:
 def test_bad_json(text: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse_json(text)
+
+
+def test_text_of_another_program_is_quoted() -> None:
+    decoder = Decoder()
+    with pytest.raises(ProtocolError, match="a program other than the runner wrote 'tick 1' to its stream"):
+        decoder.feed(b"tick 1\n" + HEADER.pack(0, FrameType.KEEPALIVE, 0, 0, 0))
