@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -23,6 +24,8 @@ from hermes_agent.tokens.probe import (
     stand_in_turn,
 )
 from hermes_exec.errors import ConfigError
+
+_CACHED_PROMPTS = 16
 
 
 class ChatTemplate:
@@ -60,6 +63,8 @@ class ChatTemplate:
         self._chat_template, self._variables = chat_template, dict(variables or {})
         self._tools_in_prompt = tools_in_prompt
         self._control = ControlTokens(tokenizer)
+        # All rollouts of a group begin with the same prompt, most of them at the same time.
+        self._encode_prompt = lru_cache(_CACHED_PROMPTS)(lambda text: tuple(self._control.encode(text, new_nonce())))
         vocabulary = getattr(tokenizer, "get_vocab", None)
         self._highest_id = None if vocabulary is None else max(vocabulary().values())
         self._form = Form()
@@ -80,7 +85,8 @@ class ChatTemplate:
         refuses it.
         """
         nonce = new_nonce()
-        return self._control.encode(self._render(self._prepare(messages, nonce), tools, generation=True), nonce)
+        text = self._render(self._prepare(messages, nonce), tools, generation=True)
+        return self._control.encode(text, nonce) if nonce in text else list(self._encode_prompt(text))
 
     def suffix(
         self, new: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, after: int | None = None

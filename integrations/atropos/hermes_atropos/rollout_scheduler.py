@@ -5,6 +5,7 @@ cannot be filled.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import uuid
 from collections import Counter, deque
@@ -100,11 +101,15 @@ class RolloutScheduler(Generic[ItemT]):
             EnvironmentStopped: If too many groups in a row were dropped.
         """
         self._group_limiter = anyio.CapacityLimiter(at_once)
+        # Full collections of the million objects of imported libraries would stop the event loop for half a second.
+        gc.collect()
+        gc.freeze()
         watch = asyncio.create_task(self.loop_watch.run())
         try:
             with anyio.CancelScope() as self._scope:
                 await work()
         finally:
+            gc.unfreeze()
             with anyio.CancelScope(shield=True):
                 await _cancel_all(
                     {*self._tasks, *self._env.workers, *self._env.eval_workers, self._env.eval_runner, watch}
