@@ -26,7 +26,7 @@ LAYERS = (
     ("hermes_exec.tools",),
     ("hermes_exec.testing",),
     ("hermes_agent",),
-    ("hermes_batch", "hermes_atropos", "hermes_langchain"),
+    ("hermes_batch", "hermes_atropos", "hermes_langchain", "hermes_mini"),
     ("hermes_exec.cli.kit",),
     ("hermes_agent.cli",),
     ("hermes_exec.cli", "hermes_batch.cli", "hermes_atropos.cli"),
@@ -42,7 +42,10 @@ NEVER = {("hermes_exec.tools", "hermes_exec.pool")}
 """What the layers allow and the design does not."""
 PACKAGES = {name: ROOT / name for name in ("hermes_exec", "hermes_agent")}
 PACKAGES |= {f"hermes_{name}": ROOT / "integrations" / name / f"hermes_{name}" for name in ("batch", "atropos")}
-PACKAGES |= {name: ROOT / "integrations" / target / name for name, target in (("hermes_langchain", "deepagents"),)}
+PACKAGES |= {
+    name: ROOT / "integrations" / target / name
+    for name, target in (("hermes_langchain", "deepagents"), ("hermes_mini", "mini"))
+}
 FILES = {
     ".".join((name, *p.relative_to(d).with_suffix("").parts)).removesuffix(".__init__"): p
     for name, d in PACKAGES.items()
@@ -57,6 +60,7 @@ READS_ENVIRONMENT = (
     "hermes_exec.tools.code.programs",  # they run in slots
     "hermes_agent.cli.agent",
     "hermes_batch.cli",
+    "hermes_mini.environment",  # `forward_env`
     "hermes_atropos.cli",
 )
 

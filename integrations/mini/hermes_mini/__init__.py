@@ -1,0 +1,5 @@
+"""mini-swe-agent on hermes-exec: `mini --environment-class hermes_mini.Environment` runs its commands in a slot."""
+
+from hermes_mini.environment import Environment, EnvironmentConfig
+
+__all__ = ["Environment", "EnvironmentConfig"]

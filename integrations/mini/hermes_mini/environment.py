@@ -1,0 +1,183 @@
+"""The environment of mini-swe-agent whose commands run in a slot."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_exec import ConfigError, RunResult
+from hermes_exec.blocking import SandboxPool, Slot
+
+if TYPE_CHECKING:
+    import logging
+
+SUPPORTED = "mini-swe-agent>=2.4,<3"
+SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""First line of the output of a command with which the agent hands in its work."""
+UNAME = ("system", "node", "release", "version", "machine")
+OUTPUT_LIMIT_BYTES = 16 << 20
+
+
+class EnvironmentConfig(BaseModel):
+    """The section `environment` of a configuration of mini-swe-agent.
+
+    Fields that are not listed here are options of `SandboxPool` (`backend`, `limits`, `network`, `max_sandboxes`, …).
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    image: str | None = None
+    cwd: str = ""
+    """Directory in which commands start; empty for the workspace of the slot. A missing one is created."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables of each command."""
+    forward_env: list[str] = Field(default_factory=list)
+    """Variables of this process that each command gets too; `env` has precedence."""
+    timeout: float = 30
+    """Longest time of a command, in seconds."""
+    interpreter: list[str] = Field(default_factory=lambda: ["bash", "-lc"])
+    """The program and arguments that a command is appended to."""
+    pool: str | dict[str, Any] | None = None
+    """Configuration file of the pool, or its content; None: the variables `HERMES_EXEC_*`. The other options here have
+    precedence.
+    """
+
+
+class Environment:
+    """Runs the commands of one agent in one slot.
+
+    All environments of a process that have the same pool options share one pool. An agent's slot is acquired here, and
+    released by `cleanup` or when the object is no longer used.
+
+    Args:
+        config_class: The model that checks `kwargs`: `EnvironmentConfig` or a subclass of it.
+        kwargs: Its fields.
+
+    Raises:
+        ConfigError: If an option is wrong, or another version of mini-swe-agent is installed.
+        ExecError: If no slot can be acquired.
+    """
+
+    def __init__(
+        self,
+        *,
+        config_class: type[EnvironmentConfig] = EnvironmentConfig,
+        logger: logging.Logger | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._slot: Slot | None = None
+        validate_version()
+        self.config = config_class(**kwargs)
+        self._pool = SandboxPool.shared(self.config.pool, **(self.config.model_extra or {})).open()
+        self._slot = self._pool.acquire(image=self.config.image, workdir=self.config.cwd or None)
+        self._uname: dict[str, str] | None = None
+        if logger is not None:
+            logger.info("acquired slot %s of sandbox %s", self._slot.id, self._slot.sandbox)
+
+    def execute(self, action: Mapping[str, Any], cwd: str = "", *, timeout: float | None = None) -> dict[str, Any]:
+        """Run the command of an action and return `output` (both streams in order), `returncode` and `exception_info`.
+
+        A command that runs longer than `timeout` seconds (None: `config.timeout`), or that cannot start in `cwd`, has
+        the return code -1 and the reason in `exception_info`.
+
+        Raises:
+            Submitted: If the command hands in the work of the agent.
+            ExecError: If the slot is lost. It is not a result of the command.
+        """
+        slot = self._open_slot()
+        limit_s = timeout or self.config.timeout
+        forwarded = {name: os.environ[name] for name in self.config.forward_env if name in os.environ}
+        command = [*self.config.interpreter, str(action.get("command", ""))]
+        try:
+            result = slot.run(
+                command,
+                cwd=cwd or None,
+                env={**forwarded, **self.config.env},
+                timeout_s=limit_s,
+                merge_stderr=True,
+                output_limit_bytes=OUTPUT_LIMIT_BYTES,
+            )
+        except OSError as error:
+            if not error.filename:
+                raise
+            return _failure("", str(error), type(error).__name__)
+        if result.timed_out:
+            return _failure(result.output, f"the command timed out after {limit_s:g} seconds", "TimeoutExpired")
+        _raise_submission(result)
+        return {"output": result.output, "returncode": result.exit_code, "exception_info": ""}
+
+    def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
+        """Return the values that prompts may use: the configuration, and system, release and machine of the slot."""
+        from minisweagent.utils.serialize import recursive_merge
+
+        if self._uname is None:
+            lines = (
+                self._open_slot().run("uname -s && uname -n && uname -r && uname -v && uname -m").stdout.splitlines()
+            )
+            known = len(lines) == len(UNAME)
+            self._uname = dict(zip(UNAME, lines, strict=True)) if known else platform.uname()._asdict()
+        merged: dict[str, Any] = recursive_merge(self._visible_config(), self._uname, kwargs)
+        return merged
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the configuration for the file of the trajectory; secrets are masked."""
+        kind = type(self)
+        config = {"environment": self._visible_config(), "environment_type": f"{kind.__module__}.{kind.__name__}"}
+        return {"info": {"config": config}}
+
+    def cleanup(self) -> None:
+        """Release the slot. Has no effect the second time."""
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._pool.release(slot)
+
+    def __del__(self) -> None:
+        # Any thread may run this, also the one of the pool's event loop, which must not wait for itself.
+        slot, self._slot = self._slot, None
+        if slot is not None and self._pool.is_open:
+            self._pool.portal.start_task_soon(self._pool.wrapped.release, slot.wrapped)
+
+    def _open_slot(self) -> Slot:
+        if self._slot is None:
+            raise ConfigError("this environment has released its slot: create a new one")
+        return self._slot
+
+    def _visible_config(self) -> dict[str, Any]:
+        return self._pool.mask(self.config.model_dump(mode="json"))
+
+
+def validate_version() -> None:
+    """Raise ConfigError if no supported version of mini-swe-agent is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("mini-swe-agent")
+    except PackageNotFoundError:
+        installed = "none"
+    major, _, rest = installed.partition(".")
+    if major != "2" or not rest.split(".")[0].isdecimal() or int(rest.split(".")[0]) < 4:
+        raise ConfigError(f"hermes_mini needs {SUPPORTED}, installed: {installed}. Run: pip install '{SUPPORTED}'")
+
+
+def _raise_submission(result: RunResult) -> None:
+    lines = result.output.lstrip().splitlines(keepends=True)
+    if not lines or lines[0].strip() != SUBMIT or result.exit_code != 0:
+        return
+    from minisweagent.exceptions import Submitted
+
+    submission = "".join(lines[1:])
+    extra = {"exit_status": "Submitted", "submission": submission}
+    raise Submitted({"role": "exit", "content": submission, "extra": extra})
+
+
+def _failure(output: str, reason: str, kind: str) -> dict[str, Any]:
+    return {
+        "output": output,
+        "returncode": -1,
+        "exception_info": f"An error occurred while executing the command: {reason}",
+        "extra": {"exception_type": kind, "exception": reason},
+    }
