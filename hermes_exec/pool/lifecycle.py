@@ -33,17 +33,20 @@ class Lifecycle:
         on_event: OnEvent | None,
         on_pull: OnPull | None,
         trace: str | os.PathLike[str] | Tracer | None,
+        *,
+        needs_image: bool,
     ) -> None:
         self.on_pull = on_pull
         self.run_id = config.run_id or token_hex(6)
         self._config, self._backend, self._on_event, self._trace = config, backend, on_event, trace
+        self._needs_image = needs_image
         self._closed = False
         self.closes_when_idle = False
         """Whether the pool closes after `idle_timeout_s` without slots and calls."""
         self._prepare()
 
     def _prepare(self) -> None:
-        self.templates = Templates(self._config, self._backend)
+        self.templates = Templates(self._config, self._backend, needs_image=self._needs_image)
         self.secrets = self.templates.secrets
         self.hub = EventHub(self._on_event, self.secrets)
         self.running: RunningPool | None = None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
 T = TypeVar("T")
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
-NO_CONFIGURATION = frozenset({"self", "backend", "on_event", "on_pull", "trace", "backend_options"})
+NO_CONFIGURATION = frozenset({"self", "backend", "on_event", "on_pull", "trace", "_needs_image", "backend_options"})
 """Arguments of a pool that are not fields of its PoolConfig."""
 
 
@@ -138,6 +138,7 @@ class SandboxPool:
         on_event: OnEvent | None = None,
         on_pull: OnPull | None = None,
         trace: str | os.PathLike[str] | Tracer | None = None,
+        _needs_image: bool = True,  # False for shared pools
         **backend_options: Any,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in NO_CONFIGURATION}
@@ -146,7 +147,7 @@ class SandboxPool:
 
         self.config, backend_config = resolve_options(backend, arguments, backend_options)
         on_event, on_pull = validate_callback(on_event, "on_event"), validate_callback(on_pull, "on_pull")
-        self._life = Lifecycle(self.config, backend_config, on_event, on_pull, trace)
+        self._life = Lifecycle(self.config, backend_config, on_event, on_pull, trace, needs_image=_needs_image)
         self.run_id = self._life.run_id
         self._entered = False
         self._context: hermes_exec.blocking.PoolContext | None = None
@@ -210,7 +211,8 @@ class SandboxPool:
         There is one for each process, event loop and configuration, in asyncio and trio; a forked child gets its own.
         Ask for it whenever you need a slot, and do not enter it with `async with`, which would close it for the others.
         It closes when the event loop or the process ends, in workers of `multiprocessing` too, and after
-        `idle_timeout_s` without slots and requests. After that, this returns a new pool.
+        `idle_timeout_s` without slots and requests. After that, this returns a new pool. It needs no image if each
+        request names one.
 
         A loop that ends as `asyncio.run`, `anyio.run` and trio end it closes its pools, because it cancels their tasks.
         If a loop is only closed, a thread ends the sandboxes within two seconds. The lease ends what is left, for
@@ -238,6 +240,7 @@ class SandboxPool:
     def _from_any(cls, config: ConfigSource | PoolConfig | None, more: Mapping[str, Any]) -> Self:
         from hermes_exec.config import PoolConfig
 
+        more = {**more, "_needs_image": False}
         if config is None:
             return cls.from_env(**more)
         return cls.from_config(dict(config) if isinstance(config, PoolConfig) else config, **more)

@@ -29,7 +29,7 @@ INLINE_SECRETS = 1000
 class Templates:
     """The templates of a pool, by profile and image. Its creation validates everything that needs no I/O."""
 
-    def __init__(self, config: PoolConfig, backend: BackendConfig) -> None:
+    def __init__(self, config: PoolConfig, backend: BackendConfig, *, needs_image: bool = True) -> None:
         self.config = config
         self.backend = backend
         self.max_sandboxes = config.max_sandboxes or backend.default_max_sandboxes
@@ -53,7 +53,7 @@ class Templates:
                 f"min_sandboxes {config.min_sandboxes} is above max_sandboxes, which is {self.max_sandboxes} here"
             )
         imageless = self._has_images and self._image(config) is None
-        if not imageless or not config.profiles:
+        if not imageless or (needs_image and not config.profiles):
             self.get(None, None)
         for name in config.profiles:
             self.get(name, None)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ async def test_shared_pool_is_the_same_for_equal_settings_only(tmp_path: Path) -
         SandboxPool.shared({"max_sandboxs": 1})
     with pytest.raises(RuntimeError, match=r"use `hermes_exec.SandboxPool.shared"):
         blocking.SandboxPool.shared(same)
+
+
+@pytest.mark.anyio
+@pytest.mark.docker
+async def test_shared_pool_without_image_takes_those_of_requests(docker_image: Callable[[str], str]) -> None:
+    pool = await SandboxPool.shared({"backend": "docker"}).open()
+    with pytest.raises(ConfigError, match="needs an image"):
+        await pool.acquire()
+    async with pool.slot(image=docker_image("busybox")) as first, pool.slot(image=docker_image("debian")) as second:
+        assert await first.files.exists("/bin/busybox")
+        assert await second.files.exists("/etc/debian_version")
+    await pool.aclose()
 
 
 @pytest.mark.anyio
