@@ -47,7 +47,7 @@ class EnvironmentConfig(BaseModel):
     """
 
 
-class Environment:
+class MiniEnvironment:
     """Runs the commands of one agent in one slot.
 
     All environments of a process that have the same pool options share one pool. An agent's slot is acquired here, and

@@ -21,7 +21,7 @@ from hermes_exec import ConfigError, ImageError, SlotClosed
 from hermes_exec.blocking import SandboxPool
 from hermes_mini import Environment
 
-LOCAL = {"backend": "local", "min_isolation": "namespaces"}
+LOCAL: dict[str, Any] = {"backend": "local", "min_isolation": "namespaces"}
 
 
 @pytest.fixture(scope="module", params=["local", "docker"])
@@ -132,7 +132,7 @@ def test_serialized_configuration_has_no_secrets() -> None:
     environment = Environment(**LOCAL, secrets={"TOKEN": "tell-nobody"})
     assert run(environment, "echo $TOKEN")["output"] == "tell-nobody\n"
     assert "tell-nobody" not in json.dumps([environment.serialize(), environment.get_template_vars()])
-    assert environment.serialize()["info"]["config"]["environment_type"] == "hermes_mini.environment.Environment"
+    assert environment.serialize()["info"]["config"]["environment_type"] == "hermes_mini.environment.MiniEnvironment"
     environment.cleanup()
 
 
@@ -226,4 +226,4 @@ def test_benchmarks_take_images_of_their_instances() -> None:
         "print(get_environment_class('docker'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert "hermes_mini.environment.Environment" in done.stdout, done.stderr
+    assert "hermes_mini.environment.MiniEnvironment" in done.stdout, done.stderr
