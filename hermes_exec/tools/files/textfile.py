@@ -23,24 +23,71 @@ _INVALID = re.compile("[\udc80-\udcff]")
 _VALID_NON_ASCII = re.compile("[^\x00-\x7f\udc80-\udcff]")
 
 
+class UnclearEncoding(Exception):
+    """Raised when new text stands among lines of two encodings."""
+
+
 @dataclass(frozen=True)
 class TextFile:
     """Decoded bytes of a file.
 
-    `text` keeps the file's own line ends and has no byte order mark; `encode` is the exact inverse of `decode`.
+    `text` keeps the file's own line ends and has no byte order mark. In a file of encoding `mixed`, `line_encodings`
+    has the encoding of each line, or None if it is ASCII.
     """
 
     text: str
     encoding: str
     bom: bytes = b""
+    line_encodings: tuple[str | None, ...] = ()
 
-    def encode(self, text: str) -> bytes:
-        """Return `text` as bytes in the encoding of this file.
+    def encode(self, start: int, end: int) -> bytes:
+        """Return the bytes of a part of the text."""
+        part = self.text[start:end]
+        if not self.line_encodings:
+            return _encode(part, self.encoding)
+        first = self._line_at(start)
+        lines = enumerate(part.split("\n"), first)
+        return b"\n".join(_encode(line, self.line_encodings[number] or "utf-8") for number, line in lines)
+
+    def encode_edit(self, start: int, end: int, text: str) -> bytes:
+        """Return the bytes of a text that replaces a part: in the encoding of the lines that it replaces, or else of
+        the nearest line that is not ASCII.
 
         Raises:
             UnicodeEncodeError: If the encoding cannot represent a character.
+            UnclearEncoding: If these lines have two encodings.
         """
-        return self.bom + text.encode(self.encoding, "surrogateescape" if self.encoding == "utf-8" else "strict")
+        if not self.line_encodings:
+            return _encode(text, self.encoding)
+        first, last = self._line_at(start), self._line_at(max(start, end - 1))
+        before: dict[str, set[str]] = {}
+        for number, line in enumerate(self._lines[first : last + 1], first):
+            if (encoding := self.line_encodings[number]) is not None:
+                before.setdefault(line.removesuffix("\r"), set()).add(encoding)
+        around = set().union(*before.values()) or {self._nearest_encoding(first, last)}
+        encoded = []
+        for line in text.split("\n"):
+            choices = {"utf-8"} if line.isascii() else before.get(line.removesuffix("\r"), around)
+            if len(choices) > 1:
+                raise UnclearEncoding
+            encoded += [_encode(line, next(iter(choices)))]
+        return b"\n".join(encoded)
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(match.end() for match in re.finditer("\n", self.text))]
+
+    def _line_at(self, offset: int) -> int:
+        return bisect.bisect_right(self._line_starts, offset) - 1
+
+    def _nearest_encoding(self, first: int, last: int) -> str:
+        numbers = (number for number, encoding in enumerate(self.line_encodings) if encoding is not None)
+        nearest = min(numbers, key=lambda number: max(first - number, number - last))
+        return self.line_encodings[nearest] or "utf-8"
 
     @cached_property
     def line_end(self) -> str:
@@ -51,6 +98,10 @@ class TextFile:
     def readable_text(self) -> str:
         """Return the text for a reader, with a replacement character for each byte that is not UTF-8."""
         return _INVALID.sub("\ufffd", self.text)
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    return text.encode(encoding, "surrogateescape" if encoding == "utf-8" else "strict")
 
 
 def is_binary(start: bytes) -> bool:
@@ -71,8 +122,9 @@ def utf16_of(start: bytes) -> str | None:
 def decode(data: bytes) -> TextFile | None:
     """Return `data` as text, or None if it is binary (contains a NUL character).
 
-    Valid UTF-8 is decoded as such. Otherwise the text is Latin-1 if none of its non-ASCII characters is valid UTF-8,
-    else UTF-8 with surrogate escapes. Both encode to the same bytes again.
+    Valid UTF-8 is decoded as such. Otherwise the text is Latin-1 if none of its non-ASCII characters is valid UTF-8.
+    Otherwise this holds for each line (`mixed`), and a line with both is UTF-8 with surrogate escapes. All encode to
+    the same bytes again.
     """
     for bom, encoding in _BOMS:
         if data.startswith(bom):
@@ -81,11 +133,20 @@ def decode(data: bytes) -> TextFile | None:
             except UnicodeDecodeError:
                 break
             return None if "\0" in text else TextFile(text, encoding, bom)
-    return None if b"\0" in data else decode_unmarked(data)
+    if b"\0" in data:
+        return None
+    file = decode_unmarked(data)
+    return _decode_lines(data) if file.encoding == "utf-8" and _INVALID.search(file.text) else file
+
+
+def _decode_lines(data: bytes) -> TextFile:
+    lines = [decode_unmarked(line) for line in data.split(b"\n")]
+    encodings = tuple(None if line.text.isascii() else line.encoding for line in lines)
+    return TextFile("\n".join(line.text for line in lines), "mixed", line_encodings=encodings)
 
 
 def decode_unmarked(data: bytes) -> TextFile:
-    """Return bytes without a byte order mark as text, as `decode` does."""
+    """Return bytes without a byte order mark as text of one encoding, as `decode` does."""
     text = data.decode("utf-8", "surrogateescape")
     if _INVALID.search(text) and not _VALID_NON_ASCII.search(text):
         return TextFile(data.decode("latin-1"), "latin-1")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.files.textfile import LfView, TextFile
+from hermes_exec.tools.files.textfile import LfView, TextFile, UnclearEncoding
 from hermes_exec.tools.patch import matching
 from hermes_exec.tools.patch.rewrite import replacement
 
@@ -122,25 +122,35 @@ def apply_edits(file: TextFile, view: LfView, edits: Iterable[Edit]) -> bytes:
 
     New lines get the line end of the lines around them.
     """
-    pieces: list[str] = []
+    pieces = [file.bom]
     position = 0
     for edit in sorted(edits):
         start, end = view.offset(edit.start), view.offset(edit.end)
         if start < position:
             raise ToolFailure("overlap", "Two changes touch the same lines; join them into one.")
         line_end = view.line_end_near(edit.start, file.line_end)
-        pieces += (file.text[position:start], edit.text.replace("\n", line_end) if line_end != "\n" else edit.text)
+        text = edit.text.replace("\n", line_end) if line_end != "\n" else edit.text
+        pieces += (file.encode(position, start), _encode_edit(file, start, end, text))
         position = end
-    pieces.append(file.text[position:])
+    pieces.append(file.encode(position, len(file.text)))
+    return b"".join(pieces)
+
+
+def _encode_edit(file: TextFile, start: int, end: int, text: str) -> bytes:
     try:
-        return file.encode("".join(pieces))
+        return file.encode_edit(start, end, text)
     except UnicodeEncodeError as error:
         char = error.object[error.start]
         message = (
-            f"The file is {file.encoding} text, which has no character {char!r} (U+{ord(char):04X}). Use "
-            "other characters or rewrite it with write_file."
+            f"The {'file is' if file.encoding != 'mixed' else 'lines there are'} {error.encoding} text, which has no "
+            f"character {char!r} (U+{ord(char):04X}). Use other characters or rewrite it with write_file."
         )
-        raise ToolFailure("encoding", message) from None
+    except UnclearEncoding:
+        message = (
+            "The lines to change are partly Latin-1 and partly UTF-8, so the encoding of the new text is unclear. "
+            "Change lines of one encoding at a time."
+        )
+    raise ToolFailure("encoding", message)
 
 
 def suggest_sections(text: str, old: str, count: int = 3) -> str:

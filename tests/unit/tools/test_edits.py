@@ -33,7 +33,7 @@ lines = st.lists(st.text(alphabet="abé\t \x07", max_size=8), min_size=1, max_si
 def test_decoding_and_encoding_gives_the_same_bytes(data: bytes) -> None:
     file = decode(data)
     if file is not None:
-        assert file.encode(file.text) == data
+        assert file.bom + file.encode(0, len(file.text)) == data
 
 
 @given(st.text(alphabet="a\r\n", max_size=40))
@@ -188,6 +188,56 @@ def test_a_character_that_the_encoding_lacks_is_refused() -> None:
         edit(b"caf\xe9\n", "café", "tea ☕")
     assert failure.value.kind == "encoding"
     assert edit(b"caf\xe9 \xa9\n", "café", "thé") == (b"th\xe9 \xa9\n", "exact")
+
+
+OLD, NEW = "Grüße\n".encode("latin-1"), "Grüße\n".encode()
+MIXED = b"one\n" + OLD + b"two\r\n" + b"three\nfour\n" + NEW + b"five\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "result"),
+    [
+        ("two", "2", MIXED.replace(b"two", b"2")),
+        ("one", "é", MIXED.replace(b"one", b"\xe9")),
+        ("two", "é", MIXED.replace(b"two", b"\xe9")),
+        ("four", "é", MIXED.replace(b"four", "é".encode())),
+        ("five\n", "é\nè\n", MIXED.replace(b"five\n", "é\nè\n".encode())),
+        ("one\nGrüße", "ü\nGrüsse ß", MIXED.replace(b"one\nGr\xfc\xdfe", b"\xfc\nGr\xfcsse \xdf")),
+        ("four\nGrüße", "ü\nGrüsse ß", MIXED.replace("four\nGrüße".encode(), "ü\nGrüsse ß".encode())),
+        ("four\nGrüße\n", "", MIXED.replace(b"four\n" + NEW, b"")),
+    ],
+)
+def test_edit_of_mixed_encodings_is_in_that_of_its_lines(old: str, new: str, result: bytes) -> None:
+    assert edit(MIXED, old, new)[0] == result
+
+
+def test_all_places_of_mixed_encodings_are_replaced_in_their_own() -> None:
+    assert edit(MIXED, "üße", "ä", replace_all=True)[0] == MIXED.replace(b"\xfc\xdfe", b"\xe4").replace(
+        "üße".encode(), "ä".encode()
+    )
+
+
+def test_edit_across_mixed_encodings_keeps_text_or_is_refused() -> None:
+    data = "alt é\n".encode("latin-1") + "neu ü\n".encode() + b"end\n"
+    moved = edit(data, "alt é\nneu ü\nend", "neu ü\nplain\nalt é\nend")[0]
+    assert file_of(moved).text == "neu ü\nplain\nalt é\nend\n"
+    with pytest.raises(ToolFailure, match="partly Latin-1 and partly UTF-8") as caught:
+        edit(data, "alt é\nneu ü", "ö")
+    assert caught.value.kind == "encoding"
+    with pytest.raises(ToolFailure, match=r"The lines there are latin-1 text, which has no character '日'"):
+        edit(data, "alt", "日")
+
+
+@given(
+    st.lists(st.sampled_from([b"a\n", b"b\r\n", OLD, NEW, b"\xff\xc3\xa9\n", b"\xce\xd2 \n"]), max_size=8), st.data()
+)
+def test_edit_of_any_encodings_keeps_all_other_bytes(parts: list[bytes], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(parts)))
+    head, tail = b"".join(parts[:at]), b"".join(parts[at:])
+    result, _ = edit(head + b"<MARK>\n" + tail, "<MARK>", "[é]")
+    assert result.startswith(head)
+    assert result.endswith(b"\n" + tail)
+    assert result[len(head) : len(result) - len(tail) - 1] in (b"[\xe9]", "[é]".encode())
 
 
 def test_mixed_line_ends_stay_where_nothing_changes() -> None:

@@ -136,6 +136,13 @@ def test_other_bytes_stay(data: bytes) -> None:
     assert update(data, "-old\n+new") == data.replace("old".encode(encode), "new".encode(encode))
 
 
+def test_hunk_of_mixed_encodings_is_in_that_of_its_lines() -> None:
+    old, new = "Grüße\n".encode("latin-1"), "Grüße\n".encode()
+    data = old + b"a\n" + b"-\n" * 9 + b"b\r\n" + new
+    changed = update(data, " Grüße\n-a\n+ä\n@@\n-b\n+ß\n Grüße")
+    assert changed == old + b"\xe4\n" + b"-\n" * 9 + "ß\r\n".encode() + new
+
+
 def test_loosely_matched_context_keeps_its_own_bytes() -> None:
     assert update(b"\ta  \n\tb\n\tc\n", " a\n-b\n+B\n c") == b"\ta  \n\tB\n\tc\n"
 
