@@ -28,6 +28,7 @@ from hermes_exec.tools.browser.playwright_driver import (
     PlaywrightDriverLost,
     ignore_errors,
 )
+from hermes_exec.tools.browser.request_log import RequestLog
 from hermes_exec.tools.browser.sessions import new_session
 from hermes_exec.tools.browser.tabs import Tabs
 from hermes_exec.tools.call.failure import ToolFailure
@@ -63,6 +64,7 @@ class RunningBrowser:
         self.directory = f"{slot.tmp.rstrip('/')}/hermes-browser-{secrets.token_hex(6)}"
         self.used_at = anyio.current_time()
         self.log = PageLog()
+        self.requests = RequestLog()
         self.calls = 0
         self.screenshots = 0
         self.last_tree = ""
@@ -132,12 +134,19 @@ class RunningBrowser:
         self.tabs.watch(context)
         self.dialogs.watch(context)
         self.log.watch(context)
+        self.requests.watch(context)
         page = await context.new_page()
         session, opened = await asyncio.gather(browser.new_browser_cdp_session(), context.new_cdp_session(page))
         info = await opened.send("Target.getTargetInfo")
         self._background.start(opened.detach)
         await self.downloads.accept(session, info["targetInfo"]["browserContextId"])
         await self._name_check.watch(session)
+
+    @property
+    def context(self) -> BrowserContext:
+        """The tabs, cookies and storage of the browser."""
+        assert self._context is not None
+        return self._context
 
     @property
     def tasks(self) -> TaskGroup:
@@ -210,12 +219,11 @@ class RunningBrowser:
             with anyio.move_on_after(ANSWER_S):
                 await self.stop_loading()
         tabs = self.tabs
-        is_usable = tabs.pages and not tabs.crashed and self.navigation.page_refusal(tabs.pages[-1]) is None
-        if not is_usable or (self.calls > 1 and not self.dialogs.open and await self.is_hanging(tabs.pages[-1])):
+        page = tabs.current
+        is_usable = page is not None and not tabs.crashed and self.navigation.page_refusal(page) is None
+        if page is None or not is_usable or (self.calls > 1 and not self.dialogs.open and await self.is_hanging(page)):
             old_page = tabs.take_current()
-            assert self._context is not None
-            await self._context.new_page()
-            tabs.crashed = False
+            await self.context.new_page()
             if old_page is not None:
                 self._background.start(old_page.close)
         return tabs.page
@@ -325,8 +333,12 @@ class RunningBrowser:
         Returns None if a dialog opened, because it blocks the page until it is answered. The action then continues in
         the background.
         """
+
+        async def run() -> T:  # a cancelled `gather` logs an error unless it is awaited
+            return await work()
+
         self.dialogs.dialog_opened.clear()
-        work_task = asyncio.ensure_future(work())
+        work_task = asyncio.ensure_future(run())
         dialog_task = asyncio.ensure_future(self.dialogs.dialog_opened.wait())
         try:
             await asyncio.wait({work_task, dialog_task}, return_when=asyncio.FIRST_COMPLETED)

@@ -128,7 +128,7 @@ class Navigation:
         return [
             request.url
             for request, begun_at in self._parts.items()
-            if begun_at <= late_before and request.resource_type in types and _request_frame(request) is page.main_frame
+            if begun_at <= late_before and request.resource_type in types and request_frame(request) is page.main_frame
         ]
 
     def begin(self) -> None:
@@ -217,7 +217,7 @@ class Navigation:
     def _on_request(self, request: Request) -> None:
         if request.is_navigation_request():
             self._expected_requests = max(0, self._expected_requests - 1)
-            frame = _request_frame(request)
+            frame = request_frame(request)
             if frame is None or frame.parent_frame is None:
                 self._waiting.add(request)
                 self.begun_count += 1
@@ -239,7 +239,7 @@ class Navigation:
             self.loading.add(frame.page)
             self.error_pages += frame.url.startswith("chrome-error:")
             self._download = False  # an earlier aborted request was no download: it led to this page
-            self._drop({request for request in self._answered if _request_frame(request) in (None, frame)})
+            self._drop({request for request in self._answered if request_frame(request) in (None, frame)})
 
     def _on_socket(self, socket: WebSocket) -> None:
         """Treat messages after a page's own as the answer to it, and to the opening of the socket."""
@@ -260,7 +260,7 @@ class Navigation:
     def _on_gone(self, page: Page) -> None:
         self._sessions.pop(page, None)
         self.loading.discard(page)
-        frames = {request: _request_frame(request) for request in (*self._waiting, *self._parts)}
+        frames = {request: request_frame(request) for request in (*self._waiting, *self._parts)}
         gone = {request for request, frame in frames.items() if frame is not None and frame.page is page}
         self._drop(gone)
         for request in gone:
@@ -327,7 +327,7 @@ async def _leave(page: Page) -> None:
     await ignore_errors(partial(page.goto, "about:blank", timeout=LEAVE_S * 1000))
 
 
-def _request_frame(request: Request) -> Frame | None:
+def request_frame(request: Request) -> Frame | None:
     """Return the frame that a request navigates, or None for a tab that has no page yet."""
     from playwright.async_api import Error
 

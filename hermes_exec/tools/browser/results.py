@@ -63,6 +63,8 @@ def report_events(running: RunningBrowser) -> JsonObject:
             download.reported = not download.under_way
     if len(running.tabs.pages) > 1:
         fields["tabs"] = [shorten_url(page.url) for page in running.tabs.pages[-MAX_TABS_SHOWN:]]
+        if (current := running.tabs.current) is not None and current is not running.tabs.pages[-1]:
+            fields["current_tab"] = running.tabs.pages.index(current)
     return fields
 
 
@@ -172,7 +174,7 @@ async def finish_navigation(running: RunningBrowser) -> JsonObject:
     if (url := await running.wait_for_arrival()) is not None:
         return {"not_loaded": url, "note": f"{url[:200]} did not respond in time, so the page has not changed."}
     with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
-        page = running.tabs.pages[-1] if running.tabs.pages else None
+        page = running.tabs.current
         is_late = page is not None and running.navigation.late_parts(page)
         if page in running.navigation.loading and not is_late and not running.dialogs.open:
             await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))

@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 
 class Tabs:
-    """All tabs of one browser. The current tab is the one opened last."""
+    """All tabs of one browser. The current tab is the one opened last, unless another one was selected since."""
 
     def __init__(self, navigation: Navigation) -> None:
-        self.crashed = False
-        """Whether the current tab has crashed."""
         self.chooser: FileChooser | None = None
         """The file chooser that a page has opened, until it gets its files."""
         self._chooser_reported = False
         self._navigation = navigation
         self._pages: list[Page] = []
+        self._selected: Page | None = None
+        """The current tab, if it is not the one opened last."""
+        self._crashed: set[Page] = set()
 
     def watch(self, context: BrowserContext) -> None:
         """Track the tabs of a context from now on."""
@@ -40,24 +41,41 @@ class Tabs:
         """
         if self.crashed:
             raise ToolFailure("page_crashed", PAGE_CRASHED, success=False)
-        if not self._pages:
+        page = self.current
+        if page is None:
             raise ToolFailure("no_page", "All tabs are closed. Open a page with browser_navigate.", success=False)
-        page = self._pages[-1]
         if (forbidden := self._navigation.page_refusal(page)) is not None:
             raise forbidden
         return page
 
     @property
+    def current(self) -> Page | None:
+        """The current tab, also if it cannot be used; None if all are closed."""
+        return self._selected or (self._pages[-1] if self._pages else None)
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the current tab has crashed."""
+        return self.current in self._crashed
+
+    @property
     def pages(self) -> list[Page]:
-        """All tabs, the current one last."""
+        """All tabs in the order of their opening."""
         return list(self._pages)
 
+    def select(self, page: Page) -> None:
+        """Make a tab the current one, until it is closed or another one opens."""
+        self._selected = page
+
     def take_current(self) -> Page | None:
-        """Remove and return the current tab, if there is one. The one before becomes current."""
-        return self._pages.pop() if self._pages else None
+        """Remove and return the current tab, if there is one. The one opened last becomes current."""
+        if (page := self.current) is not None:
+            self._on_close(page)
+        return page
 
     def _on_page(self, page: Page) -> None:
         self._pages.append(page)
+        self._selected = None
         page.on("close", self._on_close)
         page.on("crash", self._on_crash)
         page.on("filechooser", self._on_chooser)
@@ -67,10 +85,13 @@ class Tabs:
     def _on_close(self, page: Page) -> None:
         if page in self._pages:
             self._pages.remove(page)
+        if page is self._selected:
+            self._selected = None
+        self._crashed.discard(page)
 
     def _on_crash(self, page: Page) -> None:
-        if self._pages and page is self._pages[-1]:
-            self.crashed = True
+        if page in self._pages:
+            self._crashed.add(page)
 
     def _on_chooser(self, chooser: FileChooser) -> None:
         self.chooser, self._chooser_reported = chooser, False

@@ -108,7 +108,8 @@ def browser_tool(work: Work, *, allow_dialog: bool = False, opens: bool = False,
             data.update(owner.take_loss())
             await running.downloads.settle()
         images = data.pop(IMAGES, ())
-        return CallOutcome({"success": True, **data, **report_events(running)}, images=images)
+        events = {name: value for name, value in report_events(running).items() if name not in data}
+        return CallOutcome({"success": True, **data, **events}, images=images)
 
     return call
 
@@ -144,7 +145,7 @@ def _locator(running: RunningBrowser, ref: str) -> Locator:
     return running.tabs.page.locator(f"aria-ref={ref.strip().removeprefix('@').removeprefix('ref=')}")
 
 
-async def _find_element(running: RunningBrowser, ref: str) -> Locator:
+async def find_element(running: RunningBrowser, ref: str) -> Locator:
     """Return the element of a reference from the last snapshot.
 
     Raises:
@@ -178,7 +179,8 @@ async def _is_download(locator: Locator) -> bool:
         return False
 
 
-def _format_reference(ref: str) -> str:
+def format_reference(ref: str) -> str:
+    """Return a reference as results show it, with an @."""
     return ref if ref.startswith("@") else f"@{ref}"
 
 
@@ -256,7 +258,7 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     page, before = running.tabs.page, running.tabs.page.url
-    locator = await _find_element(running, arguments["ref"])
+    locator = await find_element(running, arguments["ref"])
     begun_before = running.navigation.begun_count
     downloads = False
 
@@ -272,16 +274,16 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
             raise
     if downloads:
         running.navigation.expect_download()
-    return {"clicked": _format_reference(arguments["ref"]), **await report_changes(running, state, before, page)}
+    return {"clicked": format_reference(arguments["ref"]), **await report_changes(running, state, before, page)}
 
 
 @browser_tool
 async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Replace the text of a field, select options of a list, or set files of the slot for a file field."""
     page, before, text = running.tabs.page, running.tabs.page.url, arguments["text"]
-    locator = await _find_element(running, arguments["ref"])
+    locator = await find_element(running, arguments["ref"])
     await fields.fill(running, state, locator, text, ACTION_S)
-    typed_fields = {"typed": f"*** ({len(text)} characters)", "element": _format_reference(arguments["ref"])}
+    typed_fields = {"typed": f"*** ({len(text)} characters)", "element": format_reference(arguments["ref"])}
     return {**typed_fields, **await report_changes(running, state, before, page)}
 
 

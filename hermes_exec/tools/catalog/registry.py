@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hermes_exec.slot.run import OnOutput
+from hermes_exec.tools.browser import extra_tools
 from hermes_exec.tools.browser import tools as browser
 from hermes_exec.tools.call.results import CallOutcome
 from hermes_exec.tools.code.execute_code import execute_code
@@ -62,5 +63,12 @@ REGISTRY: Mapping[str, BuiltInTool] = MappingProxyType(
         "browser_cdp": _silent(browser.cdp),
         "browser_dialog": _silent(browser.dialog),
         "browser_close": _silent(browser.close),
+        "browser_wait_for": _silent(extra_tools.wait_for, frozenset({"time"})),
+        "browser_tabs": _silent(extra_tools.tabs),
+        "browser_hover": _silent(extra_tools.hover),
+        "browser_drag": _silent(extra_tools.drag),
+        "browser_network_requests": _silent(extra_tools.network_requests, reads_only=True),
+        "browser_storage_state": _silent(extra_tools.storage_state),
+        "browser_set_storage_state": _silent(extra_tools.set_storage_state),
     }
 )

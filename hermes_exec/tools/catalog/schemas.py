@@ -276,7 +276,64 @@ def _browser() -> tuple[JsonObject, ...]:
                 "dialog_id": _field("string", "Which dialog, where there are several"),
             },
         ),
+    )
+
+
+def _browser_extra() -> tuple[JsonObject, ...]:
+    return (
         _function("browser_close", "End the browser, with its tabs and cookies.", [], {}),
+        _function(
+            "browser_wait_for",
+            "Wait until the page shows a text, until a text is gone, or for a time.",
+            [],
+            {
+                "time": _field(
+                    "number", "Seconds to wait; with a text, at most (default then 30)", minimum=0, maximum=60
+                ),
+                "text": _field("string", "The text to wait for"),
+                "textGone": _field("string", "The text that has to disappear"),
+            },
+        ),
+        _function(
+            "browser_tabs",
+            "List the tabs, open an empty one, or select or close one. The other tools work in the current tab.",
+            ["action"],
+            {
+                "action": _field("string", "What to do", enum=["list", "new", "close", "select"]),
+                "index": _field("integer", "The tab's index in the list; for 'close', default the current", minimum=0),
+            },
+        ),
+        _function("browser_hover", "Move the mouse over an element.", ["ref"], {"ref": _field("string", _REF)}),
+        _function(
+            "browser_drag",
+            "Drag an element to another one.",
+            ["startRef", "endRef"],
+            {
+                "startRef": _field("string", "The reference of the element to drag"),
+                "endRef": _field("string", "The reference of the element to drop it on"),
+            },
+        ),
+        _function(
+            "browser_network_requests",
+            "List the newest requests of the page since it was opened: methods, addresses and statuses.",
+            [],
+            {
+                "static": _field("boolean", "Also successful requests for pages, images, scripts", default=False),
+                "filter": _field("string", "Only addresses that contain this text, such as '/api/'"),
+            },
+        ),
+        _function(
+            "browser_storage_state",
+            "Save the cookies and local storage of the browser to a file of your machine.",
+            [],
+            {"filename": _field("string", "The file", default="storage-state.json")},
+        ),
+        _function(
+            "browser_set_storage_state",
+            "Replace the cookies and local storage by those in a file of browser_storage_state.",
+            ["filename"],
+            {"filename": _field("string", "The file")},
+        ),
     )
 
 
@@ -291,6 +348,7 @@ def schemas() -> Mapping[str, JsonObject]:
         _search_files(),
         _execute_code(),
         *_browser(),
+        *_browser_extra(),
     )
     return {tool_name(schema): schema for schema in built}
 
@@ -323,6 +381,13 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "browser_cdp": '{"method": "Page.getLayoutMetrics"}',
         "browser_dialog": '{"action": "accept"}',
         "browser_close": "{}",
+        "browser_wait_for": '{"text": "Saved"}',
+        "browser_tabs": '{"action": "select", "index": 0}',
+        "browser_hover": '{"ref": "@e5"}',
+        "browser_drag": '{"startRef": "@e5", "endRef": "@e7"}',
+        "browser_network_requests": '{"filter": "/api/"}',
+        "browser_storage_state": '{"filename": "storage-state.json"}',
+        "browser_set_storage_state": '{"filename": "storage-state.json"}',
     }
 )
 """A short valid call of each tool, as JSON text."""

@@ -27,10 +27,24 @@ _BROWSER = tuple(
         "dialog",
     ]
 )
+_BROWSER_EXTRA = tuple(
+    f"browser_{name}"
+    for name in [
+        "close",
+        "wait_for",
+        "tabs",
+        "hover",
+        "drag",
+        "network_requests",
+        "storage_state",
+        "set_storage_state",
+    ]
+)
+"""Browser tools that models of Hermes do not know."""
 SHIPPED = (
     *("terminal", "process", "read_file", "write_file", "patch", "search_files", "execute_code"),
     *_BROWSER,
-    "browser_close",
+    *_BROWSER_EXTRA,
 )
 """The tools of this package. All of them work in the slot."""
 
@@ -127,6 +141,7 @@ _BASE_TOOLSETS: dict[str, tuple[str, ...]] = {
     "file": _FILE,
     "code_execution": ("execute_code",),
     "browser": (*_BROWSER, "web_search"),
+    "browser_extra": _BROWSER_EXTRA,
     "vision": ("vision_analyze",),
     "video": ("video_analyze",),
     "image_gen": ("image_generate",),

@@ -89,6 +89,13 @@ TABLE: dict[str, tuple[list[str], dict[str, tuple[str, object]]]] = {
         {"action": ("string", NONE), "prompt_text": ("string", NONE), "dialog_id": ("string", NONE)},
     ),
     "browser_close": ([], {}),
+    "browser_wait_for": ([], {"time": ("number", NONE), "text": ("string", NONE), "textGone": ("string", NONE)}),
+    "browser_tabs": (["action"], {"action": ("string", NONE), "index": ("integer", NONE)}),
+    "browser_hover": (["ref"], {"ref": ("string", NONE)}),
+    "browser_drag": (["startRef", "endRef"], {"startRef": ("string", NONE), "endRef": ("string", NONE)}),
+    "browser_network_requests": ([], {"static": ("boolean", False), "filter": ("string", NONE)}),
+    "browser_storage_state": ([], {"filename": ("string", "storage-state.json")}),
+    "browser_set_storage_state": (["filename"], {"filename": ("string", NONE)}),
 }
 ENUMS = {
     ("process", "action"): ["list", "poll", "log", "wait", "kill", "write", "submit", "close"],
@@ -97,6 +104,7 @@ ENUMS = {
     ("search_files", "output_mode"): ["content", "files_only", "count"],
     ("browser_scroll", "direction"): ["up", "down"],
     ("browser_dialog", "action"): ["accept", "dismiss"],
+    ("browser_tabs", "action"): ["list", "new", "close", "select"],
 }
 
 

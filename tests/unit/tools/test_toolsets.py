@@ -19,6 +19,7 @@ NAMED = [
     "file",
     "code_execution",
     "browser",
+    "browser_extra",
     "vision",
     "video",
     "image_gen",
@@ -55,7 +56,7 @@ NAMED = [
 
 
 SLOT_TOOLS = SHIPPED[:6]
-WITHOUT_CLOSE = tuple(name for name in SHIPPED if name != "browser_close")
+WITHOUT_EXTRA = tuple(name for name in SHIPPED if name not in TOOLSETS["browser_extra"])
 
 
 def test_every_toolset_of_the_table_is_known() -> None:
@@ -69,8 +70,8 @@ def test_every_toolset_of_the_table_is_known() -> None:
         ("terminal", ("terminal", "process")),
         ("file", ("read_file", "write_file", "patch", "search_files")),
         ("debugging", SLOT_TOOLS),
-        ("coding", WITHOUT_CLOSE),
-        ("hermes-cli", WITHOUT_CLOSE),
+        ("coding", WITHOUT_EXTRA),
+        ("hermes-cli", WITHOUT_EXTRA),
         ("all", SHIPPED),
         ("*", SHIPPED),
         ("code_execution", ("execute_code",)),

@@ -138,7 +138,7 @@ async def serve_site(slot: Slot, port: int = PORT) -> None:
 @pytest.fixture
 async def surf(slot: Slot) -> AsyncIterator[Surfer]:
     """The browser tools in that slot."""
-    async with Toolbox(slot, TOOLSETS, tools=["browser_close"]) as toolbox:
+    async with Toolbox(slot, [*TOOLSETS, "browser_extra"]) as toolbox:
         surfer = Surfer(toolbox)
         yield surfer
         await toolbox.call("browser_close", {})

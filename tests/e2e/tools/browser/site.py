@@ -127,6 +127,19 @@ addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scr
 <button onclick="document.head.append(Object.assign(document.createElement('script'),
 {src: '/late?to=/more.js&seconds=0.12'}))">More</button>
 <button onclick="fetch('/slow')">Never</button><p id=found></p>""",
+    "/timed": """<title>Timed</title><p id=now>Loading</p><iframe srcdoc="<p id=inner></p>"></iframe><script>
+const wait = ms => new Promise(done => setTimeout(done, ms));
+(async () => { await wait(1500); now.textContent = 'Almost'; await wait(500); now.hidden = true;
+document.querySelector('iframe').contentDocument.getElementById('inner').textContent = 'Ready'; })();</script>""",
+    "/mouse": """<title>Mouse</title><style>#menu { display: none; position: absolute; left: 300px }
+nav:hover #menu { display: block }</style>
+<nav><button>Menu</button><a id=menu href=/form>Hidden entry</a></nav>
+<div role=button draggable=true ondragstart="event.dataTransfer.setData('text', 'card')">Card</div>
+<div role=button ondragover="event.preventDefault()"
+ondrop="this.textContent = 'holds ' + event.dataTransfer.getData('text')">Basket</div>""",
+    "/asking": """<title>Asking</title><img src=/pixel.svg alt=dot><script>
+fetch('/form?token=' + 'x'.repeat(10)); fetch('/missing'); fetch('http://localhost:1/').catch(() => 0);
+</script><form action=/sent><label>Password <input type=password name=password></label><button>Send</button></form>""",
     "/more.js": "found.textContent = 'more'",
     "/huge": """<title>Huge</title><body><script>
 for (let i = 0; i < 20000; i++) { const b = document.createElement('button');
