@@ -25,7 +25,7 @@ COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "too
 """Commands of this package; each is a module with a function `add_to`."""
 GROUP = "hermes_exec.commands"
 """Entry points of this group are typer apps, by the name of their command."""
-_WARNING_LOGGERS = ("hermes_agent", "hermes_atropos", "hermes_batch", "hermes_exec.pool.waiting")
+_WARNING_LOGGERS = ("hermes_agent", "hermes_atropos", "hermes_batch", "hermes_mcp", "hermes_exec.pool.waiting")
 """Loggers whose warnings are shown without `--verbose`: they report that data would be worthless."""
 
 

@@ -69,7 +69,7 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
             for name, digest in manifest.items():
                 assert hashlib.sha256(archive.read(f"{program.directory}/{name}")).hexdigest() == digest
         names = archive.namelist()
-    packages = ("hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos")
+    packages = ("hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos", "hermes_mcp")
     assert {f"{package}/py.typed" for package in packages} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "examples", "runner"))]
     hidden = {name for name in names if "/." in name}

@@ -1,4 +1,4 @@
-"""Adapters have one shape, and stay small, because everything that backends share is in the runner."""
+"""Adapters of backends have one shape. They, and adapters of other ecosystems, stay small: the core has the rest."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-BACKENDS = Path(__file__).resolve().parents[2] / "hermes_exec" / "backends"
+ROOT = Path(__file__).resolve().parents[2]
+BACKENDS = ROOT / "hermes_exec" / "backends"
 REQUIRED = {"__init__.py", "config.py", "backend.py", "sandbox.py"}
 """What an adapter has. Further modules are free: each is named by the noun that it is about."""
 MAX_LINES = 250
 ADAPTERS = sorted(path.parent for path in BACKENDS.glob("*/__init__.py"))
-MODULES = sorted(BACKENDS.rglob("*.py"))
+DOORS = [
+    path for path in sorted(ROOT.glob("integrations/*/hermes_*")) if path.name not in {"hermes_atropos", "hermes_batch"}
+]
+"""Adapters of other ecosystems."""
+MODULES = sorted(module for directory in (BACKENDS, *DOORS) for module in directory.rglob("*.py"))
 
 
 def code_lines(source: str) -> int:
@@ -36,13 +41,14 @@ def test_adapter_has_required_modules(directory: Path) -> None:
     assert REQUIRED - {path.name for path in directory.iterdir()} == set()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(BACKENDS).as_posix())
-def test_module_of_backends_is_small(path: Path) -> None:
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_module_of_adapters_is_small(path: Path) -> None:
     assert code_lines(path.read_text("utf-8")) <= MAX_LINES
 
 
 def test_adapters_exist() -> None:
     assert {"local", "docker"} <= {directory.name for directory in ADAPTERS}
+    assert "hermes_mcp" in {directory.name for directory in DOORS}
 
 
 def test_code_lines_counts_code_only() -> None:

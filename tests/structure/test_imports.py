@@ -26,10 +26,10 @@ LAYERS = (
     ("hermes_exec.tools",),
     ("hermes_exec.testing",),
     ("hermes_agent",),
-    ("hermes_batch", "hermes_atropos", "hermes_langchain", "hermes_mini"),
+    ("hermes_batch", "hermes_atropos", "hermes_langchain", "hermes_mcp", "hermes_mini"),
     ("hermes_exec.cli.kit",),
     ("hermes_agent.cli",),
-    ("hermes_exec.cli", "hermes_batch.cli", "hermes_atropos.cli"),
+    ("hermes_exec.cli", "hermes_batch.cli", "hermes_atropos.cli", "hermes_mcp.cli"),
 )
 """Rooms, the lowest first. Those of one layer do not import each other."""
 FLOOR = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
@@ -41,11 +41,7 @@ BESIDE = {
 NEVER = {("hermes_exec.tools", "hermes_exec.pool")}
 """What the layers allow and the design does not."""
 PACKAGES = {name: ROOT / name for name in ("hermes_exec", "hermes_agent")}
-PACKAGES |= {f"hermes_{name}": ROOT / "integrations" / name / f"hermes_{name}" for name in ("batch", "atropos")}
-PACKAGES |= {
-    name: ROOT / "integrations" / target / name
-    for name, target in (("hermes_langchain", "deepagents"), ("hermes_mini", "mini"))
-}
+PACKAGES |= {path.name: path for path in sorted(ROOT.glob("integrations/*/hermes_*"))}
 FILES = {
     ".".join((name, *p.relative_to(d).with_suffix("").parts)).removesuffix(".__init__"): p
     for name, d in PACKAGES.items()
@@ -220,13 +216,13 @@ def test_entry_points_are_looked_up_for_other_names_than_our_own_only() -> None:
     assert loaded(f"{build}('no such command')", "importlib.metadata") == "importlib.metadata"
 
 
-@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos"])
+@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos", "hermes_mcp"])
 def test_importing_a_package_loads_nothing(package: str) -> None:
     heavy = ("anyio", "asyncio", "pydantic", "rich", "typer", "yaml", "hermes_exec.pool", "hermes_exec.config")
     assert loaded(f"import {package}", *heavy) == ""
 
 
-@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos"])
+@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos", "hermes_mcp"])
 def test_public_names_are_there(package: str) -> None:
     module = import_module(package)
     assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
@@ -244,7 +240,7 @@ def test_public_modules_are_attributes() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli", "hermes_atropos.cli.commands"]
+    "module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli", "hermes_atropos.cli.commands", "hermes_mcp.cli"]
 )
 def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
     module = f"hermes_exec.cli.commands.{module}" if module in COMMANDS else module

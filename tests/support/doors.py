@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +89,27 @@ def prepare(door: Door) -> DoorEnvironment:
             _install(door, venv, wanted)
             (venv / ".ready").touch()
     return DoorEnvironment(venv / "bin" / "python", _variables(venv))
+
+
+def prepare_node(name: str, packages: Sequence[str]) -> Path:
+    """Return a directory with these packages of npm; install them if it is not there.
+
+    Raises:
+        DoorClosed: If npm is missing, or a package cannot be installed.
+    """
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DoorClosed(f"{name} needs npm: install Node.js")
+    directory = cache_directory() / f"{name}-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:12]}"
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(directory.with_suffix(".lock")):
+        if not (directory / ".ready").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            install = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(directory), *packages]
+            _run(install, f"{name}: packages were not installed")
+            (directory / ".ready").touch()
+    return directory
 
 
 def cache_directory() -> Path:

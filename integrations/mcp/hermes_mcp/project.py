@@ -1,0 +1,128 @@
+"""The user's project in the slot: copied in, or bound on Docker; and the tool that copies results out."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import secrets
+import shutil
+import tempfile
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from hermes_exec.errors import ConfigError
+from hermes_exec.tools import HostTool, ToolFailure, tool
+
+if TYPE_CHECKING:
+    from hermes_exec import Slot
+
+BOUND_AT = "/project"
+LIMIT_BYTES = 1 << 30
+SHOWN = 100
+"""The number of names in a result."""
+_COPIED = (
+    "The working directory is a copy of the user's project. Changes reach the project only by the tool copy_to_project."
+)
+_BOUND = "The working directory is the user's project itself, without a copy."
+
+
+class Project:
+    """A directory of this host whose files are in each slot.
+
+    Raises:
+        ConfigError: If it is not a directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        if not self.directory.is_dir():
+            raise ConfigError(f"the project {directory} is not a directory; give an existing one with --dir")
+        self.is_bound = False
+        self.instructions = _COPIED
+
+    def add_to(self, settings: MutableMapping[str, Any]) -> None:
+        """Change the settings of a pool so that its slots have the project in their working directory."""
+        self.is_bound = settings.get("backend", "local") == "docker"
+        if self.is_bound:
+            self.instructions = _BOUND
+            settings["shared_volumes"] = [*settings.get("shared_volumes", ()), f"{self.directory}:{BOUND_AT}"]
+            settings["workdir"] = BOUND_AT
+        else:
+            settings["files"] = {**settings.get("files", {}), ".": str(self.directory)}
+
+    def tools(self, slot: Slot | None) -> Sequence[HostTool]:
+        """Return the tool that copies results out; without a slot, to describe it only."""
+        return () if self.is_bound else (self._copy_tool(slot),)
+
+    def _copy_tool(self, slot: Slot | None) -> HostTool:
+        async def copy_to_project(paths: list[str]) -> dict[str, object]:
+            assert slot is not None
+            files: list[str] = []
+            refused: list[str] = []
+            for part in [_relative_path(path, slot.workdir) for path in paths]:
+                with tempfile.TemporaryDirectory(prefix="hermes-mcp-") as directory:
+                    tree = await slot.files.download(
+                        posixpath.join(slot.workdir, part), Path(directory, "files", part), limit_bytes=LIMIT_BYTES
+                    )
+                    refused += tree.refused
+                    await anyio.to_thread.run_sync(_merge, Path(directory, "files"), self.directory, files, refused)
+            result: dict[str, object] = {"count": len(files), "files": files[:SHOWN]}
+            return result | {"refused": refused[:SHOWN]} if refused else result
+
+        description = (
+            f"Copy files or directories from the slot into the user's project {self.directory.name!r}, over the files "
+            "there. Paths are relative to the project; '.' is everything. Nothing is deleted in the project. Links "
+            "and Git's own files (.git) are not copied."
+        )
+        return tool(description=description)(copy_to_project)
+
+
+def _relative_path(path: str, workdir: str) -> str:
+    """Return a path of the model as a path relative to the project.
+
+    Raises:
+        ToolFailure: If it leads out of the project, or into Git's own files.
+    """
+    absolute = PurePosixPath(workdir, path)
+    if "\0" in path or ".." in absolute.parts or not absolute.is_relative_to(workdir):
+        raise ToolFailure("bad_value", f"'{path}' is not in the project, whose files are in {workdir}.")
+    relative = absolute.relative_to(workdir)
+    if any(_is_git(part) for part in relative.parts):
+        raise ToolFailure("bad_value", f"'{path}' belongs to Git: it could run programs on the user's machine.")
+    return str(relative)
+
+
+def _is_git(name: str) -> bool:
+    return name.lower() == ".git"
+
+
+def _merge(source: Path, project: Path, files: list[str], refused: list[str]) -> None:
+    """Copy the regular files of a tree over those of the project, following no link. Note them in the lists."""
+    for directory, subdirectories, names in os.walk(source):
+        links = [name for name in subdirectories if Path(directory, name).is_symlink()]
+        subdirectories[:] = sorted(name for name in subdirectories if not _is_git(name))
+        for name in sorted([*names, *links]):
+            path = Path(directory, name)
+            relative = path.relative_to(source)
+            if _is_git(name):
+                continue
+            if path.is_symlink() or not _prepare_target(project, relative):
+                refused.append(f"{relative}: a link, or not a file")
+                continue
+            beside = (project / relative).with_name(f".{secrets.token_hex(8)}.part")
+            shutil.copy(path, beside)
+            beside.replace(project / relative)
+            files.append(str(relative))
+
+
+def _prepare_target(project: Path, relative: Path) -> bool:
+    """Create the directories above a file. Return False if one of them is a link or a file, or the file is neither."""
+    for parent in list(reversed(relative.parents))[1:]:
+        if (project / parent).is_symlink() or (project / parent).is_file():
+            return False
+        (project / parent).mkdir(exist_ok=True)
+    target = project / relative
+    return not target.is_symlink() and (target.is_file() or not target.exists())

@@ -1,0 +1,52 @@
+"""Wrong options and missing things: the message and its remedy, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.doors.mcp.conftest import PROGRAM
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--toolsets", "terminall"], 2, "did you mean 'terminal'"),
+        (["--toolsets", "web"], 2, "no tool is left"),
+        (["--dir", "/nowhere"], 2, "give an existing one with --dir"),
+        (["-b", "dockr"], 2, "docker"),
+        (["-b", "docker"], 2, "image"),
+        (["-o", "min_isolaton=uid"], 2, "min_isolation"),
+        (["--tool-option", "x=1"], 2, "ToolOptions has no 'x'"),
+        (["--http", "8000"], 2, "is not HOST:PORT"),
+        (["--http", "0.0.0.0:8000"], 2, "set HERMES_MCP_TOKEN"),
+        (["--http", "example.invalid:8000", "--token", "x"], 2, "choose another address"),
+    ],
+)
+def test_wrong_options_are_reported_before_anything_starts(options: list[str], code: int, message: str) -> None:
+    ended = subprocess.run([*PROGRAM, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_address_in_use_is_reported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = subprocess.run([*PROGRAM, "--http", address], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert f"cannot listen on {address}: Address already in use; choose another address" in ended.stderr
+
+
+def test_unsupported_version_of_mcp_is_reported(tmp_path: Path) -> None:
+    info = tmp_path / "mcp-1.26.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: mcp\nVersion: 1.26.0\n")
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    ended = subprocess.run(PROGRAM, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=env)
+    assert ended.returncode == 2
+    assert "needs mcp 2.3 or newer, below 3, and mcp 1.26.0 is installed; run: pip install" in ended.stderr

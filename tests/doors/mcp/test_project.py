@@ -1,0 +1,86 @@
+"""The option --dir: the project in the slot, and results that are copied out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mcp import Client
+
+from tests.doors.mcp.conftest import StdioClient, text_of
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a file, a directory, Git's files and a link that leads out."""
+    project = tmp_path / "project"
+    (project / "src").mkdir(parents=True)
+    (project / ".git").mkdir()
+    (project / ".git" / "config").write_text("user's")
+    (project / "src" / "main.py").write_text("print('old')\n")
+    (tmp_path / "outside").mkdir()
+    (project / "linked").symlink_to(tmp_path / "outside")
+    return project
+
+
+async def run(client: Client, command: str) -> dict[str, object]:
+    result = await client.call_tool("terminal", {"command": command})
+    assert not result.is_error, result
+    data: dict[str, object] = json.loads(text_of(result))
+    return data
+
+
+async def test_project_is_copied_in_and_results_out(stdio_client: StdioClient, project: Path) -> None:
+    async with stdio_client("--dir", str(project)) as client:
+        assert "copy_to_project" in [tool.name for tool in (await client.list_tools()).tools]
+        assert (await run(client, "python3 src/main.py"))["output"] == "old\n"
+        await run(
+            client,
+            "echo \"print('new')\" > src/main.py; mkdir -p out/deep; echo x > out/deep/x; chmod +x out/deep/x; cd /",
+        )
+        assert (project / "src" / "main.py").read_text() == "print('old')\n"
+        copied = await client.call_tool("copy_to_project", {"paths": ["src/main.py", "out"]})
+        assert json.loads(text_of(copied)) == {"count": 2, "files": ["src/main.py", "out/deep/x"]}
+    assert (project / "src" / "main.py").read_text() == "print('new')\n"
+    assert os.access(project / "out" / "deep" / "x", os.X_OK)
+
+
+async def test_copies_stay_in_the_project_and_out_of_git(stdio_client: StdioClient, project: Path) -> None:
+    async with stdio_client("--dir", str(project)) as client:
+        await run(
+            client,
+            "echo evil > .git/config; mkdir -p src/.GIT; echo evil > src/.GIT/config; ln -s /etc/passwd src/link",
+        )
+        await run(
+            client, "rm -f linked; mkdir linked; echo evil > linked/file; rm src/main.py; mkfifo pipe; echo kept > kept"
+        )
+        copied = json.loads(text_of(await client.call_tool("copy_to_project", {"paths": ["."]})))
+        assert copied["files"] == ["kept"]
+        assert any(entry.startswith("linked/file") for entry in copied["refused"])
+        for path in ("../outside", "/etc/passwd", ".git/config", "src/.Git"):
+            refused = await client.call_tool("copy_to_project", {"paths": [path]})
+            assert refused.is_error
+            assert json.loads(text_of(refused))["error_kind"] == "bad_value"
+    assert (project / ".git" / "config").read_text() == "user's"
+    assert list((project.parent / "outside").iterdir()) == []
+    assert sorted(path.name for path in (project / "src").iterdir()) == ["main.py"]
+
+
+async def test_missing_path_is_an_error(stdio_client: StdioClient, project: Path) -> None:
+    async with stdio_client("--dir", str(project)) as client:
+        result = await client.call_tool("copy_to_project", {"paths": ["missing"]})
+        assert result.is_error
+        assert "missing" in text_of(result)
+
+
+@pytest.mark.docker
+async def test_project_is_bound_on_docker(
+    stdio_client: StdioClient, project: Path, docker_image: Callable[[str], str]
+) -> None:
+    async with stdio_client("-b", "docker", "-i", docker_image("debian"), "--dir", str(project)) as client:
+        assert "copy_to_project" not in [tool.name for tool in (await client.list_tools()).tools]
+        assert (await run(client, "pwd; cat src/main.py; echo new > result"))["output"] == "/project\nprint('old')\n"
+        assert (project / "result").read_text() == "new\n"
