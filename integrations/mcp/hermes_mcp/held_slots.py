@@ -72,7 +72,7 @@ class HeldSlots:
 
     @contextmanager
     def in_use(self, key: str) -> Iterator[None]:
-        """Keep the slot of a client during the block, in which one of its requests is open."""
+        """Keep the slot of a client during the block, while a request of the client is open."""
         held = self._held.setdefault(key, HeldSlot())
         with self._use(held):
             yield

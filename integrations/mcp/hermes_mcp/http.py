@@ -35,8 +35,8 @@ class HttpOptions:
     Args:
         address: `HOST:PORT`.
         token: The bearer token that each request needs; None for no token, on loopback only.
-        origins: Values of the header `Origin` that are allowed, besides those of this machine on loopback. Browsers
-            send this header, other clients do not.
+        origins: Allowed values of the header `Origin`, which browsers send. On loopback, origins of this machine are
+            allowed too.
 
     Raises:
         ConfigError: If the address is invalid, or is not loopback and there is no token.
@@ -126,12 +126,12 @@ def build_app(server: SlotServer, options: HttpOptions) -> ASGIApp:
     app = server.mcp.streamable_http_app(
         streamable_http_path=PATH,
         session_idle_timeout=server.slots.idle_timeout_s,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # Gate checks it
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # RequestGuard checks it
     )
-    return Gate(app, server, options)
+    return RequestGuard(app, server, options)
 
 
-class Gate:
+class RequestGuard:
     """Refuses requests without the token or from other origins, and keeps the slots of open requests."""
 
     def __init__(self, app: ASGIApp, server: SlotServer, options: HttpOptions) -> None:
@@ -163,8 +163,8 @@ class Gate:
     def _find_refusal(self, headers: MutableHeaders) -> Callable[..., Awaitable[None]] | None:
         options, origin = self._options, headers.get("origin")
         if options.token is not None:
-            given = headers.get("authorization", "").encode()
-            if not hmac.compare_digest(given, f"Bearer {options.token}".encode()):
+            authorization = headers.get("authorization", "").encode()
+            if not hmac.compare_digest(authorization, f"Bearer {options.token}".encode()):
                 return _respond(401, "The token is missing or wrong: send Authorization: Bearer TOKEN", "Bearer")
         elif not _LOCAL_HOST.fullmatch(headers.get("host", "")):
             return _respond(403, "The header Host does not name this machine")

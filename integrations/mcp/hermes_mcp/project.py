@@ -100,7 +100,7 @@ def _is_git(name: str) -> bool:
 
 
 def _merge(source: Path, project: Path, files: list[str], refused: list[str]) -> None:
-    """Copy the regular files of a tree over those of the project, following no link. Note them in the lists."""
+    """Copy the regular files of a tree over the project, following no link, and add them to the lists."""
     for directory, subdirectories, names in os.walk(source):
         links = [name for name in subdirectories if Path(directory, name).is_symlink()]
         subdirectories[:] = sorted(name for name in subdirectories if not _is_git(name))

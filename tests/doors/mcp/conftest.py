@@ -75,4 +75,4 @@ def text_of(result: types.CallToolResult, index: int = 0) -> str:
     """Return a text of a result."""
     content = result.content[index]
     assert isinstance(content, types.TextContent)
-    return content.text
+    return str(content.text)
