@@ -55,8 +55,7 @@ class DevToolsPipe:
         """A description of the message that the client must not read, as part of a sentence."""
         self._process = process
         self.guard = MessageGuard(self._schedule_release)
-        self._client: FdStream | None = None
-        self._tasks: TaskGroup | None = None
+        self._release_due, self._release_delay_s = anyio.Event(), 0.0
 
     async def connect(self, playwright: Playwright, tasks: TaskGroup, timeout_s: float) -> Browser:
         """Return the client's connection to the browser. The pipe is served in `tasks` until they are cancelled.
@@ -93,9 +92,9 @@ class DevToolsPipe:
     async def serve(self, client: FdStream) -> None:
         """Forward the messages of both sides until one of them closes; `client` is the client's end of the pipe."""
         async with anyio.create_task_group() as tasks:
-            self._client, self._tasks = client, tasks
             tasks.start_soon(self._carry_to_browser, client, tasks.cancel_scope)
             tasks.start_soon(self._carry_to_client, client, tasks.cancel_scope)
+            tasks.start_soon(self._release_queued, client, tasks.cancel_scope)
 
     async def _carry_to_browser(self, client: FdStream, scope: anyio.CancelScope) -> None:
         assert self._process.stdin is not None
@@ -158,19 +157,20 @@ class DevToolsPipe:
         scope.cancel()
 
     def _schedule_release(self, delay_s: float) -> None:
-        assert self._tasks is not None
-        self._tasks.start_soon(self._release, delay_s)
+        self._release_delay_s = delay_s
+        self._release_due.set()
 
-    async def _release(self, delay_s: float) -> None:
-        """Send the queued optional events that the rate limit allows, once the client has read what came before."""
-        assert self._client is not None
-        assert self._tasks is not None
-        await anyio.sleep(delay_s)
+    async def _release_queued(self, client: FdStream, scope: anyio.CancelScope) -> None:
+        """Send queued optional events when the rate limit allows, and the client has read what came before."""
         try:
-            await self._client.drain()
-            await self._client.send(self.guard.release())
+            while True:
+                await self._release_due.wait()
+                self._release_due = anyio.Event()
+                await anyio.sleep(self._release_delay_s)
+                await client.drain()
+                await client.send(self.guard.release())
         except BadMessage as error:
             self.fault = str(error)
-            self._tasks.cancel_scope.cancel()
         except CLOSED_ERRORS as error:
             logger.debug("the client's side of a DevTools pipe ended: %r", error)
+        scope.cancel()

@@ -23,7 +23,8 @@ def send(method, text):
 """
 NEEDED = f"{EVENTS}\nsend('Page.lifecycleEvent', 'x' * 3_000_000)\nstdout.flush()\nstdin.read()"
 OPTIONAL = (
-    f"{EVENTS}\nfor number in range(1000): send('Runtime.consoleAPICalled', number)\n"
+    f"{EVENTS}\nsend('Page.lifecycleEvent', 'first')\nstdout.flush()\nstdin.read(1)\n"
+    "for number in range(1000): send('Runtime.consoleAPICalled', number)\n"
     "for number in range(10): send('Runtime.consoleAPICalled', 'x' * 20_000)\n"
     "stdout.flush()\nstdin.read()"
 )
@@ -59,7 +60,9 @@ async def test_pipe_sends_the_rest_of_queued_events_to_a_slow_client() -> None:
     async with served(OPTIONAL) as client:
         data = b""
         with anyio.fail_after(60):
-            while data.count(b"\0") < 1010:
+            data += await client.receive()
+            await client.send(b" \0")
+            while data.count(b"\0") < 1011:
                 data += await client.receive()
 
 
