@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
@@ -28,6 +28,7 @@ from hermes_atropos.errors import EnvironmentStopped
 from hermes_atropos.evaluation import EvaluatedItem, SampleFile, pass_rates, results_table
 from hermes_atropos.hooks import check_hooks, guard_hooks
 from hermes_atropos.metrics import format_conversation
+from hermes_atropos.posting import post_json
 from hermes_atropos.reachability import ReachabilityCheck
 from hermes_atropos.rollout_scheduler import RolloutScheduler
 from hermes_atropos.servers import ServerKind, check_logprobs, close_servers, innermost_error, validate_servers
@@ -36,7 +37,6 @@ from hermes_exec import ConfigError, SandboxPool
 
 logger = logging.getLogger(__name__)
 _DISCONNECT_S = 2.0
-_ERROR_CHARS = 500
 
 ItemT = TypeVar("ItemT")
 
@@ -309,13 +309,11 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         else:
             self.scheduler.count_delivered(count)
 
-    @asynccontextmanager
-    async def _post_json_with_compression(self, *args: Any, **kwargs: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Post to the atropos server. Raise ClientError if it refuses the request, which atroposlib would only log."""
-        async with super()._post_json_with_compression(*args, **kwargs) as response:
-            if response.status >= HTTPStatus.BAD_REQUEST:
-                raise aiohttp.ClientError(f"HTTP {response.status}: {(await response.text())[:_ERROR_CHARS]}")
-            yield response
+    def _post_json_with_compression(
+        self, session: aiohttp.ClientSession, url: str, payload: object, **_: object
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """See `post_json`."""
+        return post_json(session, url, payload)
 
     async def _ask_api(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Send a request to the atropos server, and retry for up to `server_wait_s` seconds while it is unreachable."""

@@ -321,3 +321,16 @@ def test_long_output_with_many_control_tokens_takes_time_in_proportion(content: 
     started = time.process_time()
     template._control.guard("m0", result(content))
     assert time.process_time() - started < 2
+
+
+def test_equal_prompts_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = next(iter(FAMILIES.values()))
+    tokenizer = family.tokenizer()
+    template = family.chat_template(tokenizer)
+    first = template.prompt([{"role": "user", "content": "the task"}], [TOOL])
+    monkeypatch.delattr(type(tokenizer), "encode")
+    again = template.prompt([{"role": "user", "content": "the task"}], [TOOL])
+    assert again == first
+    assert again is not first
+    with pytest.raises(AttributeError):
+        template.prompt([{"role": "user", "content": "another"}], [TOOL])
