@@ -111,7 +111,7 @@ class LaunchTimeout(LaunchError, TimeoutError):
 
 
 class QuotaExceeded(LaunchError):
-    """Raised when the provider refuses one more sandbox: quota, rate limit, no room on any node."""
+    """Raised when the provider refuses one more sandbox: quota, rate limit, no room on any node, no free GPU."""
 
     default_cause = ErrorCause.PROVIDER
 

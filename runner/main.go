@@ -19,6 +19,7 @@ import (
 	"hermes-exec/runner/internal/agent"
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/detached"
+	"hermes-exec/runner/internal/gpus"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/leftover"
@@ -37,6 +38,7 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
        runner start --base DIRECTORY/hermes-exec-…/base --owner JSON [--lease-s N]
        runner status | end --base DIRECTORY/hermes-exec-…/base
        runner list --base DIRECTORY
+       runner gpus --request JSON
        runner wipe DIR...
        runner sha256
        runner here
@@ -69,6 +71,8 @@ func run(args []string) int {
 		return runAttach(args[1:])
 	case "start", "status", "end", "list":
 		return runDetached(args[0], args[1:])
+	case "gpus":
+		return runGPUs(args[1:])
 	case "wipe":
 		return runWipe(args[1:])
 	case "sha256":
@@ -260,6 +264,27 @@ func runDetached(command string, args []string) int {
 		return 1
 	}
 	return code
+}
+
+// runGPUs prints how many slots there can be on this host, each with its own GPUs, or why the
+// request for GPUs cannot be met: JSON for the driver.
+func runGPUs(args []string) int {
+	flags := flag.NewFlagSet("gpus", flag.ContinueOnError)
+	text := flags.String("request", "", "JSON as in slot.create")
+	var request gpus.Request
+	if err := flags.Parse(args); err != nil || json.Unmarshal([]byte(*text), &request) != nil {
+		fmt.Fprint(os.Stderr, usage)
+		return 2
+	}
+	chosen, err := gpus.Find("").Select(request)
+	answer := map[string]any{"slots": len(chosen) / max(1, request.PerSlot)}
+	if err != nil {
+		answer = map[string]any{"problem": err.Error()}
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(answer); err != nil {
+		return 1
+	}
+	return 0
 }
 
 func newServer(base string, shared, volumes, own []string, network string, filter bool, lease time.Duration,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
@@ -69,6 +69,25 @@ class HasSlotCount(Protocol):
     @property
     def slots(self) -> int | None:
         """The number of slots; None for the pool's."""
+
+
+@runtime_checkable
+class HasGPUs(Protocol):
+    """A backend whose slots may use GPUs of the machine on which they are."""
+
+    @property
+    def gpus(self) -> Mapping[str, object] | None:
+        """The parameter `gpus` of `slot.create`; None for no GPUs."""
+
+    async def gpu_sizes(self, sandboxes: int, slots: int | None) -> Mapping[int, int] | None:
+        """Return the sizes of so many sandboxes, as `BackendConfig.sizes`, if each slot has its own GPUs; else None.
+
+        `slots` is the configured number of slots in a sandbox; None for as many as the GPUs allow. Called after
+        `Backend.check`.
+
+        Raises:
+            ConfigError: If there are too few GPUs for these slots.
+        """
 
 
 @runtime_checkable

@@ -71,7 +71,11 @@ class Queue:
 
     async def acquire(self, request: SlotRequest, count: int = 1) -> list[Slot]:
         """Wait for `count` slots, prepare them and return them. Raises the errors of `SandboxPool.acquire`."""
-        template, settings = self.fleet.templates.select(request.profile, request.image)
+        templates = self.fleet.templates
+        template, settings = templates.select(request.profile, request.image)
+        if not template.fitted:
+            await templates.fit_gpus(request.profile, request.image)
+            template, settings = templates.select(request.profile, request.image)
         with self.fleet.request(template.key):
             return await self._acquire(request, count, template, settings)
 

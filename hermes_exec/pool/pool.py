@@ -412,6 +412,7 @@ class SandboxPool:
             AcquireTimeout: If they are not ready within `acquire_timeout_s`.
         """
         running = self._life.check_open()
+        await self._templates.fit_gpus(profile, image)
         template = self._templates.get(profile, image)
         if validate_count(n, "n", least=0) > (most := template.most_sandboxes):
             raise ConfigError(

@@ -63,8 +63,7 @@ class RunningPool:
     async def open(self) -> None:
         """Check the backend, start background tasks, and wait for `min_sandboxes`. Raises as `SandboxPool.acquire`."""
         try:
-            for template in self._templates.all:
-                await template.check()
+            await self._templates.check()
             await self._background.start()
         except BaseException:
             with anyio.CancelScope(shield=True):

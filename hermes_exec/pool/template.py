@@ -10,9 +10,11 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from hermes_exec.backends.base import Backend, LaunchSpec, NoOwnRoot
+from hermes_exec.backends.capabilities import HasGPUs
 from hermes_exec.channel.encoding import WireBytes, to_wire
 from hermes_exec.config import BackendConfig, Limits, PoolConfig
 from hermes_exec.config.digest import digest
+from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
 from hermes_exec.redact import mask_raised_errors
 from hermes_exec.results import IsolationLevel
@@ -104,6 +106,8 @@ class Template:
     """Those of its pool or named profile."""
     sandboxes: Mapping[int, int]
     """The maximum number of sandboxes at once, by their number of slots."""
+    fitted: bool
+    """Whether its sizes take GPUs into account: `fit_gpus` has returned it, or its slots have none."""
 
     def digest(self) -> str:
         """Return a digest of the settings that sandboxes of the template share: equal templates share sandboxes."""
@@ -147,6 +151,25 @@ class Template:
                 await self.backend.check(self.spec())
         except NoOwnRoot as error:
             self.own_roots.refuse(error)
+
+    async def fit_gpus(self) -> Template:
+        """Return the template with as many slots as the GPUs allow, if each slot has its own. Call `check` before.
+
+        Raises:
+            ConfigError: If there are too few GPUs for the configured sizes.
+        """
+        backend, size = self.backend, self.size
+        if self.fitted or not isinstance(backend, HasGPUs):
+            return self
+        sizes = await backend.gpu_sizes(self.most_sandboxes, self.config.slots_per_sandbox)
+        if sizes is None:
+            return replace(self, fitted=True)
+        count = sum(sizes.values())
+        if size.min_sandboxes > count:
+            message = f"the GPUs are enough for {count} sandboxes, and min_sandboxes={size.min_sandboxes}"
+            raise ConfigError(f"{message}: set a smaller min_sandboxes or slots_per_sandbox")
+        size = replace(size, slots_per_sandbox=max(sizes), largest=max(sizes), max_sandboxes=count)
+        return replace(self, size=size, sandboxes=sizes, fitted=True)
 
     def spec(self) -> LaunchSpec:
         """Return the LaunchSpec for the backend."""
@@ -197,11 +220,17 @@ class Template:
             "default_limits": [] if "pids" in config.slot_limits.model_fields_set else ["pids"],
             "env": env,
             "readonly_paths": [to_wire(path, "readonly_paths") for path in self.backend.readonly_paths],
+            "gpus": gpus_of(self.backend),
             "private_root": self.backend.private_root,
             "own_root": self.own_roots.enabled,
             "workspace": to_wire("/workspace", "workspace") if self.exclusive or self.own_roots.enabled else "",
             "user": user if self.exclusive or self.own_roots.enabled else None,
         }
+
+
+def gpus_of(backend: Backend) -> Mapping[str, object] | None:
+    """Return the GPUs of a machine that slots of a backend use; None for none."""
+    return backend.gpus if isinstance(backend, HasGPUs) else None
 
 
 def _commands(commands: str | tuple[str, ...]) -> tuple[str, ...]:

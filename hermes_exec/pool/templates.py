@@ -17,7 +17,7 @@ from hermes_exec.config.model import check_text
 from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
-from hermes_exec.pool.template import OwnRoots, SlotSettings, Template
+from hermes_exec.pool.template import OwnRoots, SlotSettings, Template, gpus_of
 from hermes_exec.redact import secret_values
 
 UNUSED_TEMPLATES = 64
@@ -81,6 +81,23 @@ class Templates:
     def backend_configs(self) -> list[BackendConfig]:
         """The configuration of each backend object."""
         return [config for config, _ in self._backends.values()]
+
+    async def check(self) -> None:
+        """Check with the backends that they can launch all templates. Raises as `Backend.check`."""
+        for template in self.all:
+            await template.check()
+            self._templates[template.key] = await template.fit_gpus()
+
+    async def fit_gpus(self, profile: str | ProfileConfig | None, image: str | None) -> None:
+        """Ask the hosts how many slots their GPUs allow, if that is not known for these templates yet, as after a new
+        inline profile. Raises as `Backend.check`.
+        """
+        template = self.get(profile, image)
+        if not template.fitted:
+            await template.check()
+            fitted = await template.fit_gpus()
+            if self.get(profile, image) is template:
+                self._templates[template.key] = fitted
 
     def sizes(self) -> Mapping[str, TemplateSize]:
         """Return the sizes of each template, for the planner."""
@@ -236,6 +253,7 @@ class Templates:
             own_roots=own_roots,
             slot_settings=SlotSettings.of(config),
             sandboxes=sandboxes,
+            fitted=gpus_of(backend) is None,
         )
 
     def _image(self, config: PoolConfig) -> str | None:
@@ -288,10 +306,12 @@ class Templates:
             wanted = f"max_sandboxes={-(-slots // min(template.sandboxes))}"
             own = set(template.sandboxes) != {template.size.slots_per_sandbox}
             larger = "larger sandboxes" if own else f"slots_per_sandbox={-(-slots // sandboxes)}"
+            remedy = f"set {wanted} or {larger} (on the command line: -o {wanted})"
+            if "per_slot" in (gpus_of(template.backend) or {}):
+                remedy = "each slot has its own GPUs: request fewer slots or set a smaller gpus_per_slot"
             raise ConfigError(
                 f"{slots} slots were requested at once, and there can be at most {most} of {template.key} "
-                f"(slots in a sandbox: {each}, sandboxes: {sandboxes}): set {wanted} or {larger} "
-                f"(on the command line: -o {wanted})"
+                f"(slots in a sandbox: {each}, sandboxes: {sandboxes}): {remedy}"
             )
 
 

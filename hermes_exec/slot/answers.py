@@ -17,6 +17,7 @@ from hermes_exec.errors import (
     OutputLimitExceeded,
     PostMortem,
     ProtocolError,
+    QuotaExceeded,
     SandboxDied,
     SlotClosed,
 )
@@ -52,6 +53,8 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
             return ConfigError(f"{error.message}: leave the limit out, or set best_effort_limits=True")
         case "exhausted":
             return ExecError(error.message, retryable=True)
+        case "no_gpu":
+            return QuotaExceeded(error.message, retryable=True)
         case "isolation":
             return IsolationError(error.message)
         case "stale":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hermes_exec.config.backend import BackendConfig
+from hermes_exec.backends.host_gpus import GPUConfig
 from hermes_exec.config.model import AbsolutePath
 
 
-class LocalConfig(BackendConfig):
+class LocalConfig(GPUConfig):
     """Sandboxes as process trees on this host."""
 
     backend: ClassVar[str] = "local"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import anyio
@@ -11,6 +12,7 @@ import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, ReapedSandbox, ReapFilter, SandboxInfo, check_host_sandbox
 from hermes_exec.backends.capabilities import advise
+from hermes_exec.backends.host_gpus import divide_slots
 from hermes_exec.backends.owner import from_values, owner_state, reap_reason
 from hermes_exec.backends.ssh.config import SSHConfig
 from hermes_exec.backends.ssh.host import Host
@@ -31,6 +33,8 @@ class SSHBackend:
 
     def __init__(self, config: SSHConfig) -> None:
         self.readonly_paths = config.readonly_paths
+        self.gpus = config.gpu_request
+        self._config = config
         self._patience_s = config.connect_timeout_s
         self._hosts = Hosts(Host(config, host) for host in config.hosts)
 
@@ -39,6 +43,19 @@ class SSHBackend:
         check_host_sandbox(self.name, spec)
         await self._hosts.ask(Host.prepare, self._patience_s)
 
+    async def gpu_sizes(self, sandboxes: int, slots: int | None) -> Mapping[int, int] | None:
+        """See `HasGPUs.gpu_sizes`. A host that is away counts as the largest of the others."""
+        if self._config.gpus_per_slot is None:
+            return None
+        hosts = await self._hosts.ask(Host.prepare, self._patience_s)
+        available = {host.name: facts.gpu_slots or 0 for host, facts in hosts.items()}
+        sizes: Counter[int] = Counter()
+        for host, count in Counter(self._config.place(sandboxes)).items():
+            most = available.get(host.name, max(available.values()))
+            size, at_once = divide_slots(most, count, host.slots or slots, f"ssh {host.name}")
+            sizes[size] += at_once
+        return sizes
+
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SSHSandbox:
         """See `Backend.launch`."""
         check_host_sandbox(self.name, spec)
@@ -46,11 +63,18 @@ class SSHBackend:
 
         async def start(host: Host, gone: Callable[[], None]) -> SSHSandbox:
             def make() -> SSHSandbox:
-                return SSHSandbox(host, *host.start(labels, spec.lease_s), limits, gone)
+                size = self._size(host, spec)
+                return SSHSandbox(host, *host.start(labels, spec.lease_s), limits, size, gone)
 
             return await launch_in_thread(make, SSHSandbox.destroy_now, host.limiter)
 
         return await self._hosts.place(start)
+
+    def _size(self, host: Host, spec: LaunchSpec) -> int | None:
+        """Return the slots of a sandbox on a host; None for the pool's number."""
+        if self._config.gpus_per_slot is None:
+            return host.slots
+        return min(host.slots or spec.slots, host.prepare().gpu_slots or 1)
 
     async def reap(self, which: ReapFilter) -> list[ReapedSandbox]:
         """See `Backend.reap`."""

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from hermes_exec.backends.helpers import HelpedConfig
+from hermes_exec.backends.host_gpus import GPUConfig
 from hermes_exec.config.model import AbsolutePath, ConfigModel
 from hermes_exec.config.pool import SlotCount
 
@@ -67,7 +68,7 @@ def _hosts(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-class SSHConfig(HelpedConfig):
+class SSHConfig(HelpedConfig, GPUConfig):
     """Sandboxes as process trees on other hosts, reached by SSH."""
 
     backend: ClassVar[str] = "ssh"
@@ -112,7 +113,11 @@ class SSHConfig(HelpedConfig):
         """See `BackendConfig`."""
         if not any(host.slots for host in self.hosts):
             return super().sizes(sandboxes, slots)
-        return Counter(host.slots or slots for host in islice(self._placements(), sandboxes))
+        return Counter(host.slots or slots for host in self.place(sandboxes))
+
+    def place(self, sandboxes: int) -> Iterator[SSHHost]:
+        """Return the hosts of so many sandboxes, while all hosts answer."""
+        return islice(self._placements(), sandboxes)
 
     def each_host(self) -> Mapping[str, Mapping[str, Any]]:
         """See `BackendConfig`."""

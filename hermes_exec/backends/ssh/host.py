@@ -16,6 +16,7 @@ import anyio
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import Labels
+from hermes_exec.backends.host_gpus import gpus_command, parse_gpu_slots
 from hermes_exec.backends.owner import to_json
 from hermes_exec.backends.runner_binary import ARCHITECTURES, RunnerBinary, find_runner
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
@@ -38,6 +39,8 @@ class HostFacts(NamedTuple):
 
     runner: str
     base: str
+    gpu_slots: int | None
+    """How many slots its GPUs allow; None if no GPUs are requested."""
 
 
 class Host:
@@ -66,7 +69,7 @@ class Host:
 
         Raises:
             BackendUnavailable: If the host is unreachable or not usable.
-            ConfigError: If no directory there is usable.
+            ConfigError: If no directory there is usable, or the host has not the requested GPUs.
             LaunchError: If the runner cannot be installed.
         """
         with self._lock:
@@ -103,7 +106,11 @@ class Host:
         path = f"{facts['cache']}/runner-{runner.sha256}"
         if "installed" not in facts:
             self._install(path, runner)
-        return HostFacts(path, facts["base"])
+        gpu_slots = None
+        if (request := self._config.gpu_request) is not None:
+            answer = self._parse(self._run(f"exec {shlex.join([path, *gpus_command(request)])}"))
+            gpu_slots = parse_gpu_slots(answer, f"ssh {self.name}")
+        return HostFacts(path, facts["base"], gpu_slots)
 
     def _install(self, path: str, runner: RunnerBinary) -> None:
         data, part = runner.path.read_bytes(), f"{path}.{secrets.token_hex(4)}"
@@ -124,9 +131,9 @@ class Host:
 
         Raises like `prepare`, and LaunchError with the runner's message.
         """
-        runner, directory = self.prepare()
-        base = f"{directory.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/base"
-        words = [runner, "start", "--base", base, "--owner", to_json(labels), "--lease-s", str(lease_s)]
+        facts = self.prepare()
+        base = f"{facts.base.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/base"
+        words = [facts.runner, "start", "--base", base, "--owner", to_json(labels), "--lease-s", str(lease_s)]
         script = HostScript(f"exec {shlex.join(words)} </dev/null", then=self._program(base, ["attach"]))
         opened = self._transport.open(script)
         stream = StreamAfter(opened.stream, script)

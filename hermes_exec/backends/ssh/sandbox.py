@@ -21,11 +21,17 @@ class SSHSandbox:
     workdir: str | None = None
 
     def __init__(
-        self, host: Host, base: str, first: FdStream, limits: Mapping[str, str], gone: Callable[[], None]
+        self,
+        host: Host,
+        base: str,
+        first: FdStream,
+        limits: Mapping[str, str],
+        slots: int | None,
+        gone: Callable[[], None],
     ) -> None:
         self.id = host.sandbox_name(base)
         self.limits = limits
-        self.slots = host.slots
+        self.slots = slots
         self._host = host
         self._base = base
         self._first: FdStream | None = first

@@ -42,7 +42,8 @@ def show(
     of_profiles = [chosen.with_options(own.backend_options) for own in pool.profiles.values()]
     same = {name for name in type(chosen).model_fields if name in type(pool).model_fields and not getattr(chosen, name)}
     values = {**pool.model_dump(mode="json"), "backend_options": chosen.model_dump(mode="json", exclude=same)}
-    values["slots_per_sandbox"] = pool.slots_per_sandbox or chosen.default_slots
+    if not getattr(chosen, "gpus_per_slot", None):  # otherwise the GPUs of each host decide
+        values["slots_per_sandbox"] = pool.slots_per_sandbox or chosen.default_slots
     values["max_sandboxes"] = pool.max_sandboxes or chosen.default_max_sandboxes
     if "pids" not in pool.slot_limits.model_fields_set:
         values["slot_limits"]["pids"] = DEFAULT_PIDS

@@ -36,6 +36,12 @@ func (v View) BwrapArgs(program string, args []string) []string {
 			out = append(out, "--ro-bind-try", "/etc/"+name, "/etc/"+name)
 		}
 	}
+	for _, node := range v.Devices {
+		out = append(out, "--dev-bind", node, node)
+	}
+	if len(v.Devices) > 0 {
+		out = append(out, "--ro-bind", "/sys", "/sys")
+	}
 	out = append(out, "--proc", "/proc")
 	for _, b := range v.Binds {
 		out = append(out, "--bind", b.Source, b.Target)

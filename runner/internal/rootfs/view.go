@@ -9,6 +9,7 @@ type View struct {
 	BaseDir  string   `json:"base_dir"`
 	Binds    []Bind   `json:"binds"` // the slot's own directories
 	ReadOnly []string `json:"read_only"`
+	Devices  []string `json:"devices,omitempty"` // of "private": further device nodes, which need /sys
 	Passwd   string   `json:"passwd"`
 	Group    string   `json:"group"`
 	Hostname string   `json:"hostname"`

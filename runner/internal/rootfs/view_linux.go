@@ -206,6 +206,19 @@ func (v View) devices(root string) error {
 			return err
 		}
 	}
+	for _, node := range v.Devices {
+		if err := makeFile(root + node); err != nil {
+			return err
+		}
+		if err := bind(node, root+node, false, attrNosuid); err != nil {
+			return err
+		}
+	}
+	if len(v.Devices) > 0 { // libraries of GPUs look there for what belongs to a device node
+		if err := showReadOnly(root, "/sys"); err != nil {
+			return err
+		}
+	}
 	return deviceLinks(dev, shmSize)
 }
 

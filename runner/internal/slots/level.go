@@ -12,6 +12,7 @@ import (
 	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/gpus"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/limits"
@@ -42,6 +43,9 @@ type level struct {
 
 	onHost   bool     // the sandbox is a host with files of others
 	readOnly []string // paths on the host that the slot may read
+
+	devices []string    // device nodes of the slot's GPUs
+	gpus    gpus.Claims // the GPUs that no other slot may use
 }
 
 func (s *level) user() accounts.User {
@@ -266,7 +270,7 @@ func (s *level) chooseViewPaths(p CreateParams) {
 		v.Kind = rootfs.ViewPrivate
 		s.setup.Workspace, s.setup.Home, s.setup.Tmp = "/workspace", "/home/"+s.setup.UserName, "/tmp"
 		s.fifos = "/run/hermes-exec/" + fifoDirName
-		v.ReadOnly = s.readOnly
+		v.ReadOnly, v.Devices = s.readOnly, s.devices
 	} else if isDir("/tmp") && !isInside(s.m.base, "/tmp") {
 		s.setup.Tmp = "/tmp"
 	}

@@ -21,7 +21,7 @@ func (s *level) domain() isolation.Domain {
 	if s.setup.Level != isolation.Landlock {
 		return d
 	}
-	d.Files = &isolation.Files{Device: rootfs.Devices(), Own: []string{s.dir}}
+	d.Files = &isolation.Files{Device: append(rootfs.Devices(), s.devices...), Own: []string{s.dir}}
 	for _, group := range s.setup.Cgroups {
 		d.Files.Device = append(d.Files.Device, group.Dir)
 	}

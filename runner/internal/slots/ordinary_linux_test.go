@@ -23,6 +23,9 @@ func TestAsAnOrdinaryUser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the other tests run once in a short run")
 	}
+	if _, err := os.Lstat("/dev/nvidia0"); err != nil {
+		makeGPUs(t)
+	}
 	dir, err := os.MkdirTemp("/tmp", "slots-nobody-")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hermes-exec/runner/internal/gpus"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 )
@@ -20,6 +21,7 @@ type CreateParams struct {
 	DefaultLimits    []string             `json:"default_limits"` // limits that nobody has requested
 	Env              map[string]ipc.Bytes `json:"env"`
 	ReadOnlyPaths    []ipc.Bytes          `json:"readonly_paths"`
+	GPUs             *gpus.Request        `json:"gpus"` // with PrivateRoot: GPUs of the host; null: none
 	PrivateRoot      bool                 `json:"private_root"`
 	OwnRoot          bool                 `json:"own_root"`
 	Setup            bool                 `json:"setup"` // with OwnRoot: the slot changes the image below

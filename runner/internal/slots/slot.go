@@ -48,6 +48,9 @@ func (s *slot) create(p CreateParams) error {
 	if err := s.choose(p); err != nil {
 		return err
 	}
+	if err := s.chooseGPUs(&p); err != nil {
+		return err
+	}
 	if err := s.chooseLimits(p); err != nil {
 		return err
 	}
@@ -272,6 +275,7 @@ func (s *slot) startSuccessor(ctx context.Context) (*link.Agent, error) {
 // tenant of an exclusive slot left elsewhere stay in the sandbox.
 func (s *slot) removeTraces() error {
 	var left []string
+	s.gpus.Release()
 	if s.ownUID {
 		s.m.ids.End(s.setup.UID)
 	}

@@ -1,0 +1,2 @@
+// Package gpus finds the GPUs of a host with their device nodes, and selects those of a slot.
+package gpus
