@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 
@@ -32,7 +33,7 @@ def main() -> int:
         except DoorClosed as reason:
             left_out.append(f"{name} ({reason})")
             continue
-        if not options.prepare and not run(door, environment, options.pytest.split(), sample=options.sample):
+        if not options.prepare and not run(door, environment, shlex.split(options.pytest), sample=options.sample):
             failed.append(name)
     for title, names in (("left out", left_out), ("FAILED", failed)):
         if names:

@@ -21,6 +21,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
         "hermes_agent.tokens",
         "hermes_batch",
         "hermes_atropos",
+        "hermes_mcp",
     ],
 )
 def test_every_public_name_is_there(package: str) -> None:

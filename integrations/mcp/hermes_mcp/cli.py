@@ -109,13 +109,16 @@ async def _serve(pool: SandboxPool, project: Project | None, http: HttpOptions |
     if project is not None:
         options |= {"tools_of": project.tools, "instructions": project.instructions}
     server = SlotServer(pool, **options)
-    async with pool:
+    try:
         if http is None:
             from hermes_mcp.stdio import serve_stdio
 
-            await serve_stdio(server)
+            await serve_stdio(server)  # clients show errors of calls, but not stderr
         else:
             from hermes_mcp.http import serve_http
 
+            await pool.open()
             await serve_http(server, http, on_ready=lambda url: say(f"hermes-exec mcp: {url}"))
+    finally:
+        await pool.aclose()
     return exits.OK

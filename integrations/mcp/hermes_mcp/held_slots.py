@@ -51,23 +51,23 @@ class HeldSlots:
         A slot that is lost inside the block is dropped: the next block has a new one.
 
         Raises:
-            ExecError: If no slot can be acquired.
+            ExecError: If the pool cannot be opened, or no slot be acquired. The next block tries again.
         """
         held = HeldSlot() if key is None else self._held.setdefault(key, HeldSlot())
         with self._use(held):
             try:
                 async with held.lock:
                     if held.toolbox is None:
-                        held.slot = await self.pool.acquire()
-                        tools = self.tools_of(held.slot)
-                        held.toolbox = Toolbox(held.slot, self.toolsets, tools=tools, options=self.options)
+                        pool = await self.pool.open()
+                        held.slot = slot = await pool.acquire()
+                        held.toolbox = Toolbox(slot, self.toolsets, tools=self.tools_of(slot), options=self.options)
                 yield held.toolbox
             except ExecError as error:
                 if is_lost(error) and key is not None and self._held.get(key) is held:
                     await self.drop(key)
                 raise
             finally:
-                if key is None:
+                if key is None or self._held.get(key) is not held:  # dropped, perhaps before it had a slot
                     await self._release(held)
 
     @contextmanager
@@ -104,11 +104,12 @@ class HeldSlots:
             held.idle_since = anyio.current_time()
 
     async def _release(self, held: HeldSlot) -> None:
+        slot, held.slot = held.slot, None
+        if slot is None or held.toolbox is None:
+            return
         with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_S), suppress(ExecError):
-            if held.toolbox is not None:
-                await held.toolbox.aclose()
-            if held.slot is not None:
-                await self.pool.release(held.slot)
+            await held.toolbox.aclose()
+            await self.pool.release(slot)
 
 
 def is_lost(error: ExecError) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
+import logging
 import os
 import re
 import socket
@@ -102,6 +103,8 @@ async def serve_http(server: SlotServer, options: HttpOptions, on_ready: Callabl
             try:
                 await anyio.sleep_forever()
             finally:
+                # Requests that are open after SHUTDOWN_S are cancelled. uvicorn would log a traceback for each.
+                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
                 web.should_exit = True
 
 

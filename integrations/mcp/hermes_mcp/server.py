@@ -39,7 +39,7 @@ LOST = (
 
 
 class SlotServer:
-    """An MCP server whose tools work in slots of `pool`, which must be open.
+    """An MCP server whose tools work in slots of `pool`. The first call opens the pool; its owner closes it.
 
     `mcp` is the server of the package mcp.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.doors.mcp.conftest import PROGRAM
+from tests.doors.mcp.conftest import PROGRAM, StdioClient, text_of
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,39 @@ def test_address_in_use_is_reported() -> None:
         ended = subprocess.run([*PROGRAM, "--http", address], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert f"cannot listen on {address}: Address already in use; choose another address" in ended.stderr
+
+
+def test_backend_that_is_not_there_is_reported() -> None:
+    env = os.environ | {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    command = [*PROGRAM, "-b", "docker", "-i", "debian", "--http", "127.0.0.1:0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    assert ended.returncode == 3
+    assert ended.stderr.startswith("BackendUnavailable: ")
+    assert "/nowhere/docker.sock" in ended.stderr
+
+
+async def test_backend_that_is_not_there_is_an_error_of_each_call(stdio_client: StdioClient) -> None:
+    options = ("-b", "singularity", "-i", "/nowhere/image.sif", "-o", "binary=/nowhere/apptainer")
+    async with stdio_client(*options) as client:
+        for _ in range(2):
+            result = await client.call_tool("terminal", {"command": "true"})
+            assert result.is_error
+            assert text_of(result).startswith("BackendUnavailable: ")
+
+
+@pytest.mark.docker
+async def test_missing_image_is_an_error_of_each_call(
+    stdio_client: StdioClient, docker_image: Callable[[str], str]
+) -> None:
+    docker_image("debian")  # there is an engine
+    options = ("-b", "docker", "-i", "hermes-exec-test/no-such-image", "-o", "pull_policy=never")
+    async with stdio_client(*options) as client:
+        for _ in range(2):
+            result = await client.call_tool("terminal", {"command": "true"})
+            assert result.is_error
+            assert text_of(result).startswith(
+                "ImageError: the image 'hermes-exec-test/no-such-image' is not on this engine"
+            )
 
 
 def test_unsupported_version_of_mcp_is_reported(tmp_path: Path) -> None:

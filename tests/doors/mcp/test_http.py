@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import httpx2
@@ -12,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.doors.mcp.conftest import HttpServer, Mode, text_of
+from tests.doors.mcp.conftest import HttpServer, Mode, running_server, text_of
 
 
 @asynccontextmanager
@@ -107,6 +108,41 @@ async def test_cancelling_a_call_ends_its_processes(http_server: HttpServer, mod
         with anyio.fail_after(20):
             left = await output_of(client, "sleep 0.2; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '")
     assert "sleep 6" not in left
+
+
+async def test_slot_that_is_deleted_during_a_call_is_released(http_server: HttpServer) -> None:
+    url = http_server("-o", "slots_per_sandbox=1", "-o", "acquire_timeout_s=20", "--idle-timeout", "2")
+
+    async def delete(progress: float, total: float | None, message: str | None) -> None:
+        await http.delete(f"{url}/deleted")
+
+    async with httpx2.AsyncClient() as http, connect(f"{url}/deleted", "auto") as client:
+        call = {"command": "echo one; sleep 60"}
+        lost = await client.call_tool("terminal", call, progress_callback=delete)
+        async with connect(f"{url}/next", "auto") as other:
+            assert await output_of(other, "echo one") == "one\n"
+    assert "slot_lost" in text_of(lost)
+
+
+async def test_signal_ends_the_program_during_a_call(mode: Mode) -> None:
+    started = anyio.Event()
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        started.set()
+
+    async def call(url: str) -> None:
+        with suppress(Exception):  # the connection ends
+            async with connect(url, mode) as client:
+                await client.call_tool("terminal", {"command": "echo one; sleep 64"}, progress_callback=note)
+
+    async with anyio.create_task_group() as tasks:
+        with running_server((), {}) as url:
+            tasks.start_soon(call, url)
+            with anyio.fail_after(60):
+                await started.wait()
+            began = time.monotonic()
+        assert time.monotonic() - began < 20
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

@@ -84,3 +84,4 @@ async def test_project_is_bound_on_docker(
         assert "copy_to_project" not in [tool.name for tool in (await client.list_tools()).tools]
         assert (await run(client, "pwd; cat src/main.py; echo new > result"))["output"] == "/project\nprint('old')\n"
         assert (project / "result").read_text() == "new\n"
+    assert sorted(os.listdir(project)) == [".git", "linked", "result", "src"]
