@@ -23,6 +23,8 @@ BOUND_AT = "/project"
 LIMIT_BYTES = 1 << 30
 SHOWN = 100
 """The number of names in a result."""
+_GIT_TRUSTS_PROJECT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": BOUND_AT}
+"""Git otherwise refuses a directory that belongs to another user."""
 _COPIED = (
     "The working directory is a copy of the user's project. Changes reach the project only by the tool copy_to_project."
 )
@@ -50,6 +52,7 @@ class Project:
             self.instructions = _BOUND
             settings["shared_volumes"] = [*settings.get("shared_volumes", ()), f"{self.directory}:{BOUND_AT}"]
             settings["workdir"] = BOUND_AT
+            settings["env"] = _GIT_TRUSTS_PROJECT | dict(settings.get("env", {}))
         else:
             settings["files"] = {**settings.get("files", {}), ".": str(self.directory)}
 

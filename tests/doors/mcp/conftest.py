@@ -29,13 +29,13 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 @pytest.fixture
 def stdio_client(mode: Mode) -> StdioClient:
     """A function from options of the program to a client of it over stdio."""
+    return lambda *options: program_client(mode, *options)
 
-    def client(*options: str) -> Client:
-        return Client(
-            StdioServerParameters(command=PROGRAM[0], args=[*PROGRAM[1:], *options], env=dict(os.environ)), mode=mode
-        )
 
-    return client
+def program_client(mode: Mode, *options: str) -> Client:
+    """Return a client that starts the program with these options."""
+    program = StdioServerParameters(command=PROGRAM[0], args=[*PROGRAM[1:], *options], env=dict(os.environ))
+    return Client(program, mode=mode)
 
 
 @pytest.fixture(scope="module")

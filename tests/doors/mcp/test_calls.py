@@ -6,17 +6,26 @@ import json
 import sys
 import time
 from base64 import b64decode
+from collections.abc import Callable
 
 import anyio
 import mcp_types as types
+import pytest
 from mcp import Client
 
 from hermes_exec import SandboxPool
 from hermes_exec.tools import HostResult, tool
 from hermes_mcp import SlotServer
-from tests.doors.mcp.conftest import PROGRAM, Mode, StdioClient, text_of
+from tests.doors.mcp.conftest import PROGRAM, Mode, StdioClient, program_client, text_of
 
 PNG = b"\x89PNG\r\n\x1a\nrest"
+
+
+@pytest.fixture(params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.whole])])
+def stdio_client(request: pytest.FixtureRequest, mode: Mode, docker_image: Callable[[str], str]) -> StdioClient:
+    """As the fixture of all tests, on each backend in turn."""
+    backend = () if request.param == "local" else ("-b", "docker", "-i", docker_image("debian"))
+    return lambda *options: program_client(mode, *backend, *options)
 
 
 async def run(client: Client, command: str, **more: object) -> dict[str, object]:
@@ -120,10 +129,16 @@ async def test_a_lost_sandbox_is_an_error_and_the_next_call_has_a_new_slot(stdio
 
 
 async def test_the_program_ends_with_its_client(stdio_client: StdioClient) -> None:
-    async with stdio_client("-o", f"run_id=mcp-end-{time.monotonic_ns()}") as client:
+    run_id = f"mcp-end-{time.monotonic_ns()}"
+
+    async def listed() -> bool:
+        ps = await anyio.run_process([sys.executable, "-m", "hermes_exec.cli.main", "ps", "--json"])
+        return run_id.encode() in ps.stdout
+
+    async with stdio_client("-o", f"run_id={run_id}") as client:
         await run(client, "sleep 63 &")
-    listed = await anyio.run_process([sys.executable, "-m", "hermes_exec.cli.main", "ps"])
-    assert b"mcp-end-" not in listed.stdout
+        assert await listed()
+    assert not await listed()
 
 
 async def test_a_signal_ends_the_program_while_it_waits_for_input() -> None:

@@ -83,5 +83,6 @@ async def test_project_is_bound_on_docker(
     async with stdio_client("-b", "docker", "-i", docker_image("debian"), "--dir", str(project)) as client:
         assert "copy_to_project" not in [tool.name for tool in (await client.list_tools()).tools]
         assert (await run(client, "pwd; cat src/main.py; echo new > result"))["output"] == "/project\nprint('old')\n"
+        assert (await run(client, "echo $GIT_CONFIG_VALUE_0"))["output"] == "/project\n"
         assert (project / "result").read_text() == "new\n"
     assert sorted(os.listdir(project)) == [".git", "linked", "result", "src"]
