@@ -26,7 +26,7 @@ LAYERS = (
     ("hermes_exec.tools",),
     ("hermes_exec.testing",),
     ("hermes_agent",),
-    ("hermes_batch", "hermes_atropos", "hermes_langchain", "hermes_mcp", "hermes_mini"),
+    ("hermes_batch", "hermes_atropos", "hermes_langchain", "hermes_mcp", "hermes_mini", "hermes_harbor"),
     ("hermes_exec.cli.kit",),
     ("hermes_agent.cli",),
     ("hermes_exec.cli", "hermes_batch.cli", "hermes_atropos.cli", "hermes_mcp.cli"),

@@ -19,7 +19,6 @@ from hermes_exec import ConfigError, ImageError, Limits, ProfileConfig, SandboxP
 
 MAX_SANDBOXES = 256
 """The maximum number of sandboxes where the options state none: harbor itself bounds the trials at one time."""
-OUTPUT_LIMIT_BYTES = 16 << 20
 
 
 class HarborOptions(EnvironmentOptions):  # type: ignore[misc, unused-ignore]
@@ -80,6 +79,11 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
             ConfigError: If the backend cannot run this task.
             ExecError: If no slot can be acquired.
         """
+        # An error of `_validate_definition` would end the job, with its other trials.
+        if (compose := self.environment_dir / COMPOSE_FILE_NAME).exists():
+            raise ConfigError(
+                f"{compose}: hermes-exec runs tasks of one container; use harbor's own docker environment"
+            )
         source, options = _pool_arguments(self.options)
         self._pool = await SandboxPool.shared(source, **options).open()
         try:
@@ -127,7 +131,6 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
             env=self._merge_env(env),
             timeout_s=timeout_sec,
             user=None if name is None else str(name),
-            output_limit_bytes=OUTPUT_LIMIT_BYTES,
             on_output=None if notify is None else on_output,
         )
         if result.timed_out:
@@ -151,15 +154,9 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy the contents of a directory of the slot to this host, without special files."""
-        Path(target_dir).mkdir(parents=True, exist_ok=True)
         await self._open_slot().files.download(source_dir, target_dir, user="root")
 
     def _validate_definition(self) -> None:
-        if (self.environment_dir / COMPOSE_FILE_NAME).exists():
-            raise ConfigError(
-                f"{self.environment_dir / COMPOSE_FILE_NAME}: hermes-exec runs tasks of one container; run this task with "
-                "harbor's own docker environment"
-            )
         require_agent_environment_definition(self.environment_dir, docker_image=self.task_env_config.docker_image)
 
     async def _profile(self, pool: SandboxPool) -> ProfileConfig:
@@ -176,8 +173,7 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
             "memory_mb": self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
         }
         limits = {name: value for name, value in limits.items() if value is not None}
-        able = await pool.abilities(image=image)
-        if not limits or set(limits) <= set(able.slot_limits):
+        if not limits:  # XXX abilities
             return ProfileConfig(**profile, slot_limits=Limits(**limits) if limits else None)
         return ProfileConfig(**profile, slots_per_sandbox=1, limits=Limits(**limits))
 

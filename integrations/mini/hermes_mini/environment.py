@@ -19,7 +19,6 @@ SUPPORTED = "mini-swe-agent>=2.4,<3"
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """First line of the output of a command with which the agent hands in its work."""
 UNAME = ("system", "node", "release", "version", "machine")
-OUTPUT_LIMIT_BYTES = 16 << 20
 
 
 class EnvironmentConfig(BaseModel):
@@ -99,7 +98,6 @@ class MiniEnvironment:
                 env={**forwarded, **self.config.env},
                 timeout_s=limit_s,
                 merge_stderr=True,
-                output_limit_bytes=OUTPUT_LIMIT_BYTES,
             )
         except OSError as error:
             if not error.filename:
