@@ -32,8 +32,8 @@ class HarborOptions(EnvironmentOptions):  # type: ignore[misc, unused-ignore]
 class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
     """Runs a trial in a slot. All trials of a job share one pool.
 
-    The limits, network and image of the task choose the template of the slot. Where the backend cannot enforce them for
-    one slot of several, the trial gets a sandbox of its own.
+    The limits, network and image of the task choose the template of the slot. A task with limits gets a sandbox of its
+    own.
     """
 
     options_model = HarborOptions
@@ -87,8 +87,7 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
         source, options = _pool_arguments(self.options)
         self._pool = await SandboxPool.shared(source, **options).open()
         try:
-            profile = await self._profile(self._pool)
-            self._slot = await self._pool.acquire(profile=profile)
+            self._slot = await self._pool.acquire(profile=self._profile())
         except ImageError as error:
             raise SandboxBuildFailedError(str(error)) from error
         self.logger.debug("slot %s of sandbox %s", self._slot.id, self._slot.sandbox)
@@ -159,8 +158,8 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
     def _validate_definition(self) -> None:
         require_agent_environment_definition(self.environment_dir, docker_image=self.task_env_config.docker_image)
 
-    async def _profile(self, pool: SandboxPool) -> ProfileConfig:
-        """Return the template of this task's slot."""
+    def _profile(self) -> ProfileConfig:
+        """Return the template of this task's slot. A task with limits gets a sandbox of its own."""
         config = self.task_env_config
         image = config.docker_image or f"dockerfile:{self.environment_dir}"
         profile: dict[str, Any] = {"image": image, "workdir": config.workdir or "image"}
@@ -172,10 +171,9 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
             "cpus": self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             "memory_mb": self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
         }
-        limits = {name: value for name, value in limits.items() if value is not None}
-        if not limits:  # XXX abilities
-            return ProfileConfig(**profile, slot_limits=Limits(**limits) if limits else None)
-        return ProfileConfig(**profile, slots_per_sandbox=1, limits=Limits(**limits))
+        if any(value is not None for value in limits.values()):
+            profile |= {"slots_per_sandbox": 1, "limits": Limits(**limits)}
+        return ProfileConfig(**profile)
 
     def _open_slot(self) -> Slot:
         if self._slot is None:
