@@ -1,0 +1,1 @@
+"""What `benchmarks.doors` measures of each target."""
