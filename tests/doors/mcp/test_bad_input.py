@@ -10,20 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.mcp.conftest import PROGRAM, StdioClient, text_of
+from tests.doors.mcp.conftest import PROGRAM, Mode, StdioClient, text_of
+
+
+@pytest.fixture
+def mode() -> Mode:
+    """One protocol era: nothing here depends on it."""
+    return "auto"
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
         (["--toolsets", "terminall"], 2, "did you mean 'terminal'"),
-        (["--toolsets", "web"], 2, "no tool is left"),
+        pytest.param(["--toolsets", "web"], 2, "no tool is left", marks=pytest.mark.whole),
         (["--dir", "/nowhere"], 2, "give an existing one with --dir"),
         (["-b", "dockr"], 2, "docker"),
-        (["-b", "docker"], 2, "image"),
-        (["-o", "min_isolaton=uid"], 2, "min_isolation"),
-        (["--tool-option", "x=1"], 2, "ToolOptions has no 'x'"),
-        (["--http", "8000"], 2, "is not HOST:PORT"),
+        pytest.param(["-b", "docker"], 2, "image", marks=pytest.mark.whole),
+        pytest.param(["-o", "min_isolaton=uid"], 2, "min_isolation", marks=pytest.mark.whole),
+        pytest.param(["--tool-option", "x=1"], 2, "ToolOptions has no 'x'", marks=pytest.mark.whole),
+        pytest.param(["--http", "8000"], 2, "is not HOST:PORT", marks=pytest.mark.whole),
         (["--http", "0.0.0.0:8000"], 2, "set HERMES_MCP_TOKEN"),
         (["--http", "example.invalid:8000", "--token", "x"], 2, "choose another address"),
     ],

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
-from tests.doors.mcp.conftest import StdioClient, text_of
+from tests.doors.mcp.conftest import Mode, StdioClient, text_of
+
+
+@pytest.fixture
+def mode() -> Mode:
+    """One protocol era: nothing here depends on it."""
+    return "auto"
 
 
 @pytest.fixture
