@@ -1,0 +1,35 @@
+"""hermes-agent on hermes-exec: its commands, files and scripts run in slots (`terminal.backend: hermes_exec`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hermes_plugin.context import PluginContext
+
+__all__ = ["register"]
+
+
+def register(ctx: PluginContext) -> None:
+    """Add the backend `hermes_exec` to hermes-agent, which calls this when it loads the plugin `hermes-exec`.
+
+    Raises:
+        ConfigError: If this version of hermes-agent is not supported.
+    """
+    if add_provider := getattr(ctx, "register_terminal_environment_provider", None):
+        from hermes_plugin.provider import SlotProvider
+
+        add_provider(SlotProvider())
+    else:
+        from hermes_plugin.version import validate_version
+
+        validate_version()
+        from hermes_plugin.release_0_19 import add_backend
+
+        add_backend(ctx)
+    from hermes_plugin.options import read_options
+
+    if read_options().tools:
+        from hermes_plugin.slot_tools import replace_tools
+
+        replace_tools(ctx)
