@@ -24,7 +24,7 @@ def _plain(value: object) -> object:
         return ("Limits", _plain({name: getattr(value, name) for name in value.model_fields_set}))
     if isinstance(value, BaseModel):
         wrapped = _plain(value.__pydantic_private__ or {})
-        return (type(value).__qualname__, _plain(dict(value)), wrapped)
+        return (type(value).__qualname__, _plain(dict(iter(value))), wrapped)  # a field may be named `keys`
     if isinstance(value, SecretStr | SecretBytes):
         return ("secret", value.get_secret_value())
     if isinstance(value, Mapping):
