@@ -132,6 +132,7 @@ async def test_workers_of_a_batch_are_spread_evenly_over_hosts(fleet: Fleet) -> 
     where: Counter[int] = Counter()
     first: Counter[int] = Counter()
     prompts = iter(range(36))
+    all_have_slots = anyio.Event()
 
     async def work() -> None:
         for prompt in prompts:
@@ -139,6 +140,9 @@ async def test_workers_of_a_batch_are_spread_evenly_over_hosts(fleet: Fleet) -> 
                 where[fleet.of(slot)] += 1
                 if prompt < 12:
                     first[fleet.of(slot)] += 1
+                    if first.total() == 12:
+                        all_have_slots.set()
+                    await all_have_slots.wait()
                 assert (await slot.run("sleep 0.1; echo done")).stdout == "done\n"
 
     async with SandboxPool("ssh", **fleet.options({}, {}, {})) as pool, anyio.create_task_group() as tasks:
