@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import posixpath
 import re
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -72,6 +74,7 @@ class SlotEnvironment(BaseEnvironment):
         self._opening, self._running = threading.Lock(), threading.Lock()
         self._first_cwd, self._missing_cwd = cwd, ""
         self._toolbox: Toolbox | None = None
+        self._clean_up_at_exit = partial(_clean_up, weakref.ref(self))
         self._recreated = False
         self._open_slot()
         super().__init__(cwd=self.cwd, timeout=timeout)
@@ -181,6 +184,7 @@ class SlotEnvironment(BaseEnvironment):
     def cleanup(self) -> None:
         """Keep the files of a persistent task and release the slot. Has no effect the second time, or after a fork."""
         slot, self._slot = self._slot, None
+        atexit.unregister(self._clean_up_at_exit)
         if slot is None or not self._pool.is_open:
             return
         if _in_event_loop():
@@ -207,6 +211,8 @@ class SlotEnvironment(BaseEnvironment):
                     self._pool.release(slot)
                     raise
                 self._slot = slot
+                if self._saved is not None:
+                    atexit.register(self._clean_up_at_exit)  # after the pool's own: it runs before the pool closes
             return self._slot
 
     def _prepare(self, slot: Slot) -> None:
@@ -280,6 +286,11 @@ class OutputEnd:
 def _result(output: str, code: int) -> dict[str, Any]:
     """Return a result: hermes-agent's core reads `returncode`, its documentation names `exit_code`."""
     return {"output": output, "returncode": code, "exit_code": code}
+
+
+def _clean_up(reference: weakref.ref[SlotEnvironment]) -> None:
+    if (environment := reference()) is not None:
+        environment.cleanup()
 
 
 def _in_event_loop() -> bool:
