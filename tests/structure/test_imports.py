@@ -33,6 +33,7 @@ LAYERS = (
         "hermes_mcp",
         "hermes_mini",
         "hermes_harbor",
+        "hermes_nemo_gym",
         "hermes_plugin",
     ),
     ("hermes_exec.cli.kit",),
