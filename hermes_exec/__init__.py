@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from hermes_exec.pool.pool import SandboxPool
     from hermes_exec.results import (
+        Abilities,
         Acquired,
         Died,
         FileStat,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 __all__ = [
+    "Abilities",
     "AcquireTimeout",
     "Acquired",
     "BackendConfig",

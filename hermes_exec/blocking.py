@@ -248,6 +248,7 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     slot = context(pool.SandboxPool.slot, Slot)
     slots = context(pool.SandboxPool.slots, _wrap_slots)
     acquire = wraps(pool.SandboxPool.acquire, Slot, undo=pool.SandboxPool.release)
+    abilities = blocking(pool.SandboxPool.abilities)
     prewarm = blocking(pool.SandboxPool.prewarm)
     prefetch = blocking(pool.SandboxPool.prefetch)
     aclose = closing(pool.SandboxPool.aclose)

@@ -194,6 +194,26 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a slot of one profile and image can have: the answer of `SandboxPool.abilities`.
+
+    `slot_limits` and `sandbox_limits` are the names of the fields of `Limits` that `slot_limits` and `limits` of a pool
+    or profile can enforce. `users` is whether `run(user=)` may name other users than the slot's own. `network_off` is
+    whether `network=False` is possible. `own_root` is whether the whole root belongs to the slot: nobody else sees its
+    changes, and they end with it. So it is with a root of its own, and in an exclusive sandbox. `gpus` is whether the
+    sandbox is launched with GPUs, as the option `gpus` requests.
+    """
+
+    isolation: IsolationLevel
+    slot_limits: frozenset[str] = frozenset()
+    sandbox_limits: frozenset[str] = frozenset()
+    users: bool = False
+    network_off: bool = False
+    own_root: bool = False
+    gpus: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FileStat:
     """Facts of one file.
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
@@ -28,6 +28,7 @@ from hermes_exec.errors import (
     SandboxDied,
     SlotClosed,
 )
+from hermes_exec.pool.abilities import find_abilities
 from hermes_exec.pool.fleet import Fleet, waiting_logger
 from hermes_exec.pool.plan import Grant
 from hermes_exec.pool.release import Releases
@@ -35,8 +36,11 @@ from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
 from hermes_exec.pool.state import Phase, SlotState, Waiter
 from hermes_exec.pool.template import SlotSettings, Template
-from hermes_exec.results import Acquired
+from hermes_exec.results import Abilities, Acquired
 from hermes_exec.slot.slot import Slot
+
+if TYPE_CHECKING:
+    from hermes_exec.config import ProfileConfig
 
 RECHECK_S = 1.0
 TRANSPORT = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
@@ -130,6 +134,41 @@ class Queue:
                 raise
         if not ticket.done.is_set():
             raise self._timeout_error(template, ticket, timeout_s)
+
+    async def examine(self, profile: str | ProfileConfig | None, image: str | None) -> Abilities:
+        """Return what slots of a template can have, found out once in one of its sandboxes.
+
+        Raises the errors of `SandboxPool.abilities`.
+        """
+        templates = self.fleet.templates
+        await templates.fit_gpus(profile, image)
+        template = templates.get(profile, image)
+        examination, until = template.examination, time.monotonic() + template.config.acquire_timeout_s
+        examination.is_requested = True
+        with self.fleet.request(template.key):
+            while examination.abilities is None:
+                ready = (each for each in self.fleet.sandboxes.values() if each.record.template == template.key)
+                if (sandbox := next((each for each in ready if each.record.available), None)) is None:
+                    await self.warm(template, 1)
+                    continue
+                async with examination.lock:
+                    if examination.abilities is None:
+                        examination.abilities = await self._examine(sandbox, until)
+        return examination.abilities
+
+    async def _examine(self, sandbox: PooledSandbox, until: float) -> Abilities | None:
+        """Find out the abilities in a sandbox. Return None if it was gone and there is time to try another one."""
+        failures: list[ExecError] = []
+        await self._check_sandbox(failures, sandbox)
+        if not failures:
+            try:
+                return await find_abilities(sandbox)
+            except TRANSPORT as error:
+                await self._suspect(sandbox)
+                failures.append(error)
+        if time.monotonic() > until:
+            raise failures[0]
+        return None
 
     def serve(self) -> None:
         """Run the planner and pass its decisions to the waiting requests."""

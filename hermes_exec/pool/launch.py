@@ -13,6 +13,7 @@ from hermes_exec.backends.base import Labels, Sandbox
 from hermes_exec.backends.capabilities import CanPrefetch
 from hermes_exec.channel.trace import ChannelTrace
 from hermes_exec.errors import ChannelLost, LaunchTimeout
+from hermes_exec.pool.abilities import find_abilities
 from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
 from hermes_exec.pool.state import SandboxRecord
 from hermes_exec.pool.template import Template
@@ -90,7 +91,7 @@ async def start_sandbox(
     destroy: Callable[[Sandbox], Awaitable[None]],
     trace: ChannelTrace | None = None,
 ) -> PooledSandbox:
-    """Open the channel into a launched sandbox, run its setup, and create its first slot.
+    """Open the channel into a launched sandbox, run its setup, create its first slot, and examine it if requested.
 
     `serve` runs the channel in the background. If anything fails, or the call is cancelled, the sandbox is destroyed.
     """
@@ -99,6 +100,9 @@ async def start_sandbox(
         pooled = await open_sandbox(record, template, sandbox, trace)
         serve(pooled.channel.run)
         await pooled.set_up()
+        examination = template.examination
+        if examination.is_requested and examination.abilities is None:
+            examination.abilities = await find_abilities(pooled)
     except BaseException:
         if pooled is not None:
             pooled.channel.fail(ChannelLost("the launch was given up", sandbox=sandbox.id))

@@ -368,7 +368,9 @@ class _Draft:
             self.actions.append(Fail(waiter))
             return
         per_sandbox = self.config.templates[waiter.template].slots_per_sandbox
-        while self.alive.get(waiter.template, 0) < waiter.sandboxes and self._want(waiter.template, needed=False):
+        while (alive := self.alive.get(waiter.template, 0)) < waiter.sandboxes and self._want(
+            waiter.template, needed=not alive
+        ):
             self.coming[waiter.template] = self.coming.get(waiter.template, 0) + per_sandbox
 
     def keep_minimum(self) -> None:

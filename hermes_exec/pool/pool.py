@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hermes_exec.pool.launch import OnPull
     from hermes_exec.pool.running import RunningPool
     from hermes_exec.pool.templates import Templates
-    from hermes_exec.results import IsolationLevel, PoolStats, SlotRoot
+    from hermes_exec.results import Abilities, IsolationLevel, PoolStats, SlotRoot
     from hermes_exec.slot.slot import Slot
     from hermes_exec.tracing import Tracer
 
@@ -402,6 +402,19 @@ class SandboxPool:
         async with anyio.create_task_group() as tasks:
             for slot in slots:
                 tasks.start_soon(self.release, slot)
+
+    async def abilities(self, profile: str | ProfileConfig | None = None, image: str | None = None) -> Abilities:
+        """Return what a slot of this profile and image can have, before one is acquired.
+
+        The answer is found in a sandbox, which is launched if none is ready, and which the next `acquire` with this
+        profile and image uses. No slot is taken for it. Calls at the same time share the launch, and later calls get
+        the same answer at once. Limits make sandboxes differ: to acquire with limits from the same sandbox, ask with a
+        profile that has them and `best_effort_limits=True`.
+
+        Raises:
+            AcquireTimeout: If no sandbox is ready within `acquire_timeout_s`. Otherwise as `acquire`.
+        """
+        return await self._life.check_open().queue.examine(profile, image)
 
     async def prewarm(self, n: int, profile: str | ProfileConfig | None = None, image: str | None = None) -> None:
         """Wait until `n` sandboxes are ready, and launch the missing ones. Idle ones are closed as usual.

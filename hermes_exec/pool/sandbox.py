@@ -215,6 +215,23 @@ class PooledSandbox:
         slot.facts = replace(facts, isolation=replace(facts.isolation, limits=limits, filesystem=filesystem))
         return slot.facts
 
+    async def try_slot(self, **params: object) -> SlotFacts:
+        """Return the facts of a slot with these parameters instead of the template's, without making one.
+
+        Raises:
+            IsolationError, ConfigError, LaunchError: If the runner refuses it.
+        """
+        name = f"trial-{self.channel.calls}"
+        usual = self.template.slot_params(name, self.handle.user, self.template.slot_settings)
+        usual |= {"trial": True, "workspace": "", "env": {}, "gpus": None}
+        return SlotFacts.parse(await self._ask("slot.create", {**usual, **params}))
+
+    @property
+    def has_users(self) -> bool:
+        """Whether its runner may become other users, which the level `uid` needs too."""
+        reasons = self.channel.facts.isolation.get("reasons")
+        return isinstance(reasons, dict) and "uid" not in reasons
+
     def has_own_loopback(self, facts: SlotFacts) -> bool:
         """Return whether nobody but this slot reaches its loopback."""
         return facts.loopback == "slot" or (facts.loopback == "sandbox" and len(self.slots) == 1)

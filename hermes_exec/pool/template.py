@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import anyio
 from pydantic import SecretStr
 
 from hermes_exec.backends.base import Backend, LaunchSpec, NoOwnRoot
@@ -17,7 +18,7 @@ from hermes_exec.config.digest import digest
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
 from hermes_exec.redact import mask_raised_errors
-from hermes_exec.results import IsolationLevel
+from hermes_exec.results import Abilities, IsolationLevel
 
 DEFAULT_FLOOR: IsolationLevel = "landlock"
 """The lowest isolation level that is accepted unless the configuration names one."""
@@ -67,6 +68,17 @@ class OwnRoots:
             warnings.warn(f"{message}. slot_root='shared' accepts this", RuntimeWarning, stacklevel=2)
 
 
+@dataclass(slots=True)
+class Examination:
+    """The abilities of a template's slots, once they are known."""
+
+    abilities: Abilities | None = None
+    is_requested: bool = False
+    """Whether somebody has asked for them: the next launch finds them out."""
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while they are found out in a sandbox that was ready before."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
     """The settings of a slot that its sandbox does not depend on: holders of one sandbox may have different ones."""
@@ -108,6 +120,7 @@ class Template:
     """The maximum number of sandboxes at once, by their number of slots."""
     fitted: bool
     """Whether its sizes take GPUs into account: `fit_gpus` has returned it, or its slots have none."""
+    examination: Examination = field(default_factory=Examination, repr=False)
 
     def digest(self) -> str:
         """Return a digest of the settings that sandboxes of the template share: equal templates share sandboxes."""

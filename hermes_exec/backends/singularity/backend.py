@@ -52,7 +52,7 @@ from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
 from hermes_exec.backends.singularity.sources import is_foreign_directory
 from hermes_exec.backends.strict_path import make_private_directory
 from hermes_exec.backends.threads import launch_in_thread
-from hermes_exec.errors import ExecError, LaunchError
+from hermes_exec.errors import ConfigError, ExecError, LaunchError
 
 logger = logging.getLogger(__name__)
 PREFIX = "hermes-singularity-"
@@ -83,7 +83,7 @@ class SingularityBackend(HostBackend):
         self._config = config
         self._images = SingularityImages(config)
         self._engine: SingularityEngine | None = None
-        self._refused: set[RefusedFeature] = set()
+        self._refused: dict[RefusedFeature, RefusedError] = {}
 
     async def check(self, spec: LaunchSpec) -> None:
         """See `Backend.check`."""
@@ -106,6 +106,8 @@ class SingularityBackend(HostBackend):
 
     def _check(self, spec: LaunchSpec) -> SingularityEngine:
         check_options(self._config, spec)
+        if "limits" in self._refused and _requests_limits(spec):
+            raise ConfigError(str(self._refused["limits"]))
         runner_binary.find_runner()
         check_parent(self._config.base_dir, PREFIX, runs_programs=True)
         return self._find_engine()
@@ -162,12 +164,11 @@ class SingularityBackend(HostBackend):
                 return self._start(spec, labels, StartPlan(engine, image, runner, on_disk, with_limits), given_up)
             except RefusedError as error:
                 overlay = error.refused == "overlay" and on_disk and self._config.overlay == "auto"
-                asked_for = not spec.best_effort_limits and set(spec.limits.total()) - spec.default_limits
-                limits = error.refused == "limits" and with_limits and not asked_for
+                limits = error.refused == "limits" and with_limits and not _requests_limits(spec)
                 if not overlay and not limits:
                     raise error.error from None
                 logger.info("sandboxes are started without %s: %s", error.refused, error)
-                self._refused.add(error.refused)
+                self._refused[error.refused] = error
 
     def _start(
         self, spec: LaunchSpec, labels: Labels, start: StartPlan, given_up: threading.Event
@@ -222,6 +223,11 @@ class SingularityBackend(HostBackend):
             logger.debug("%s cannot be removed with fakeroot: %s", path, error)
         finally:
             remove_tree(directory)
+
+
+def _requests_limits(spec: LaunchSpec) -> bool:
+    """Whether the sandbox must have limits."""
+    return not spec.best_effort_limits and not set(spec.limits.total()) <= spec.default_limits
 
 
 def _fill(directory: Path) -> None:

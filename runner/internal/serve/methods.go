@@ -47,7 +47,7 @@ func (s *Server) slotCreate(c *channel.Conversation, params json.RawMessage) (an
 		return nil, channel.BadRequest("slot is missing")
 	}
 	created, err := s.slots.Create(c.Ctx, p)
-	if err == nil && p.Level == isolation.Exclusive {
+	if err == nil && p.Level == isolation.Exclusive && !p.Trial {
 		// The one slot of a sandbox is used soon. If its agent cannot be started, its first use
 		// returns the error.
 		go func() { _, _ = s.slots.Agent(s.ctx, p.Slot) }()

@@ -157,12 +157,12 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 	if err == nil {
 		err = ctx.Err()
 	}
-	if err != nil {
+	if err != nil || p.Trial {
 		s.gone = true
 		m.mu.Lock()
 		delete(m.slots, p.Slot)
 		m.mu.Unlock()
-		return SlotFacts{}, errors.Join(err, s.removeTraces())
+		return s.facts, errors.Join(err, s.removeTraces())
 	}
 	if s.setup.Level == isolation.Exclusive {
 		m.exclusive.Store(true)

@@ -25,6 +25,7 @@ type CreateParams struct {
 	PrivateRoot      bool                 `json:"private_root"`
 	OwnRoot          bool                 `json:"own_root"`
 	Setup            bool                 `json:"setup"` // with OwnRoot: the slot changes the image below
+	Trial            bool                 `json:"trial"` // only its facts are needed: it is destroyed at once
 	User             string               `json:"user"`
 	Workspace        ipc.Bytes            `json:"workspace"` // of an exclusive slot, and in a root of the slot's own
 }

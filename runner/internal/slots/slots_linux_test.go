@@ -528,6 +528,41 @@ func (b *sandbox) waitFor(done func() bool) {
 	}
 }
 
+func TestTrialSlotLeavesNothing(t *testing.T) {
+	for _, level := range append(levels(), isolation.Exclusive) {
+		t.Run(level, func(t *testing.T) {
+			b := newSandbox(t, probed())
+			used := func() (names []string) {
+				for _, group := range b.Manager.facts.Cgroups {
+					made, _ := filepath.Glob(filepath.Join(group.Dir, b.groupName("*")))
+					names = append(names, made...)
+				}
+				return names
+			}
+			p := CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: level != isolation.Exclusive, Trial: true,
+				BestEffortLimits: true, Limits: ipc.Limits{PIDs: ptr[int64](1), MemoryMB: ptr[int64](1), CPUs: ptr(0.01)}}
+			for range 2 {
+				facts, err := b.Create(context.Background(), p)
+				if err != nil || facts.Isolation.Level != level || len(facts.Isolation.Limits) != 3 {
+					t.Fatalf("%+v %v", facts, err)
+				}
+			}
+			if _, err := b.Facts("a"); err == nil {
+				t.Error("the slot exists")
+			}
+			if entries, err := os.ReadDir(filepath.Join(b.base, "slots")); err == nil && len(entries) > 0 {
+				t.Errorf("left in the directory: %v", entries)
+			}
+			if left := used(); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+			if b.IsExclusive() {
+				t.Error("the sandbox counts as one of an exclusive slot")
+			}
+		})
+	}
+}
+
 func TestResetEmptiesTheSlot(t *testing.T) {
 	eachLevel(t, func(t *testing.T, b *sandbox, facts SlotFacts) {
 		b.sh("a", "setsid -f sleep 1000 >/dev/null 2>&1; mkdir -p shut/in; touch shut/in/f $HOME/h $TMPDIR/t; chmod "+

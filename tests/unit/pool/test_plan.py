@@ -248,6 +248,25 @@ def test_prewarming_is_done_when_the_sandboxes_are_ready() -> None:
     assert pool.warmed == [waiter.id]
 
 
+def test_prewarming_of_a_template_without_sandboxes_drains_another_as_a_request_does() -> None:
+    pool = FakePool(config(1))
+    first = pool.acquire("a")
+    pool.reconcile()
+    pool.launch_all()
+    pool.reconcile()
+    waiter = pool.state.enqueue("b", pool.now, slots=0, sandboxes=1)
+    late = pool.acquire("a")
+    pool.reconcile()
+    assert late not in pool.held
+    pool.release(first)
+    pool.reconcile()
+    pool.close_all()
+    pool.reconcile()
+    pool.launch_all()
+    pool.reconcile()
+    assert pool.warmed == [waiter.id]
+
+
 def of_two_hosts(**more: Any) -> FakePool:
     """Two sandboxes, one large and one small, as `FakePool.complete_launch` has them."""
     return FakePool(PlanConfig(2, {"e": TemplateSize(2, 0, None, 100.0, largest=LARGE, **more)}))

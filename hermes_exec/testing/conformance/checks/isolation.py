@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, get_args
 
-from hermes_exec.errors import IsolationError
+from hermes_exec.config import Limits, ProfileConfig
+from hermes_exec.errors import ConfigError, IsolationError
 from hermes_exec.results import IsolationLevel
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, raises, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
 
 if TYPE_CHECKING:
-    from hermes_exec import Slot
+    from hermes_exec import SandboxPool, Slot
 
 LEVELS: tuple[str, ...] = get_args(IsolationLevel)
 
@@ -257,3 +258,42 @@ async def check_isolation_floor_is_kept(ctx: Context) -> None:
             "isolation" in str(error).lower() or "namespace" in str(error).lower(),
             f"the message has no reason: {error}",
         )
+
+
+LIMITS = Limits(cpus=1, memory_mb=512, pids=200, disk_mb=48, open_files=256, file_size_mb=40, cpu_time_s=60)
+
+
+async def _is_acquired(pool: SandboxPool, **settings: object) -> bool:
+    """Return whether a slot with these settings is acquired and works."""
+    try:
+        async with pool.slot(ProfileConfig.model_validate(settings), timeout_s=60) as slot:
+            await slot.files.write_text("x", "y")
+    except (ConfigError, IsolationError):
+        return False
+    return True
+
+
+@check("isolation", own_pool=True, timeout_s=240)
+async def check_abilities_are_what_requests_get(ctx: Context) -> None:
+    """pool.abilities takes no slot and names the limits, users and network that requests get, and no others."""
+    async with ctx.pool() as pool:
+        abilities = await pool.abilities()
+        stats = pool.stats()
+        equal((stats.launches, stats.slots_in_use, stats.acquired), (1, 0, 0), "launches, slots in use and acquired")
+        async with pool.slot() as slot:
+            equal(pool.stats().launches, 1, "launches")
+            equal(slot.isolation.level, abilities.isolation, "level")
+            equal(ctx.facts.own_root or slot.isolation.level == "exclusive", abilities.own_root, "own root")
+            try:
+                await slot.files.exists("/", user="4321")
+                others = True
+            except ConfigError:
+                others = False
+            equal(others, abilities.users, "other users")
+        equal(await _is_acquired(pool, network=False), abilities.network_off, "a slot without network")
+        every = LIMITS.to_dict()
+        for which, names in (("slot_limits", abilities.slot_limits), ("limits", abilities.sandbox_limits)):
+            possible = {name: value for name, value in every.items() if name in names}
+            that(await _is_acquired(pool, **{which: possible}), f"{which} {sorted(possible)} are refused")
+            for name in sorted(every.keys() - names):
+                that(not await _is_acquired(pool, **{which: {name: every[name]}}), f"{which} can have {name}")
