@@ -32,14 +32,14 @@ NO_EXIT_CODE = -1
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ServiceAddress:
     """The address of a service in a sandbox. NeMo Gym has this class since 0.6."""
 
     endpoint: str
     headers: dict[str, str] = field(default_factory=dict)
 
 
-ENDPOINT_TYPE: Callable[[str], Endpoint] = getattr(base, "SandboxEndpoint", Endpoint)
+ENDPOINT_TYPE: Callable[[str], ServiceAddress] = getattr(base, "SandboxEndpoint", ServiceAddress)
 
 
 @dataclass
@@ -167,7 +167,7 @@ class HermesProvider:
     async def aclose(self) -> None:
         """Keep the pool, which other sandboxes share. It closes when it is idle, or when the process ends."""
 
-    async def endpoint(self, handle: SandboxHandle, port: int) -> Endpoint:
+    async def endpoint(self, handle: SandboxHandle, port: int) -> ServiceAddress:
         """Return the address on this host's loopback of a service in the sandbox. NeMo Gym calls it since 0.6."""
         held: SandboxSlot = handle.raw
         if port not in held.forwards:
