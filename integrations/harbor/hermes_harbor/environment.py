@@ -32,8 +32,8 @@ class HarborOptions(EnvironmentOptions):  # type: ignore[misc, unused-ignore]
 class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
     """Runs a trial in a slot. All trials of a job share one pool.
 
-    The limits, network and image of the task choose the template of the slot. A task with limits gets a sandbox of its
-    own.
+    The limits, network and image of the task choose the template of the slot. Where the backend cannot enforce the
+    limits for one slot of several, the trial gets a sandbox of its own.
     """
 
     options_model = HarborOptions
@@ -87,7 +87,7 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
         source, options = _pool_arguments(self.options)
         self._pool = await SandboxPool.shared(source, **options).open()
         try:
-            self._slot = await self._pool.acquire(profile=self._profile())
+            self._slot = await self._pool.acquire(profile=await self._profile(self._pool))
         except ImageError as error:
             raise SandboxBuildFailedError(str(error)) from error
         self.logger.debug("slot %s of sandbox %s", self._slot.id, self._slot.sandbox)
@@ -158,8 +158,8 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
     def _validate_definition(self) -> None:
         require_agent_environment_definition(self.environment_dir, docker_image=self.task_env_config.docker_image)
 
-    def _profile(self) -> ProfileConfig:
-        """Return the template of this task's slot. A task with limits gets a sandbox of its own."""
+    async def _profile(self, pool: SandboxPool) -> ProfileConfig:
+        """Return the template of this task's slot."""
         config = self.task_env_config
         image = config.docker_image or f"dockerfile:{self.environment_dir}"
         profile: dict[str, Any] = {"image": image, "workdir": config.workdir or "image"}
@@ -167,13 +167,18 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
             profile["network"] = False
         if self._effective_gpus:
             profile["backend_options"] = {"gpus": self._effective_gpus}
-        limits = {
+        values = {
             "cpus": self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             "memory_mb": self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
         }
-        if any(value is not None for value in limits.values()):
-            profile |= {"slots_per_sandbox": 1, "limits": Limits(**limits)}
-        return ProfileConfig(**profile)
+        values = {name: value for name, value in values.items() if value is not None}
+        if not values:
+            return ProfileConfig(**profile)
+        of_slot = ProfileConfig(**profile, slot_limits=Limits(**values), best_effort_limits=True)
+        several = (pool.config.slots_per_sandbox or 1) > 1
+        if several and (await pool.abilities(profile=of_slot)).slot_limits >= set(values):
+            return of_slot
+        return ProfileConfig(**profile, slots_per_sandbox=1, limits=Limits(**values))
 
     def _open_slot(self) -> Slot:
         if self._slot is None:
