@@ -34,6 +34,7 @@ LAYERS = (
         "hermes_mini",
         "hermes_harbor",
         "hermes_nemo_gym",
+        "hermes_inspect",
         "hermes_plugin",
     ),
     ("hermes_exec.cli.kit",),
