@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tools.environments.base import BaseEnvironment
 
 from hermes_exec import ConfigError, ExecError, RunResult
-from hermes_exec.blocking import Session, Slot
+from hermes_exec.blocking import SandboxPool, Session, Slot
 from hermes_exec.tools import Toolbox
 from hermes_plugin.file_sync import FileSync
 from hermes_plugin.interrupts import Interrupted, run_interruptibly
@@ -176,8 +176,7 @@ class SlotEnvironment(BaseEnvironment):
             self._recreated = True
             kept = "home and workspace are as they were last saved" if self._saved is not None else "all files are gone"
             self._notices.append(f"the sandbox was lost ({error}); this is a new one, {kept}")
-            if self._pool.is_open:
-                self._pool.portal.start_task_soon(self._pool.wrapped.release, slot.wrapped)
+            _release_beside(self._pool, slot)
         # hermes-agent takes an error whose text has "timeout" for a command that ran too long.
         return self._lost_error(re.sub("timeout", "time limit", str(error), flags=re.IGNORECASE))
 
@@ -188,23 +187,24 @@ class SlotEnvironment(BaseEnvironment):
         if slot is None or not self._pool.is_open:
             return
         if _in_event_loop():
-            self._pool.portal.start_task_soon(self._pool.wrapped.release, slot.wrapped)
+            _release_beside(self._pool, slot)
             return
         if self._saved is not None and self._task_id != PROBE_TASK_ID:
             self._saved.save(slot)
         self._pool.release(slot)
 
     def __del__(self) -> None:
-        # Any thread may run this, also the one of the pool's event loop, which must not wait for itself.
         slot, self._slot = getattr(self, "_slot", None), None
-        if slot is not None and self._pool.is_open:
-            self._pool.portal.start_task_soon(self._pool.wrapped.release, slot.wrapped)
+        if slot is not None:
+            _release_beside(self._pool, slot)
 
     def _open_slot(self) -> Slot:
         with self._opening:
             if self._slot is None:
                 self._pool = self._options.open_pool()
-                slot = self._pool.acquire(image=self._image, owner=self._task_id)
+                acquire = partial(self._pool.wrapped.acquire, image=self._image, owner=self._task_id)
+                portal = self._pool.portal
+                slot = Slot(run_interruptibly(portal, acquire, "waiting for a slot"), portal)
                 try:
                     self._prepare(slot)
                 except BaseException:
@@ -291,6 +291,12 @@ def _result(output: str, code: int) -> dict[str, Any]:
 def _clean_up(reference: weakref.ref[SlotEnvironment]) -> None:
     if (environment := reference()) is not None:
         environment.cleanup()
+
+
+def _release_beside(pool: SandboxPool, slot: Slot) -> None:
+    """Release a slot in a thread: a caller in the pool's event loop would wait for itself."""
+    if pool.is_open:
+        threading.Thread(target=pool.release, args=[slot], name="hermes-exec-release", daemon=True).start()
 
 
 def _in_event_loop() -> bool:

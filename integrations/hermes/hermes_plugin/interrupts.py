@@ -38,7 +38,7 @@ def run_interruptibly(portal: BlockingPortal, work: Callable[[], Awaitable[T]], 
         with anyio.CancelScope() as scope:
             scopes.append(scope)
             return await work()
-        raise Interrupted
+        raise _interruption()
 
     future = portal.start_task_soon(run)
     now = time.monotonic()
@@ -47,12 +47,16 @@ def run_interruptibly(portal: BlockingPortal, work: Callable[[], Awaitable[T]], 
         while not wait([future], timeout=POLL_S).done:
             touch_activity_if_due(activity, label)
             if is_interrupted():
-                raise Interrupted
+                raise _interruption()
     except BaseException:
         portal.start_task_soon(_cancel, scopes)
         wait([future], timeout=END_S)
         raise
     return future.result()
+
+
+def _interruption() -> Interrupted:
+    return Interrupted("the turn was interrupted")
 
 
 async def _cancel(scopes: list[anyio.CancelScope]) -> None:
