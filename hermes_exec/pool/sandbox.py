@@ -196,9 +196,10 @@ class PooledSandbox:
             return slot.facts
         params = self.template.slot_params(slot.name, self.handle.user, settings)
         try:
+            slot.facts = None  # so that the next holder creates it if this is interrupted
             if slot.begun:
                 await self._destroy_slot(slot)
-            slot.begun, slot.facts, slot.created_with = True, None, settings
+            slot.begun, slot.created_with = True, settings
             answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
         except RemoteError as error:
             raise self._refusal_error(error) from None

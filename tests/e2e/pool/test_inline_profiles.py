@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import anyio
 import pytest
 from pydantic import SecretStr
 
@@ -60,6 +61,18 @@ async def test_profiles_in_a_row_end_as_idle_sandboxes_and_are_forgotten() -> No
         assert pool._running is not None
         assert len(pool._running.fleet.state.uses) <= 66
         assert len(pool._templates.all) <= 66
+
+
+async def test_request_that_is_cancelled_while_a_slot_gets_its_variables_leaves_the_slot_usable() -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        async with pool.slot() as slot:
+            assert (await slot.run("true")).ok
+        for number in range(30):
+            with anyio.move_on_after(number / 2000):
+                await pool.release(await pool.acquire(ProfileConfig(env={"A": str(number)})))
+            async with pool.slot() as slot:
+                assert (await slot.run("echo $A")).stdout == "\n"
+        assert pool.stats().launches == 1
 
 
 @pytest.mark.docker
