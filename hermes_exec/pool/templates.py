@@ -13,6 +13,7 @@ from typing import Any
 from hermes_exec.backends.base import Backend
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, merge_options, nearest, with_profile
+from hermes_exec.config.digest import digest
 from hermes_exec.config.model import check_text
 from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
@@ -157,12 +158,12 @@ class Templates:
 
     def _adopt(self, new: Template) -> Template:
         """Return the template that is equal to a new one, or the new one, until it is forgotten."""
-        digest = new.digest()
-        key = self._keys.get(digest)
+        new_digest = new.digest()
+        key = self._keys.get(new_digest)
         if key is None:
-            key = self._keys[digest] = new.key or f"inline profile {digest[:12]}"
+            key = self._keys[new_digest] = new.key or f"inline profile {new_digest[:12]}"
             self._templates[key] = replace(new, key=key)
-            self._passing[key] = digest
+            self._passing[key] = new_digest
         elif key in self._passing:
             self._passing[key] = self._passing.pop(key)
         template = self._templates[key]
@@ -261,7 +262,7 @@ class Templates:
         return config.image or (own if isinstance(own, str) else None)
 
     def _backend(self, options: Mapping[str, Any]) -> tuple[BackendConfig, Backend]:
-        key = repr(sorted(options.items(), key=lambda item: item[0]))
+        key = digest(options)
         if key not in self._backends:
             config = self.backend
             if options:

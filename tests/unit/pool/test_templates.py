@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.local.config import LocalConfig
+from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.config import Limits, PoolConfig, ProfileConfig
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.templates import Templates
@@ -67,6 +68,13 @@ def test_settings_of_sandboxes_choose_the_template(own: dict[str, Any]) -> None:
     template = templates.get(ProfileConfig(**own), None)
     assert template is not templates.get(None, None)
     assert template is templates.get(ProfileConfig(**own, env={"A": "b"}), None)
+
+
+def test_secret_options_of_backends_choose_the_template() -> None:
+    templates = Templates(PoolConfig(image="own"), NomadConfig())
+    first, second = (templates.get(ProfileConfig(backend_options={"token": SecretStr(name)}), None) for name in "ab")
+    assert first.backend is not second.backend
+    assert first.backend_config != second.backend_config
 
 
 def test_variables_that_setup_sees_choose_the_template() -> None:
