@@ -342,7 +342,8 @@ class Queue:
         if wait_s is None or any(record.in_use or not record.suspect for record in records):
             return
         sandboxes = [each for each in self.fleet.sandboxes.values() if each.template is template]
-        if any(not each.disk_full or time.monotonic() - each.suspended_at < wait_s for each in sandboxes):
+        full = [each.disk_full and time.monotonic() - each.suspended_at >= wait_s for each in sandboxes]
+        if not full or not all(full):
             return
         backend = template.backend
         at = f" ({parent_directory(backend.base_dir)})" if isinstance(backend, HasBaseDirectory) else ""

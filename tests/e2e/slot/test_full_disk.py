@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,10 +15,11 @@ import pytest
 from hermes_agent import CommandCheck, Completion, Rollout, RolloutResult, Scoring, ScriptedModel
 from hermes_agent.messages import Message
 from hermes_agent.models.scripted import ScriptStep, call
-from hermes_exec import AcquireTimeout, ErrorCause, HostDiskFull, SandboxPool, Slot
+from hermes_exec import AcquireTimeout, ErrorCause, HostDiskFull, LaunchError, SandboxPool, Slot
 from hermes_exec.tools import Toolbox
 from tests.support.directories import let_others_pass
 from tests.support.disks import empty, fill, small_disk
+from tests.support.outside import runner_pid
 
 pytestmark = pytest.mark.anyio
 HINT = "Remove files"
@@ -216,6 +218,19 @@ async def test_disk_wait_ends_when_nobody_can_make_room(disk: Path) -> None:
         empty(disk)
         async with pool.slot():
             pass
+
+
+async def test_disk_wait_goes_on_when_the_sandbox_dies(disk: Path) -> None:
+    pool = SandboxPool("local", base_dir=str(disk), acquire_timeout_s=60, disk_wait_s=50)
+    async with pool:
+        async with pool.slot() as slot:
+            pid = runner_pid(slot.sandbox)
+        fill(disk)
+        with pytest.raises(AcquireTimeout, match="nearly full"):
+            await pool.acquire(timeout_s=1.5)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises((AcquireTimeout, LaunchError)):
+            await pool.acquire(timeout_s=4)
 
 
 async def test_command_line_names_the_full_disk(disk: Path) -> None:
