@@ -11,10 +11,7 @@ from hermes_exec.config.limits import Limits
 
 
 def digest(*values: object) -> str:
-    """Return a digest of settings. Secrets count, and cannot be read from it.
-
-    Objects that are no settings (functions, tracers) are equal only to themselves, as long as they exist.
-    """
+    """Return a digest of settings. Secrets count, and cannot be read from it."""
     return hashlib.sha256(repr([_plain(value) for value in values]).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from secrets import token_hex
+from types import BuiltinMethodType, MethodType
 from typing import TYPE_CHECKING
 
 import anyio
@@ -62,9 +63,12 @@ class Lifecycle:
         """Whether the pool was closed, or is closing."""
         return self._closed or (self.running is not None and self.running.fleet.closing)
 
-    def digest(self) -> str:
-        """Return the digest of everything that the pool was made with."""
-        return digest(self._config, self._backend, self._on_event, self.on_pull, self._trace)
+    def key(self) -> tuple[object, ...]:
+        """Return a key of everything that the pool was made with. Functions and tracers are equal only to
+        themselves.
+        """
+        objects = map(_identify, (self._on_event, self.on_pull, self._trace))
+        return digest(self._config, self._backend), *objects
 
     async def open(self) -> None:
         """Open the pool, unless it is open. See `SandboxPool.open`."""
@@ -78,7 +82,7 @@ class Lifecycle:
             await attempt.ended.wait()
             if attempt.error is not None:
                 raise attempt.error
-        self.check_open()
+        self.check_open().fleet.used_at = anyio.current_time()
 
     async def _try(self) -> None:
         attempt = self._attempt = _Attempt()
@@ -115,6 +119,14 @@ class Lifecycle:
         """Close the pool, and wait until its background tasks have ended."""
         assert self.running is not None
         await self.running.end()
+
+
+def _identify(value: object) -> object:
+    """Return a function or tracer as a key that is equal only for the same one. Paths are equal by their text."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    # A bound method is a new object at each access.
+    return value if value is None or isinstance(value, str | MethodType | BuiltinMethodType) else id(value)
 
 
 class _Attempt:

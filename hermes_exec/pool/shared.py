@@ -18,24 +18,23 @@ P = TypeVar("P")
 
 
 class SharedPools:
-    """The shared pools of one process, by their event loop and the digest of their settings."""
+    """The shared pools of one process, by their event loop and their settings."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self._lock = threading.Lock()
-        self._pools: dict[tuple[object, str], tuple[Lifecycle, Any]] = {}
+        self._pools: dict[tuple[object, ...], tuple[Lifecycle, Any]] = {}
         self._portal: BlockingPortal | None = None
 
     def get(self, loop: object, new: P, life: Lifecycle) -> P:
         """Return the pool of this event loop that has the settings of `new`, or `new` itself if there is none that is
         not closed. `life` is that of `new`.
         """
-        key = loop, life.digest()
+        key = loop, *life.key()
         with self._lock:
             self._pools = {
-                (loop, text): entry
-                for (loop, text), entry in self._pools.items()
-                if not (entry[0].is_closed or is_loop_closed(loop))
+                each: entry
+                for each, entry in self._pools.items()
+                if not (entry[0].is_closed or is_loop_closed(each[0]))
             }
             if key not in self._pools:
                 life.closes_when_idle = True
@@ -52,14 +51,12 @@ class SharedPools:
             return self._portal
 
 
-_pools: list[SharedPools] = []
-"""The pools of this process are the last entry. A fork keeps those of its parent, because freeing an event loop that
-runs in another process closes its files.
+_pools: dict[int, SharedPools] = {}
+"""The shared pools by process. A fork keeps those of its parent, because freeing an event loop that runs in another
+process closes its files.
 """
 
 
 def shared_pools() -> SharedPools:
     """Return the shared pools of this process."""
-    if not _pools or _pools[-1].pid != os.getpid():
-        _pools.append(SharedPools())
-    return _pools[-1]
+    return _pools.setdefault(os.getpid(), SharedPools())  # without a lock, which a fork could find held

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import anyio
 import pytest
 
 from hermes_exec import ConfigError, LocalConfig, PoolConfig, ProfileConfig, SandboxPool, SlotClosed, blocking
+from hermes_exec.pool import shared
+from hermes_exec.pool.shared import SharedPools, shared_pools
+from hermes_exec.results import PoolEvent
 from tests.support.outside import alive, ends, runner_pid
 from tests.support.waiting import until
 
@@ -55,6 +59,61 @@ async def test_shared_pool_is_the_same_for_equal_settings_only(tmp_path: Path) -
         SandboxPool.shared({"max_sandboxs": 1})
     with pytest.raises(RuntimeError, match=r"use `hermes_exec.SandboxPool.shared"):
         blocking.SandboxPool.shared(same)
+
+
+@dataclass
+class Listener:
+    """Counts events. Two listeners with equal counts are equal."""
+
+    count: int = 0
+
+    def add(self, _: PoolEvent) -> None:
+        self.count += 1
+
+    __call__ = add
+
+
+@pytest.mark.anyio
+async def test_shared_pools_with_callbacks_of_different_objects_are_different() -> None:
+    first, second, events = Listener(), Listener(), list[PoolEvent]()
+    pools = [SandboxPool.shared({}, on_event=each) for each in (first, second, first.add, second.add, events.append)]
+    assert len(set(map(id, pools))) == len(pools)
+    first.count += 1
+    events.clear()
+    again = [SandboxPool.shared({}, on_event=each) for each in (first, second, first.add, second.add, events.append)]
+    assert again == pools
+
+
+@pytest.mark.anyio
+async def test_shared_pool_that_is_opened_again_is_used() -> None:
+    pool = await SandboxPool.shared({"note": "reopened", "idle_timeout_s": 0.5}).open()
+    for _ in range(6):
+        await anyio.sleep(0.2)
+        assert await SandboxPool.shared({"note": "reopened", "idle_timeout_s": 0.5}).open() is pool
+    await pool.aclose()
+
+
+def test_shared_pools_of_a_process_are_the_same_for_threads_that_ask_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, results = threading.Barrier(8), list[SharedPools]()
+
+    def ask() -> None:
+        begin.wait()
+        results.append(shared_pools())
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            monkeypatch.setattr(shared, "_pools", type(shared._pools)())
+            results.clear()
+            threads = [threading.Thread(target=ask) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert results == results[:1] * 8
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 @pytest.mark.anyio
