@@ -52,9 +52,10 @@ async def _slot_limits(pool: SandboxPool, profile: ProfileConfig) -> frozenset[s
     """Return the names of the limits that a slot of this profile can have besides others in its sandbox."""
     backend = config_type(pool.config.backend)
     slots = profile.slots_per_sandbox or pool.config.slots_per_sandbox or backend.default_slots
-    if slots == 1 or "image" in backend.model_fields:
-        return frozenset()
-    return frozenset({"cpus", "memory_mb"})
+    if slots == 1 and "image" in backend.model_fields:
+        return frozenset()  # the limits of the sandbox are those of its only slot
+    abilities = await pool.abilities(profile.model_copy(update={"best_effort_limits": True}))
+    return abilities.slot_limits
 
 
 def _merge_limits(pool: Limits, profile: Limits | None, wanted: dict[str, Any]) -> dict[str, Any]:
