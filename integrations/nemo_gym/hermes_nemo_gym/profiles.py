@@ -10,9 +10,9 @@ from hermes_exec import ConfigError, Limits, ProfileConfig, SandboxPool, config_
 
 
 async def slot_profile(pool: SandboxPool, spec: SandboxSpec) -> ProfileConfig:
-    """Return the profile for a request. `provider_options` are fields of a profile; those of the request override them.
+    """Return the profile for a request. `provider_options` are fields of a profile. The request overrides them.
 
-    The limits are those of a slot. Where slots cannot have them, and with GPUs, the slot gets a sandbox of its own.
+    Resources are limits of the slot. Where slots cannot have them, and with GPUs, it gets a sandbox of its own.
 
     Raises:
         ConfigError: If an option is wrong, or is not supported.
@@ -53,7 +53,7 @@ async def _slot_limits(pool: SandboxPool, profile: ProfileConfig) -> frozenset[s
     backend = config_type(pool.config.backend)
     slots = profile.slots_per_sandbox or pool.config.slots_per_sandbox or backend.default_slots
     if slots == 1 and "image" in backend.model_fields:
-        return frozenset()  # the limits of the sandbox are those of its only slot
+        return frozenset()  # its only slot has the limits of the sandbox
     abilities = await pool.abilities(profile.model_copy(update={"best_effort_limits": True}))
     return abilities.slot_limits
 

@@ -49,7 +49,7 @@ class Terminal:
         return self._closed or self._ended
 
     async def read(self, *, timeout_s: float | None = None) -> bytes:
-        """Return the next output: of a terminal all, of pipes that of stdout. Empty at the end of the process.
+        """Return the next output: everything from a terminal, stdout from pipes. Empty at the end of the process.
 
         Raises:
             TimeoutError: If nothing comes within `timeout_s` seconds.
