@@ -162,12 +162,15 @@ class Queue:
         await self._check_sandbox(failures, sandbox)
         if not failures:
             try:
-                return await find_abilities(sandbox)
+                with anyio.move_on_after(until - time.monotonic()):
+                    return await find_abilities(sandbox)
+                failures.append(ChannelLost("the sandbox does not answer", sandbox=sandbox.id))
             except TRANSPORT as error:
-                await self._suspect(sandbox)
                 failures.append(error)
-        if time.monotonic() > until:
-            raise failures[0]
+            await self._suspect(sandbox)
+        if time.monotonic() >= until:
+            message = f"no sandbox could be examined in time: {failures[0]}; set a larger acquire_timeout_s"
+            raise AcquireTimeout(message) from failures[0]
         return None
 
     def serve(self) -> None:

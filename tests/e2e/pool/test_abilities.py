@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
-from hermes_exec import Abilities, ConfigError, ImageError, Limits, ProfileConfig, SandboxPool, SlotClosed
+from hermes_exec import (
+    Abilities,
+    AcquireTimeout,
+    ConfigError,
+    ImageError,
+    Limits,
+    ProfileConfig,
+    SandboxPool,
+    SlotClosed,
+)
 from hermes_exec.testing.conformance import run_conformance
 from tests.engines.modal_server import Server
 from tests.support.nomad_agent import Agent
+from tests.support.outside import runner_pid
 
 pytestmark = pytest.mark.anyio
 Image = Callable[[str], str]
@@ -148,3 +160,14 @@ async def test_abilities_include_gpus(modal_server: Server, docker_image: Image)
     async with SandboxPool("modal", gpus="T4", **options) as pool:
         assert (await pool.abilities()).gpus
         assert not (await pool.abilities(ProfileConfig(backend_options={"gpus": None}))).gpus
+
+
+async def test_abilities_of_a_sandbox_that_does_not_answer_raise_acquire_timeout() -> None:
+    async with SandboxPool("local", acquire_timeout_s=1) as pool, pool.slot() as slot:
+        pid = runner_pid(slot.sandbox)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(AcquireTimeout, match="does not answer"):
+                await pool.abilities()
+        finally:
+            os.kill(pid, signal.SIGCONT)
