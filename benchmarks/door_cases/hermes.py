@@ -80,11 +80,11 @@ def run(way: str, ours: Callable[..., object], theirs: Callable[..., object]) ->
 
 
 def main() -> None:
-    """Measure both ways."""
+    """Measure both ways. hermes-agent removes its container when the process ends."""
     os.environ |= {**ENV, "TERMINAL_ENV": "hermes_exec"}
     warnings.simplefilter("ignore")
     own = load_tools(tools=False)
-    from tools.terminal_tool import cleanup_all_environments, register_task_env_overrides
+    from tools.terminal_tool import register_task_env_overrides
 
     for backend in ("hermes_exec", "docker"):
         register_task_env_overrides(backend, {"env_type": backend})
@@ -92,7 +92,6 @@ def main() -> None:
     run("environment", partial(call, "hermes_exec", own), theirs)
     os.environ["TERMINAL_ENV"] = "hermes_exec"
     run("tools", partial(call, "hermes_exec", load_tools(tools=True)), theirs)
-    cleanup_all_environments()
 
 
 if __name__ == "__main__":

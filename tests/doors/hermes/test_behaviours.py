@@ -95,7 +95,7 @@ def test_place(way: Way) -> None:
         environment: Any = get_active_env("default")
         assert type(environment).__name__ == "SlotEnvironment"
         assert name == environment.open_slot().run("hostname").stdout.strip()
-        assert output("pwd") == ("/workspace" if way.name == "local" else "/root")
+        assert output("pwd") == ("/root" if way.name == "docker" else "/workspace")
 
 
 def test_exit_code() -> None:
