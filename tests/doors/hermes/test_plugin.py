@@ -135,6 +135,18 @@ def test_tools_are_available_without_docker_in_path(hermes: Use, monkeypatch: py
 
 
 @pytest.mark.whole
+def test_lost_sandbox_is_an_error_and_then_a_notice_of_our_tools(hermes: Use) -> None:
+    hermes(WAYS["tools"])
+    terminal("echo begun")
+    subprocess.run(["docker", "rm", "-f", environment().open_slot().sandbox], check=True, capture_output=True)
+    assert "died" in terminal("pwd")["error"]
+    result = terminal("pwd")
+    assert result["exit_code"] == 0
+    assert "the sandbox was lost" in result["notices"][0]
+    assert "notices" not in call("search_files", {"pattern": "x", "path": "/workspace"})
+
+
+@pytest.mark.whole
 def test_tools_replace_those_that_are_loaded_later(hermes: Use) -> None:
     hermes(WAYS["tools"])
     code = """
