@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -137,7 +139,8 @@ class MiniEnvironment:
         # Any thread may run this, also the one of the pool's event loop, which must not wait for itself.
         slot, self._slot = self._slot, None
         if slot is not None and self._pool.is_open:
-            self._pool.portal.start_task_soon(self._pool.wrapped.release, slot.wrapped)
+            with suppress(RuntimeError):  # the interpreter ends: the pool's end releases the slot
+                threading.Thread(target=self._pool.release, args=[slot], daemon=True).start()
 
     def _open_slot(self) -> Slot:
         if self._slot is None:

@@ -136,14 +136,18 @@ def test_serialized_configuration_has_no_secrets() -> None:
     environment.cleanup()
 
 
-def test_unused_environment_releases_its_slot() -> None:
+@pytest.mark.parametrize("in_loop", [False, True], ids=["here", "in-the-pools-loop"])
+def test_unused_environment_releases_its_slot(in_loop: bool) -> None:
     pool = SandboxPool.shared(None, **LOCAL).open()
     before = pool.stats().slots_in_use
     environment = Environment(**LOCAL)
     environment.myself = environment  # type: ignore[attr-defined]
     assert pool.stats().slots_in_use == before + 1
     del environment
-    gc.collect()
+    if in_loop:
+        pool.portal.call(gc.collect)
+    else:
+        gc.collect()
     deadline = time.monotonic() + 20
     while pool.stats().slots_in_use > before:
         assert time.monotonic() < deadline
