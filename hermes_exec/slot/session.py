@@ -6,7 +6,7 @@ import posixpath
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from os import PathLike
 from types import TracebackType
 from typing import Self
@@ -206,6 +206,7 @@ class Session:
         if self._id is not None:
             return
         async with self._opening:
+            self._check()
             if self._id is None:
                 await self._open()
 
@@ -223,11 +224,10 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        if self._id is not None and self._scope.closed is None:
-            try:
-                await self._scope.call("session.close", {"session": self._id}, timeout_s=30)
-            except SlotClosed:
-                return
+        async with self._opening:  # the first call may be opening it
+            if self._id is not None and self._scope.closed is None:
+                with suppress(SlotClosed):
+                    await self._scope.call("session.close", {"session": self._id}, timeout_s=30)
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
 import anyio
+import anyio.lowlevel
 import pytest
 
-from hermes_exec import CommandFailed, ConfigError, Limits, SandboxPool, Slot, SlotClosed
+from hermes_exec import CommandFailed, ConfigError, Limits, SandboxPool, Session, Slot, SlotClosed
 from tests.conftest import BackendCase
 from tests.support.outside import count_becomes, mark
 
@@ -30,6 +36,25 @@ async def test_a_session_keeps_its_state(slot: Slot) -> None:
             await session.run(["ls"])  # type: ignore[arg-type]
     with pytest.raises(SlotClosed):
         await session.run("true")
+
+
+async def test_session_that_is_closed_while_it_opens_is_closed_in_the_runner(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with SandboxPool("local", trace=trace) as pool, pool.slot() as slot:
+        for passes in range(8):
+            session = slot.session()
+
+            async def peek(session: Session = session) -> None:
+                with suppress(SlotClosed):
+                    await session.peek("true")
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peek)
+                for _ in range(passes % 4):
+                    await anyio.lowlevel.checkpoint()
+                await session.aclose()
+    methods = Counter(json.loads(line).get("method") for line in trace.read_text().splitlines())
+    assert methods["session.open"] == methods["session.close"] > 0
 
 
 async def test_peek_runs_beside_the_session_from_its_last_state(slot: Slot) -> None:
