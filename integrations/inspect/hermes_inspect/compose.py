@@ -55,8 +55,17 @@ def _image(service: ComposeService, directory: Path) -> dict[str, Any]:
 
 def _environment(service: ComposeService, directory: Path) -> dict[str, Any]:
     given = service.environment
-    pairs = given.items() if isinstance(given, Mapping) else (word.partition("=")[::2] for word in given or ())
-    return {"env": {name: value or "" for name, value in pairs}}
+    pairs = given if isinstance(given, Mapping) else dict(_variable(word) for word in given or ())
+    if missing := sorted(name for name, value in pairs.items() if value is None):
+        raise ConfigError(
+            f"environment: {', '.join(missing)} has no value, and those of this process are not passed on"
+        )
+    return {"env": dict(pairs)}
+
+
+def _variable(text: str) -> tuple[str, str | None]:
+    name, separator, value = text.partition("=")
+    return name, value if separator else None
 
 
 def _network_mode(service: ComposeService, directory: Path) -> dict[str, Any]:

@@ -95,7 +95,13 @@ def service(**fields: Any) -> dict[str, Any]:
 
 def test_compose_service_becomes_options() -> None:
     assert service(
-        image="a", command="sleep inf", init=True, network_mode="none", environment=["A=1", "B"], mem_limit="1g", cpus=2
+        image="a",
+        command="sleep inf",
+        init=True,
+        network_mode="none",
+        environment=["A=1", "B="],
+        mem_limit="1g",
+        cpus=2,
     ) == {
         "backend": "docker",
         "image": "a",
@@ -118,6 +124,7 @@ def test_compose_service_becomes_options() -> None:
     ("fields", "message"),
     [
         ({"image": "a", "volumes": ["/data:/data"], "ports": ["80"]}, "ports, volumes, which slots cannot have"),
+        ({"image": "a", "environment": ["KEY"]}, "KEY has no value"),
         ({"command": "true"}, "neither image nor build"),
         ({"build": {"dockerfile": "other"}}, "only a file with the name Dockerfile"),
         ({"image": "a", "mem_limit": "much"}, "write it as 512m"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,8 +73,8 @@ def samples_of(log: EvalLog) -> dict[str, EvalSample]:
     return {str(sample.id): sample for sample in log.samples or []}
 
 
-def left_containers() -> str:
-    command = ["docker", "ps", "-aq", "--filter", f"label=hermes-exec.pid={os.getpid()}"]
+def left_containers(pid: int | None = None) -> str:
+    command = ["docker", "ps", "-aq", "--filter", f"label=hermes-exec.pid={pid or os.getpid()}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -176,9 +179,11 @@ def test_more_samples_than_slots_wait_without_limit(tmp_path: Path) -> None:
     assert len(log.samples or []) == 4
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_example_of_page_runs(
-    docker_image: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, docker_image: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("INSPECT_ASYNC_BACKEND", backend)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "doors" / "inspect.md").read_text("utf-8")
     blocks = {language: page.partition(f"```{language}\n")[2].partition("```")[0] for language in ("yaml", "python")}
@@ -189,3 +194,24 @@ def test_example_of_page_runs(
     assert log.results
     assert log.results.scores[0].metrics["accuracy"].value == 1
     assert not left_containers()
+
+
+def test_interrupted_eval_leaves_nothing(docker_image: Callable[[str], str], tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_text(f"backend: docker\nimage: {docker_image('debian')}\n")
+    (tmp_path / "work.py").write_text(
+        "from inspect_ai import Task, task\n"
+        "from inspect_ai.dataset import Sample\n"
+        "@task\n"
+        "def work():\n"
+        "    return Task(dataset=[Sample('work', setup='sleep 60')], sandbox=('hermes', 'pool.yaml'))\n"
+    )
+    program = [sys.executable, "-m", "inspect_ai", "eval", "work.py", "--model", "mockllm/model", "--display", "plain"]
+    with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        until = time.monotonic() + 60
+        while not left_containers(process.pid):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert b"interrupted" in output
+    assert not left_containers(process.pid)
