@@ -73,9 +73,17 @@ def samples_of(log: EvalLog) -> dict[str, EvalSample]:
     return {str(sample.id): sample for sample in log.samples or []}
 
 
-def left_containers(pid: int | None = None) -> str:
-    command = ["docker", "ps", "-aq", "--filter", f"label=hermes-exec.pid={pid or os.getpid()}"]
+def containers(pid: int) -> str:
+    command = ["docker", "ps", "-a", "--format", "{{.ID}} {{.Status}}", "--filter", f"label=hermes-exec.pid={pid}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def left_containers(pid: int | None = None) -> str:
+    """The containers of a process, when their removal had ten seconds."""
+    until = time.monotonic() + 10
+    while (left := containers(pid or os.getpid())) and time.monotonic() < until:
+        time.sleep(0.1)
+    return left
 
 
 FOUR_TOOLS: tuple[Call, ...] = (
@@ -208,7 +216,7 @@ def test_interrupted_eval_leaves_nothing(docker_image: Callable[[str], str], tmp
     program = [sys.executable, "-m", "inspect_ai", "eval", "work.py", "--model", "mockllm/model", "--display", "plain"]
     with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         until = time.monotonic() + 60
-        while not left_containers(process.pid):
+        while not containers(process.pid):
             assert time.monotonic() < until
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
