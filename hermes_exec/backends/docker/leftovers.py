@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.backends.capabilities import advice
@@ -30,12 +29,14 @@ WIPE_TIMEOUT_S = 60
 WIPE_LABEL = f"{PREFIX}wipe"
 TARGET = "/left"
 REFUSED = "the engine refuses although it is empty"
-GONE = (404, 409)
+REMOVED_BY_OTHERS = 409
+GONE = (404, REMOVED_BY_OTHERS)
 """Statuses of objects that are gone, being removed, or used by others."""
 
 
 def remove(client: DockerClient, container: str, name: str | None = None) -> None:
-    """Stop a container and remove it with its anonymous volumes. One that is gone or being removed is fine.
+    """Stop a container and remove it with its anonymous volumes. One that is gone is fine; one that another request
+    removes is waited for.
 
     If another program removed it, its state volume may be left: it is found by the container's name.
     """
@@ -56,7 +57,18 @@ def remove(client: DockerClient, container: str, name: str | None = None) -> Non
 
 
 def _remove_container(client: DockerClient, container: str, attributes: Mapping[str, Any]) -> None:
-    end = partial(client.api.remove_container, container, force=True, v=True)
+    from docker.errors import APIError
+    from requests import RequestException
+
+    def end() -> None:
+        try:
+            client.api.remove_container(container, force=True, v=True)
+        except APIError as error:
+            if error.status_code == REMOVED_BY_OTHERS:
+                with contextlib.suppress(APIError, RequestException):
+                    client.api.wait(container, condition="removed", timeout=client.api.timeout)
+            raise
+
     layer = ((attributes.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
     if layer is None:
         end()

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import BASE_DIR, RUNNER
 from hermes_exec.backends.docker.dial_socket import DialSocket
 from hermes_exec.backends.docker.engine import DockerEngine
+from hermes_exec.backends.docker.leftovers import remove
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.runner_binary import RunnerBinary
@@ -415,3 +417,17 @@ async def test_who_waits_for_a_sandbox_outlasts_a_restart_of_the_daemon(docker_i
 async def start_again(daemon: Daemon) -> None:
     await anyio.sleep(4)
     await anyio.to_thread.run_sync(daemon.start)
+
+
+def test_container_that_another_request_removes_is_waited_for(docker_image: Image, engine: DockerClient) -> None:
+    def remove_and_look(container: str) -> bool:
+        remove(engine, container)
+        return bool(engine.api.containers(all=True, filters={"id": container}))
+
+    many_files = "mkdir /d; i=0; while [ $i -lt 3000 ]; do : > /d/$i; i=$((i+1)); done"  # the removal takes a moment
+    for _ in range(3):
+        container = engine.api.create_container(docker_image("busybox"), ["sleep", "600"])["Id"]
+        engine.api.start(container)
+        engine.api.exec_start(engine.api.exec_create(container, ["sh", "-c", many_files])["Id"])
+        with ThreadPoolExecutor(4) as threads:
+            assert not any(threads.map(remove_and_look, [container] * 4))
