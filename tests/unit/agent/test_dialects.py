@@ -80,15 +80,18 @@ async def test_the_prompt_of_text_tools_asks_for_the_form_that_is_read(name: str
         assert (call.name, json.loads(call.arguments)) == ("function_name", {"argument_name": "value"})
 
 
-async def test_calls_as_text_without_a_parser_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_as_text_without_a_parser_are_warned_of_once(
+    caplog: pytest.LogCaptureFixture, anyio_backend_name: str
+) -> None:
+    name = f"one on {anyio_backend_name}"  # a process warns once of each model
     said = ok({"content": '<tool_call>{"name": "do", "arguments": {}}</tool_call>'})
     with endpoint(said, said) as server:
-        model = OpenAIModel("one", base_url=server.base_url)
+        model = OpenAIModel(name, base_url=server.base_url)
         for _ in range(2):
             assert (await AgentLoop(model, Typed(echo)).run("go")).finish == "answered"
         await model.aclose()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "one writes calls as text, in the format 'hermes', which is not read: set parser='hermes'"
+        f"{name} writes calls as text, in the format 'hermes', which is not read: set parser='hermes'"
     ]
 
 
