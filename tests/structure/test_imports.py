@@ -15,7 +15,9 @@ from hermes_exec.cli.app import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
-    ("hermes_exec.errors", "hermes_exec._lazy"),
+    ("hermes_exec.errors",),
+    ("hermes_exec.requirements",),
+    ("hermes_exec._lazy",),
     ("hermes_exec.checks", "hermes_exec.results", "hermes_exec.private_files", "hermes_exec.file_lock"),
     ("hermes_exec.aio", "hermes_exec.config"),
     ("hermes_exec.redact", "hermes_exec.backends", "hermes_exec.channel"),
@@ -169,6 +171,7 @@ PUBLIC = ("blocking", "config", "errors", "results", "testing", "tools", "tracin
 """The public modules of hermes_exec, beside its own names."""
 SHARED = (
     "hermes_exec._lazy",
+    "hermes_exec.requirements",
     "hermes_exec.aio.loop",
     "hermes_exec.aio.tasks",
     "hermes_exec.cli.kit",

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hermes_exec._lazy import lazy_attributes
+
 if TYPE_CHECKING:
     from hermes_langchain.sandbox import HermesSandbox
 
 __all__ = ["HermesSandbox"]
+SUPPORTED = "deepagents>=0.7,<0.8"
 
-
-def __getattr__(name: str) -> object:
-    if name != "HermesSandbox":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hermes_langchain.version import validate_version
-
-    validate_version()
-    from hermes_langchain.sandbox import HermesSandbox
-
-    return HermesSandbox
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(__name__, __all__, where=("sandbox",), requires=SUPPORTED)

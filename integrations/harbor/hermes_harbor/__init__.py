@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hermes_exec._lazy import lazy_attributes
+
 if TYPE_CHECKING:
     from hermes_harbor.environment import HarborEnvironment
 
 __all__ = ["HarborEnvironment"]
+SUPPORTED = "harbor>=0.26,<0.27"
 
-
-def __getattr__(name: str) -> object:
-    if name != "HarborEnvironment":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hermes_harbor.version import validate_version
-
-    validate_version()
-    from hermes_harbor.environment import HarborEnvironment
-
-    return HarborEnvironment
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(__name__, __all__, where=("environment",), requires=SUPPORTED)

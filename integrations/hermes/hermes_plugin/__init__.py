@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from hermes_plugin.context import PluginContext
 
 __all__ = ["register"]
+SUPPORTED = "hermes-agent>=0.19,<0.20"
+"""The release without providers of terminal environments."""
 
 
 def register(ctx: PluginContext) -> None:
@@ -21,9 +23,9 @@ def register(ctx: PluginContext) -> None:
 
         add_provider(SlotProvider())
     else:
-        from hermes_plugin.version import validate_version
+        from hermes_exec.requirements import require_version
 
-        validate_version()
+        require_version(__name__, SUPPORTED)
         from hermes_plugin.release_0_19 import add_backend
 
         add_backend(ctx)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hermes_exec._lazy import lazy_attributes
+
 if TYPE_CHECKING:
     from hermes_inspect.config import HermesConfig
     from hermes_inspect.sandbox import HermesSandboxEnvironment
 
 __all__ = ["HermesConfig", "HermesSandboxEnvironment"]
+SUPPORTED = "inspect_ai>=0.3.285,<0.4"
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hermes_inspect.version import validate_version
-
-    validate_version()
-    if name == "HermesConfig":
-        from hermes_inspect.config import HermesConfig
-
-        return HermesConfig
-    from hermes_inspect.sandbox import HermesSandboxEnvironment
-
-    return HermesSandboxEnvironment
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        __all__,
+        where=(
+            "config",
+            "sandbox",
+        ),
+        requires=SUPPORTED,
+    )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from hermes_inspect.version import validate_version
-
-validate_version()
-
-from hermes_inspect.sandbox import HermesSandboxEnvironment  # noqa: E402 (only a supported version has its names)
+from hermes_inspect import HermesSandboxEnvironment
 
 __all__ = ["HermesSandboxEnvironment"]

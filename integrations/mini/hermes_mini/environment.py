@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_exec import ConfigError, RunResult
 from hermes_exec.blocking import SandboxPool, Slot
+from hermes_exec.requirements import require_version
 
 if TYPE_CHECKING:
     import logging
@@ -71,7 +72,7 @@ class MiniEnvironment:
         **kwargs: Any,
     ) -> None:
         self._slot: Slot | None = None
-        validate_version()
+        require_version("hermes_mini", SUPPORTED)
         self.config = config_class(**kwargs)
         self._pool = SandboxPool.shared(self.config.pool, **(self.config.model_extra or {})).open()
         self._slot = self._pool.acquire(image=self.config.image, workdir=self.config.cwd or None)
@@ -149,19 +150,6 @@ class MiniEnvironment:
 
     def _visible_config(self) -> dict[str, Any]:
         return self._pool.mask(self.config.model_dump(mode="json"))
-
-
-def validate_version() -> None:
-    """Raise ConfigError if no supported version of mini-swe-agent is installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        installed = version("mini-swe-agent")
-    except PackageNotFoundError:
-        installed = "none"
-    major, _, rest = installed.partition(".")
-    if major != "2" or not rest.split(".")[0].isdecimal() or int(rest.split(".")[0]) < 4:
-        raise ConfigError(f"hermes_mini needs {SUPPORTED}, installed: {installed}. Run: pip install '{SUPPORTED}'")
 
 
 def _raise_submission(result: RunResult) -> None:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hermes_exec._lazy import lazy_attributes
+
 if TYPE_CHECKING:
     from hermes_nemo_gym.provider import HermesProvider
 
 __all__ = ["HermesProvider"]
+SUPPORTED = "nemo-gym>=0.4,<0.8"
 
-
-def __getattr__(name: str) -> object:
-    if name != "HermesProvider":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hermes_nemo_gym.version import validate_version
-
-    validate_version()
-    from hermes_nemo_gym.provider import HermesProvider
-
-    return HermesProvider
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(__name__, __all__, where=("provider",), requires=SUPPORTED)

@@ -61,9 +61,8 @@ def test_pool_file_names_backend(hermes: Use, tmp_path: Path) -> None:
 
 def test_unsupported_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import hermes_plugin
-    from hermes_plugin import version
 
-    monkeypatch.setattr(version, "version", lambda _: "0.18.2")
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.18.2")
     with pytest.raises(ConfigError, match=r"needs hermes-agent>=0.19,<0.20, installed: 0.18.2. Run: pip install"):
         hermes_plugin.register(object())  # type: ignore[arg-type]
 

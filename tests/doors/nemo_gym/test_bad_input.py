@@ -17,7 +17,6 @@ from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxCreateError, SandboxS
 
 import hermes_nemo_gym
 from hermes_exec import ConfigError
-from hermes_nemo_gym import version
 from tests.doors.nemo_gym.conftest import Block
 from tests.doors.nemo_gym.test_sandbox import held
 
@@ -135,6 +134,7 @@ def test_entry_point_is_the_provider() -> None:
 
 @pytest.mark.whole
 def test_unsupported_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "version", {"nemo-gym": "0.3.1"}.__getitem__)
+    monkeypatch.setattr("importlib.metadata.version", {"nemo-gym": "0.3.1"}.__getitem__)
+    monkeypatch.delattr(hermes_nemo_gym, "HermesProvider", raising=False)  # loaded once
     with pytest.raises(ConfigError, match=r"installed: 0.3.1. Run: pip install 'nemo-gym>=0.4,<0.8'"):
-        version.validate_version()
+        _ = hermes_nemo_gym.HermesProvider
