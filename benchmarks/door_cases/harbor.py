@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.door_cases.turns import measure
-from tests.doors.harbor.tasks import write_task
+from tests.doors.harbor.tasks import write_numbered_tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = subprocess.run([ROOT / ".ci" / "compose"], stdout=subprocess.PIPE, text=True, check=True)
@@ -37,14 +37,7 @@ def run_job(agent: str, environment: tuple[str, ...]) -> None:
 
 with tempfile.TemporaryDirectory(prefix="harbor-jobs-") as directory:
     DIRECTORY = Path(directory)
-    for number in range(TRIALS):
-        write_task(
-            DIRECTORY / "tasks",
-            f"task{number:02}",
-            environment=f'docker_image = "{IMAGE}"',
-            solve=f"echo {number} > /tmp/answer",
-            check=f"grep -qx {number} /tmp/answer",
-        )
+    write_numbered_tasks(DIRECTORY / "tasks", IMAGE, TRIALS)
     for mode, options in (("a sandbox each", OURS), ("own roots", OWN_ROOTS)):
         ours, theirs = partial(run_job, "oracle", options), partial(run_job, "oracle", THEIRS)
         measure(f"{TRIALS} trials, oracle, {mode}", ours, theirs, 1)

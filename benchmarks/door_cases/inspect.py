@@ -39,7 +39,7 @@ async def _accept_older_engines() -> None:
 docker.validate_prereqs = _accept_older_engines
 
 
-def scripted(tool: str, arguments: dict[str, str]) -> Model:
+def make_model(tool: str, arguments: dict[str, str]) -> Model:
     """Return a model that makes this call in each of the first turns."""
 
     def answer(messages: list[ChatMessage], *_: object) -> ModelOutput:
@@ -71,9 +71,9 @@ def measure_eval(what: str, model: Model, samples: int, repetitions: int) -> Non
     measure(what, lambda: evaluate(*ours), lambda: evaluate(*theirs), repetitions)
 
 
-measure_eval("an eval of four samples with bash", scripted("bash", {"command": "cat given prepared"}), 4, 3)
+measure_eval("an eval of four samples with bash", make_model("bash", {"command": "cat given prepared"}), 4, 3)
 view = {"command": "view", "path": "/etc/hostname"}
-measure_eval("an eval of a sample with text_editor", scripted("text_editor", view), 1, 2)
+measure_eval("an eval of a sample with text_editor", make_model("text_editor", view), 1, 2)
 
 
 def run(environment: SandboxEnvironment) -> None:

@@ -25,6 +25,18 @@ def write_task(
     return task
 
 
+def write_numbered_tasks(directory: Path, image: str, count: int) -> None:
+    """Write tasks whose answer is their number."""
+    for number in range(count):
+        write_task(
+            directory,
+            f"task{number:02}",
+            environment=f'docker_image = "{image}"',
+            solve=f"echo {number} > /tmp/answer",
+            check=f"grep -qx {number} /tmp/answer",
+        )
+
+
 def write_tasks(directory: Path, image: str) -> dict[str, Path]:
     """Write one task for each ability that tasks of harbor use."""
     prebuilt = f'docker_image = "{image}"'
@@ -40,10 +52,10 @@ def write_tasks(directory: Path, image: str) -> dict[str, Path]:
         "artifacts": write_task(
             directory,
             "artifacts",
-            more='artifacts = [{source = "/work", exclude = ["*.log"]}]',
-            environment=f'{prebuilt}\nworkdir = "/work"',
+            more='artifacts = [{source = "/srv/work", exclude = ["*.log"]}]',
+            environment=f'{prebuilt}\nworkdir = "/srv/work"',
             solve="echo kept > kept.txt; echo dropped > x.log; ln -s kept.txt link; mkfifo pipe",
-            check="grep -q kept /work/kept.txt",
+            check="grep -q kept /srv/work/kept.txt",
         ),
         "users": write_task(
             directory,
@@ -63,10 +75,10 @@ def write_tasks(directory: Path, image: str) -> dict[str, Path]:
         "verifier": write_task(
             directory,
             "verifier",
-            more='artifacts = ["/work/answer.txt"]\n[verifier]\nenvironment_mode = "separate"',
-            environment=f'{prebuilt}\nworkdir = "/work"',
+            more='artifacts = ["/srv/work/answer.txt"]\n[verifier]\nenvironment_mode = "separate"',
+            environment=f'{prebuilt}\nworkdir = "/srv/work"',
             solve="echo 42 > answer.txt; echo left > /tmp/left-here",
-            check="grep -q 42 /work/answer.txt && [ ! -e /tmp/left-here ]",
+            check="grep -q 42 /srv/work/answer.txt && [ ! -e /tmp/left-here ]",
         ),
     }
     agent = (tasks["users"] / "task.toml").read_text().replace("[agent]\n", '[agent]\nuser = "daemon"\n')

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.harbor.tasks import write_task, write_tasks
+from tests.doors.harbor.tasks import write_numbered_tasks, write_task, write_tasks
 
 pytestmark = pytest.mark.whole
 OWN_ROOTS = ("--ek", "slots_per_sandbox=8", "--ek", "max_sandboxes=2")
@@ -65,14 +65,7 @@ def test_oracle_solves_tasks_of_each_kind(tmp_path: Path, image: str, mode: tupl
 def test_twenty_trials_have_the_reward_of_their_agent(
     tmp_path: Path, image: str, mode: tuple[str, ...], agent: str, expected: float
 ) -> None:
-    for number in range(20):
-        write_task(
-            tmp_path / "tasks",
-            f"task{number:02}",
-            environment=f'docker_image = "{image}"',
-            solve=f"echo {number} > /tmp/answer",
-            check=f"grep -qx {number} /tmp/answer",
-        )
+    write_numbered_tasks(tmp_path / "tasks", image, 20)
     done, results = run(tmp_path, "-p", "tasks", "-a", agent, "-n", "8", *mode)
     assert [reward(result) for result in results.values()] == [expected] * 20, done.stdout + done.stderr
 
