@@ -253,7 +253,14 @@ def test_public_modules_are_attributes() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli", "hermes_atropos.cli.commands", "hermes_mcp.cli"]
+    "module",
+    [
+        *COMMANDS,
+        "hermes_agent.cli.agent",
+        "hermes_batch.cli.commands",
+        "hermes_atropos.cli.commands",
+        "hermes_mcp.cli",
+    ],
 )
 def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
     module = f"hermes_exec.cli.commands.{module}" if module in COMMANDS else module

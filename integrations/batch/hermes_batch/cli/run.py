@@ -1,4 +1,4 @@
-"""`hermes-exec batch`: run a file of prompts and view its results."""
+"""`batch run` and `batch resume`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from hermes_agent.cli.options import (
     WaitOutage,
     flatten_options,
 )
+from hermes_batch.cli.arguments import RunDirectory
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, say, stdout
@@ -30,9 +31,6 @@ from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
     from hermes_batch.run import BatchResult
-
-app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in its own slot.")
-_Out = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")]
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +82,6 @@ class _RunOptions:
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results in --out.")] = False
 
 
-@app.command("run", epilog="Example: hermes-exec batch run prompts.jsonl --out runs/a --model embedded --workers 8")
 @flatten_options
 def run(
     dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="File of prompts: JSON lines, or a JSON array.")],
@@ -128,9 +125,8 @@ def run(
     raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json), notice=_notice(config.out)))
 
 
-@app.command("resume", epilog="Example: hermes-exec batch resume runs/a")
 def resume(
-    out: _Out,
+    out: RunDirectory,
     base_url: Annotated[str | None, typer.Option("--base-url", help="Current URL of the endpoint.")] = None,
     api_key: ApiKey = "none",
     parser: Parser = None,
@@ -153,36 +149,6 @@ def resume(
     changes |= _pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
     raise typer.Exit(run_async(lambda: _run(work, as_json), notice=_notice(out)))
-
-
-@app.command("report", epilog="Example: hermes-exec batch report runs/a")
-def report(out: _Out, as_json: AsJson = False) -> None:
-    """Write report.html again from the trajectories of a run."""
-    from hermes_batch.report.report import write_report
-
-    path = write_report(out)
-    if as_json:
-        emit_json({"report": path})
-    else:
-        say(str(path))
-
-
-@app.command("show", epilog="Example: hermes-exec batch show runs/a")
-def show(out: _Out, as_json: AsJson = False) -> None:
-    """Print the table of results of a run."""
-    from hermes_batch.display import show_results
-    from hermes_batch.settings import read_settings
-    from hermes_batch.trajectories import TRAJECTORIES, read_rows
-
-    rows, broken = read_rows(out)
-    settings = read_settings(out)
-    total = int(settings.get("prompts") or len(rows))
-    if as_json:
-        emit_json(rows)
-        return
-    show_results(stdout(), rows, settings.get("seconds") or None, total)
-    if broken:
-        say(f"{broken} lines of {TRAJECTORIES} are not records")
 
 
 def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,14 @@
+"""The commands of `hermes-exec batch`."""
+
+from __future__ import annotations
+
+import typer
+
+from hermes_batch.cli.results import report, show
+from hermes_batch.cli.run import resume, run
+
+app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in its own slot.")
+app.command("run", epilog="Example: hermes-exec batch run prompts.jsonl --out runs/a --model embedded --workers 8")(run)
+app.command("resume", epilog="Example: hermes-exec batch resume runs/a")(resume)
+app.command("report", epilog="Example: hermes-exec batch report runs/a")(report)
+app.command("show", epilog="Example: hermes-exec batch show runs/a")(show)
