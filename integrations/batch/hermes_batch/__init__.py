@@ -9,10 +9,11 @@ from hermes_exec._lazy import lazy_attributes
 if TYPE_CHECKING:
     from hermes_batch.columns import JSON_COLUMNS
     from hermes_batch.config import BatchConfig
-    from hermes_batch.dataset import Task, read_dataset
+    from hermes_batch.dataset import read_dataset
     from hermes_batch.record import Record
     from hermes_batch.report.report import write_report
     from hermes_batch.run import BatchResult, resume_batch, run_batch
+    from hermes_batch.task import Task
     from hermes_batch.trajectories import read_records
 
 __all__ = [
@@ -30,5 +31,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_attributes(
-        __name__, __all__, where=("columns", "record", "dataset", "trajectories", "report.report", "config", "run")
+        __name__,
+        __all__,
+        where=("columns", "record", "task", "dataset", "trajectories", "report.report", "config", "run"),
     )

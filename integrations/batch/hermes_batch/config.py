@@ -14,7 +14,8 @@ from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import Files, ScoreIn
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
-from hermes_batch.dataset import Extra, Task
+from hermes_batch.dataset import Extra
+from hermes_batch.task import Task
 from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
 from hermes_exec.config import ConfigModel
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, select

@@ -12,8 +12,8 @@ from hermes_agent.parsers.json_text import dump
 from hermes_agent.trajectories.sharegpt import ShareGPTTurn, sharegpt, tool_stats
 from hermes_agent.trajectories.sharegpt_reader import export_problem
 from hermes_batch.columns import JSON_COLUMNS
-from hermes_batch.dataset import Task
 from hermes_batch.images import extract_images
+from hermes_batch.task import Task
 
 Solved = Literal["solved", "unsolved", "unscored", "unchecked"]
 

@@ -27,12 +27,13 @@ from hermes_agent import (
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
-from hermes_batch.dataset import Task, read_dataset
+from hermes_batch.dataset import read_dataset
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.settings import SETTINGS, read_config, read_settings, write_settings
 from hermes_batch.tally import Tally
+from hermes_batch.task import Task
 from hermes_batch.trajectories import TRAJECTORIES, Trajectories
 from hermes_exec import ConfigError, HostDiskFull
 from hermes_exec.tools import select

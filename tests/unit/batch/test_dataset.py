@@ -21,8 +21,8 @@ def test_prompts_in_order_with_their_lines(tmp_path: Path) -> None:
     named = {"prompt": "b", "id": "B", "check": "true"}
     path = write(tmp_path, {"prompt": "a"}, "", named, "  ", {"prompt": "c"})
     tasks = read_dataset(path)
-    read = [(t.index, t.line, t.prompt, t.name) for t in tasks]
-    assert read == [(0, 1, "a", "task-0"), (1, 3, "b", "B"), (2, 5, "c", "task-2")]
+    read = [(t.index, t.place, t.prompt, t.name) for t in tasks]
+    assert read == [(0, "line 1", "a", "task-0"), (1, "line 3", "b", "B"), (2, "line 5", "c", "task-2")]
     assert [t.prompt for t in read_dataset(path, limit=2)] == ["a", "b"]
 
 
@@ -146,10 +146,10 @@ def test_byte_order_mark_is_no_content(tmp_path: Path, form: str) -> None:
 def test_array_has_its_rows_with_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "prompts.json"
     path.write_text('\n [\n{"prompt": "a"},\n\n{"prompt":\n"b"}, {"prompt": "c"}\n]\n')
-    assert [(task.index, task.line, task.prompt) for task in read_dataset(path)] == [
-        (0, 3, "a"),
-        (1, 5, "b"),
-        (2, 6, "c"),
+    assert [(task.index, task.place, task.prompt) for task in read_dataset(path)] == [
+        (0, "line 3", "a"),
+        (1, "line 5", "b"),
+        (2, "line 6", "c"),
     ]
 
 

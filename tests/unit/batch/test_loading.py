@@ -18,8 +18,8 @@ from hermes_agent import AgentLoop, Completion, EpisodeError, Message, RolloutRe
 from hermes_agent.messages import TokenUsage
 from hermes_agent.models.scripted import call
 from hermes_batch.columns import JSON_COLUMNS
-from hermes_batch.dataset import Task
 from hermes_batch.record import Record, make_record
+from hermes_batch.task import Task
 from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, result
@@ -36,7 +36,7 @@ async def picture(arguments: dict[str, Any]) -> ToolResult:
 def nothing() -> Record:
     """A record in which every column is as empty as can be."""
     outcome = RolloutResult(None, cause=ErrorCause.INFRA)
-    task = Task(index=0, line=1, prompt="go")
+    task = Task(index=0, place="line 1", prompt="go")
     return make_record(task, ASK, outcome, model="", toolsets=["terminal"], backend="local", image="").record
 
 
@@ -47,7 +47,7 @@ async def everything() -> Record:
     episode = replace(episode, errors=(EpisodeError(1, "tool", "exit", "no"),))
     verdict = Verdict(1.0, solved=True, exit_code=0, output="2024-01-01")
     outcome = RolloutResult(episode, verdict, cause=ErrorCause.POLICY, isolation="uid", sandbox="s", seconds=1.5)
-    task = Task(index=0, line=1, prompt="go", id="x")
+    task = Task(index=0, place="line 1", prompt="go", id="x")
     made = make_record(task, ASK, outcome, model="m", toolsets=["terminal"], backend="local", image="i").record
     made["task_metadata"] = '{"source": ["a", null]}'
     return made

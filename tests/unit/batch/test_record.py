@@ -23,15 +23,15 @@ from hermes_agent import (
 )
 from hermes_agent.models.scripted import call
 from hermes_batch.columns import JSON_COLUMNS
-from hermes_batch.dataset import Task
 from hermes_batch.record import Record, RecordWithImages, make_record
+from hermes_batch.task import Task
 from hermes_batch.trajectories import Trajectories
 from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, result
 
 pytestmark = pytest.mark.anyio
-TASK = Task(index=3, line=4, prompt="go", id="x")
+TASK = Task(index=3, place="line 4", prompt="go", id="x")
 FAILURE = EpisodeError(1, "infra", "SandboxDied", "gone")
 SOLVED = Verdict(1.0, solved=True, exit_code=0, output="1 passed")
 
