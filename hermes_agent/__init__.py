@@ -19,10 +19,18 @@ if TYPE_CHECKING:
     )
     from hermes_agent.hooks import Hooks, Turn
     from hermes_agent.loop import AgentLoop
-    from hermes_agent.messages import AnswerProblem, Completion, Message, TokenUsage, ToolCall, TurnTokens
+    from hermes_agent.messages import (
+        AnswerProblem,
+        Completion,
+        CompletionUsage,
+        Message,
+        TokenUsage,
+        ToolCall,
+        TurnTokens,
+    )
     from hermes_agent.models import EmbeddedModel, Model, ModelSession, OpenAIModel, ScriptedModel, SessionModel
     from hermes_agent.parsers import get_parser, get_renderer
-    from hermes_agent.rollout import Rollout, RolloutResult
+    from hermes_agent.rollout import Rollout, RolloutResult, Timings
     from hermes_agent.scoring import CheckFailed, CommandCheck, Scoring, Verdict
 
 __all__ = [
@@ -34,6 +42,7 @@ __all__ = [
     "CheckFailed",
     "CommandCheck",
     "Completion",
+    "CompletionUsage",
     "ContentFiltered",
     "Context",
     "ContextExceeded",
@@ -54,6 +63,7 @@ __all__ = [
     "ScriptedModel",
     "SessionModel",
     "ShortenOldResults",
+    "Timings",
     "TokenUsage",
     "ToolCall",
     "Turn",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from hermes_agent.messages import CallState, Message, TokenUsage, TurnTokens, message_text
+from hermes_agent.messages import CallState, CompletionUsage, Message, TokenUsage, TurnTokens, message_text
 from hermes_agent.trajectories.sharegpt import ShareGPTTurn, sharegpt
 from hermes_agent.trajectories.sharegpt_reader import export_problem
 from hermes_exec.errors import ErrorCause
@@ -143,6 +143,10 @@ class Episode:
         tokens: The token ids, one entry per turn, for models that return them (`hermes_agent.tokens.sequence` joins
             them). None for other models.
         compacted: Whether the model did not see all messages each time. The tokens are then not one sequence.
+        completions: The usage of each completion, in order: of each turn, and of the closing answer if there was one.
+        model_seconds: The time in completions, with outages of the endpoint.
+        tool_seconds: The time in tool calls and their hooks.
+        sampling: The sampling parameters of the loop that were not None.
     """
 
     messages: list[Message]
@@ -158,6 +162,10 @@ class Episode:
     duration_s: float
     tokens: tuple[TurnTokens, ...] | None = None
     compacted: bool = False
+    completions: tuple[CompletionUsage, ...] = ()
+    model_seconds: float = 0.0
+    tool_seconds: float = 0.0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def answer(self) -> str | None:

@@ -16,6 +16,7 @@ from hermes_agent.messages import (
     FENCED_CALL,
     CallAnswer,
     Completion,
+    CompletionUsage,
     Message,
     TokenUsage,
     ToolCall,
@@ -47,12 +48,14 @@ class History:
         self.refused = False
         self.compacted = False
         self.usage = TokenUsage()
+        self.model_seconds = 0.0
         self.tool_seconds = 0.0
         self._tools = tuple(dict(tool) for tool in tools)
         self._on_host = {str(tool["function"]["name"]) for tool in tools if tool.get("runs_on") == "host"}
         self._ids = {call.id for message in begin for call in calls_of(message)}
         self._reasoning: list[str | None] = []
         self._tokens: list[TurnTokens] = []
+        self._completions: list[CompletionUsage] = []
         self._errors: list[EpisodeError] = []
         self._spoiled = False
         self._started = time.monotonic()
@@ -160,8 +163,13 @@ class History:
         logger.error("an episode ended by %s", type(error).__name__, exc_info=error)
         self.add_error(where, error)
 
-    def episode(self, finish: Finish, cause: ErrorCause) -> Episode:
-        """Return the finished episode."""
+    def add_usage(self, completion: Completion) -> None:
+        """Count the usage of a completion."""
+        self.usage += completion.usage
+        self._completions.append(CompletionUsage(completion.usage, completion.finish_reason))
+
+    def episode(self, finish: Finish, cause: ErrorCause, sampling: Mapping[str, Any]) -> Episode:
+        """Return the finished episode. `sampling` are its sampling parameters."""
         tokens = tuple(self._tokens) if self._tokens and len(self._tokens) == len(self._reasoning) else None
         # A service may cause an empty answer. With the sampled ids it is certain that the model wrote nothing.
         sampled = finish == "empty" and tokens is not None and tokens[-1].logprobs is not None
@@ -181,12 +189,16 @@ class History:
             duration_s=time.monotonic() - self._started,
             tokens=tokens,
             compacted=self.compacted,
+            completions=tuple(self._completions),
+            model_seconds=self.model_seconds,
+            tool_seconds=self.tool_seconds,
+            sampling={name: value for name, value in sampling.items() if value is not None},
         )
 
     def _add(self, completion: Completion, calls: Sequence[ToolCall]) -> None:
         self.messages.append(deepcopy(assistant_message(replace(completion, tool_calls=tuple(calls)))))
         self._reasoning.append(completion.reasoning)
-        self.usage += completion.usage
+        self.add_usage(completion)
         for problem in completion.problems:
             self._errors.append(EpisodeError(self.turns, "model", problem.kind, problem.message))
             self._spoiled = self._spoiled or not problem.trainable

@@ -154,7 +154,7 @@ class AgentLoop(Generic[ToolsT_co]):
                     end = _End("deadline", ErrorCause.BUDGET)
         finally:
             self._scope = None
-        return history.episode(end.finish, end.cause)
+        return history.episode(end.finish, end.cause, self._sampling)
 
     async def _run_session(self, history: History, schemas: Sequence[Mapping[str, Any]]) -> _End:
         # Interfaces of models do not accept the key `runs_on` of host tools.
@@ -195,10 +195,13 @@ class AgentLoop(Generic[ToolsT_co]):
     async def _complete(
         self, session: ModelSession, history: History, sampling: Mapping[str, Any]
     ) -> Completion | _End:
+        started = anyio.current_time()
         try:
             return validate_completion(await session.complete(await self._select_messages(history), **sampling))
         except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only
             return _end_with_error(history, error)
+        finally:
+            history.model_seconds += anyio.current_time() - started
 
     async def _select_messages(self, history: History) -> Sequence[Message]:
         """Return the messages that the model sees."""
@@ -223,7 +226,7 @@ class AgentLoop(Generic[ToolsT_co]):
         if isinstance(completion, _End):
             return
         if completion.tool_calls:
-            history.usage += completion.usage
+            history.add_usage(completion)
             history.add_error("model", ModelError("the closing answer called tools and was dropped"))
         else:
             history.add_closing(completion)

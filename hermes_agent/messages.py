@@ -41,12 +41,16 @@ class TokenUsage:
     """Tokens of one completion or, added up, of an episode.
 
     `requests` counts the completions. `cost` is the provider's charge for them, in its currency (0 if it reports none).
+    `reasoning_tokens` are the part of the completion that is thinking, and `cached_tokens` the part of the prompt that
+    the server had in its cache (0 if the server reports neither).
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     requests: int = 0
     cost: float = 0.0
+    reasoning_tokens: int = 0
+    cached_tokens: int = 0
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         return TokenUsage(
@@ -54,7 +58,16 @@ class TokenUsage:
             self.completion_tokens + other.completion_tokens,
             self.requests + other.requests,
             self.cost + other.cost,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.cached_tokens + other.cached_tokens,
         )
+
+
+class CompletionUsage(NamedTuple):
+    """The usage of one completion of an episode, and the way in which it ended."""
+
+    usage: TokenUsage
+    finish_reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +173,8 @@ def validate_completion(completion: object) -> Completion:
         if not isinstance(problem, AnswerProblem):
             raise TypeError(f"a problem of the model's Completion is not an AnswerProblem but {problem!r:.100}")
     usage = completion.usage
-    counts: tuple[object, ...] = (usage.prompt_tokens, usage.completion_tokens, usage.cost)
+    tokens = (usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens, usage.cached_tokens)
+    counts: tuple[object, ...] = (*tokens, usage.cost)
     if not all(isinstance(count, int | float) and math.isfinite(count) for count in counts):
         raise TypeError(f"the usage of the model's Completion has a value that is not a finite number: {usage!r:.100}")
     return completion

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -28,6 +29,25 @@ Prepare = Callable[[Slot], Awaitable[None]]
 
 
 @dataclass(frozen=True)
+class Timings:
+    """The seconds of a rollout, by what it did.
+
+    Attributes:
+        queue_s: Waiting for a slot, with the start of its sandbox if it needed one.
+        setup_s: Putting the task's files in, and `prepare`.
+        model_s: Completions, with outages of the endpoint.
+        tools_s: Tool calls and their hooks.
+        check_s: Scoring: ending the model's processes, sealing the work, and the check.
+    """
+
+    queue_s: float = 0.0
+    setup_s: float = 0.0
+    model_s: float = 0.0
+    tools_s: float = 0.0
+    check_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class RolloutResult:
     """The outcome of a rollout.
 
@@ -42,6 +62,9 @@ class RolloutResult:
         unavailable: Tools of its toolsets that this package does not have.
         killed: The model's last processes, which scoring ended.
         seconds: The duration of the rollout.
+        timings: The parts of `seconds`.
+        started: When the rollout began, in UTC. None: it did not.
+        ended: When it ended.
     """
 
     episode: Episode | None
@@ -54,6 +77,9 @@ class RolloutResult:
     unavailable: tuple[str, ...] = ()
     killed: KillReceipt | None = None
     seconds: float = 0.0
+    timings: Timings = Timings()
+    started: datetime | None = None
+    ended: datetime | None = None
 
     @property
     def trainable(self) -> bool:
@@ -164,28 +190,52 @@ class Rollout:
         return await run.collect(partial(run.run_in, slot))
 
 
+_Stage = Literal["slot", "task", "episode", "scoring", "check", "done"]
+
+
 class _RolloutRun:
     """A rollout in progress."""
 
     def __init__(self, rollout: Rollout, model: Model | SessionModel) -> None:
         self._rollout, self._model = rollout, model
-        self._stage: Literal["slot", "task", "scoring", "check", "done"] = "slot"
+        self._stage: _Stage = "slot"
+        self._since = 0.0
+        self._seconds: dict[_Stage, float] = {}
         self._result = RolloutResult(None)
 
     async def collect(self, work: Callable[[], Awaitable[None]]) -> RolloutResult:
         """Return the result after the work has ended, however it ends."""
-        started = time.monotonic()
+        self._since = started = time.monotonic()
+        started_at = datetime.now(UTC)
         try:
             with raise_stray_cancellation("code of the rollout"):
                 await work()
         except Exception as error:  # noqa: BLE001 - whatever it is, it spoils its own rollout only
             self._record_failure(error)
-        return replace(self._result, seconds=time.monotonic() - started)
+        timings, seconds = self._timings(), time.monotonic() - started
+        return replace(self._result, seconds=seconds, timings=timings, started=started_at, ended=datetime.now(UTC))
+
+    def _begin(self, stage: _Stage) -> None:
+        """Begin a stage, and count the seconds of the stage before."""
+        now = time.monotonic()
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
+        self._stage, self._since = stage, now
+
+    def _timings(self) -> Timings:
+        self._begin(self._stage)
+        seconds, episode = self._seconds, self._result.episode
+        return Timings(
+            queue_s=seconds.get("slot", 0.0),
+            setup_s=seconds.get("task", 0.0),
+            model_s=0.0 if episode is None else episode.model_seconds,
+            tools_s=0.0 if episode is None else episode.tool_seconds,
+            check_s=seconds.get("scoring", 0.0) + seconds.get("check", 0.0),
+        )
 
     async def run_in(self, slot: Slot) -> None:
         """Set up the slot, let the model work, and score."""
         self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
-        self._stage = "task"
+        self._begin("task")
         try:
             await self._set_up(slot)
         except Exception:
@@ -196,9 +246,10 @@ class _RolloutRun:
         toolbox = Toolbox(slot, rollout.toolsets, tools=rollout.tools, options=rollout.tool_options)
         self._result = replace(self._result, unavailable=toolbox.unavailable)
         await self._enter(toolbox)
-        self._stage = "scoring"
+        self._begin("episode")
         episode = await AgentLoop(self._model, toolbox, **self._rollout.loop).run(self._rollout.messages)
         self._result = replace(self._result, episode=episode, cause=episode.cause)
+        self._begin("scoring")
         if episode.trainable:
             await slot.check_disk()
         if self._rollout.scoring is not None and episode.trainable:
@@ -207,10 +258,10 @@ class _RolloutRun:
             if slot.disk_full and not verdict.solved:
                 await slot.check_disk()
             self._result = replace(self._result, verdict=verdict, killed=killed)
-        self._stage = "done"
+        self._begin("done")
 
     async def _check(self, check: Scorer, slot: Slot, episode: Episode) -> Verdict:
-        self._stage = "check"
+        self._begin("check")
         return await check(slot, episode)
 
     async def _set_up(self, slot: Slot) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hermes_agent.messages import Completion, FinishReason, TokenUsage, ToolCall
+from hermes_agent.models.chat_usage import read_usage
 from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import ParsedText, holds_call, read_plain
 from hermes_agent.parsers.base import whole_calls
@@ -16,8 +16,6 @@ from hermes_agent.parsers.problems import reasoning_problem
 
 _PROVIDER_FIELDS = ("reasoning_details", "extra_content")
 """Fields of OpenRouter and of Gemini's OpenAI interface."""
-_LARGEST_USAGE = 1 << 53
-"""The largest number that is accepted as a usage."""
 
 _EMPTY_THINKING = "<think></think>"
 """Stands for thinking that the endpoint returned separately: a closing tag in the text after it closes nothing."""
@@ -54,7 +52,8 @@ def read_answer(
     message = choice["message"]
     calls = tuple(_call(call, index) for index, call in enumerate(as_list(message.get("tool_calls"))))
     content = text_of(message.get("content")) or text_of(message.get("refusal"))
-    reasoning, finish, usage = _reasoning(message), _finish(choice.get("finish_reason")), _usage(answer)
+    reasoning, finish = _reasoning(message), _finish(choice.get("finish_reason"))
+    usage = read_usage(as_mapping(as_mapping(answer).get("usage")))
     if calls and finish == "stop" and max_tokens is not None and usage.completion_tokens >= max_tokens:
         finish = "length"
     if parse is not None and content and not calls:
@@ -149,17 +148,6 @@ def text_of(content: object) -> str | None:
 def _join_texts(parts: Iterable[Mapping[str, Any]], between: str = "") -> str | None:
     texts = [part["text"] for part in parts if isinstance(part.get("text"), str) and part["text"]]
     return well_formed(between.join(texts)) or None
-
-
-def _usage(answer: object) -> TokenUsage:
-    usage = as_mapping(as_mapping(answer).get("usage"))
-    prompt, completion = (int(_number(usage.get(f"{kind}_tokens"))) for kind in ("prompt", "completion"))
-    return TokenUsage(prompt, completion, 1, _number(usage.get("cost")))
-
-
-def _number(value: object) -> float:
-    """Return a number of at least 0; anything else is 0."""
-    return min(value, _LARGEST_USAGE) if isinstance(value, int | float) and 0 < value < math.inf else 0
 
 
 def well_formed(text: str) -> str:

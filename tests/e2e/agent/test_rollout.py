@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -451,3 +452,41 @@ async def test_a_slot_that_is_held_already() -> None:
 def test_settings_of_a_scoring_are_checked(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Scoring(check=CommandCheck("true"), **wrong)
+
+
+async def test_timings_are_the_seconds_of_each_part_of_a_rollout() -> None:
+    async def wait(*_: object) -> None:
+        await anyio.sleep(0.1)
+
+    async def answer(_: object) -> Completion:
+        await wait()
+        return Completion("", (call("terminal", {"command": "sleep 0.1"}),))
+
+    async def check(*_: object) -> Verdict:
+        await wait()
+        return Verdict(1.0, solved=True)
+
+    async def run(pool: SandboxPool) -> None:
+        rollout = Rollout(messages="go", prepare=wait, toolsets=["terminal"], scoring=Scoring(check=check))
+        results.append(await rollout.run(pool, ScriptedModel([answer, "done"])))
+
+    results: list[RolloutResult] = []
+    async with SandboxPool("local", slots_per_sandbox=1, max_sandboxes=1) as pool, anyio.create_task_group() as tasks:
+        tasks.start_soon(run, pool)
+        tasks.start_soon(run, pool)
+    for result in results:
+        timings = dataclasses.asdict(result.timings)
+        assert min(timings[name] for name in ("setup_s", "model_s", "tools_s", "check_s")) >= 0.1, timings
+        assert sum(timings.values()) <= result.seconds
+        assert result.started is not None
+        assert result.ended is not None
+        assert (result.ended - result.started).total_seconds() >= 0.4
+    assert results[1].timings.queue_s >= sum(dataclasses.astuple(results[0].timings)[1:])
+
+
+async def test_timings_of_a_rollout_that_got_no_slot() -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        pass
+    result = await Rollout(messages="go").run(pool, ScriptedModel(["done"]))
+    assert (result.episode, result.timings.setup_s, result.timings.check_s) == (None, 0.0, 0.0)
+    assert 0 < result.timings.queue_s <= result.seconds
