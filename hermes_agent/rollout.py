@@ -17,7 +17,7 @@ from hermes_agent.loop import AgentLoop
 from hermes_agent.messages import Message
 from hermes_agent.models.base import Model, SessionModel
 from hermes_agent.scoring import CheckFailed, Files, Scorer, Scoring, Verdict, is_work_error, put_files, score
-from hermes_exec import KillReceipt, SandboxPool, Slot, blocking
+from hermes_exec import KillReceipt, ProfileConfig, SandboxPool, Slot, blocking
 from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
@@ -139,7 +139,7 @@ class Rollout:
     tool_options: ToolOptions | None = None
     scoring: Scoring | None = None
     image: str | None = None
-    profile: str | None = None
+    profile: str | ProfileConfig | None = None
     workdir: str | None = None
     loop: Mapping[str, Any] = field(default_factory=dict)
 

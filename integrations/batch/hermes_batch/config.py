@@ -14,8 +14,11 @@ from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import Files, ScoreIn
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
-from hermes_batch.dataset import Extra
+from hermes_batch.dataset import Extra, read_dataset
+from hermes_batch.rows.source import parse_dataset
 from hermes_batch.task import Task
+from hermes_batch.task_checks import TaskChecks
+from hermes_batch.task_slot import SetUpCommand, make_profile
 from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
 from hermes_exec.config import ConfigModel
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, select
@@ -36,8 +39,10 @@ _WHOLE_CONTAINER_OPTIONS = frozenset(
 class BatchConfig(ConfigModel):
     """The settings of `run_batch`.
 
-    `dataset` is a file of prompts (see `hermes_batch.dataset`). `extra` decides about unknown entries in it ("refuse",
-    or "metadata": keep them in the record). `out` is the directory of the results.
+    `dataset` is a file of prompts, or `hf:PATH:SPLIT` (see `hermes_batch.dataset`). `columns` maps entries to the
+    columns that have their values. `extra` decides about unknown entries ("refuse", or "metadata": keep them in the
+    record). `out` is the directory of the results. A prompt's own entries take precedence over settings of the same
+    name.
 
     `model` is a model name for `OpenAIModel` (with `base_url`, `api_key`, `parser`, `text_tools`, `stream`,
     `max_retries`, `wait_outage_s`, and `request_timeout_s` as its `timeout_s`), "embedded", or a model object. A
@@ -54,16 +59,17 @@ class BatchConfig(ConfigModel):
     `max_tool_seconds` limit an episode, and `parallel_calls` sets which calls of a turn run at the same time ("safe",
     "all" or a number); see `AgentLoop`.
 
-    `score_in` and `check_timeout_s` apply to the checks (see `hermes_agent.Scoring`); a prompt's own `score_in` takes
-    precedence. With a `distribution`, the toolsets of each prompt are drawn from it instead of `toolsets`, with `seed`
-    (default 0) and the prompt's index. `strict` refuses toolsets that have no available tool. `tool_options` are fields
-    of `ToolOptions`. `overwrite` replaces the results of an earlier run in `out`; without it, existing results raise
-    ConfigError.
+    `score_in` and `check_timeout_s` apply to the checks (see `hermes_agent.Scoring`), and `setup_timeout_s` to the
+    prompts' set-up commands. With a `distribution`, the toolsets of each prompt are drawn from it instead of
+    `toolsets`, with `seed` (default 0) and the prompt's index. `strict` refuses toolsets that have no available tool.
+    `tool_options` are fields of `ToolOptions`. `overwrite` replaces the results of an earlier run in `out`; without it,
+    existing results raise ConfigError.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    dataset: Path
+    dataset: Path | str
+    columns: dict[str, str] = Field(default_factory=dict)
     extra: Extra = "refuse"
     out: Path
     model: Any
@@ -101,8 +107,15 @@ class BatchConfig(ConfigModel):
     limit: Annotated[int, Field(ge=1)] | None = None
     seed: int | None = None
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    setup_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     score_in: ScoreIn = "sealed"
     overwrite: bool = False
+
+    @field_validator("dataset")
+    @classmethod
+    def _parse_dataset(cls, dataset: Path | str) -> Path | str:
+        source = parse_dataset(dataset)
+        return source if isinstance(source, Path) else str(source)
 
     @field_validator("parallel_calls", mode="before")
     @classmethod
@@ -152,6 +165,8 @@ class BatchConfig(ConfigModel):
         Raises:
             ConfigError: If a toolset is unknown.
         """
+        if task.toolsets is not None:
+            return tuple(task.toolsets)
         if self.distribution is None:
             select(self.toolsets, strict=self.strict)
             return self.toolsets
@@ -169,6 +184,15 @@ class BatchConfig(ConfigModel):
     def _draw(self, distribution: str, task: Task) -> Draw:
         return draw_toolsets(distribution, self.seed or 0, task.index, strict=self.strict)
 
+    def read_tasks(self) -> list[Task]:
+        """Return the prompts of the dataset.
+
+        Raises:
+            ConfigError: If the dataset cannot be read, has errors, or has a prompt that cannot run with these settings.
+        """
+        checks = TaskChecks(self.backend, self.image, self.backend_options, strict=self.strict)
+        return read_dataset(self.dataset, self.limit, self.extra, self.columns, checks)
+
     def make_rollout(self, task: Task) -> Rollout:
         """Return the rollout of a prompt."""
         messages = task.beginning
@@ -177,18 +201,24 @@ class BatchConfig(ConfigModel):
         files: Files = {**({} if task.tree is None else {".": task.tree}), **task.files}
         scoring = None
         if task.check is not None:
-            check = CommandCheck(task.check, self.check_timeout_s)
+            check = CommandCheck(task.check, task.check_timeout_s or self.check_timeout_s)
             scoring = Scoring(check=check, files=task.check_files, score_in=self._score_in(task), keep=task.keep)
         seed = {} if self.seed is None else {"seed": self.seed + task.index}
         return Rollout(
             messages=messages,
             files=files,
+            prepare=None if task.setup is None else SetUpCommand(task.setup, self.setup_timeout_s),
             cwd=task.cwd,
             toolsets=self.toolsets_of(task),
             tool_options=ToolOptions.of(self.tool_options),
             scoring=scoring,
             image=task.container_image,
-            loop={name: getattr(self, name) for name in _LOOP} | {"sampling": {**seed, **self.sampling}},
+            profile=make_profile(task, self.backend_options.get("profiles") or {}),
+            loop={
+                **{name: getattr(self, name) for name in _LOOP},
+                **{name: value for name in _LOOP if (value := getattr(task, name, None)) is not None},
+                "sampling": {**seed, **self.sampling, **task.sampling},
+            },
         )
 
     def make_pool(self, tasks: Sequence[Task] = ()) -> SandboxPool:
@@ -215,10 +245,11 @@ class BatchConfig(ConfigModel):
             options["slots_per_sandbox"] = _SHARED_CONTAINER_SLOTS
         slots = options.get("slots_per_sandbox") or backend.default_slots
         images = [task.container_image for task in tasks]
+        sandbox_kinds = [(task.container_image, task.profile, task.network) for task in tasks]
         sandboxes = self.max_sandboxes or options.pop("max_sandboxes", None)
         if sandboxes is None and isinstance(slots, int):
             each = max(1, min(backend.sizes(backend.default_max_sandboxes, slots)))
-            counts = Counter(images).values() or [self.workers]
+            counts = Counter(sandbox_kinds).values() or [self.workers]
             sandboxes = min(self.workers, sum(-(-min(count, self.workers) // each) for count in counts))
         enough = "image" in type(backend).model_fields and images and all(images)
         image = self.image or (images[0] if enough else None)

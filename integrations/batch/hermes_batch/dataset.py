@@ -1,25 +1,24 @@
-"""Reads and validates a file of prompts before anything is started.
+"""Reads and validates a dataset before anything is started.
 
-The file has one JSON object per line (blank lines are ignored) or is one JSON array of objects. `prompt` or `messages`
-(the conversation so far, in OpenAI format) is required. Other entries are optional: `id`; `image` or `docker_image`
-(the container image of this prompt); `cwd` (the start directory of the terminal); `tree` (a directory next to the file
-that is copied into the workspace); `files` (path in the workspace to text); `check` (a shell command that runs after
-the episode; exit code 0 means solved) with `check_files` (path to text, added when it runs, over the model's files),
-`score_in` and `keep` (see `hermes_agent.Scoring`); `metadata` (an object that is copied to the record). Null entries
-are ignored, also in `files` and in messages. Any other entry is an error.
+A dataset is a file of rows (JSON lines, a JSON array, CSV, Parquet) or a data set of the `datasets` library
+(`hf:PATH:SPLIT`). `docs/batch.md` lists the entries of a row. Null entries are ignored, also in `files` and in
+messages. Any other entry is an error, or becomes part of the prompt's `metadata`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from hermes_batch.rows import Row, parse_rows
+from hermes_batch.rows.json_rows import decode_json
+from hermes_batch.rows.row import ParsedRow, Row
+from hermes_batch.rows.source import Dataset, directory_of, read_rows
 from hermes_batch.task import Task
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
@@ -27,56 +26,93 @@ from hermes_exec.errors import ConfigError
 Extra = Literal["refuse", "metadata"]
 """The treatment of unknown entries: an error, or part of the prompt's `metadata`."""
 
+CheckTask = Callable[[Task], None]
+"""A function that raises ValueError if a task cannot run."""
+
 _MAX_REPORTED = 10
+_ENTRIES = Task.model_fields.keys() - {"index", "place", "digest"}
+"""The entries of a row."""
+_STRUCTURED = (*("messages", "toolsets", "files", "check_files", "keep", "env", "sampling", "collect", "metadata"),)
+"""Entries that are lists or objects. A text in their place is read as JSON: tables hold free objects in this form."""
+_UNTYPED = ("max_turns", "deadline_s", "check_timeout_s", "network")
+"""Entries that are numbers or booleans, which are texts in CSV."""
 
-_PROMPT_FIELDS = Task.model_fields.keys() - {"index", "place", "digest"}
-"""The entries of a prompt."""
 
+def read_dataset(
+    dataset: Dataset,
+    limit: int | None = None,
+    extra: Extra = "refuse",
+    columns: Mapping[str, str] | None = None,
+    check: CheckTask | None = None,
+) -> list[Task]:
+    """Return the tasks of a dataset.
 
-def read_dataset(path: Path, limit: int | None = None, extra: Extra = "refuse") -> list[Task]:
-    """Return the prompts of a file, at most `limit` of them.
-
-    Unknown entries are errors, or become part of the prompt's metadata with `extra="metadata"`.
+    Args:
+        dataset: A file, or `hf:PATH:SPLIT` (see `hermes_batch.rows.source.read_rows`).
+        limit: The most tasks to return. All rows are validated.
+        extra: The treatment of unknown entries: an error, or part of the prompt's `metadata`.
+        columns: Entry to the column of the dataset that has its values.
+        check: Called with each task.
 
     Raises:
-        ConfigError: If the file cannot be read or has errors; the message names their lines.
+        ConfigError: If the dataset cannot be read or has errors. The message has the first ten errors with their rows,
+            and the number of all.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the dataset {path}: {error.strerror or error}") from error
+    for entry in columns or ():
+        if entry not in _ENTRIES:
+            raise ConfigError(f"columns: a row has no entry {entry!r}; {nearest(entry, _ENTRIES)}")
+    directory = directory_of(dataset)
     tasks: list[Task] = []
-    wrong: list[str] = []
-    for line, row, why in parse_rows(data):
+    errors: list[str] = []
+    count = 0
+    for parsed in read_rows(dataset, columns):
         try:
-            if why:
-                raise ValueError(why)
-            tasks.append(_parse_task(row, line, len(tasks), path.parent, extra))
+            if parsed.error:
+                raise ValueError(parsed.error)
+            task = _parse_task(parsed, len(tasks), directory, extra)
+            if check is not None:
+                check(task)
+            tasks.append(task)
         except ValueError as error:
-            wrong.append(f"line {line}: {error}")
-    if wrong:
-        more = f"\n… and {len(wrong) - _MAX_REPORTED} more" if len(wrong) > _MAX_REPORTED else ""
-        raise ConfigError(f"the dataset {path} is wrong:\n" + "\n".join(wrong[:_MAX_REPORTED]) + more)
+            count += 1
+            if count <= _MAX_REPORTED:
+                errors.append(f"{parsed.place}: {error}")
+    if errors:
+        more = f"\n… and {count - _MAX_REPORTED} more" if count > _MAX_REPORTED else ""
+        raise ConfigError(f"the dataset {dataset} is wrong:\n" + "\n".join(errors) + more)
     if not tasks:
-        raise ConfigError(f"the dataset {path} has no prompt")
+        raise ConfigError(f"the dataset {dataset} has no prompt")
     return tasks[:limit]
 
 
-def _parse_task(row: Row, line: int, index: int, directory: Path, extra: Extra) -> Task:
-    unknown = row.keys() - _PROMPT_FIELDS
+def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Extra) -> Task:
+    row = parsed.row
+    unknown = row.keys() - _ENTRIES
     if unknown and extra == "refuse":
         name = min(unknown, key=[*row].index)
-        raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _PROMPT_FIELDS)} (--extra metadata keeps it)")
-    entries = {name: value for name, value in row.items() if name in _PROMPT_FIELDS and value is not None}
+        raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _ENTRIES)} (--extra metadata keeps it)")
+    entries = {name: value for name, value in row.items() if name in _ENTRIES and value is not None}
+    _parse_texts(entries, untyped=parsed.untyped)
     if unknown:
         entries["metadata"] = _merge_unknown(entries.get("metadata", {}), {name: row[name] for name in unknown})
     if not entries.keys() & {"prompt", "messages"}:
         raise ValueError(f"has no entry prompt or messages (it has {', '.join(sorted(row)) or 'none'})")
     try:
-        task = Task.model_validate({**entries, "index": index, "place": f"line {line}", "digest": _digest(row)})
+        task = Task.model_validate({**entries, "index": index, "place": parsed.place, "digest": _digest(row)})
     except ValidationError as error:
         raise ValueError("; ".join(_describe_error(detail) for detail in error.errors())) from error
     return task if task.tree is None else task.model_copy(update={"tree": _resolve_tree(directory, task.tree)})
+
+
+def _parse_texts(entries: Row, *, untyped: bool) -> None:
+    """Replace the texts of entries that are no texts by the values that they have as JSON."""
+    for name in (*_STRUCTURED, *(_UNTYPED if untyped else ())):
+        text = entries.get(name)
+        if isinstance(text, str):
+            try:
+                entries[name] = decode_json(text.lower() if name == "network" else text)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
 
 
 def _merge_unknown(metadata: object, unknown: Row) -> object:
@@ -89,14 +125,16 @@ def _merge_unknown(metadata: object, unknown: Row) -> object:
 
 def _digest(row: Row) -> str:
     """Return a digest of the entries in any order. For a tree, only its name counts."""
-    entries = {name: value for name, value in row.items() if name in _PROMPT_FIELDS and name != "metadata"}
+    entries = {name: value for name, value in row.items() if name in _ENTRIES and name != "metadata"}
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _resolve_tree(directory: Path, tree: Path) -> Path:
+def _resolve_tree(directory: Path | None, tree: Path) -> Path:
     """Return the path of a tree, which must be below the file's directory, so that a foreign dataset cannot read other
     local files.
     """
+    if directory is None:
+        raise ValueError("tree: the dataset is not in a directory of this host")
     root, path = directory.resolve(), (directory / tree).resolve()
     if not path.is_relative_to(root) or path == root:
         raise ValueError(f"tree: {str(tree)!r} is not inside the dataset's directory")

@@ -27,7 +27,6 @@ from hermes_agent import (
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
-from hermes_batch.dataset import read_dataset
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import REPORT, write_report
@@ -411,7 +410,7 @@ class _Invocation:
 
 
 def _read_tasks(config: BatchConfig) -> list[Task]:
-    tasks = read_dataset(config.dataset, config.limit, config.extra)
+    tasks = config.read_tasks()
     without = [task.name for task in tasks if not select(config.toolsets_of(task)).tools]
     if without and config.distribution is None:
         raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")

@@ -10,6 +10,7 @@ from typing import Any
 
 from hermes_agent.models.factory import EMBEDDED
 from hermes_batch.config import BatchConfig
+from hermes_batch.rows.source import resolve_dataset
 from hermes_exec import ConfigError, ExecError, PoolConfig, config_type
 from hermes_exec.config import secret_fields
 from hermes_exec.private_files import open_private
@@ -95,7 +96,7 @@ def _serialize(config: BatchConfig) -> tuple[dict[str, Any], list[str]]:
         secrets |= secret_fields(config_type(config.backend))
     for name, value in config.backend_options.items():
         _record_value(name, value, secrets, options, again)
-    values |= {"dataset": str(config.dataset.resolve()), "backend_options": options}
+    values |= {"dataset": resolve_dataset(config.dataset), "backend_options": options}
     return values, sorted(again)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,34 +12,48 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from hermes_agent import Message
 from hermes_agent.scoring import ScoreIn, check_inside
 from hermes_batch.prompt_messages import check_messages
+from hermes_batch.sampling import check_sampling
+from hermes_exec import ConfigError, ProfileConfig
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-Paths = TypeVar("Paths", dict[str, str], list[str] | None)
+Paths = TypeVar("Paths", dict[str, str | bytes], list[str] | None)
 
 
 class Task(BaseModel):
     """One prompt of a dataset. `index` counts prompts from 0, and `place` names the row: "line 7" of a file of lines.
 
-    `digest` identifies the content of the line: a record belongs to this task if its index and digest are the same.
+    `digest` identifies the content of the row: a record belongs to this task if its index and digest are the same.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     index: int
     place: str
     digest: str = ""
     prompt: str | None = Field(default=None, min_length=1)
     messages: list[Message] | None = None
+    system: str | None = None
     id: str | None = None
     image: str | None = Field(default=None, min_length=1)
     docker_image: str | None = Field(default=None, min_length=1)
+    profile: str | None = None
+    network: bool | None = None
+    env: dict[str, str] = Field(default_factory=dict)
     cwd: str | None = None
     tree: Path | None = Field(default=None, strict=False)
-    files: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str | bytes] = Field(default_factory=dict)
+    setup: str | None = None
+    toolsets: list[str] | None = None
+    max_turns: int | None = Field(default=None, ge=1)
+    deadline_s: float | None = Field(default=None, gt=0)
+    sampling: dict[str, Any] = Field(default_factory=dict)
     check: str | None = None
-    check_files: dict[str, str] = Field(default_factory=dict)
+    check_files: dict[str, str | bytes] = Field(default_factory=dict)
+    check_timeout_s: float | None = Field(default=None, gt=0)
     score_in: ScoreIn | None = None
     keep: list[str] | None = None
+    solution: str | None = None
+    collect: list[str] = Field(default_factory=list)
     metadata: dict[str, Any] = Field(default_factory=dict)
 
     @property
@@ -49,19 +64,31 @@ class Task(BaseModel):
     @property
     def beginning(self) -> list[Message]:
         """The messages that begin the conversation."""
-        return self.messages or [{"role": "user", "content": self.prompt or ""}]
+        messages: list[Message] = self.messages or [{"role": "user", "content": self.prompt or ""}]
+        return messages if self.system is None else [{"role": "system", "content": self.system}, *messages]
+
+    @property
+    def container_image(self) -> str | None:
+        """The image of this prompt, by either name."""
+        return self.image or self.docker_image
 
     @field_validator("id", mode="before")
     @classmethod
     def _convert_name(cls, name: object) -> object:
         return str(name) if isinstance(name, int) and not isinstance(name, bool) else name
 
+    @field_validator("max_turns", mode="before")
+    @classmethod
+    def _convert_whole(cls, number: object) -> object:
+        """Return an integer for a whole float: columns of integers with nulls become floats in some tables."""
+        return int(number) if isinstance(number, float) and number.is_integer() else number
+
     @field_validator("messages")
     @classmethod
     def _check_messages(cls, messages: list[Message] | None) -> list[Message] | None:
         return None if messages is None else check_messages(messages)
 
-    @field_validator("prompt", "check")
+    @field_validator("prompt", "system", "setup", "check", "solution")
     @classmethod
     def _check_text(cls, text: str | None) -> str | None:
         if text is not None and not text.strip():
@@ -70,17 +97,28 @@ class Task(BaseModel):
             raise ValueError("has a NUL byte")
         return text
 
+    @field_validator("env", "sampling", mode="before")
+    @classmethod
+    def _drop_nulls(cls, entries: object) -> object:
+        """Remove null entries, which table writers add to give all rows the same names."""
+        if not isinstance(entries, dict):
+            return entries
+        return {name: value for name, value in entries.items() if value is not None}
+
     @field_validator("files", "check_files", mode="before")
     @classmethod
-    def _drop_nulls(cls, files: object) -> object:
-        """Remove null entries, which table writers add to give all rows the same paths."""
-        return {path: text for path, text in files.items() if text is not None} if isinstance(files, dict) else files
+    def _decode_files(cls, files: object) -> object:
+        """Decode binary files, and remove null entries."""
+        if not isinstance(files, dict):
+            return files
+        given = {path: content for path, content in files.items() if content not in (None, {"base64": None})}
+        return {path: _decode_content(path, content) for path, content in given.items()}
 
     @field_validator("files", "check_files")
     @classmethod
-    def _check_characters(cls, files: dict[str, str]) -> dict[str, str]:
-        for path, text in files.items():
-            if _SURROGATE.search(path + text):
+    def _check_characters(cls, files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+        for path, content in files.items():
+            if _SURROGATE.search(path + (content if isinstance(content, str) else "")):
                 raise ValueError(f"{path!r} has an unpaired surrogate, which is not a character")
         return files
 
@@ -91,10 +129,34 @@ class Task(BaseModel):
             check_inside(path)
         return paths
 
+    @field_validator("collect")
+    @classmethod
+    def _check_globs(cls, globs: list[str]) -> list[str]:
+        for glob in globs:
+            check_inside(glob)
+        return globs
+
+    @field_validator("env")
+    @classmethod
+    def _check_variables(cls, env: dict[str, str]) -> dict[str, str]:
+        try:
+            ProfileConfig(env=env)
+        except ConfigError as error:
+            raise ValueError(str(error).removeprefix("env: ")) from None
+        return env
+
+    @field_validator("sampling")
+    @classmethod
+    def _check_parameters(cls, sampling: dict[str, Any]) -> dict[str, Any]:
+        check_sampling(sampling)
+        return sampling
+
     @model_validator(mode="after")
     def _check_combination(self) -> Task:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
+        if self.system is not None and self.messages and self.messages[0]["role"] == "system":
+            raise ValueError("give either system or a system message at the beginning of messages")
         if self.image and self.docker_image and self.image != self.docker_image:
             raise ValueError("image and docker_image differ")
         if self.keep is not None and self.score_in not in (None, "sealed"):
@@ -103,7 +165,15 @@ class Task(BaseModel):
             raise ValueError("check_files, score_in and keep require a check")
         return self
 
-    @property
-    def container_image(self) -> str | None:
-        """The image of this prompt, by either name."""
-        return self.image or self.docker_image
+
+def _decode_content(path: str, content: object) -> str | bytes:
+    """Return a text, or the bytes of `{"base64": text}`."""
+    if isinstance(content, str):
+        return content
+    text = content.get("base64") if isinstance(content, dict) and len(content) == 1 else None
+    if not isinstance(text, str):
+        raise ValueError(f'{path!r} is neither a text nor {{"base64": text}}')
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise ValueError(f"{path!r} is not base64") from None

@@ -22,7 +22,7 @@ from hermes_agent.cli.options import (
     WaitOutage,
     flatten_options,
 )
-from hermes_batch.cli.arguments import RunDirectory
+from hermes_batch.cli.arguments import Dataset, Fields, RunDirectory, parse_fields
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, say, stdout
@@ -75,6 +75,9 @@ class _RunOptions:
     check_timeout_s: Annotated[
         float, typer.Option("--check-timeout", metavar="SECONDS", help="Time limit of one check.")
     ] = 60.0
+    setup_timeout_s: Annotated[
+        float, typer.Option("--setup-timeout", metavar="SECONDS", help="Time limit of a prompt's `setup` command.")
+    ] = 600.0
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Use only the first prompts.")] = None
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling, if the model supports seeds.")] = (
         None
@@ -84,12 +87,13 @@ class _RunOptions:
 
 @flatten_options
 def run(
-    dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="File of prompts: JSON lines, or a JSON array.")],
+    dataset: Dataset,
     out: Annotated[Path, typer.Option("--out", help="Directory for trajectories.jsonl, report.html and run.json.")],
     model: ModelName,
     endpoint: _ModelOptions,
     loop: LoopOptions,
     run_options: _RunOptions,
+    fields: Fields = None,
     toolset: Toolsets = None,
     tool_option: ToolOption = None,
     backend: Backend = None,
@@ -112,6 +116,7 @@ def run(
 
     settings: dict[str, Any] = {
         "dataset": dataset,
+        "columns": parse_fields(fields),
         "out": out,
         "model": model,
         **endpoint.settings(),

@@ -1,0 +1,68 @@
+"""Checks of tasks against the settings of their run, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes_batch.task import Task
+from hermes_batch.task_slot import make_profile
+from hermes_exec import BackendConfig, ConfigError, config_type
+from hermes_exec.tools import select
+
+
+class TaskChecks:
+    """Checks that a task's image, profile, toolsets and score can be had in a run.
+
+    Args:
+        backend: Name or configuration of the run's backend.
+        image: Image of the run.
+        options: Further options of the pool.
+        strict: Whether a toolset without an available tool is an error.
+
+    Raises:
+        ConfigError: If there is no such backend.
+    """
+
+    def __init__(
+        self, backend: str | BackendConfig, image: str | None, options: Mapping[str, Any], *, strict: bool = False
+    ) -> None:
+        config = backend if isinstance(backend, BackendConfig) else config_type(backend)
+        kind = config if isinstance(config, type) else type(config)
+        self._backend = kind.backend
+        self._has_images = "image" in kind.model_fields
+        self._image = image or getattr(backend, "image", None) or options.get("image")
+        self._profiles: Mapping[str, Any] = options.get("profiles") or {}
+        self._strict = strict
+        self._usable: dict[tuple[str, ...], bool] = {}
+
+    def __call__(self, task: Task) -> None:
+        """Check a task.
+
+        Raises:
+            ConfigError: If it cannot run.
+        """
+        make_profile(task, self._profiles)
+        self._check_image(task)
+        if task.toolsets is not None:
+            self._check_toolsets(tuple(task.toolsets))
+
+    def _check_image(self, task: Task) -> None:
+        image = task.container_image
+        if image is not None and not self._has_images:
+            raise ConfigError(f"image: the backend {self._backend!r} has no images, and the row has {image!r}")
+        if self._has_images and not (image or self._image or self._image_of_profile(task.profile)):
+            raise ConfigError(
+                f"image: the backend {self._backend!r} needs one, and neither the row nor the run (--image) has one"
+            )
+
+    def _image_of_profile(self, name: str | None) -> object:
+        profile = self._profiles[name] if name is not None else None
+        return dict(profile or {}).get("image")
+
+    def _check_toolsets(self, toolsets: Sequence[str]) -> None:
+        key = tuple(toolsets)
+        if key not in self._usable:
+            self._usable[key] = bool(select(key, strict=self._strict).tools)
+        if not self._usable[key]:
+            raise ConfigError(f"toolsets: no tool of {', '.join(key) or '(none)'} is available")
