@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from hermes_batch.columns import JSON_COLUMNS
     from hermes_batch.config import BatchConfig
     from hermes_batch.dataset import read_dataset
+    from hermes_batch.fixed_messages import to_openai_messages
+    from hermes_batch.parquet import load
     from hermes_batch.record import Record
     from hermes_batch.report.report import write_report
     from hermes_batch.run import BatchResult, resume_batch, run_batch
@@ -22,10 +24,12 @@ __all__ = [
     "BatchResult",
     "Record",
     "Task",
+    "load",
     "read_dataset",
     "read_records",
     "resume_batch",
     "run_batch",
+    "to_openai_messages",
     "write_report",
 ]
 
@@ -33,5 +37,8 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         __all__,
-        where=("columns", "record", "task", "dataset", "trajectories", "report.report", "config", "run"),
+        where=(
+            *("columns", "fixed_messages", "record", "task", "dataset", "trajectories", "parquet", "report.report"),
+            *("config", "run"),
+        ),
     )

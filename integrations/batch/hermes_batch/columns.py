@@ -20,11 +20,26 @@ _EMPTY: Mapping[str, Any] = {
     "errors": [],
     "screenshots": [],
     "task_metadata": {},
+    "usage": [],
+    "sampling": {},
+    "artifacts": [],
 }
 JSON_COLUMNS = tuple(_EMPTY)
 """The columns that can be empty or have any structure. As text they have the same type in every record, for every
 reader.
 """
+
+_UNKNOWN: Mapping[str, Any] = {
+    "reasoning_tokens": 0,
+    "cached_tokens": 0,
+    "cost": 0.0,
+    "timings": {"queue_s": 0.0, "setup_s": 0.0, "model_s": 0.0, "tools_s": 0.0, "check_s": 0.0},
+    "started": "",
+    "ended": "",
+    "compacted": False,
+    "version": "",
+}
+"""The values of columns that earlier versions did not write."""
 
 
 def decode_list(record: Mapping[str, Any], name: str) -> list[Any]:
@@ -48,7 +63,7 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
     conversation = [
         ShareGPTTurn({"from": str(turn.get("from", "")), "value": str(turn.get("value", ""))}) for turn in turns
     ]
-    old: dict[str, Any] = {"attempts": 1}
+    old: dict[str, Any] = {"attempts": 1, **_UNKNOWN}
     if "messages" not in row:
         old |= {
             "messages": read_sharegpt(conversation),

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypedDict, cast
 
-from hermes_agent import CallRecord, CheckFailed, EpisodeError, RolloutResult, TokenUsage
+from hermes_agent import CallRecord, CheckFailed, EpisodeError, RolloutResult
 from hermes_agent.messages import CallState, Message
 from hermes_agent.parsers.json_text import dump
 from hermes_agent.trajectories.sharegpt import ShareGPTTurn, sharegpt, tool_stats
 from hermes_agent.trajectories.sharegpt_reader import export_problem
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.images import extract_images
+from hermes_batch.measurements import TimingFacts, measure
 from hermes_batch.task import Task
 
 Solved = Literal["solved", "unsolved", "unscored", "unchecked"]
@@ -66,7 +67,8 @@ class Record(TypedDict):
     outcome does not depend on the model (`trainable` is False and `cause` names the cause) and `unchecked` if the task
     has no check. `attempts` counts the attempts at the prompt: more than one if a slot failed. `task_digest` identifies
     the prompt's line and `task_metadata` is its `metadata`. `screenshots` are the images of messages and tool results,
-    as files.
+    as files. `usage` is the usage of each completion, and
+    `timings` are the parts of `seconds`.
 
     Columns that can be empty or have any structure are JSON text (`hermes_batch.JSON_COLUMNS`), so that every column
     has one type in all records.
@@ -97,9 +99,20 @@ class Record(TypedDict):
     unknown_tools: str
     errors: str
     screenshots: str
+    artifacts: str
+    usage: str
     prompt_tokens: int
     completion_tokens: int
+    reasoning_tokens: int
+    cached_tokens: int
+    cost: float
     seconds: float
+    timings: TimingFacts
+    started: str
+    ended: str
+    sampling: str
+    compacted: bool
+    version: str
     attempts: int
     backend: str
     image: str
@@ -144,7 +157,6 @@ def make_record(
     tools = [] if episode is None else [{key: tool[key] for key in tool if key != "runs_on"} for tool in episode.tools]
     stats = tool_stats(calls, [str(tool["function"]["name"]) for tool in tools])
     errors = [*(() if episode is None else episode.errors), *(() if error is None else (error,))]
-    usage = TokenUsage() if episode is None else episode.usage
     # Masked before conversion to JSON, because a secret that is escaped twice would not be found.
     sent, tools = mask(extracted.messages), mask(tools)
     conversations = sharegpt(sent, tools)
@@ -155,7 +167,7 @@ def make_record(
         "metadata": {"batch_num": 0, "timestamp": datetime.now(UTC).isoformat(timespec="seconds"), "model": model},
         "completed": result.finish == "answered",
         "partial": result.finish != "answered",
-        "api_calls": usage.requests,
+        "api_calls": 0 if episode is None else episode.usage.requests,
         "toolsets_used": list(toolsets),
         "tool_stats": stats,
         "tool_error_counts": {name: counts["failure"] for name, counts in stats.items()},
@@ -179,9 +191,8 @@ def make_record(
         "unknown_tools": sorted({name for name, _ in calls} - stats.keys()),
         "errors": [_error_facts(each) for each in errors],
         "screenshots": extracted.screenshots,
-        "prompt_tokens": int(usage.prompt_tokens),
-        "completion_tokens": int(usage.completion_tokens),
-        "seconds": round(result.seconds, 3),
+        "artifacts": [],
+        **measure(result),
         "attempts": attempts,
         "backend": backend,
         "image": image,

@@ -28,6 +28,7 @@ from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
+from hermes_batch.parquet import PARQUET, write_parquet
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.settings import SETTINGS, read_config, read_settings, write_settings
@@ -179,6 +180,7 @@ async def resume_batch(
         result.seconds = float(read_settings(config.out).get("seconds") or 0.0)
         if result.complete:
             write_report(config.out)
+            await anyio.to_thread.run_sync(write_parquet, config.out)
             return result
         remaining = [task for task in tasks if task.index not in earlier.done]
         remaining.sort(key=lambda task: task.index in earlier.again)  # last, because these may be refused again
@@ -237,11 +239,12 @@ class _Invocation:
         """Whether a worker is testing with its prompt whether the endpoint is back."""
 
     async def run(self, open_trajectories: Callable[[], Trajectories]) -> BatchResult:
-        """Open the pool and the file of trajectories, work on the prompts and write the report."""
+        """Open the pool and the file of trajectories, work on the prompts, and write the report and the table."""
         started = time.monotonic() - self._result.seconds
         try:
             async with self._pool:
                 with open_trajectories() as lines:
+                    (self._config.out / PARQUET).unlink(missing_ok=True)
                     self._write_settings()
                     if self._callbacks.on_start is not None:
                         self._callbacks.on_start(self._result)
@@ -255,6 +258,7 @@ class _Invocation:
             if isinstance(self._config.model, str):
                 await _close_model(self._model)
         self._result.seconds = time.monotonic() - started
+        await anyio.to_thread.run_sync(write_parquet, self._config.out)
         return self._result
 
     async def _work(self, lines: Trajectories) -> None:

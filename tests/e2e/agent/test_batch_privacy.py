@@ -38,7 +38,8 @@ async def test_files_of_a_batch_run_are_their_owners_alone(tmp_path: Path) -> No
     run = config(tmp_path, plans, {"messages": messages}, {"prompt": "q"}, out=tmp_path / "runs" / "a" / "out")
     await run_batch(run)
     expected = {".": 0o700, "out": 0o700, "out/screenshots": 0o700} | {
-        f"out/{name}": 0o600 for name in ("trajectories.jsonl", "run.json", "report.html", "screenshots/0-1.png")
+        f"out/{name}": 0o600
+        for name in ("trajectories.jsonl", "trajectories.parquet", "run.json", "report.html", "screenshots/0-1.png")
     }
     assert modes(tmp_path / "runs" / "a") == expected
     assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o700
@@ -53,7 +54,7 @@ async def test_directory_of_a_batch_run_that_is_there_stays_as_it_is(tmp_path: P
     (tmp_path / "out").mkdir(0o755)
     await run_batch(config(tmp_path, PLANS, {"prompt": "q"}))
     assert modes(tmp_path / "out") == {
-        ".": 0o755, "trajectories.jsonl": 0o600, "run.json": 0o600, "report.html": 0o600
+        ".": 0o755, "trajectories.jsonl": 0o600, "trajectories.parquet": 0o600, "run.json": 0o600, "report.html": 0o600
     }  # fmt: skip
 
 

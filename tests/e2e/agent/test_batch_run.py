@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from examples.demo.leftovers import ProcessWatch, sandboxes_of
-from hermes_batch import BatchConfig, BatchResult, Record, read_records, resume_batch, run_batch
+from hermes_batch import BatchConfig, BatchResult, Record, load, read_records, resume_batch, run_batch
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ConfigError, ImageError
 from hermes_exec.tools import draw_toolsets
@@ -38,6 +39,11 @@ def config(directory: Path, plans: dict[str, list[Step]], *entries: dict[str, An
 
 def lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "out" / "trajectories.jsonl").read_text("utf-8").splitlines()]
+
+
+def text_of(path: Path) -> str:
+    """The content of a file of a run: a table is compressed."""
+    return str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text("utf-8")
 
 
 async def test_solved_unsolved_and_unchecked(tmp_path: Path, backend: BackendCase) -> None:
@@ -96,8 +102,8 @@ async def test_secrets_are_masked_in_what_is_written(tmp_path: Path, backend: Ba
     assert said[-1].endswith("it is ***")
     assert "***" in record["check"]["output"]
     for path in (tmp_path / "out").iterdir():
-        assert "hush" not in path.read_text("utf-8"), path
-        assert "größe" not in path.read_text("utf-8"), path
+        assert "hush" not in text_of(path), path
+        assert "größe" not in text_of(path), path
 
 
 async def test_secrets_are_masked_where_programs_print_json(tmp_path: Path, backend: BackendCase) -> None:
@@ -120,7 +126,7 @@ async def test_secrets_are_masked_where_programs_print_json(tmp_path: Path, back
     assert record["check"]["output"].count('"***') == 12
     assert record["messages"].count("***") == 24
     for path in (tmp_path / "out").iterdir():
-        text = path.read_text("utf-8")
+        text = text_of(path)
         assert not [part for part in ("x9", "MII", "секрет", "u0435") if part in text], path
 
 
@@ -246,8 +252,30 @@ async def test_cancelled_run_keeps_what_it_has_and_ends_its_sandboxes(tmp_path: 
     assert scope.cancelled_caught
     assert [record["prompt_index"] for record in lines(tmp_path)] == [0]
     assert "before 2 of its prompts were done" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert not (tmp_path / "out" / "trajectories.parquet").exists()
     assert await sandboxes_of(make_backend(backend.backend), run_id) == []
     assert watch.list_left() == []
+
+
+async def test_typed_table_is_written_when_a_run_has_ended(tmp_path: Path) -> None:
+    plans: dict[str, list[Step]] = {"p": [["echo hi"], "done"], "q": ["done"]}
+    run = config(tmp_path, plans, {"prompt": "p", "check": "true"}, {"prompt": "q"}, seed=3)
+    await run_batch(run.model_copy(update={"limit": 1}))
+    parquet = run.out / "trajectories.parquet"
+    (row,) = pq.read_table(parquet).to_pylist()
+    assert [message["role"] for message in row["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert row["messages"][1]["tool_calls"][0]["arguments"] == '{"command": "echo hi"}'
+    assert [usage["prompt_tokens"] for usage in row["usage"]] == [10, 10]
+    assert min(row["timings"][name] for name in ("queue_s", "tools_s", "check_s")) > 0
+    assert json.loads(row["sampling"])["temperature"] == 1.0
+
+    exists = []
+    await resume_batch(run.out, model=run.model, limit=2, on_record=lambda *_: exists.append(parquet.exists()))
+    assert exists == [False]
+    assert pq.read_table(parquet).num_rows == 2
+    assert load(run.out).equals(pq.read_table(parquet).replace_schema_metadata(None))
+    await resume_batch(run.out, model=run.model)
+    assert pq.read_table(parquet).num_rows == 2
 
 
 async def test_earlier_results_are_not_overwritten(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,11 @@ async def everything() -> Record:
     episode = replace(episode, errors=(EpisodeError(1, "tool", "exit", "no"),))
     verdict = Verdict(1.0, solved=True, exit_code=0, output="2024-01-01")
     outcome = RolloutResult(episode, verdict, cause=ErrorCause.POLICY, isolation="uid", sandbox="s", seconds=1.5)
+    outcome = replace(outcome, started=datetime.now(UTC), ended=datetime.now(UTC))
     task = Task(index=0, place="line 1", prompt="go", id="x")
     made = make_record(task, ASK, outcome, model="m", toolsets=["terminal"], backend="local", image="i").record
     made["task_metadata"] = '{"source": ["a", null]}'
+    made["artifacts"] = '["artifacts/x-0/a.txt"]'
     return made
 
 
@@ -83,6 +86,8 @@ def check(rows: list[dict[str, Any]]) -> None:
         assert json.loads(row["unknown_tools"]) == ["ghost"]
         assert json.loads(row["messages"])[1]["tool_calls"][0]["function"]["name"] == "do"
         assert row["export_problem"]
+        assert json.loads(row["usage"])[0]["cost"] == row["cost"] == 0.5
+        assert datetime.fromisoformat(str(row["started"])) <= datetime.fromisoformat(str(row["ended"]))
     assert (rows[0]["solved"], rows[0]["check"]["exit_code"], rows[0]["errors"]) == ("unscored", -1, "[]")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from hermes_agent import (
     ModelError,
     RolloutResult,
     ScriptedModel,
+    ShortenOldResults,
+    Timings,
+    TokenUsage,
     Verdict,
 )
 from hermes_agent.models.scripted import call
@@ -88,6 +93,47 @@ async def test_fields_of_the_hermes_batch_runner() -> None:
     assert made["check"] == {"exit_code": 0, "timed_out": False, "output": "1 passed"}
     assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("answered", "policy", True, "solved")
     assert made["seconds"] == 1.235
+
+
+async def test_usage_times_and_sampling() -> None:
+    first, last = TokenUsage(10, 5, 1, 0.25, 3, 2), TokenUsage(20, 2, 1, 0.5, 1, 15)
+    steps = [Completion("", (call("terminal", {"x": 1}),), usage=first), Completion("done", usage=last)]
+    loop = AgentLoop(ScriptedModel(steps), Terminal(tool), sampling={"seed": 7, "top_p": None, "processor": tool})
+    started = datetime(2026, 11, 29, 13, tzinfo=UTC)
+    timings = Timings(queue_s=0.12345, model_s=1.0)
+    made = record(await loop.run("go"), timings=timings, started=started, ended=started + timedelta(seconds=1.5))
+    assert json.loads(made["usage"]) == [
+        {
+            "prompt_tokens": 10,
+            "completion_tokens": 5,
+            "reasoning_tokens": 3,
+            "cached_tokens": 2,
+            "cost": 0.25,
+            "finish_reason": "stop",
+        },
+        {
+            "prompt_tokens": 20,
+            "completion_tokens": 2,
+            "reasoning_tokens": 1,
+            "cached_tokens": 15,
+            "cost": 0.5,
+            "finish_reason": "stop",
+        },
+    ]
+    assert (made["reasoning_tokens"], made["cached_tokens"], made["cost"], made["api_calls"]) == (4, 17, 0.75, 2)
+    assert made["timings"] == {"queue_s": 0.123, "setup_s": 0.0, "model_s": 1.0, "tools_s": 0.0, "check_s": 0.0}
+    assert (made["started"], made["ended"]) == ("2026-11-29T13:00:00.000+00:00", "2026-11-29T13:00:01.500+00:00")
+    sampling = json.loads(made["sampling"])
+    assert sampling.pop("processor").startswith("<function tool")
+    assert sampling == {"temperature": 1.0, "seed": 7}
+    assert (made["compacted"], made["version"]) == (False, version("hermes-exec"))
+
+
+async def test_shortened_context_is_recorded() -> None:
+    context = ShortenOldResults(1, first=1, last=1)
+    steps = [Completion("", (call("terminal", {"x": 1}),))] * 3
+    loop = AgentLoop(ScriptedModel([*steps, "done"]), Terminal(tool), context=context)
+    assert record(await loop.run("go"))["compacted"] is True
 
 
 async def test_infra_failure_is_never_a_score() -> None:

@@ -1,0 +1,113 @@
+"""`trajectories.parquet`, the typed table of a run, and the records of runs as an Arrow table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes_batch.settings import explain_write_errors
+from hermes_batch.trajectories import TRAJECTORIES, read_records
+from hermes_exec.errors import ConfigError
+from hermes_exec.private_files import open_private, restrict_to_owner
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+PARQUET = "trajectories.parquet"
+_SOURCE = b"hermes_batch.source"
+"""The key of the file's metadata that holds the state of the trajectories from which it was made."""
+
+
+def load(out: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pa.Table:
+    """Return the records of a run, or of several runs together, as an Arrow table.
+
+    Each column has one type (`hermes_batch.schema.record_schema`). `messages` is a list of messages with the fields
+    `role`, `content`, `reasoning`, `tool_calls`, `tool_call_id` and `extra`; `hermes_batch.to_openai_messages` returns
+    them in OpenAI form.
+
+    Raises:
+        ConfigError: If a directory has no trajectories, or pyarrow is not installed.
+    """
+    import pyarrow as pa
+
+    from hermes_batch.schema import record_schema
+
+    outs = [out] if isinstance(out, str | os.PathLike) else list(out)
+    tables = [_read_table(Path(each)) for each in outs]
+    return pa.concat_tables(tables) if tables else record_schema().empty_table()
+
+
+def write_parquet(out: Path) -> Path | None:
+    """Write the records of a run to `trajectories.parquet`, in bounded memory, and return its path.
+
+    Nothing is done if the file is up to date. Without pyarrow there is no file, and None is returned.
+
+    Raises:
+        ConfigError: If there are no trajectories.
+        ExecError: If the file cannot be written.
+    """
+    if find_spec("pyarrow") is None:
+        return None
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    from hermes_batch.schema import make_batches, record_schema
+
+    path, aside = out / PARQUET, out / f".{PARQUET}.new"
+    with explain_write_errors(out):
+        source = _source(out)
+        if _source_of(path) == source:
+            restrict_to_owner(path)
+            return path
+        schema = record_schema().with_metadata({_SOURCE: source})
+        try:
+            with (
+                open(aside, "wb", opener=open_private) as file,
+                pq.ParquetWriter(file, schema, compression="zstd") as writer,
+            ):
+                for batch in make_batches(read_records(out)):
+                    writer.write_batch(batch)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    return path
+
+
+def _read_table(out: Path) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from hermes_batch.schema import make_batches, record_schema
+
+    schema = record_schema()
+    if (out / TRAJECTORIES).exists() and _source_of(out / PARQUET) == _source(out):
+        return pq.read_table(out / PARQUET).replace_schema_metadata(None)
+    return pa.Table.from_batches(make_batches(read_records(out)), schema)
+
+
+def _source(out: Path) -> bytes:
+    """Return the state of the trajectories from which a Parquet file is made."""
+    try:
+        facts = (out / TRAJECTORIES).stat()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{out} has no {TRAJECTORIES}") from error
+    return json.dumps([facts.st_size, facts.st_mtime_ns]).encode()
+
+
+def _source_of(path: Path) -> bytes | None:
+    """Return the state of the trajectories from which a Parquet file was made. None: there is no such file, or it has
+    the columns of another version.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from hermes_batch.schema import record_schema
+
+    try:
+        schema: Any = pq.read_schema(path)
+    except (OSError, pa.ArrowException):
+        return None
+    return (schema.metadata or {}).get(_SOURCE) if schema.equals(record_schema()) else None
