@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeVar, get_args
+from types import MappingProxyType
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, get_args
 
 import anyio
 
@@ -40,12 +41,14 @@ class Verdict(NamedTuple):
         solved: Whether the task was solved.
         exit_code: The exit code of a command check. None if no command ran.
         output: The beginning and end of a command check's output.
+        info: Further values of the scorer, as JSON types.
     """
 
     reward: float
     solved: bool
     exit_code: int | None = None
     output: str = ""
+    info: Mapping[str, Any] = MappingProxyType({})
 
 
 Scorer = Callable[[Slot, Episode], Awaitable[Verdict]]

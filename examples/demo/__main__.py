@@ -27,10 +27,12 @@ from examples.demo.solutions_model import SolutionsModel
 from hermes_agent.models.factory import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_batch.display import RunDisplay, show_results
+from hermes_batch.index import TRAJECTORIES
 from hermes_batch.record import Record
 from hermes_batch.report.report import REPORT
-from hermes_batch.run import BatchResult, run_batch
-from hermes_batch.trajectories import TRAJECTORIES, read_rows
+from hermes_batch.result import BatchResult
+from hermes_batch.run import run_batch
+from hermes_batch.trajectories import read_rows
 from hermes_exec.backends.base import Backend
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.cli.kit import exits

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from hermes_batch.parquet import load
     from hermes_batch.record import Record
     from hermes_batch.report.report import write_report
-    from hermes_batch.run import BatchResult, resume_batch, run_batch
+    from hermes_batch.result import BatchResult
+    from hermes_batch.run import resume_batch, run_batch
     from hermes_batch.task import Task
     from hermes_batch.trajectories import read_records
 
@@ -39,6 +40,6 @@ if not TYPE_CHECKING:
         __all__,
         where=(
             *("columns", "fixed_messages", "record", "task", "dataset", "trajectories", "parquet", "report.report"),
-            *("config", "run"),
+            *("config", "result", "run"),
         ),
     )

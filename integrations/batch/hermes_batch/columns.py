@@ -23,7 +23,11 @@ _EMPTY: Mapping[str, Any] = {
     "usage": [],
     "sampling": {},
     "artifacts": [],
+    "reward": None,
+    "reward_info": {},
 }
+_REWARDS = {"solved": 1.0, "unsolved": 0.0}
+"""The rewards of checks, which were the only scores of earlier versions."""
 JSON_COLUMNS = tuple(_EMPTY)
 """The columns that can be empty or have any structure. As text they have the same type in every record, for every
 reader.
@@ -57,7 +61,7 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
     Rows without `messages` get messages that are re-read from their conversation. They are not exportable, because
     these may differ from the messages of the episode.
     """
-    if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved")):
+    if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved", "group")):
         return row
     turns = [turn for turn in row["conversations"] if isinstance(turn, dict)]
     conversation = [
@@ -70,11 +74,18 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
             "exportable": False,
             "export_problem": "written without its messages",
         }
+    if not isinstance(row.get("group"), str):
+        old |= {"group": former_group(row), "sample": 0, "reward": _REWARDS.get(_verdict_word(row))}
     new = {**old, **row, "solved": _verdict_word(row), "check": _check(row.get("check"))}
     for name, empty in _EMPTY.items():
         value = new.get(name, empty)
         new[name] = value if isinstance(value, str) else dump(empty if value is None else value)
     return new
+
+
+def former_group(row: Mapping[str, Any]) -> str:
+    """Return the group of a row of a version without groups: the digest of its line, and the prompt's number."""
+    return f"{row.get('task_digest', '')}-{row.get('prompt_index', 0)}"
 
 
 def _verdict_word(row: Mapping[str, Any]) -> str:

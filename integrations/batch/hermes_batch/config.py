@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +19,7 @@ from hermes_batch.rows.source import parse_dataset
 from hermes_batch.task import Task
 from hermes_batch.task_checks import TaskChecks
 from hermes_batch.task_slot import SetUpCommand, make_profile
+from hermes_batch.units import Unit
 from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
 from hermes_exec.config import ConfigModel
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, select
@@ -53,15 +54,17 @@ class BatchConfig(ConfigModel):
 
     `backend`, `image` and `backend_options` are for the pool; a prompt's own image takes precedence over `image`. On
     Docker with sealed checks `slots_per_sandbox` is 8 by default, unless an option is meant for whole containers.
-    `workers` prompts are worked on at a time. `limit` selects the first prompts. `seed` starts the sampling of prompt i
-    from seed + i, if the model supports seeds. `max_tokens` limits one completion; `temperature` and `sampling` are
+    `workers` prompts are worked on at a time. `limit` selects the first prompts, and each of them gets `samples`
+    episodes. With a `seed`, each sample has a seed that follows from it, the prompt's content and the number of the
+    sample, if the model supports seeds. `max_tokens` limits one completion; `temperature` and `sampling` are
     passed to the model. `max_turns`, `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and
     `max_tool_seconds` limit an episode, and `parallel_calls` sets which calls of a turn run at the same time ("safe",
     "all" or a number); see `AgentLoop`.
 
     `score_in` and `check_timeout_s` apply to the checks (see `hermes_agent.Scoring`), and `setup_timeout_s` to the
-    prompts' set-up commands. With a `distribution`, the toolsets of each prompt are drawn from it instead of
-    `toolsets`, with `seed` (default 0) and the prompt's index. `strict` refuses toolsets that have no available tool.
+    prompts' set-up commands. With a `distribution`, the toolsets of each sample are drawn from it instead of
+    `toolsets`, with `seed` (default 0), the prompt's content and the sample's number. `strict` refuses toolsets that
+    have no available tool.
     `tool_options` are fields of `ToolOptions`. `overwrite` replaces the results of an earlier run in `out`; without it,
     existing results raise ConfigError.
     """
@@ -105,6 +108,7 @@ class BatchConfig(ConfigModel):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
     limit: Annotated[int, Field(ge=1)] | None = None
+    samples: Annotated[int, Field(ge=1)] = 1
     seed: int | None = None
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     setup_timeout_s: Annotated[float, Field(gt=0)] = 600.0
@@ -159,30 +163,30 @@ class BatchConfig(ConfigModel):
             wait_outage_s=self.wait_outage_s,
         )
 
-    def toolsets_of(self, task: Task) -> tuple[str, ...]:
-        """Return the toolsets of a prompt: drawn for it, or the run's.
+    def toolsets_of(self, unit: Unit) -> tuple[str, ...]:
+        """Return the toolsets of a sample: drawn for it, or the run's.
 
         Raises:
             ConfigError: If a toolset is unknown.
         """
-        if task.toolsets is not None:
-            return tuple(task.toolsets)
+        if unit.task.toolsets is not None:
+            return tuple(unit.task.toolsets)
         if self.distribution is None:
             select(self.toolsets, strict=self.strict)
             return self.toolsets
-        return self._draw(self.distribution, task).toolsets
+        return self._draw(self.distribution, unit).toolsets
 
-    def unavailable_tools(self, tasks: Sequence[Task]) -> tuple[str, ...]:
+    def unavailable_tools(self, units: Iterable[Unit]) -> tuple[str, ...]:
         """Return the drawn toolsets that have no available tool, or without a distribution the unavailable tools of
         `toolsets`.
         """
         if self.distribution is None:
             return select(self.toolsets).unavailable
-        drawn = (self._draw(self.distribution, task).dropped for task in tasks)
+        drawn = (self._draw(self.distribution, unit).dropped for unit in units)
         return tuple(dict.fromkeys(name for dropped in drawn for name in dropped))
 
-    def _draw(self, distribution: str, task: Task) -> Draw:
-        return draw_toolsets(distribution, self.seed or 0, task.index, strict=self.strict)
+    def _draw(self, distribution: str, unit: Unit) -> Draw:
+        return draw_toolsets(distribution, self.seed or 0, unit.task.group, unit.sample, strict=self.strict)
 
     def read_tasks(self) -> list[Task]:
         """Return the prompts of the dataset.
@@ -193,8 +197,9 @@ class BatchConfig(ConfigModel):
         checks = TaskChecks(self.backend, self.image, self.backend_options, strict=self.strict)
         return read_dataset(self.dataset, self.limit, self.extra, self.columns, checks)
 
-    def make_rollout(self, task: Task) -> Rollout:
-        """Return the rollout of a prompt."""
+    def make_rollout(self, unit: Unit) -> Rollout:
+        """Return the rollout of a sample of a prompt."""
+        task = unit.task
         messages = task.beginning
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
@@ -203,13 +208,13 @@ class BatchConfig(ConfigModel):
         if task.check is not None:
             check = CommandCheck(task.check, task.check_timeout_s or self.check_timeout_s)
             scoring = Scoring(check=check, files=task.check_files, score_in=self._score_in(task), keep=task.keep)
-        seed = {} if self.seed is None else {"seed": self.seed + task.index}
+        seed = {} if self.seed is None else {"seed": unit.seed(self.seed)}
         return Rollout(
             messages=messages,
             files=files,
             prepare=None if task.setup is None else SetUpCommand(task.setup, self.setup_timeout_s),
             cwd=task.cwd,
-            toolsets=self.toolsets_of(task),
+            toolsets=self.toolsets_of(unit),
             tool_options=ToolOptions.of(self.tool_options),
             scoring=scoring,
             image=task.container_image,
@@ -223,6 +228,9 @@ class BatchConfig(ConfigModel):
 
     def make_pool(self, tasks: Sequence[Task] = ()) -> SandboxPool:
         """Return the pool, large enough for all workers at the same time, whichever of these prompts they work on.
+
+        Args:
+            tasks: The prompts, one for each sample.
 
         Raises:
             ConfigError: If the settings contradict each other or the backend.

@@ -7,8 +7,7 @@ messages. Any other entry is an error, or becomes part of the prompt's `metadata
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -16,6 +15,7 @@ from typing import Literal
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from hermes_batch.digests import RowContent, TreeDigests
 from hermes_batch.rows.json_rows import decode_json
 from hermes_batch.rows.row import ParsedRow, Row
 from hermes_batch.rows.source import Dataset, directory_of, read_rows
@@ -30,7 +30,7 @@ CheckTask = Callable[[Task], None]
 """A function that raises ValueError if a task cannot run."""
 
 _MAX_REPORTED = 10
-_ENTRIES = Task.model_fields.keys() - {"index", "place", "digest"}
+_ENTRIES = Task.model_fields.keys() - {"index", "place", "group", "digest"}
 """The entries of a row."""
 _STRUCTURED = (*("messages", "toolsets", "files", "check_files", "keep", "env", "sampling", "collect", "metadata"),)
 """Entries that are lists or objects. A text in their place is read as JSON: tables hold free objects in this form."""
@@ -65,11 +65,12 @@ def read_dataset(
     tasks: list[Task] = []
     errors: list[str] = []
     count = 0
+    groups = _Groups()
     for parsed in read_rows(dataset, columns):
         try:
             if parsed.error:
                 raise ValueError(parsed.error)
-            task = _parse_task(parsed, len(tasks), directory, extra)
+            task = _parse_task(parsed, len(tasks), directory, extra, groups)
             if check is not None:
                 check(task)
             tasks.append(task)
@@ -85,7 +86,21 @@ def read_dataset(
     return tasks[:limit]
 
 
-def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Extra) -> Task:
+class _Groups:
+    """Names the groups of the rows of one dataset in their order."""
+
+    def __init__(self) -> None:
+        self._trees = TreeDigests()
+        self._counts: Counter[str] = Counter()
+
+    def name_group(self, content: RowContent, tree: Path | None = None) -> str:
+        digest = content.digest(None if tree is None else self._trees.digest_tree(tree))
+        count = self._counts[digest]
+        self._counts[digest] += 1
+        return f"{digest}-{count}" if count else digest
+
+
+def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Extra, groups: _Groups) -> Task:
     row = parsed.row
     unknown = row.keys() - _ENTRIES
     if unknown and extra == "refuse":
@@ -93,15 +108,22 @@ def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Ex
         raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _ENTRIES)} (--extra metadata keeps it)")
     entries = {name: value for name, value in row.items() if name in _ENTRIES and value is not None}
     _parse_texts(entries, untyped=parsed.untyped)
+    content = RowContent(row, entries)
     if unknown:
         entries["metadata"] = _merge_unknown(entries.get("metadata", {}), {name: row[name] for name in unknown})
     if not entries.keys() & {"prompt", "messages"}:
         raise ValueError(f"has no entry prompt or messages (it has {', '.join(sorted(row)) or 'none'})")
+    identity: dict[str, object] = {"index": index, "place": parsed.place, "digest": content.digest_line()}
+    if "tree" not in entries:
+        identity["group"] = groups.name_group(content)
     try:
-        task = Task.model_validate({**entries, "index": index, "place": parsed.place, "digest": _digest(row)})
+        task = Task.model_validate({**entries, **identity})
     except ValidationError as error:
         raise ValueError("; ".join(_describe_error(detail) for detail in error.errors())) from error
-    return task if task.tree is None else task.model_copy(update={"tree": _resolve_tree(directory, task.tree)})
+    if task.tree is None:
+        return task
+    tree = _resolve_tree(directory, task.tree)
+    return task.model_copy(update={"tree": tree, "group": groups.name_group(content, tree)})
 
 
 def _parse_texts(entries: Row, *, untyped: bool) -> None:
@@ -121,12 +143,6 @@ def _merge_unknown(metadata: object, unknown: Row) -> object:
     if duplicates := metadata.keys() & unknown.keys():
         raise ValueError(f"has the entry {min(duplicates)!r} both in metadata and outside it")
     return {**metadata, **unknown}
-
-
-def _digest(row: Row) -> str:
-    """Return a digest of the entries in any order. For a tree, only its name counts."""
-    entries = {name: value for name, value in row.items() if name in _ENTRIES and name != "metadata"}
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _resolve_tree(directory: Path | None, tree: Path) -> Path:

@@ -14,10 +14,11 @@ from rich.text import Text
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.record import Record
 from hermes_batch.report.html import make_visible
-from hermes_batch.run import BatchResult
+from hermes_batch.result import BatchResult
 from hermes_batch.tally import Reason, Tally, outcome, reason
 
 _REASON_WIDTH = 160
+_MAX_ROWS = 200
 _COLORS = {"solved": "green", "unsolved": "red", "unscored": "yellow"}
 
 
@@ -74,7 +75,7 @@ class RunDisplay:
         """Show the outcome of a prompt."""
         word = _one_line(outcome(record), 32)
         calls = f"{record['tool_calls']} call{'' if record['tool_calls'] == 1 else 's'}"
-        line = f"{word:9} {_one_line(record['id'], 24):24} {calls:8} {record['seconds']:6.1f} s"
+        line = f"{word:9} {_one_line(_name(record), 24):24} {calls:8} {record['seconds']:6.1f} s"
         if why := str(reason(record)):
             line += f"  {_one_line(why, _REASON_WIDTH)}"
         if self._progress is not None:
@@ -87,7 +88,7 @@ class RunDisplay:
 
 
 def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds: float | None, total: int) -> None:
-    """Print the table of results and one line of totals."""
+    """Print the table of results and one line of totals. The tables have the first 200 rows."""
     tally = Tally()
     table = _table("prompt", "result", "ended by", "cause")
     for name in ("turns", "calls", "seconds"):
@@ -97,19 +98,29 @@ def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds
     for record in records:
         tally.add(record)
         word = _one_line(outcome(record), 32)
+        if word == "unscored" and len(reasons.rows) < _MAX_ROWS:
+            reasons.add_row(_cell(_name(record)), _cell(reason(record), _REASON_WIDTH))
+        if len(table.rows) == _MAX_ROWS:
+            continue
         table.add_row(
-            _cell(record.get("id", "")),
+            _cell(_name(record)),
             Text(word, _COLORS.get(word, "blue")),
             *(_cell(record.get(name, "")) for name in ("finish", "cause", "turns", "tool_calls")),
             f"{float(record.get('seconds', 0)):.1f}",
             _cell(record.get("isolation") or "-"),
         )
-        if word == "unscored":
-            reasons.add_row(_cell(record.get("id", "")), _cell(reason(record), _REASON_WIDTH))
     console.print(table)
+    if tally.records > _MAX_ROWS:
+        console.print(Text(f"… and {tally.records - _MAX_ROWS} more"))
     if reasons.rows:
         console.print(reasons)
     console.print(Text(summary_line(tally, seconds, total)), highlight=False, soft_wrap=True)
+
+
+def _name(record: Mapping[str, Any]) -> str:
+    """Return the prompt's id, with the number of the sample after the first one."""
+    sample = int(record.get("sample", 0))
+    return str(record.get("id", "")) + (f" #{sample}" if sample else "")
 
 
 def _table(*names: str) -> Table:
@@ -130,7 +141,7 @@ def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
         parts.append(f"{seconds:.1f} s")
     parts.append(f"isolation {_one_line(' '.join(sorted(tally.levels)), _REASON_WIDTH) or 'none reached'}")
     if tally.records < total:
-        parts.append(f"{total - tally.records} of {total} prompts not done")
+        parts.append(f"{total - tally.records} of {total} not done")
     return ", ".join(parts)
 
 

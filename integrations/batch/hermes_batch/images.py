@@ -12,8 +12,8 @@ from hermes_agent import CallRecord
 from hermes_agent.messages import Message
 
 SCREENSHOTS = "screenshots"
-IMAGE_NAME = re.compile(r"\d+-\d+\.[a-z0-9]+")
-"""The file names of images from `extract_images`."""
+IMAGE_NAME = re.compile(r"([0-9a-f]{32}-)?(\d+-){1,2}\d+\.[a-z0-9]+")
+"""The file names of images from `extract_images`, also of earlier versions."""
 _DATA_URL = re.compile(r"data:image/([a-z0-9]+)(?:\+[a-z]+)?;base64,(.*)", re.DOTALL | re.IGNORECASE)
 
 
@@ -36,16 +36,16 @@ class ExtractedImages(NamedTuple):
     files: dict[str, bytes]
 
 
-def extract_images(index: int, messages: Sequence[Message], calls: Iterable[CallRecord]) -> ExtractedImages:
-    """Extract the images from the messages of prompt `index` and from the results of its calls, which can include
-    images that the model did not see.
+def extract_images(stem: str, messages: Sequence[Message], calls: Iterable[CallRecord]) -> ExtractedImages:
+    """Extract the images from the messages of an episode and from the results of its calls, which can include images
+    that the model did not see. The names of their files begin with `stem`.
     """
     extracted = ExtractedImages([], [], {})
     paths: dict[tuple[str, bytes], str] = {}
 
     def path_of(call_id: str, image: bytes, kind: str) -> str:
         if (call_id, image) not in paths:
-            path = f"{SCREENSHOTS}/{index}-{len(paths) + 1}.{kind}"
+            path = f"{SCREENSHOTS}/{stem}-{len(paths) + 1}.{kind}"
             paths[call_id, image] = path
             extracted.files[path] = image
             extracted.screenshots.append({"tool_call_id": call_id, "path": path})

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes_batch.index import TRAJECTORIES
 from hermes_batch.settings import explain_write_errors
-from hermes_batch.trajectories import TRAJECTORIES, read_records
+from hermes_batch.trajectories import read_records
 from hermes_exec.errors import ConfigError
 from hermes_exec.private_files import open_private, restrict_to_owner
 

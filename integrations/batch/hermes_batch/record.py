@@ -14,7 +14,7 @@ from hermes_agent.trajectories.sharegpt_reader import export_problem
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.images import extract_images
 from hermes_batch.measurements import TimingFacts, measure
-from hermes_batch.task import Task
+from hermes_batch.units import Unit
 
 Solved = Literal["solved", "unsolved", "unscored", "unchecked"]
 
@@ -65,10 +65,10 @@ class Record(TypedDict):
     sent to the model, and `tools` are the function schemas. `conversations` is a rendering of the messages;
     `exportable` means that it re-reads as the same messages (`export_problem`: why not). `solved` is `unscored` if the
     outcome does not depend on the model (`trainable` is False and `cause` names the cause) and `unchecked` if the task
-    has no check. `attempts` counts the attempts at the prompt: more than one if a slot failed. `task_digest` identifies
-    the prompt's line and `task_metadata` is its `metadata`. `screenshots` are the images of messages and tool results,
-    as files. `usage` is the usage of each completion, and
-    `timings` are the parts of `seconds`.
+    has no check. `attempts` counts the attempts at the prompt: more than one if a slot failed. `group` and `sample` are
+    the key of the record: the content of the prompt, and the number of the sample from 0. `reward` is null if nothing
+    was scored, and `reward_info` has the scorer's further values. `task_digest` identifies the prompt's line and
+    `task_metadata` is its `metadata`. `screenshots` are the images of messages and tool results, as files.
 
     Columns that can be empty or have any structure are JSON text (`hermes_batch.JSON_COLUMNS`), so that every column
     has one type in all records.
@@ -120,6 +120,10 @@ class Record(TypedDict):
     sandbox: str
     task_digest: str
     task_metadata: str
+    group: str
+    sample: int
+    reward: str
+    reward_info: str
 
 
 class RecordWithImages(NamedTuple):
@@ -130,7 +134,7 @@ class RecordWithImages(NamedTuple):
 
 
 def make_record(
-    task: Task,
+    unit: Unit,
     messages: Sequence[Message],
     result: RolloutResult,
     *,
@@ -141,15 +145,16 @@ def make_record(
     attempts: int = 1,
     mask: Callable[[Any], Any] = lambda data: data,
 ) -> RecordWithImages:
-    """Return the record of a prompt. `mask` masks secrets in all of it.
+    """Return the record of a sample of a prompt. `mask` masks secrets in all of it.
 
     A prompt without an episode or a score is `unscored` and not trainable. Without an episode, the record holds the
     `messages` that would have begun it.
     """
+    task = unit.task
     episode, verdict, error = result.episode, result.verdict, result.error
     calls = [] if episode is None else [(call.name, call.ok) for call in episode.tool_calls if call.name]
     extracted = extract_images(
-        task.index,
+        f"{task.group}-{unit.sample}",
         messages if episode is None else episode.messages,
         () if episode is None else episode.tool_calls,
     )
@@ -200,6 +205,10 @@ def make_record(
         "sandbox": result.sandbox,
         "task_digest": task.digest,
         "task_metadata": _mask_names(task.metadata, mask),
+        "group": task.group,
+        "sample": unit.sample,
+        "reward": result.reward,
+        "reward_info": {} if result.reward is None or verdict is None else _mask_names(dict(verdict.info), mask),
     }
     masked = mask(record)
     texts = {name: dump(masked[name]) for name in JSON_COLUMNS}

@@ -6,8 +6,8 @@ import inspect
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,61 +27,18 @@ from hermes_agent import (
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
+from hermes_batch.earlier import EarlierRecords
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
+from hermes_batch.index import TRAJECTORIES
 from hermes_batch.parquet import PARQUET, write_parquet
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import REPORT, write_report
+from hermes_batch.result import BatchResult
 from hermes_batch.settings import SETTINGS, read_config, read_settings, write_settings
-from hermes_batch.tally import Tally
-from hermes_batch.task import Task
-from hermes_batch.trajectories import TRAJECTORIES, Trajectories
+from hermes_batch.trajectories import Trajectories
+from hermes_batch.units import Unit, iterate_units
 from hermes_exec import ConfigError, HostDiskFull
 from hermes_exec.tools import select
-
-
-@dataclass
-class BatchResult:
-    """The state of a run of `total` prompts. The records are in the file (`read_records`).
-
-    `kept` records are from earlier invocations, whose `seconds` are included if they ended normally. `stopped` is the
-    reason why the run ended before all prompts had a record: the model's endpoint was down (None: it did not stop
-    early).
-    """
-
-    out: Path
-    total: int
-    tally: Tally = field(default_factory=Tally)
-    kept: int = 0
-    seconds: float = 0.0
-    stopped: str | None = None
-    left_out: tuple[str, ...] = ()
-    """Toolsets and tools that this package does not have."""
-
-    @property
-    def records(self) -> int:
-        """The number of prompts that have a record."""
-        return self.tally.records
-
-    @property
-    def complete(self) -> bool:
-        """Whether every prompt has a record."""
-        return self.records == self.total
-
-    @property
-    def solved(self) -> int:
-        """The number of prompts whose check exited with 0."""
-        return self.tally.words["solved"]
-
-    @property
-    def unscored(self) -> int:
-        """The number of prompts that may not be scored because of infrastructure, the provider or a broken task."""
-        return self.tally.words["unscored"]
-
-    @property
-    def tool_calls(self) -> int:
-        """The number of tool calls in all prompts."""
-        return self.tally.tool_calls
-
 
 OnStart = Callable[[BatchResult], None]
 OnRecord = Callable[[BatchResult, Record], None]
@@ -107,7 +64,10 @@ async def run_batch(
     on_record: OnRecord | None = None,
     on_endpoint: OnEndpoint | None = None,
 ) -> BatchResult:
-    """Work on every prompt in its own slot, and write `trajectories.jsonl`, `report.html` and `run.json` into `out`.
+    """Work on every sample of every prompt in its own slot, and write the results into `out`.
+
+    These are `trajectories.jsonl`, `index.jsonl`, `report.html` and `run.json`. The first samples of all prompts come
+    first, then the second ones.
 
     The dataset, the model and the pool's settings are checked before anything is started. Each record is on disk before
     the next prompt starts in its place; records are not kept in memory. A cancelled run keeps its records, ends its
@@ -133,7 +93,7 @@ async def run_batch(
         ImageError: If an image is not available.
         ExecError: If `out` cannot be written, or (HostDiskFull) no sandbox has room on its disk.
     """
-    tasks = _read_tasks(config)
+    units = _read_units(config)
     _check_no_results(config)
 
     def create() -> Trajectories:
@@ -143,7 +103,7 @@ async def run_batch(
         return lines
 
     callbacks = RunCallbacks(on_start, on_record, on_endpoint)
-    return await _Invocation(config, tasks, BatchResult(config.out, len(tasks)), callbacks).run(create)
+    return await _Invocation(config, units, BatchResult(config.out, len(units)), callbacks).run(create)
 
 
 async def resume_batch(
@@ -154,76 +114,55 @@ async def resume_batch(
     on_endpoint: OnEndpoint | None = None,
     **changes: Any,
 ) -> BatchResult:
-    """Continue the run in `out` with its original settings and its unchanged dataset.
+    """Continue the run in `out` with its original settings.
 
-    Prompts that have a result are not repeated. Prompts without one come first, then those whose record may not be
-    scored (infrastructure, provider, cancelled); the new record replaces the old one. If nothing is left to do, only
-    the report is written.
+    Samples that have a result are not repeated, wherever their prompts are in the dataset now. Samples without one come
+    first, then those whose record may not be scored (infrastructure, provider, cancelled); the new record replaces the
+    old one. Records whose prompts left the dataset or the selection stay. If nothing is left to do, only the report is
+    written.
 
     Args:
         out: The directory of the run.
         on_start: As for `run_batch`.
         on_record: As for `run_batch`.
         on_endpoint: As for `run_batch`.
-        changes: Fields of BatchConfig to change from now on. A key, a secret or a model object is not stored and must
-            be given again.
+        changes: Fields of BatchConfig to change from now on, such as `samples`, `limit` or `dataset`. A key, a secret
+            or a model object is not stored and must be given again.
 
     Raises:
-        ConfigError: If `out` has no run, if another process works on it, if the dataset has changed, or as `run_batch`
-            does.
+        ConfigError: If `out` has no run, if another process works on it, if none of its results belongs to a prompt of
+            the dataset, or as `run_batch` does.
     """
     config = read_config(Path(out), **changes)
-    tasks = _read_tasks(config)
-    earlier = _EarlierRecords(config, tasks)
-    with Trajectories.reopen(config.out, earlier.keep) as lines:
-        result = BatchResult(config.out, len(tasks), earlier.tally, earlier.tally.records)
+    units = _read_units(config)
+    earlier = EarlierRecords(config.dataset, units)
+    with Trajectories.reopen(config.out, earlier.plan_changes) as lines:
+        result = earlier.make_result(config.out)
         result.seconds = float(read_settings(config.out).get("seconds") or 0.0)
         if result.complete:
             write_report(config.out)
             await anyio.to_thread.run_sync(write_parquet, config.out)
+        remaining = earlier.find_remaining()
+        if not remaining:
+            write_settings(config, prompts=result.total, records=result.records, seconds=result.seconds)
+            if not _is_up_to_date(config.out / REPORT):
+                write_report(config.out)
+            await anyio.to_thread.run_sync(write_parquet, config.out)
             return result
-        remaining = [task for task in tasks if task.index not in earlier.done]
-        remaining.sort(key=lambda task: task.index in earlier.again)  # last, because these may be refused again
         callbacks = RunCallbacks(on_start, on_record, on_endpoint)
         return await _Invocation(config, remaining, result, callbacks).run(lambda: lines)
 
 
-class _EarlierRecords:
-    """Selects the records of earlier invocations to keep: one trainable record for each prompt."""
-
-    def __init__(self, config: BatchConfig, tasks: list[Task]) -> None:
-        self._dataset = config.dataset
-        self._tasks = {task.index: task for task in tasks}
-        self.done: set[int] = set()
-        self.again: set[int] = set()
-        self.tally = Tally()
-
-    def keep(self, record: Mapping[str, Any]) -> bool:
-        index = int(record["prompt_index"])
-        task = self._tasks.get(index)
-        if task is None or record.get("task_digest") != task.digest:
-            raise ConfigError(
-                f"prompt {index} of {self._dataset} has changed since the run; resume with the "
-                "original dataset (prompts may be added at its end)"
-            )
-        if not record.get("trainable") or index in self.done:
-            self.again.add(index)
-            return False
-        self.done.add(index)
-        self.tally.add(record)
-        return True
-
-
 class _Invocation:
-    """One invocation: works on these prompts and counts their results."""
+    """One invocation: works on these samples and counts their results."""
 
-    def __init__(self, config: BatchConfig, tasks: list[Task], result: BatchResult, callbacks: RunCallbacks) -> None:
+    def __init__(self, config: BatchConfig, units: list[Unit], result: BatchResult, callbacks: RunCallbacks) -> None:
         self._config, self._result = config, result
-        result.left_out = config.unavailable_tools(tasks)
+        result.left_out = config.unavailable_tools(units)
         self._model = config.make_model()
-        self._pool = config.make_pool(tasks)
-        self._workers = min(config.workers, len(tasks))
-        self._queue = deque(tasks)
+        self._pool = config.make_pool([unit.task for unit in units])
+        self._workers = min(config.workers, len(units))
+        self._queue = deque(units)
         self._callbacks = callbacks
         self._has_answered = False
         """Whether the model has answered."""
@@ -231,8 +170,8 @@ class _Invocation:
         """Set when the endpoint, which is down now, answers again. None while it is up."""
         self._first_answers: list[str | None] = []
         """For each of the first answers, the calls that no parser has read."""
-        self._returns: Counter[int] = Counter()
-        """How often each prompt returned to the queue because its own requests failed."""
+        self._returns: Counter[str] = Counter()
+        """How often each sample returned to the queue because its own requests failed."""
         self._refusals: list[str] = []
         """The reasons why the endpoint refused the requests of single prompts."""
         self._is_probing = False
@@ -310,19 +249,19 @@ class _Invocation:
         """Work on a prompt and write its record. If the endpoint was down for too long, the prompt returns to the end
         of the queue, but a prompt whose own requests fail does so only a few times.
         """
-        task = self._queue.popleft()
-        rollout = self._config.make_rollout(task)
+        unit = self._queue.popleft()
+        rollout = self._config.make_rollout(unit)
         result, attempts = await self._attempt(rollout)
         if (outage := find_outage(result)) is not None:
             self._begin_outage(outage.message)
             failing = outage.kind == EndpointFailing.__name__
-            if not failing or self._returns[task.index] < self._config.retries:
-                self._returns[task.index] += failing
-                self._queue.append(task)
+            if not failing or self._returns[unit.key] < self._config.retries:
+                self._returns[unit.key] += failing
+                self._queue.append(unit)
                 return
         elif result.finish == "model_error":
             self._end_outage()
-        record, images = self._make_record(task, rollout, result, attempts + self._returns[task.index])
+        record, images = self._make_record(unit, rollout, result, attempts + self._returns[unit.key])
         with anyio.CancelScope(shield=True):
             await lines.append(record, images)
         self._result.tally.add(record)
@@ -393,17 +332,17 @@ class _Invocation:
             self._recovery.set()
             self._recovery = None
 
-    def _make_record(self, task: Task, rollout: Rollout, result: RolloutResult, attempts: int) -> RecordWithImages:
-        """Return the record of a prompt and its images."""
+    def _make_record(self, unit: Unit, rollout: Rollout, result: RolloutResult, attempts: int) -> RecordWithImages:
+        """Return the record of a sample and its images."""
         config = self._config
         return make_record(
-            task,
+            unit,
             [{"role": "user", "content": rollout.messages}] if isinstance(rollout.messages, str) else rollout.messages,
             result,
             model=config.model_name,
             toolsets=tuple(rollout.toolsets or ()),
             backend=str(getattr(config.backend, "name", config.backend)),
-            image=task.container_image or config.image or "",
+            image=unit.task.container_image or config.image or "",
             attempts=attempts,
             mask=self._pool.mask,
         )
@@ -413,17 +352,25 @@ class _Invocation:
         write_settings(self._config, prompts=result.total, records=result.records, seconds=result.seconds)
 
 
-def _read_tasks(config: BatchConfig) -> list[Task]:
+def _read_units(config: BatchConfig) -> list[Unit]:
     tasks = config.read_tasks()
-    without = [task.name for task in tasks if not select(config.toolsets_of(task)).tools]
-    if without and config.distribution is None:
-        raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")
+    units = [*iterate_units(tasks, config.samples)]
+    if config.distribution is None:
+        if not select(config.toolsets_of(units[0])).tools:
+            raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")
+        return units
+    without = {unit.task.index: unit.task.name for unit in units if not select(config.toolsets_of(unit)).tools}
     if without:
         raise ConfigError(
             f"the distribution {config.distribution!r} draws no toolset with an available tool for {len(without)} of "
-            f"{len(tasks)} prompts, such as {without[0]}"
+            f"{len(tasks)} prompts, such as {next(iter(without.values()))}"
         )
-    return tasks
+    return units
+
+
+def _is_up_to_date(path: Path) -> bool:
+    """Return whether a file that follows from the trajectories is newer than they are."""
+    return path.exists() and path.stat().st_mtime_ns >= path.with_name(TRAJECTORIES).stat().st_mtime_ns
 
 
 def _check_no_results(config: BatchConfig) -> None:

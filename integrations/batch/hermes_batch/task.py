@@ -22,13 +22,16 @@ Paths = TypeVar("Paths", dict[str, str | bytes], list[str] | None)
 class Task(BaseModel):
     """One prompt of a dataset. `index` counts prompts from 0, and `place` names the row: "line 7" of a file of lines.
 
-    `digest` identifies the content of the row: a record belongs to this task if its index and digest are the same.
+    `group` identifies the content of the prompt without its `id` and `metadata`: a digest, and `-N` for the N-th
+    further prompt with the same content. The samples of a prompt are one group. `digest` is the digest of the row that
+    earlier versions wrote.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     index: int
     place: str
+    group: str = ""
     digest: str = ""
     prompt: str | None = Field(default=None, min_length=1)
     messages: list[Message] | None = None

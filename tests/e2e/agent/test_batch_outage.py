@@ -170,4 +170,4 @@ def test_command_without_an_endpoint_ends_with_infra(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert f"the run was stopped: {NOWHERE} completed no request for 1 s" in done.stderr
     assert f"hermes-exec batch resume {run.out}" in done.stderr
-    assert f"{PROMPTS} of {PROMPTS} prompts not done" in done.stdout
+    assert f"{PROMPTS} of {PROMPTS} not done" in done.stdout

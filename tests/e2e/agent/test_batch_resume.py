@@ -111,18 +111,91 @@ async def test_prompts_that_were_added_are_worked_on(tmp_path: Path) -> None:
     assert asked.turns == {"a": 2, "b": 1}
 
 
-@pytest.mark.parametrize(
-    "entries", [[{"prompt": "b"}, {"prompt": "a"}], [{"prompt": "a", "check": "true"}], [{"prompt": "b"}]]
-)
-async def test_other_dataset_is_refused_and_nothing_is_lost(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("entries", [[{"prompt": "b"}], [{"prompt": "a", "check": "true"}, {"prompt": "b"}]])
+async def test_resume_refuses_another_dataset_and_loses_nothing(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
     run = config(tmp_path, {"a": ["done"]}, {"prompt": "a"}, {"prompt": "a"}, workers=1)
     await cancelled_after(run, 1)
     before = trajectories(tmp_path).read_bytes()
     dataset(tmp_path, *entries)
-    with pytest.raises(ConfigError, match="has changed since the run"):
+    with pytest.raises(ConfigError, match=r"none of the 1 results belongs to a prompt of .*prompts\.jsonl"):
         await resume_batch(run.out, model=run.model)
     assert trajectories(tmp_path).read_bytes() == before
     assert not [*run.out.glob(".*")]
+
+
+async def test_resume_finds_prompts_that_moved(tmp_path: Path) -> None:
+    asked = Asked({name: ["done"] for name in "abcd"})
+    rows: list[dict[str, Any]] = [{"id": f"id-{name}", "prompt": name} for name in "abca"]
+    run = config(tmp_path, {}, *rows, model=asked.model, workers=1)
+    await cancelled_after(run, 3)
+    dataset(tmp_path, {"prompt": "d"}, rows[2], {**rows[0], "metadata": {"n": 1}}, rows[3])
+    result = await resume_batch(run.out, model=asked.model)
+    assert (result.total, result.records, result.kept, result.others, result.complete) == (5, 5, 3, 1, True)
+    assert asked.turns == {"a": 2, "b": 1, "c": 1, "d": 1}
+    keys = [(record["group"], record["sample"]) for record in lines(tmp_path)]
+    assert len(set(keys)) == 5
+    again = await resume_batch(run.out, model=asked.model)
+    assert (again.kept, again.others, sum(asked.turns.values())) == (5, 1, 5)
+
+
+async def test_changed_prompt_runs_and_its_earlier_record_stays(tmp_path: Path) -> None:
+    asked = Asked({"a": ["done"], "b": ["done"]})
+    run = config(tmp_path, {}, {"prompt": "a"}, {"prompt": "b"}, model=asked.model)
+    await run_batch(run)
+    dataset(tmp_path, {"prompt": "a"}, {"prompt": "b", "check": "true"})
+    result = await resume_batch(run.out, model=asked.model)
+    assert (result.records, result.others, result.solved) == (3, 1, 1)
+    assert asked.turns == {"a": 1, "b": 2}
+
+
+async def test_samples_are_added_by_resume(tmp_path: Path) -> None:
+    asked = Asked({"a": ["done"], "b": ["done"]})
+    run = config(tmp_path, {}, {"prompt": "a"}, {"prompt": "b"}, model=asked.model, samples=2, workers=1)
+    await cancelled_after(run, 3)
+    more = await resume_batch(run.out, model=asked.model, samples=3)
+    assert (more.total, more.kept, more.complete) == (6, 3, True)
+    assert asked.turns == {"a": 3, "b": 3}
+    order = [(record["prompt_index"], record["sample"]) for record in lines(tmp_path)]
+    assert order == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+    fewer = await resume_batch(run.out, model=asked.model, samples=1)
+    assert (fewer.total, fewer.kept, fewer.others) == (6, 6, 4)
+    assert json.loads((run.out / "run.json").read_text())["config"]["samples"] == 1
+
+
+async def test_records_without_groups_are_found_by_their_lines(tmp_path: Path) -> None:
+    asked = Asked({"a": ["done"], "b": ["done"], "c": ["done"]})
+    rows: list[dict[str, Any]] = [{"prompt": "a"}, {"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}]
+    run = config(tmp_path, {}, *rows, model=asked.model, workers=1)
+    await cancelled_after(run, 3)
+    later = ("group", "sample", "reward", "reward_info")
+    earlier = [{name: value for name, value in record.items() if name not in later} for record in lines(tmp_path)]
+    trajectories(tmp_path).write_text("".join(json.dumps(record) + "\n" for record in earlier))
+    (run.out / "index.jsonl").unlink()
+    dataset(tmp_path, rows[3], rows[2], rows[0], rows[1])
+    result = await resume_batch(run.out, model=asked.model)
+    assert (result.total, result.kept, result.others) == (4, 3, 0)
+    assert asked.turns == {"a": 2, "b": 1, "c": 1}
+    assert len({record["group"] for record in lines(tmp_path)}) == 4
+
+
+def test_samples_from_the_command_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    turns: Counter[str] = Counter()
+    plans: dict[str, list[Step]] = {"a": [["touch made"], "done"], "b": ["done"]}
+    with plan_endpoint(plans, lambda prompt, turn: turns.update([prompt] * (turn == 0))) as url:
+        arguments = ("--out", str(out), "--samples", "2", "--workers", "3", "--seed", "5", *model(url))
+        done = run("batch", "run", str(prompts(tmp_path, "a", "b")), *arguments)
+        prompts(tmp_path, "b", "c", "a")
+        plans["c"] = ["done"]
+        more = run("batch", "resume", str(out), "--samples", "3", "--json", "--api-key", "x")
+        prompts(tmp_path, "a")
+        fewer = run("batch", "resume", str(out), "--api-key", "x")
+    assert (done.returncode, more.returncode, fewer.returncode) == (0, 0, 0), done.stderr + more.stderr + fewer.stderr
+    assert "2 of 4 solved" in done.stdout
+    facts = json.loads(more.stdout)
+    assert [facts[name] for name in ("prompts", "records", "kept", "solved", "others")] == [9, 9, 4, 3, 0]
+    assert turns == {"a": 3, "b": 3, "c": 3}
+    assert "6 records belong to no prompt that is selected now; they stay" in " ".join(fewer.stderr.split())
 
 
 async def test_settings_of_the_run_are_those_of_the_rest_of_it(tmp_path: Path) -> None:

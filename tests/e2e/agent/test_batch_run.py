@@ -353,7 +353,7 @@ async def test_toolsets_are_drawn_for_each_prompt_and_what_has_no_tool_is_told_o
     told: list[tuple[str, ...]] = []
     result = await run_batch(run, on_start=lambda so_far: told.append(so_far.left_out))
     records = sorted(read_records(result.out), key=lambda record: record["prompt_index"])
-    drawn = [draw_toolsets("terminal_tasks", 4, index) for index in range(8)]
+    drawn = [draw_toolsets("terminal_tasks", 4, record["group"], record["sample"]) for record in records]
     assert [tuple(record["toolsets_used"]) for record in records] == [draw.toolsets for draw in drawn]
     assert told == [tuple(dict.fromkeys(name for draw in drawn for name in draw.dropped))]
     assert "web" in told[0]

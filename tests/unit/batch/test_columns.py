@@ -87,10 +87,19 @@ def test_verdict_of_an_old_row_is_a_word(tmp_path: Path, solved: bool | None, tr
     assert [row["solved"] for row in read_records(tmp_path)] == [word]
 
 
+@pytest.mark.parametrize(("solved", "reward"), [(True, "1.0"), (False, "0.0"), (None, "null")])
+def test_old_row_has_a_group_and_a_reward(tmp_path: Path, solved: bool | None, reward: str) -> None:
+    write(tmp_path, *({**OLD, "solved": solved, "trainable": True, "prompt_index": n} for n in range(2)))
+    assert [(row["group"], row["sample"], row["reward"]) for row in read_records(tmp_path)] == [
+        ("d-0", 0, reward),
+        ("d-1", 0, reward),
+    ]
+
+
 def test_resumed_run_writes_old_rows_in_the_columns_of_today(tmp_path: Path) -> None:
     write(tmp_path, OLD)
     (upgraded,) = read_records(tmp_path)
-    with Trajectories.reopen(tmp_path, lambda row: row["solved"] == "unscored"):
+    with Trajectories.reopen(tmp_path, lambda rows: dict.fromkeys(row["offset"] for row in rows if row["trainable"])):
         pass
     assert [json.loads(line) for line in (tmp_path / "trajectories.jsonl").read_text().splitlines()] == [upgraded]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hermes_batch import BatchConfig, read_dataset
+from hermes_batch.units import Unit
 from hermes_exec.errors import ConfigError
 
 
@@ -30,6 +31,46 @@ def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> 
     lines = ('{"prompt": "a", "check": "true"}', '{"check":"true", "prompt":"a", "metadata": {}}', {"prompt": "a"})
     digests = [task.digest for task in read_dataset(write(tmp_path, *lines))]
     assert digests[0] == digests[1] != digests[2]
+
+
+def groups_of(directory: Path, *lines: object) -> list[str]:
+    return [task.group for task in read_dataset(write(directory, *lines))]
+
+
+def test_group_is_the_content_of_the_prompt(tmp_path: Path) -> None:
+    row = {"prompt": "a", "check": "true", "files": {"x": "1"}}
+    same = {
+        "metadata": {"n": 1},
+        "files": {"y": None, "x": "1"},
+        "check": "true",
+        "prompt": "a",
+        "id": "A",
+        "cwd": None,
+    }
+    first, second, other = groups_of(tmp_path, row, same, {**row, "check": "false"})
+    assert (len(first), second) == (32, f"{first}-1")
+    assert first != other
+    assert groups_of(tmp_path, other_row := {**row, "check": "false"}, same) == [other, first]
+    assert groups_of(tmp_path, *[other_row] * 3) == [other, f"{other}-1", f"{other}-2"]
+
+
+def test_group_follows_the_content_of_a_tree(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "file").write_text("x")
+        (tmp_path / name / "link").symlink_to("sub/file")
+    rows = [{"prompt": "a", "tree": name} for name in ("one", "two")]
+    first, second = groups_of(tmp_path, *rows)
+    assert second == f"{first}-1"
+    (tmp_path / "two" / "sub" / "file").chmod(0o755)
+    assert first != (changed := groups_of(tmp_path, *rows)[1])
+    assert not changed.startswith(first)
+    (tmp_path / "two" / "sub" / "file").chmod(0o644)
+    (tmp_path / "two" / "link").unlink()
+    (tmp_path / "two" / "link").symlink_to("sub")
+    assert not groups_of(tmp_path, *rows)[1].startswith(first)
+    (tmp_path / "two" / "sub" / "file").write_text("y")
+    assert groups_of(tmp_path, rows[0])[0] == first
 
 
 @pytest.mark.parametrize(
@@ -186,9 +227,9 @@ def test_messages_begin_the_conversation(tmp_path: Path) -> None:
     calling = {"role": "assistant", "content": "", "tool_calls": [CALL]}
     assert task.beginning == [*messages[:2], calling, *messages[3:]]
     config = BatchConfig(dataset=tmp_path, out=tmp_path, model="m", system_prompt="run")
-    assert config.make_rollout(task).messages == task.beginning
+    assert config.make_rollout(Unit(task)).messages == task.beginning
     (task,) = read_dataset(write(tmp_path, {"messages": [USER]}))
-    assert config.make_rollout(task).messages == [{"role": "system", "content": "run"}, USER]
+    assert config.make_rollout(Unit(task)).messages == [{"role": "system", "content": "run"}, USER]
 
 
 @pytest.mark.parametrize(

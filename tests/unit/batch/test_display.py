@@ -14,7 +14,7 @@ from rich.console import Console
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.display import RunDisplay, show_results
 from hermes_batch.record import Record
-from hermes_batch.run import BatchResult
+from hermes_batch.result import BatchResult
 
 
 def record(name: str, solved: bool | None, errors: tuple[dict[str, Any], ...] = (), **more: Any) -> Record:
@@ -44,7 +44,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     lines = text.splitlines()
     assert re.fullmatch(r"\[1/5\] +solved +a +2 calls +1\.2 s", lines[0])
     assert lines[2].split()[:3] == ["[3/5]", "unscored", "c"]
-    sums = "1 of 3 solved, 1 not scored (answered: policy), 6 tool calls, 7.5 s, isolation uid, 2 of 5 prompts not done"
+    sums = "1 of 3 solved, 1 not scored (answered: policy), 6 tool calls, 7.5 s, isolation uid, 2 of 5 not done"
     assert lines[-1] == sums
 
 

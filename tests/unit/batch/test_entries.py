@@ -13,6 +13,7 @@ from hermes_agent import ScriptedModel
 from hermes_agent.scoring import CommandCheck
 from hermes_batch import BatchConfig, read_dataset
 from hermes_batch.task_slot import SetUpCommand
+from hermes_batch.units import Unit
 from hermes_exec import ProfileConfig
 from hermes_exec.errors import ConfigError
 
@@ -49,7 +50,7 @@ def test_entries_take_precedence_over_settings_of_the_run(tmp_path: Path) -> Non
         setup_timeout_s=11.0,
         sampling={"top_p": 0.9, "min_p": 0.1},
     )
-    own, common = map(run.make_rollout, run.read_tasks())
+    own, common = (run.make_rollout(Unit(task)) for task in run.read_tasks())
     assert own.messages[0] == {"role": "system", "content": "be brief"}
     assert common.messages[0] == {"role": "system", "content": "-"}
     assert (own.toolsets, common.toolsets) == (("file",), ("terminal", "file"))
@@ -64,7 +65,7 @@ def test_entries_take_precedence_over_settings_of_the_run(tmp_path: Path) -> Non
 
 def test_toolsets_of_a_row_are_not_drawn(tmp_path: Path) -> None:
     run = config(tmp_path, {"toolsets": ["file"]}, distribution="terminal_only")
-    assert run.make_rollout(run.read_tasks()[0]).toolsets == ("file",)
+    assert run.make_rollout(Unit(run.read_tasks()[0])).toolsets == ("file",)
 
 
 def test_binary_files_are_bytes(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_network_and_env_become_an_inline_profile(tmp_path: Path) -> None:
         {"profile": "big", "network": True, "env": {"B": "2"}},
     ]
     run = config(tmp_path, *rows, backend_options={"profiles": PROFILES})
-    profiles = [run.make_rollout(task).profile for task in run.read_tasks()]
+    profiles = [run.make_rollout(Unit(task)).profile for task in run.read_tasks()]
     assert profiles == [
         None,
         "big",

@@ -21,6 +21,7 @@ from hermes_agent.models.scripted import call
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.record import Record, make_record
 from hermes_batch.task import Task
+from hermes_batch.units import Unit
 from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, result
@@ -38,7 +39,7 @@ def nothing() -> Record:
     """A record in which every column is as empty as can be."""
     outcome = RolloutResult(None, cause=ErrorCause.INFRA)
     task = Task(index=0, place="line 1", prompt="go")
-    return make_record(task, ASK, outcome, model="", toolsets=["terminal"], backend="local", image="").record
+    return make_record(Unit(task), ASK, outcome, model="", toolsets=["terminal"], backend="local", image="").record
 
 
 async def everything() -> Record:
@@ -46,11 +47,11 @@ async def everything() -> Record:
     asked = Completion("<think>", (call("do", {"x": 1}), call("ghost", {})), "hm", usage=TokenUsage(1, 2, 1, 0.5))
     episode = await AgentLoop(ScriptedModel([asked, "done"]), FunctionTools(picture)).run(ASK)
     episode = replace(episode, errors=(EpisodeError(1, "tool", "exit", "no"),))
-    verdict = Verdict(1.0, solved=True, exit_code=0, output="2024-01-01")
+    verdict = Verdict(1.0, solved=True, exit_code=0, output="2024-01-01", info={"n": 1})
     outcome = RolloutResult(episode, verdict, cause=ErrorCause.POLICY, isolation="uid", sandbox="s", seconds=1.5)
     outcome = replace(outcome, started=datetime.now(UTC), ended=datetime.now(UTC))
     task = Task(index=0, place="line 1", prompt="go", id="x")
-    made = make_record(task, ASK, outcome, model="m", toolsets=["terminal"], backend="local", image="i").record
+    made = make_record(Unit(task), ASK, outcome, model="m", toolsets=["terminal"], backend="local", image="i").record
     made["task_metadata"] = '{"source": ["a", null]}'
     made["artifacts"] = '["artifacts/x-0/a.txt"]'
     return made
@@ -61,7 +62,7 @@ async def runs(tmp_path: Path) -> list[str]:
     """Files of two runs: in the first, only the last of many records has anything in it, in the second the first."""
     empty, full = nothing(), await everything()
     values: dict[str, Any] = {**empty}
-    assert {name for name in JSON_COLUMNS if values[name] not in ("[]", "{}")} == {"messages"}
+    assert {name for name in JSON_COLUMNS if values[name] not in ("[]", "{}", "null")} == {"messages"}
     values = {**full}
     assert {name for name in JSON_COLUMNS if values[name] in ("[]", "{}")} == set()
     return [

@@ -10,7 +10,10 @@ import pytest
 from hermes_agent.turn import ParallelCalls
 from hermes_batch import BatchConfig, Task
 from hermes_batch.settings import read_config, write_settings
+from hermes_batch.units import Unit
 from hermes_exec import ConfigError
+
+UNIT = Unit(Task(index=0, place="line 1", prompt="go"))
 
 
 def config(tmp_path: Path, **more: Any) -> BatchConfig:
@@ -21,11 +24,11 @@ def config(tmp_path: Path, **more: Any) -> BatchConfig:
 def test_parallel_calls_reaches_the_loop_and_is_recorded(given: ParallelCalls, tmp_path: Path) -> None:
     write_settings(config(tmp_path, parallel_calls=given), prompts=1, records=0, seconds=0)
     resumed = read_config(tmp_path)
-    assert resumed.make_rollout(Task(index=0, place="line 1", prompt="go")).loop["parallel_calls"] == given
+    assert resumed.make_rollout(UNIT).loop["parallel_calls"] == given
 
 
 def test_parallel_calls_default_is_safe(tmp_path: Path) -> None:
-    assert config(tmp_path).make_rollout(Task(index=0, place="line 1", prompt="go")).loop["parallel_calls"] == "safe"
+    assert config(tmp_path).make_rollout(UNIT).loop["parallel_calls"] == "safe"
 
 
 @pytest.mark.parametrize("given", [0, True, "some", 2.5, None])

@@ -31,12 +31,14 @@ from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.task import Task
 from hermes_batch.trajectories import Trajectories
+from hermes_batch.units import Unit
 from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, result
 
 pytestmark = pytest.mark.anyio
-TASK = Task(index=3, place="line 4", prompt="go", id="x")
+GROUP = "0" * 32
+TASK = Task(index=3, place="line 4", group=GROUP, prompt="go", id="x")
 FAILURE = EpisodeError(1, "infra", "SandboxDied", "gone")
 SOLVED = Verdict(1.0, solved=True, exit_code=0, output="1 passed")
 
@@ -59,10 +61,11 @@ async def episode(*steps: Completion | str | Exception) -> Episode:
 
 
 def make(of: Episode | None, **more: Any) -> RecordWithImages:
+    unit = Unit(TASK, more.pop("sample", 0))
     cause = more.pop("cause", ErrorCause.INFRA if of is None else of.cause)
     result = RolloutResult(of, cause=cause, isolation="namespaces", sandbox="local-1", seconds=1.23456, **more)
     begin = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "go"}]
-    return make_record(TASK, begin, result, model="m", toolsets=["terminal"], backend="local", image="")
+    return make_record(unit, begin, result, model="m", toolsets=["terminal"], backend="local", image="")
 
 
 def record(of: Episode | None, **more: Any) -> Record:
@@ -136,6 +139,15 @@ async def test_shortened_context_is_recorded() -> None:
     assert record(await loop.run("go"))["compacted"] is True
 
 
+async def test_record_has_its_key_and_reward() -> None:
+    info = {"tests": [1, None], "note": "é"}
+    made = record(await episode("done"), sample=2, verdict=Verdict(0.25, solved=False, info=info))
+    assert (made["group"], made["sample"], made["reward"]) == (GROUP, 2, "0.25")
+    assert json.loads(made["reward_info"]) == info
+    unscored = record(await episode("done"), verdict=Verdict(1.0, solved=True, info=info), error=FAILURE)
+    assert (unscored["reward"], unscored["reward_info"]) == ("null", "{}")
+
+
 async def test_infra_failure_is_never_a_score() -> None:
     made = record(await episode("done"), verdict=SOLVED, error=FAILURE, cause=ErrorCause.INFRA)
     assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("infra", "infra", False, "unscored")
@@ -200,19 +212,19 @@ async def test_images_of_results_are_files_beside_the_records(tmp_path: Path) ->
     seen = await AgentLoop(ScriptedModel([calls, "done"]), Terminal(picture)).run(begin)
     made, images = make(seen)
     ids = [call.call_id for call in seen.tool_calls]
-    shots = [{"tool_call_id": ids[at], "path": f"screenshots/3-{at + 1}.png"} for at in range(2)]
-    assert json.loads(made["screenshots"]) == [*shots, {"tool_call_id": "", "path": "screenshots/3-3.jpeg"}]
+    shots = [{"tool_call_id": ids[at], "path": f"screenshots/{GROUP}-0-{at + 1}.png"} for at in range(2)]
+    assert json.loads(made["screenshots"]) == [*shots, {"tool_call_id": "", "path": f"screenshots/{GROUP}-0-3.jpeg"}]
     messages = json.loads(made["messages"])
     addresses = [part["image_url"]["url"] for part in messages[0]["content"][1:]]
-    assert addresses == ["screenshots/3-3.jpeg", "https://example.com/a.png"]
-    assert messages[2]["content"][1]["image_url"]["url"] == "screenshots/3-1.png"
+    assert addresses == [f"screenshots/{GROUP}-0-3.jpeg", "https://example.com/a.png"]
+    assert messages[2]["content"][1]["image_url"]["url"] == f"screenshots/{GROUP}-0-1.png"
     assert "an image" not in made["export_problem"]
     assert (made["exportable"], "base64" in json.dumps(made)) == (False, False)
     with Trajectories.create(tmp_path, overwrite=False) as lines:
         await lines.append(made, images)
         await lines.append(*make(None, error=FAILURE))
     files = {path.name: path.read_bytes() for path in (tmp_path / "screenshots").iterdir()}
-    assert files == {"3-1.png": b"\x89PNG 1", "3-2.png": b"\x89PNG 2", "3-3.jpeg": b"jpeg"}
+    assert files == {f"{GROUP}-0-1.png": b"\x89PNG 1", f"{GROUP}-0-2.png": b"\x89PNG 2", f"{GROUP}-0-3.jpeg": b"jpeg"}
     (tmp_path / "screenshots" / "mine.png").write_bytes(b"")
     with Trajectories.create(tmp_path, overwrite=True):
         assert [path.name for path in (tmp_path / "screenshots").iterdir()] == ["mine.png"]

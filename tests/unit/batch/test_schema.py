@@ -34,6 +34,7 @@ from hermes_batch.parquet import PARQUET, write_parquet
 from hermes_batch.record import make_record
 from hermes_batch.schema import make_batches, record_schema
 from hermes_batch.task import Task
+from hermes_batch.units import Unit
 from hermes_exec.errors import ConfigError, ExecError
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
@@ -49,14 +50,14 @@ async def odd_record() -> Record:
     steps: list[Completion | str] = [Completion("", (ToolCall("c1", "do", HUGE),), "hm", usage=usage), "\ud83d done"]
     loop = AgentLoop(ScriptedModel(steps), FunctionTools(echo), sampling={"seed": 2, "filter": echo})
     result = RolloutResult(await loop.run("go"), seconds=1.5, timings=Timings(0.1, 0.2, 0.3, 0.4, 0.5))
-    return make_record(TASK, [], result, model="m", toolsets=["terminal"], backend="local", image="").record
+    return make_record(Unit(TASK), [], result, model="m", toolsets=["terminal"], backend="local", image="").record
 
 
 @pytest.fixture
 async def run(tmp_path: Path) -> Path:
     """A run whose last records have other tools, images and surrogates than the many before."""
     result = RolloutResult(None)
-    empty = make_record(TASK, [], result, model="", toolsets=[], backend="local", image="").record
+    empty = make_record(Unit(TASK), [], result, model="", toolsets=[], backend="local", image="").record
     odd = await odd_record()
     image = {"type": "image_url", "image_url": {"url": "screenshots/0-1.png"}}
     picture: list[Message] = [{"role": "user", "content": [{"type": "text", "text": "look"}, image]}]

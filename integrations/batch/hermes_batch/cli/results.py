@@ -21,8 +21,9 @@ def report(out: RunDirectory, as_json: AsJson = False) -> None:
 def show(out: RunDirectory, as_json: AsJson = False) -> None:
     """Print the table of results of a run."""
     from hermes_batch.display import show_results
+    from hermes_batch.index import TRAJECTORIES
     from hermes_batch.settings import read_settings
-    from hermes_batch.trajectories import TRAJECTORIES, read_rows
+    from hermes_batch.trajectories import read_rows
 
     rows, broken = read_rows(out)
     settings = read_settings(out)

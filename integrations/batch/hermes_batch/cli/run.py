@@ -30,7 +30,7 @@ from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, P
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hermes_batch.run import BatchResult
+    from hermes_batch.result import BatchResult
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +79,9 @@ class _RunOptions:
         float, typer.Option("--setup-timeout", metavar="SECONDS", help="Time limit of a prompt's `setup` command.")
     ] = 600.0
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Use only the first prompts.")] = None
+    samples: Annotated[
+        int, typer.Option("--samples", min=1, help="Episodes of each prompt. All prompts get the first one first.")
+    ] = 1
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling, if the model supports seeds.")] = (
         None
     )
@@ -136,20 +139,24 @@ def resume(
     api_key: ApiKey = "none",
     parser: Parser = None,
     workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Prompts to work on at a time.")] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", min=1, help="Episodes of each prompt from now on.")
+    ] = None,
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue an interrupted run with its original settings.
+    """Continue an interrupted run with its original settings, or add samples to a complete one.
 
-    Prompts that have a result are not repeated, unless their record may not be scored. The dataset must be unchanged,
-    except for more prompts at its end. Options given here replace the original ones. A key and secrets are not stored
-    with a run and must be given again. Exit codes are the same as for `batch run`.
+    Samples that have a result are not repeated, unless their record may not be scored. Prompts of the dataset may have
+    moved, become more or fewer: only prompts whose content has no result run. Options given here replace the original
+    ones. A key and secrets are not stored with a run and must be given again. Exit codes are the same as for `batch
+    run`.
     """
     from pydantic import SecretStr
 
     from hermes_batch.run import resume_batch
 
-    overrides: dict[str, Any] = {"base_url": base_url, "parser": parser, "workers": workers}
+    overrides: dict[str, Any] = {"base_url": base_url, "parser": parser, "workers": workers, "samples": samples}
     changes = {name: value for name, value in overrides.items() if value is not None}
     changes |= _pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
@@ -174,8 +181,9 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
     from rich.console import Console
 
     from hermes_batch.display import RunDisplay, show_results, summary_line
+    from hermes_batch.index import TRAJECTORIES
     from hermes_batch.report.report import REPORT
-    from hermes_batch.trajectories import TRAJECTORIES, read_rows
+    from hermes_batch.trajectories import read_rows
 
     with RunDisplay(Console(stderr=True, highlight=False, emoji=False)) as display:
         result = await work(
@@ -186,6 +194,7 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
             {
                 "prompts": result.total,
                 "records": result.records,
+                "others": result.others,
                 "kept": result.kept,
                 "solved": result.solved,
                 "unscored": result.unscored,
@@ -200,6 +209,8 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
     else:
         show_results(stdout(), read_rows(result.out)[0], result.seconds, result.total)
         say(f"{result.out / TRAJECTORIES}\n{result.out / REPORT}")
+    if result.others:
+        say(f"{result.others} records belong to no prompt that is selected now; they stay in {TRAJECTORIES}")
     if result.stopped is not None:
         say(f"the run was stopped: {result.stopped}\ncontinue it: hermes-exec batch resume {result.out}")
     return exits.OK if result.complete and not result.unscored else exits.INFRA

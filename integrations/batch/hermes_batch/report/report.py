@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hermes_batch.index import TRAJECTORIES, is_record
 from hermes_batch.report.html import Markup, element, join
 from hermes_batch.report.images import ReportImages
 from hermes_batch.report.transcript import transcript
 from hermes_batch.settings import explain_write_errors, read_settings
 from hermes_batch.tally import Tally, outcome, reason
-from hermes_batch.trajectories import TRAJECTORIES, iterate_records, read_record_at
+from hermes_batch.trajectories import iterate_rows, read_record_at
 from hermes_exec.private_files import open_private
 
 REPORT = "report.html"
@@ -48,7 +49,7 @@ def write_report(out: Path) -> Path:
     ):
         before, after = _page(run)
         page.write(before)
-        page.writelines(_episode(read_record_at(lines, offset), images) for _, offset in run.offsets[:_MAX_EPISODES])
+        page.writelines(_episode(read_record_at(lines, offset), images) for *_, offset in run.offsets[:_MAX_EPISODES])
         page.write(after)
     return path
 
@@ -59,17 +60,18 @@ class _RunFacts:
     def __init__(self, out: Path) -> None:
         self.name, self.settings = out.name, read_settings(out)
         self.tally, self.broken = Tally(), 0
-        self.offsets: list[tuple[int, int]] = []
-        self.model = self.started_at = ""
-        for offset, record in iterate_records(out):
-            if record is None:
+        self.offsets: list[tuple[int, int, int]] = []
+        for row in iterate_rows(out):
+            if not is_record(row):
                 self.broken += 1
                 continue
-            self.tally.add(record)
-            self.offsets.append((int(record["prompt_index"]), offset))
-            metadata = record.get("metadata", {})
-            self.model = self.model or str(metadata.get("model", ""))
-            self.started_at = self.started_at or str(metadata.get("timestamp", ""))
+            self.tally.add(row)
+            self.offsets.append((int(row["prompt_index"]), int(row["sample"]), row["offset"]))
+        metadata: Mapping[str, Any] = {}
+        if self.offsets:
+            with (out / TRAJECTORIES).open("rb") as lines:
+                metadata = read_record_at(lines, min(offset for *_, offset in self.offsets)).get("metadata", {})
+        self.model, self.started_at = (str(metadata.get(name, "")) for name in ("model", "timestamp"))
         self.offsets.sort()
 
 
