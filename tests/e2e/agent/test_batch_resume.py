@@ -91,7 +91,7 @@ def test_killed_run_goes_on_with_each_prompt_once_in_the_file(tmp_path: Path) ->
 
 async def test_record_that_may_not_be_scored_is_replaced(tmp_path: Path) -> None:
     asked = Asked({"good": ["done"], "broken": ["done"]})
-    entries: list[dict[str, Any]] = [{"prompt": "good"}, {"prompt": "broken", "image": "hermes-exec-test/nowhere:1"}]
+    entries: list[dict[str, Any]] = [{"prompt": "good"}, {"prompt": "broken", "cwd": "nowhere"}]
     run = config(tmp_path, {}, *entries, model=asked.model)
     await run_batch(run)
     assert [(r["prompt_index"], r["trainable"]) for r in sorted(lines(tmp_path), key=str)] == [(0, True), (1, False)]
