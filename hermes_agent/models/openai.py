@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from hermes_agent.errors import ModelError
-from hermes_agent.messages import Completion, Message, content_of, image_parts, message_text
+from hermes_agent.messages import Completion, Message
 from hermes_agent.models.chat_answer import read_answer
+from hermes_agent.models.chat_images import move_images
 from hermes_agent.models.chat_stream import ChunkAssembler
 from hermes_agent.models.chat_text import as_text, leading_system
 from hermes_agent.models.endpoint import Endpoint, EndpointStatus
@@ -182,7 +182,7 @@ class OpenAIModel:
     def _request_messages(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
         at = leading_system(messages)
         whole = [*messages[:at], *self._prefill, *messages[at:]]
-        return _move_images(whole) if self._render is None else as_text(whole, tools, self._render)
+        return move_images(whole) if self._render is None else as_text(whole, tools, self._render)
 
     def _read(
         self, answer: object, tools: Sequence[Mapping[str, Any]], limit: int | None, *, may_call: bool
@@ -194,21 +194,3 @@ class OpenAIModel:
             return completion
         unread = unread_calls(completion.content, tools, model=self.model)
         return completion if unread is None else replace(completion, problems=(*completion.problems, unread))
-
-
-def _move_images(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with the images of results moved into a user message after the results of their turn.
-
-    This is the only place where every endpoint with a vision model accepts them.
-    """
-    sent: list[Message] = []
-    for role, run in groupby(messages, lambda message: message.get("role")):
-        turn = list(run)
-        images = [part for message in turn for part in image_parts(message)] if role == "tool" else []
-        if not images:
-            sent += turn
-            continue
-        names = ", ".join(str(message.get("name")) for message in turn if image_parts(message))
-        sent += [{**message, "content": message_text(message)} for message in turn]
-        sent.append({"role": "user", "content": content_of(f"Images of the results above, of {names}:", images)})
-    return sent
