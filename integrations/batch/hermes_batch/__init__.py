@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hermes_batch.columns import JSON_COLUMNS
     from hermes_batch.config import BatchConfig
     from hermes_batch.dataset import read_dataset
+    from hermes_batch.export.export import ExportResult, export_records
     from hermes_batch.fixed_messages import to_openai_messages
     from hermes_batch.parquet import load
     from hermes_batch.record import Record
@@ -23,8 +24,10 @@ __all__ = [
     "JSON_COLUMNS",
     "BatchConfig",
     "BatchResult",
+    "ExportResult",
     "Record",
     "Task",
+    "export_records",
     "load",
     "read_dataset",
     "read_records",
@@ -40,6 +43,6 @@ if not TYPE_CHECKING:
         __all__,
         where=(
             *("columns", "fixed_messages", "record", "task", "dataset", "trajectories", "parquet", "report.report"),
-            *("config", "result", "run"),
+            *("export.export", "config", "result", "run"),
         ),
     )

@@ -1,0 +1,1 @@
+"""Exports of records as training data."""

@@ -1,0 +1,27 @@
+"""ShareGPT turns in the Hermes format, with the schemas of the tools."""
+
+from __future__ import annotations
+
+from hermes_agent.parsers.json_text import dump
+from hermes_agent.trajectories.sharegpt import sharegpt
+from hermes_agent.trajectories.sharegpt_reader import export_problem
+from hermes_batch.export.example import FormatProblem, TrainingExample
+from hermes_batch.export.writers import LineWriter
+
+
+class ShareGPTWriter(LineWriter):
+    """Writes `id`, `conversations` and `tools`, which is JSON text, as LLaMA-Factory and others read it.
+
+    Turns are text: a record with images, or with other content that would be read differently, is left out.
+    """
+
+    def render(self, example: TrainingExample) -> dict[str, object]:
+        """Return the line of a record."""
+        example.check_answers()
+        messages = example.clean_messages(reasoning=self._options.reasoning)
+        turns = sharegpt(messages, example.tools)
+        if problem := export_problem(messages, turns):
+            raise FormatProblem(problem)
+        while turns[-1]["from"] != "gpt":
+            turns.pop()
+        return {"id": f"{example.id}/{example.number}", "conversations": turns, "tools": dump(example.tools)}
