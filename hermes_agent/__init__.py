@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hermes_exec._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from hermes_agent.artifacts import Artifacts, CollectedFiles
     from hermes_agent.context import Context, ShortenOldResults
     from hermes_agent.episode import CallCounts, CallRecord, Episode, EpisodeError
     from hermes_agent.errors import (
@@ -37,9 +38,11 @@ __all__ = [
     "AccessRefused",
     "AgentLoop",
     "AnswerProblem",
+    "Artifacts",
     "CallCounts",
     "CallRecord",
     "CheckFailed",
+    "CollectedFiles",
     "CommandCheck",
     "Completion",
     "CompletionUsage",
@@ -77,5 +80,17 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         __all__,
-        where=("errors", "messages", "episode", "context", "hooks", "parsers", "models", "loop", "scoring", "rollout"),
+        where=(
+            "errors",
+            "messages",
+            "episode",
+            "context",
+            "hooks",
+            "parsers",
+            "models",
+            "loop",
+            "scoring",
+            "artifacts",
+            "rollout",
+        ),
     )

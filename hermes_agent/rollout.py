@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, overload
 
+from hermes_agent.artifacts import Artifacts, CollectedFiles, collect_artifacts
 from hermes_agent.episode import Episode, EpisodeError
 from hermes_agent.loop import AgentLoop
 from hermes_agent.messages import Message
@@ -37,7 +38,7 @@ class Timings:
         setup_s: Putting the task's files in, and `prepare`.
         model_s: Completions, with outages of the endpoint.
         tools_s: Tool calls and their hooks.
-        check_s: Scoring: ending the model's processes, sealing the work, and the check.
+        check_s: Scoring: copying artifacts, ending the model's processes, sealing the work, and the check.
     """
 
     queue_s: float = 0.0
@@ -65,6 +66,7 @@ class RolloutResult:
         timings: The parts of `seconds`.
         started: When the rollout began, in UTC. None: it did not.
         ended: When it ended.
+        collected: The files that were copied out of the slot (`Rollout.collect`).
     """
 
     episode: Episode | None
@@ -80,6 +82,7 @@ class RolloutResult:
     timings: Timings = Timings()
     started: datetime | None = None
     ended: datetime | None = None
+    collected: CollectedFiles = field(default_factory=CollectedFiles)
 
     @property
     def trainable(self) -> bool:
@@ -121,6 +124,7 @@ class Rollout:
         tools: Tools of the `Toolbox`.
         tool_options: Options of the `Toolbox`.
         scoring: The way to score the episode. None: no score.
+        collect: The files to copy out of the slot when the episode has ended, before it is scored. None: no file.
         image: Image of the slot, as in `SandboxPool.slot`.
         profile: Profile of the slot, as in `SandboxPool.slot`.
         workdir: Work directory of the slot, as in `SandboxPool.slot`.
@@ -138,6 +142,7 @@ class Rollout:
     tools: Iterable[str | HostTool] | None = None
     tool_options: ToolOptions | None = None
     scoring: Scoring | None = None
+    collect: Artifacts | None = None
     image: str | None = None
     profile: str | ProfileConfig | None = None
     workdir: str | None = None
@@ -252,6 +257,7 @@ class _RolloutRun:
         self._begin("scoring")
         if episode.trainable:
             await slot.check_disk()
+        await self._collect_artifacts(slot, episode)
         if self._rollout.scoring is not None and episode.trainable:
             scoring = replace(self._rollout.scoring, check=partial(self._check, self._rollout.scoring.check))
             verdict, killed = await score(slot, episode, scoring, self._set_up)
@@ -259,6 +265,18 @@ class _RolloutRun:
                 await slot.check_disk()
             self._result = replace(self._result, verdict=verdict, killed=killed)
         self._begin("done")
+
+    async def _collect_artifacts(self, slot: Slot, episode: Episode) -> None:
+        if self._rollout.collect is None or episode.finish == "infra":
+            return
+        try:
+            collected = await collect_artifacts(slot, self._rollout.collect)
+        except ExecError as error:
+            if error.cause is not ErrorCause.POLICY:
+                raise
+            # The tenant ended its own sandbox, which the score takes into account.
+            collected = CollectedFiles(problems=(f"{type(error).__name__}: {error}",))
+        self._result = replace(self._result, collected=collected)
 
     async def _check(self, check: Scorer, slot: Slot, episode: Episode) -> Verdict:
         self._begin("check")
