@@ -139,9 +139,6 @@ async def resume_batch(
     with Trajectories.reopen(config.out, earlier.plan_changes) as lines:
         result = earlier.make_result(config.out)
         result.seconds = float(read_settings(config.out).get("seconds") or 0.0)
-        if result.complete:
-            write_report(config.out)
-            await anyio.to_thread.run_sync(write_parquet, config.out)
         remaining = earlier.find_remaining()
         if not remaining:
             write_settings(config, prompts=result.total, records=result.records, seconds=result.seconds)
