@@ -33,6 +33,9 @@ JSON_COLUMNS = tuple(_EMPTY)
 reader.
 """
 
+WITHOUT_MESSAGES = "written without its messages"
+"""The `export_problem` of rows whose messages are re-read from their conversation."""
+
 _UNKNOWN: Mapping[str, Any] = {
     "reasoning_tokens": 0,
     "cached_tokens": 0,
@@ -72,7 +75,7 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
         old |= {
             "messages": read_sharegpt(conversation),
             "exportable": False,
-            "export_problem": "written without its messages",
+            "export_problem": WITHOUT_MESSAGES,
         }
     if not isinstance(row.get("group"), str):
         old |= {"group": former_group(row), "sample": 0, "reward": _REWARDS.get(_verdict_word(row))}

@@ -17,6 +17,7 @@ from hermes_agent.messages import TokenUsage, ToolCall
 from hermes_agent.models.scripted import call
 from hermes_batch.record import make_record
 from hermes_batch.task import Task
+from hermes_batch.units import Unit
 from hermes_exec.cli.app import run as run_program
 from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import ToolResult
@@ -62,10 +63,12 @@ async def make_row(kind: str = "plain", /, **fields: Any) -> tuple[Row, dict[str
     verdict = Verdict(float(solved), solved=solved, exit_code=int(not solved), output="")
     rollout = RolloutResult(episode, verdict, cause=ErrorCause.POLICY, isolation="uid", sandbox="s", seconds=1.5)
     index = fields.pop("prompt_index", 0)
-    task = Task(index=index, place="line 1", prompt=prompt, id=fields.pop("id", "task"), metadata={"source": "made"})
-    made = make_record(task, messages, rollout, model="m", toolsets=["do"], backend="local", image="")
-    row: Row = {**made.record, "group": "a" * 32, "sample": 0, "reward": json.dumps(float(solved))}
-    return {**row, **fields}, made.images
+    group = fields.pop("group", "a" * 32)
+    metadata = {"source": "made"}
+    task = Task(index=index, place="1", prompt=prompt, id=fields.pop("id", "task"), group=group, metadata=metadata)
+    unit = Unit(task, fields.pop("sample", 0))
+    made = make_record(unit, messages, rollout, model="m", toolsets=["do"], backend="local", image="")
+    return {**made.record, **fields}, made.images
 
 
 def write_run(directory: Path, rows: Iterable[tuple[Row, dict[str, bytes]] | Row | bytes]) -> Path:

@@ -131,12 +131,17 @@ async def test_records_of_earlier_versions_are_read(tmp_path: Path, batch: Comma
     row, _ = await make_row("short", task_digest="d" * 64)
     for name in ("group", "sample", "reward", "usage"):
         row.pop(name)
-    run = write_run(tmp_path / "run", [row])
+    older = {**row, "id": "older", "prompt_index": 1}
+    for name in ("messages", "exportable", "export_problem"):
+        older.pop(name)
+    run = write_run(tmp_path / "run", [row, older])
     ended = batch(
         "export", run, "--to", "openai", "-o", tmp_path / "out", "--min-reward", "1", "--per-prompt", "best", "--json"
     )
     assert json.loads(ended.out)["written"] == 1
     assert json.loads(ended.out)["estimated"] == 1
+    (line,) = read_lines(tmp_path / "out" / "left_out.jsonl")
+    assert (line["id"], line["reason"], line["detail"]) == ("older", "format", "written without its messages")
 
 
 async def test_splits_keep_the_samples_of_a_prompt_together(tmp_path: Path, batch: CommandLine) -> None:

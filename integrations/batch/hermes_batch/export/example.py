@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hermes_agent.messages import Message, message_text
 from hermes_agent.parsers.json_text import JsonValue, decode_whole
-from hermes_batch.columns import decode_list
+from hermes_batch.columns import WITHOUT_MESSAGES, decode_list
 from hermes_batch.trajectories import Row
 
 _BYTES_PER_TOKEN = 3
@@ -64,8 +64,8 @@ class TrainingExample:
 
     @property
     def group(self) -> str:
-        """The group of the prompt. Records of earlier versions have none: for them, the digest of the prompt's line."""
-        return str(self.record.get("group") or self.record.get("task_digest") or self.id)
+        """The group of the prompt."""
+        return str(self.record["group"])
 
     @property
     def number(self) -> int:
@@ -90,11 +90,9 @@ class TrainingExample:
 
     @cached_property
     def reward(self) -> float | None:
-        """The reward of the scorer or, without one, 1 if the check passed and 0 if it failed. None: not scored."""
-        reward = _decode(str(self.record.get("reward", "null")))
-        if isinstance(reward, int | float):
-            return float(reward)
-        return {"solved": 1.0, "unsolved": 0.0}.get(self.outcome)
+        """The reward. None: nothing was scored."""
+        reward = _decode(str(self.record.get("reward")))
+        return float(reward) if isinstance(reward, int | float) else None
 
     @cached_property
     def usage(self) -> list[dict[str, Any]]:
@@ -201,7 +199,12 @@ class TrainingExample:
 
         Args:
             reasoning: Whether to keep the model's thinking.
+
+        Raises:
+            FormatProblem: If an earlier version wrote no messages.
         """
+        if self.record.get("export_problem") == WITHOUT_MESSAGES:
+            raise FormatProblem(WITHOUT_MESSAGES)
         return [_clean(message, reasoning=reasoning) for message in self.messages]
 
     def trainable_messages(self, *, reasoning: bool) -> list[Message]:
@@ -211,7 +214,7 @@ class TrainingExample:
             reasoning: Whether to keep the model's thinking.
 
         Raises:
-            FormatProblem: As `check_answers` does.
+            FormatProblem: As `clean_messages` and `check_answers` do.
         """
         return self.clean_messages(reasoning=reasoning)[: self.check_answers() + 1]
 

@@ -28,7 +28,8 @@ from hermes_batch.export.selection import (
 )
 from hermes_batch.export.sharegpt import ShareGPTWriter
 from hermes_batch.export.traces import TraceWriter
-from hermes_batch.export.writers import DataSetWriter, encode_line
+from hermes_batch.export.writers import DataSetWriter
+from hermes_batch.index import encode_line
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.private_files import make_directory, open_private
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from hermes_agent.messages import Message, calls_of, message_text
 from hermes_batch.export.example import FormatProblem, TrainingExample, TurnFacts, arguments_object
 from hermes_batch.export.images import image_type, image_url, is_link, read_image
-from hermes_batch.export.writers import FileWriter, RenderedFile, encode_line
+from hermes_batch.export.writers import FileWriter, RenderedFile
+from hermes_batch.index import encode_line
 
 _TOOLS = "teich-available-tools"
 """The type of the entry in which `datasets` (its converter is `teich`) finds the schemas of the tools."""

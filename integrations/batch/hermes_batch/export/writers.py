@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import BinaryIO, ClassVar, Generic, NamedTuple, TypeVar
 
 from hermes_batch.export.example import TrainingExample
 from hermes_batch.export.options import ExportOptions
+from hermes_batch.index import encode_line
 from hermes_exec.private_files import make_directory, open_private
 
 _FILES_PER_DIRECTORY = 1000
@@ -109,8 +109,3 @@ class FileWriter(DataSetWriter[RenderedFile]):
 
     def close(self) -> None:
         """Do nothing: each file is closed when it is written."""
-
-
-def encode_line(value: object) -> bytes:
-    """Return a JSON value as a line. Halves of surrogate pairs, which no reader accepts, become question marks."""
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
