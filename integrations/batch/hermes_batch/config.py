@@ -16,6 +16,7 @@ from hermes_agent.scoring import Files, ScoreIn
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_batch.dataset import Extra, read_dataset
 from hermes_batch.rows.source import parse_dataset
+from hermes_batch.selection import parse_shard, select_tasks
 from hermes_batch.task import Task
 from hermes_batch.task_checks import TaskChecks
 from hermes_batch.task_slot import SetUpCommand, make_profile
@@ -29,6 +30,8 @@ _LOOP = (
     *("deadline_s", "max_tokens_total", "max_cost", "max_tool_seconds"),
 )
 """The settings that are arguments of `AgentLoop`."""
+_SELECTION = ("ids", "shuffle", "offset", "limit", "shard")
+"""The settings that are arguments of `select_tasks`."""
 _DISK_WAIT_S = 5.0
 _SHARED_CONTAINER_SLOTS = 8
 _WHOLE_CONTAINER_OPTIONS = frozenset(
@@ -54,12 +57,12 @@ class BatchConfig(ConfigModel):
 
     `backend`, `image` and `backend_options` are for the pool; a prompt's own image takes precedence over `image`. On
     Docker with sealed checks `slots_per_sandbox` is 8 by default, unless an option is meant for whole containers.
-    `workers` prompts are worked on at a time. `limit` selects the first prompts, and each of them gets `samples`
-    episodes. With a `seed`, each sample has a seed that follows from it, the prompt's content and the number of the
-    sample, if the model supports seeds. `max_tokens` limits one completion; `temperature` and `sampling` are
-    passed to the model. `max_turns`, `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and
-    `max_tool_seconds` limit an episode, and `parallel_calls` sets which calls of a turn run at the same time ("safe",
-    "all" or a number); see `AgentLoop`.
+    `workers` prompts are worked on at a time. `ids`, `shuffle` (a seed), `offset`, `limit` and `shard` ("2/16") select
+    prompts in this order (see `hermes_batch.selection.select_tasks`), and each of them gets `samples` episodes. With a
+    `seed`, each sample has a seed that follows from it, the prompt's content and the number of the sample, if the model
+    supports seeds. `max_tokens` limits one completion; `temperature` and `sampling` are passed to the model.
+    `max_turns`, `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and `max_tool_seconds` limit an episode,
+    and `parallel_calls` sets which calls of a turn run at the same time ("safe", "all" or a number); see `AgentLoop`.
 
     `score_in` and `check_timeout_s` apply to the checks (see `hermes_agent.Scoring`), and `setup_timeout_s` to the
     prompts' set-up commands. With a `distribution`, the toolsets of each sample are drawn from it instead of
@@ -107,7 +110,11 @@ class BatchConfig(ConfigModel):
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 1.0
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
+    ids: tuple[str, ...] | None = None
+    shuffle: int | None = None
+    offset: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1)] | None = None
+    shard: str | None = None
     samples: Annotated[int, Field(ge=1)] = 1
     seed: int | None = None
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
@@ -125,6 +132,13 @@ class BatchConfig(ConfigModel):
     @classmethod
     def _parse_calls(cls, value: object) -> ParallelCalls:
         return parse_parallel_calls(value)
+
+    @field_validator("shard")
+    @classmethod
+    def _check_shard(cls, shard: str | None) -> str | None:
+        if shard is not None:
+            parse_shard(shard)
+        return shard
 
     @field_validator("tool_options")
     @classmethod
@@ -189,13 +203,15 @@ class BatchConfig(ConfigModel):
         return draw_toolsets(distribution, self.seed or 0, unit.task.group, unit.sample, strict=self.strict)
 
     def read_tasks(self) -> list[Task]:
-        """Return the prompts of the dataset.
+        """Return the selected prompts of the dataset.
 
         Raises:
-            ConfigError: If the dataset cannot be read, has errors, or has a prompt that cannot run with these settings.
+            ConfigError: If the dataset cannot be read, has errors, or has a prompt that cannot run with these settings,
+                or if no prompt is selected.
         """
         checks = TaskChecks(self.backend, self.image, self.backend_options, strict=self.strict)
-        return read_dataset(self.dataset, self.limit, self.extra, self.columns, checks)
+        tasks = read_dataset(self.dataset, self.extra, self.columns, checks)
+        return select_tasks(tasks, **{name: getattr(self, name) for name in _SELECTION})
 
     def make_rollout(self, unit: Unit) -> Rollout:
         """Return the rollout of a sample of a prompt."""

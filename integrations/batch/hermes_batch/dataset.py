@@ -40,7 +40,6 @@ _UNTYPED = ("max_turns", "deadline_s", "check_timeout_s", "network")
 
 def read_dataset(
     dataset: Dataset,
-    limit: int | None = None,
     extra: Extra = "refuse",
     columns: Mapping[str, str] | None = None,
     check: CheckTask | None = None,
@@ -49,7 +48,6 @@ def read_dataset(
 
     Args:
         dataset: A file, or `hf:PATH:SPLIT` (see `hermes_batch.rows.source.read_rows`).
-        limit: The most tasks to return. All rows are validated.
         extra: The treatment of unknown entries: an error, or part of the prompt's `metadata`.
         columns: Entry to the column of the dataset that has its values.
         check: Called with each task.
@@ -83,7 +81,7 @@ def read_dataset(
         raise ConfigError(f"the dataset {dataset} is wrong:\n" + "\n".join(errors) + more)
     if not tasks:
         raise ConfigError(f"the dataset {dataset} has no prompt")
-    return tasks[:limit]
+    return tasks
 
 
 class _Groups:

@@ -178,6 +178,40 @@ async def test_records_without_groups_are_found_by_their_lines(tmp_path: Path) -
     assert len({record["group"] for record in lines(tmp_path)}) == 4
 
 
+def test_pilot_grows_from_the_command_line(tmp_path: Path) -> None:
+    names = [f"p{n}" for n in range(6)]
+    plans: dict[str, list[Step]] = {name: ["done"] for name in names}
+    turns: Counter[str] = Counter()
+    (tmp_path / "ids").write_text("".join(f"task-{n}\n" for n in range(1, 6)))
+    with plan_endpoint(plans, lambda prompt, _: turns.update([prompt])) as url:
+        selection = ("--ids", str(tmp_path / "ids"), "--offset", "1", "--limit", "3", "--shard", "1/2")
+        out = ("--out", str(tmp_path / "out"))
+        pilot = run("batch", "run", str(prompts(tmp_path, *names)), *out, *selection, *model(url))
+        assert (pilot.returncode, turns) == (0, {"p2": 1, "p4": 1}), pilot.stderr
+        longer = tmp_path / "longer.jsonl"
+        longer.write_text(prompts(tmp_path, *names, "p2").read_text())
+        options = ("--limit", "0", "--dataset", str(longer), "--samples", "2", "--json", "--api-key", "x")
+        grown = run("batch", "resume", str(tmp_path / "out"), *options)
+        wrong = run("batch", "run", str(longer), "--out", str(tmp_path / "b"), "--ids", "nobody", *model(url))
+    assert grown.returncode == 0, grown.stderr
+    assert [json.loads(grown.stdout)[name] for name in ("records", "kept")] == [4, 2]
+    assert turns == {"p2": 2, "p4": 2}
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["config"]["dataset"] == str(longer)
+    assert (wrong.returncode, "ids: the dataset has no prompt 'nobody'" in " ".join(wrong.stderr.split())) == (2, True)
+
+
+def test_shuffled_shards_are_all_prompts_once(tmp_path: Path) -> None:
+    names = [f"p{n}" for n in range(5)]
+    turns: Counter[str] = Counter()
+    with plan_endpoint({name: ["done"] for name in names}, lambda prompt, _: turns.update([prompt])) as url:
+        file = str(prompts(tmp_path, *names))
+        for shard in ("1/2", "2/2"):
+            options = ("--shuffle", "3", "--shard", shard, "--out", str(tmp_path / shard.replace("/", "-")))
+            done = run("batch", "run", file, *options, *model(url))
+            assert done.returncode == 0, done.stderr
+    assert turns == dict.fromkeys(names, 1)
+
+
 def test_samples_from_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "out"
     turns: Counter[str] = Counter()

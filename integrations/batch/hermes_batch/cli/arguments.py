@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +27,51 @@ Fields = Annotated[
         help="The column of the dataset with the values of an entry, such as prompt=question; may be repeated.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class SelectionOptions:
+    """Options that select prompts of a dataset."""
+
+    ids: Annotated[
+        str | None,
+        typer.Option(
+            "--ids", metavar="FILE|ID,ID", help="Use only these prompts: a file of ids, one a line, or a list."
+        ),
+    ] = None
+    shuffle: Annotated[
+        int | None, typer.Option("--shuffle", metavar="SEED", help="Use the prompts in an order drawn from this seed.")
+    ] = None
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Leave out this many prompts at the beginning.")] = 0
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Use at most this many prompts.")] = None
+    shard: Annotated[
+        str | None, typer.Option("--shard", metavar="N/COUNT", help="Use one part of the prompts, such as 2/16.")
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of `BatchConfig`.
+
+        Raises:
+            ConfigError: If the ids cannot be read.
+        """
+        return {**vars(self), "ids": None if self.ids is None else parse_ids(self.ids)}
+
+
+def parse_ids(text: str) -> tuple[str, ...]:
+    """Return the ids of `--ids`: the lines of a file, or a list with commas.
+
+    Raises:
+        ConfigError: If the file cannot be read, or there is no id.
+    """
+    try:
+        path = Path(text)
+        ids = path.read_text("utf-8").splitlines() if path.is_file() else text.split(",")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--ids: cannot read {text}: {error}") from error
+    named = tuple(name.strip() for name in ids if name.strip())
+    if not named:
+        raise ConfigError(f"--ids: {text!r} has no id; give a file with one id a line, or ids with commas")
+    return named
 
 
 def parse_fields(fields: list[str] | None) -> dict[str, str]:

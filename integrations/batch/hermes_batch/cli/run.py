@@ -22,7 +22,7 @@ from hermes_agent.cli.options import (
     WaitOutage,
     flatten_options,
 )
-from hermes_batch.cli.arguments import Dataset, Fields, RunDirectory, parse_fields
+from hermes_batch.cli.arguments import Dataset, Fields, RunDirectory, SelectionOptions, parse_fields
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, say, stdout
@@ -78,7 +78,6 @@ class _RunOptions:
     setup_timeout_s: Annotated[
         float, typer.Option("--setup-timeout", metavar="SECONDS", help="Time limit of a prompt's `setup` command.")
     ] = 600.0
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Use only the first prompts.")] = None
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="Episodes of each prompt. All prompts get the first one first.")
     ] = 1
@@ -96,6 +95,7 @@ def run(
     endpoint: _ModelOptions,
     loop: LoopOptions,
     run_options: _RunOptions,
+    selection: SelectionOptions,
     fields: Fields = None,
     toolset: Toolsets = None,
     tool_option: ToolOption = None,
@@ -125,6 +125,7 @@ def run(
         **endpoint.settings(),
         **loop.settings(),
         **vars(run_options),
+        **selection.settings(),
         **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
         "toolsets": tuple(toolset or ("terminal", "file")),
         "tool_options": parse_options(tool_option),
@@ -142,6 +143,12 @@ def resume(
     samples: Annotated[
         int | None, typer.Option("--samples", min=1, help="Episodes of each prompt from now on.")
     ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=0, help="Use at most this many prompts from now on (0: all).")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", metavar="PROMPTS", help="The dataset from now on, such as a longer one.")
+    ] = None,
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
@@ -157,7 +164,10 @@ def resume(
     from hermes_batch.run import resume_batch
 
     overrides: dict[str, Any] = {"base_url": base_url, "parser": parser, "workers": workers, "samples": samples}
+    overrides |= {"limit": limit, "dataset": dataset}
     changes = {name: value for name, value in overrides.items() if value is not None}
+    if limit == 0:
+        changes["limit"] = None
     changes |= _pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
     raise typer.Exit(run_async(lambda: _run(work, as_json), notice=_notice(out)))
