@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hermes_agent.messages import Message, message_text
 from hermes_agent.parsers.json_text import JsonValue, decode_whole
 from hermes_batch.columns import WITHOUT_MESSAGES, decode_list
-from hermes_batch.trajectories import Row
+from hermes_batch.index import Row
 
 _BYTES_PER_TOKEN = 3
 """Bytes of a conversation for each estimated token. Code and English have 3 to 4, so that estimates are rather high."""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from hermes_batch.export.example import TrainingExample
 from hermes_batch.export.options import ExportOptions
-from hermes_batch.trajectories import TRAJECTORIES, iterate_records
+from hermes_batch.index import TRAJECTORIES
+from hermes_batch.trajectories import iterate_records
 from hermes_exec.errors import ConfigError
 
 Rank = tuple[float, float, int, int, int]
