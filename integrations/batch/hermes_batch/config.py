@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 
-from hermes_agent import CommandCheck, Model, Rollout, Scoring, SessionModel
+from hermes_agent import Artifacts, CommandCheck, Model, Rollout, Scoring, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
-from hermes_agent.scoring import Files, ScoreIn
+from hermes_agent.scoring import Files, ScoreIn, check_inside
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
+from hermes_batch.artifacts import artifact_directory
 from hermes_batch.dataset import Extra, read_dataset
 from hermes_batch.rows.source import parse_dataset
 from hermes_batch.selection import parse_shard, select_tasks
@@ -68,6 +69,8 @@ class BatchConfig(ConfigModel):
     prompts' set-up commands. With a `distribution`, the toolsets of each sample are drawn from it instead of
     `toolsets`, with `seed` (default 0), the prompt's content and the sample's number. `strict` refuses toolsets that
     have no available tool.
+    `collect` are paths or patterns of files of the work directory, which are copied to `artifacts/` at the end of each
+    episode, besides those of the prompt: at most `collect_limit_mb` MiB and 1,000 files of each episode.
     `tool_options` are fields of `ToolOptions`. `overwrite` replaces the results of an earlier run in `out`; without it,
     existing results raise ConfigError.
     """
@@ -120,6 +123,8 @@ class BatchConfig(ConfigModel):
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     setup_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     score_in: ScoreIn = "sealed"
+    collect: tuple[str, ...] = ()
+    collect_limit_mb: Annotated[int, Field(ge=1)] = 256
     overwrite: bool = False
 
     @field_validator("dataset")
@@ -127,6 +132,13 @@ class BatchConfig(ConfigModel):
     def _parse_dataset(cls, dataset: Path | str) -> Path | str:
         source = parse_dataset(dataset)
         return source if isinstance(source, Path) else str(source)
+
+    @field_validator("collect")
+    @classmethod
+    def _check_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            check_inside(pattern)
+        return patterns
 
     @field_validator("parallel_calls", mode="before")
     @classmethod
@@ -233,6 +245,7 @@ class BatchConfig(ConfigModel):
             toolsets=self.toolsets_of(unit),
             tool_options=ToolOptions.of(self.tool_options),
             scoring=scoring,
+            collect=self._artifacts(unit),
             image=task.container_image,
             profile=make_profile(task, self.backend_options.get("profiles") or {}),
             loop={
@@ -241,6 +254,12 @@ class BatchConfig(ConfigModel):
                 "sampling": {**seed, **self.sampling, **task.sampling},
             },
         )
+
+    def _artifacts(self, unit: Unit) -> Artifacts | None:
+        patterns = (*self.collect, *unit.task.collect)
+        if not patterns:
+            return None
+        return Artifacts(patterns, self.out / artifact_directory(unit), limit_bytes=self.collect_limit_mb << 20)
 
     def make_pool(self, tasks: Sequence[Task] = ()) -> SandboxPool:
         """Return the pool, large enough for all workers at the same time, whichever of these prompts they work on.

@@ -11,6 +11,7 @@ from hermes_agent.messages import CallState, Message
 from hermes_agent.parsers.json_text import dump
 from hermes_agent.trajectories.sharegpt import ShareGPTTurn, sharegpt, tool_stats
 from hermes_agent.trajectories.sharegpt_reader import export_problem
+from hermes_batch.artifacts import artifact_directory
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.images import extract_images
 from hermes_batch.measurements import TimingFacts, measure
@@ -50,7 +51,7 @@ class CallFacts(TypedDict):
 
 
 class ErrorFacts(TypedDict):
-    """An error in an episode."""
+    """An error in an episode: `where` is as in `EpisodeError`, or `collect` for files that were not collected."""
 
     turn: int
     where: str
@@ -68,7 +69,9 @@ class Record(TypedDict):
     has no check. `attempts` counts the attempts at the prompt: more than one if a slot failed. `group` and `sample` are
     the key of the record: the content of the prompt, and the number of the sample from 0. `reward` is null if nothing
     was scored, and `reward_info` has the scorer's further values. `task_digest` identifies the prompt's line and
-    `task_metadata` is its `metadata`. `screenshots` are the images of messages and tool results, as files.
+    `task_metadata` is its `metadata`. `screenshots` are the images of messages and tool results, as files, and
+    `artifacts` the files that were collected from the slot. `usage` is the usage of each completion, and `timings` are
+    the parts of `seconds`.
 
     Columns that can be empty or have any structure are JSON text (`hermes_batch.JSON_COLUMNS`), so that every column
     has one type in all records.
@@ -194,9 +197,9 @@ def make_record(
         "tool_calls": 0 if episode is None else len(episode.tool_calls),
         "calls": [] if episode is None else [_call_facts(call) for call in episode.tool_calls],
         "unknown_tools": sorted({name for name, _ in calls} - stats.keys()),
-        "errors": [_error_facts(each) for each in errors],
+        "errors": [*map(_error_facts, errors), *_left_out(result)],
         "screenshots": extracted.screenshots,
-        "artifacts": [],
+        "artifacts": [f"{artifact_directory(unit)}/{path}" for path in result.collected.paths],
         **measure(result),
         "attempts": attempts,
         "backend": backend,
@@ -240,6 +243,15 @@ def _call_facts(call: CallRecord) -> CallFacts:
         "error_kind": call.error_kind,
         "duration_s": round(call.duration_s, 6),
     }
+
+
+def _left_out(result: RolloutResult) -> list[ErrorFacts]:
+    """Return an error for each reason why files were not collected."""
+    turn = 0 if result.episode is None else result.episode.turns
+    return [
+        {"turn": turn, "where": "collect", "kind": "left_out", "message": problem}
+        for problem in result.collected.problems
+    ]
 
 
 def _error_facts(error: EpisodeError) -> ErrorFacts:

@@ -26,6 +26,7 @@ from hermes_agent import (
 )
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread_calls import UNREAD_CALLS
+from hermes_batch.artifacts import artifact_directory, mask_artifacts, remove_artifacts
 from hermes_batch.config import BatchConfig
 from hermes_batch.earlier import EarlierRecords
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
@@ -34,7 +35,7 @@ from hermes_batch.parquet import PARQUET, write_parquet
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.result import BatchResult
-from hermes_batch.settings import SETTINGS, read_config, read_settings, write_settings
+from hermes_batch.settings import SETTINGS, explain_write_errors, read_config, read_settings, write_settings
 from hermes_batch.trajectories import Trajectories
 from hermes_batch.units import Unit, iterate_units
 from hermes_exec import ConfigError, HostDiskFull
@@ -100,6 +101,8 @@ async def run_batch(
         lines = Trajectories.create(config.out, overwrite=config.overwrite)
         for stale in (REPORT, SETTINGS):
             (config.out / stale).unlink(missing_ok=True)
+        if config.overwrite:
+            remove_artifacts(config.out)
         return lines
 
     callbacks = RunCallbacks(on_start, on_record, on_endpoint)
@@ -258,6 +261,8 @@ class _Invocation:
                 return
         elif result.finish == "model_error":
             self._end_outage()
+        if result.collected.paths:
+            await self._mask_artifacts(unit, result)
         record, images = self._make_record(unit, rollout, result, attempts + self._returns[unit.key])
         with anyio.CancelScope(shield=True):
             await lines.append(record, images)
@@ -267,6 +272,11 @@ class _Invocation:
         if len(self._first_answers) == _FIRST_ANSWERS:
             self._check_first_answers()
         self._check_refusals(_FIRST_ANSWERS)
+
+    async def _mask_artifacts(self, unit: Unit, result: RolloutResult) -> None:
+        directory = self._config.out / artifact_directory(unit)
+        with explain_write_errors(self._config.out):
+            await anyio.to_thread.run_sync(mask_artifacts, directory, result.collected.paths, self._pool.mask)
 
     async def _attempt(self, rollout: Rollout) -> tuple[RolloutResult, int]:
         """Work on a prompt, and retry on another sandbox if infrastructure failed. Return the last result and the

@@ -84,6 +84,17 @@ class _RunOptions:
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling, if the model supports seeds.")] = (
         None
     )
+    collect: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collect",
+            metavar="GLOB",
+            help="Files of the work directory to copy to `artifacts/` at the end of each episode. Repeatable.",
+        ),
+    ] = None
+    collect_limit_mb: Annotated[
+        int, typer.Option("--collect-limit", metavar="MB", min=1, help="The most MiB to copy of one episode.")
+    ] = 256
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results in --out.")] = False
 
 
@@ -129,6 +140,7 @@ def run(
         **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
         "toolsets": tuple(toolset or ("terminal", "file")),
         "tool_options": parse_options(tool_option),
+        "collect": tuple(run_options.collect or ()),
     }
     config = BatchConfig.of(settings)
     raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json), notice=_notice(config.out)))
