@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
+import anyio
 import datasets  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 from pydantic import TypeAdapter
 
 from hermes_agent.trajectories.sharegpt_reader import read_sharegpt
-from hermes_batch import export_records
+from hermes_batch import export_records, to_openai_messages
+from hermes_batch import load as load_table
+from hermes_batch.schema import record_schema
 from tests.unit.batch.exporting import HUGE, PNG, make_row, read_lines, write_run
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +37,10 @@ async def run(tmp_path: Path) -> Path:
 
 def load(out: Path, cache: Path) -> datasets.DatasetDict:
     return datasets.load_dataset(str(out), cache_dir=str(cache / "cache"))
+
+
+def read_text(path: Path) -> str:
+    return str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text("utf-8")
 
 
 def roles(messages: list[dict[str, Any]]) -> list[str]:
@@ -144,6 +153,31 @@ async def test_trace_files_begin_with_their_session_and_hold_images(run: Path, t
     assert sessions["plain"][0]["metadata"]["task_metadata"] == {"source": "made"}
 
 
+async def test_parquet_has_the_columns_and_types_of_load(run: Path, tmp_path: Path) -> None:
+    result = export_records(run, to="parquet", out=tmp_path / "out", split={"train": 0.6})
+    tables = [pq.read_table(tmp_path / "out" / f"{name}.parquet") for name in result.splits]
+    assert [table.schema for table in tables] == [record_schema(), record_schema()]
+    rows = {row["id"]: row for table in tables for row in table.to_pylist()}
+    sent = {row["id"]: row for row in load_table(run).to_pylist()}
+    assert {name: rows[name] for name in KINDS if name != "image"} == {n: sent[n] for n in KINDS if n != "image"}
+    (path,) = {shot["path"] for shot in rows["image"]["screenshots"]}
+    assert (tmp_path / "out" / path).read_bytes() == PNG
+    result_of_call = to_openai_messages(rows["image"]["messages"])[3]
+    assert result_of_call["content"][1]["image_url"]["url"] == path
+    assert load(tmp_path / "out", tmp_path)["train"].num_rows == result.splits["train"]
+
+
+async def test_parquet_without_pyarrow_names_the_extra(run: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from hermes_batch import export_records\n"
+        f"export_records({str(run)!r}, to='parquet', out={str(tmp_path / 'out')!r})"
+    )
+    done = await anyio.run_process([sys.executable, "-c", code], check=False)
+    assert b"tables of records need pyarrow: pip install 'hermes-exec[batch]'" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 async def test_reasoning_is_left_out_of_every_format(tmp_path: Path) -> None:
     inline = [
         {"role": "user", "content": "go"},
@@ -151,11 +185,14 @@ async def test_reasoning_is_left_out_of_every_format(tmp_path: Path) -> None:
     ]
     rows = [await make_row("plain"), await make_row("short", messages=json.dumps(inline), group="b" * 32, id="inline")]
     run = write_run(tmp_path / "run", rows)
-    for to in ("openai", "sharegpt", "atif", "hf-trace"):
+    for to in ("openai", "sharegpt", "atif", "hf-trace", "parquet"):
         for reasoning in (True, False):
             out = tmp_path / f"{to}-{reasoning}"
             export_records(run, to=to, out=out, reasoning=reasoning)
             files = [path for path in out.rglob("*") if path.is_file() and "train" in str(path.relative_to(out))]
-            text = "".join(path.read_text("utf-8") for path in files)
+            texts = [
+                str(pq.read_table(each).to_pylist()) if to == "parquet" else each.read_text("utf-8") for each in files
+            ]
+            text = "".join(texts)
             assert ("Look first." in text) is reasoning, (to, reasoning)
             assert "Done." in text

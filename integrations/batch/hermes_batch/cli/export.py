@@ -14,7 +14,7 @@ from hermes_exec.cli.kit.pools import AsJson
 
 def export(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Directories of runs.")],
-    to: Annotated[str, typer.Option("--to", help="Format: openai, sharegpt, atif or hf-trace.")],
+    to: Annotated[str, typer.Option("--to", help="Format: openai, sharegpt, atif, hf-trace or parquet.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="New directory for the data set.")],
     only: Annotated[
         list[str] | None,

@@ -194,18 +194,19 @@ class TrainingExample:
                 facts[name] = value
         return facts
 
-    def clean_messages(self, *, reasoning: bool) -> list[Message]:
-        """Return all messages without fields that only their provider can read.
+    def clean_messages(self, *, reasoning: bool, signatures: bool = False) -> list[Message]:
+        """Return all messages.
 
         Args:
             reasoning: Whether to keep the model's thinking.
+            signatures: Whether to keep fields that only their provider can read.
 
         Raises:
             FormatProblem: If an earlier version wrote no messages.
         """
         if self.record.get("export_problem") == WITHOUT_MESSAGES:
             raise FormatProblem(WITHOUT_MESSAGES)
-        return [_clean(message, reasoning=reasoning) for message in self.messages]
+        return [_clean(message, reasoning=reasoning, signatures=signatures) for message in self.messages]
 
     def trainable_messages(self, *, reasoning: bool) -> list[Message]:
         """Return the messages up to the model's last answer, without fields that only their provider can read.
@@ -233,17 +234,18 @@ class TrainingExample:
         return last
 
 
-def _clean(message: Message, *, reasoning: bool) -> Message:
-    dropped = _PROVIDER_FIELDS if reasoning else _PROVIDER_FIELDS | _REASONING_FIELDS
+def _clean(message: Message, *, reasoning: bool, signatures: bool) -> Message:
+    dropped = frozenset() if signatures else _PROVIDER_FIELDS
+    dropped = dropped if reasoning else dropped | _REASONING_FIELDS
     kept = {name: value for name, value in message.items() if name not in dropped and value is not None}
     if not reasoning and kept.get("role") == "assistant" and isinstance(kept.get("content"), str):
         kept["content"] = _THINKING.sub("", kept["content"], count=1) if _starts_thinking(kept) else kept["content"]
-    if kept.get("tool_calls"):
+    if kept.get("tool_calls") and not signatures:
         kept["tool_calls"] = [
             {"id": str(call["id"]), "type": "function", "function": dict(call["function"])}
             for call in kept["tool_calls"]
         ]
-    else:
+    elif not kept.get("tool_calls"):
         kept.pop("tool_calls", None)
     return kept
 

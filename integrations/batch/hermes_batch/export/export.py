@@ -94,7 +94,7 @@ def export_records(
 
     Args:
         outs: The directories of the runs.
-        to: `openai`, `sharegpt`, `atif` or `hf-trace`.
+        to: `openai`, `sharegpt`, `atif`, `hf-trace` or `parquet`.
         out: The directory of the data set. It must be new or empty.
         only: The outcomes to export: `solved`, `unsolved`, `unchecked`, `unscored`. Empty: all.
         min_reward: The least reward. Records without one are left out.
@@ -127,15 +127,29 @@ def export_records(
         split=split,
         include_untrainable=include_untrainable,
     )
+    writer_type = _find_writer(to)
     runs = find_runs(map(Path, [outs] if isinstance(outs, str | Path) else outs))
     with _new_directory(Path(out), overwrite=overwrite) as directory:
-        writer = _WRITERS[to](directory, options)
+        writer = writer_type(directory, options)
         try:
             export = _Export(Path(out), directory, writer, options)
             export.run(runs)
         finally:
             writer.close()
         return export.finish()
+
+
+def _find_writer(to: str) -> type[DataSetWriter[Any]]:
+    """Return the writer of a format.
+
+    Raises:
+        ConfigError: If a package that it needs is not installed.
+    """
+    if to == "parquet":
+        from hermes_batch.export.parquet import ParquetWriter
+
+        return ParquetWriter
+    return _WRITERS[to]
 
 
 class _Export:

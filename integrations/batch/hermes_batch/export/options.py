@@ -12,7 +12,7 @@ from hermes_batch.record import Solved
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
-Format = Literal["openai", "sharegpt", "atif", "hf-trace"]
+Format = Literal["openai", "sharegpt", "atif", "hf-trace", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
 OUTCOMES: tuple[str, ...] = get_args(Solved)
 DEDUPE: tuple[str, ...] = ("prompt", "first-call")
