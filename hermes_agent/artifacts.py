@@ -194,7 +194,7 @@ class _Collection:
         copied, is_whole = 0, False
         try:
             while copied <= self.bytes_left:
-                piece = await self.slot.files.read_bytes(path, copied, _PIECE_BYTES)
+                piece = await self.slot.files.read_bytes(path, copied, _PIECE_BYTES, _PIECE_BYTES)
                 await anyio.to_thread.run_sync(_write, file, piece)
                 copied += len(piece)
                 if len(piece) < _PIECE_BYTES:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from hermes_agent.artifacts import Artifacts, CollectedFiles, collect_artifacts
-from hermes_agent.episode import Episode, EpisodeError
+from hermes_agent.episode import Episode, EpisodeError, Finish
 from hermes_agent.loop import AgentLoop
 from hermes_agent.messages import Message
 from hermes_agent.models.base import Model, SessionModel
@@ -195,6 +195,8 @@ class Rollout:
         return await run.collect(partial(run.run_in, slot))
 
 
+_UNFINISHED: frozenset[Finish] = frozenset({"infra", "model_error", "cancelled"})
+"""The ends after which nothing is collected: the episode could have gone on."""
 _Stage = Literal["slot", "task", "episode", "scoring", "check", "done"]
 
 
@@ -267,7 +269,7 @@ class _RolloutRun:
         self._begin("done")
 
     async def _collect_artifacts(self, slot: Slot, episode: Episode) -> None:
-        if self._rollout.collect is None or episode.finish == "infra":
+        if self._rollout.collect is None or episode.finish in _UNFINISHED:
             return
         try:
             collected = await collect_artifacts(slot, self._rollout.collect)

@@ -33,13 +33,10 @@ def load(out: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pa.T
     Raises:
         ConfigError: If a directory has no trajectories, or pyarrow is not installed.
     """
-    import pyarrow as pa
-
-    from hermes_batch.schema import record_schema
+    from hermes_batch.schema import concatenate
 
     outs = [out] if isinstance(out, str | os.PathLike) else list(out)
-    tables = [_read_table(Path(each)) for each in outs]
-    return pa.concat_tables(tables) if tables else record_schema().empty_table()
+    return concatenate([_read_table(Path(each)) for each in outs])
 
 
 def write_parquet(out: Path) -> Path | None:
@@ -78,15 +75,13 @@ def write_parquet(out: Path) -> Path | None:
 
 
 def _read_table(out: Path) -> pa.Table:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from hermes_batch.schema import make_batches, record_schema
+    from hermes_batch.schema import make_table
 
-    schema = record_schema()
     if (out / TRAJECTORIES).exists() and _source_of(out / PARQUET) == _source(out):
         return pq.read_table(out / PARQUET).replace_schema_metadata(None)
-    return pa.Table.from_batches(make_batches(read_records(out)), schema)
+    return make_table(read_records(out))
 
 
 def _source(out: Path) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -122,6 +122,16 @@ def make_batches(records: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatc
             rows, characters = [], 0
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=record_schema())
+
+
+def make_table(records: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Return the table of records, with the types of `record_schema`."""
+    return pa.Table.from_batches(make_batches(records), record_schema())
+
+
+def concatenate(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return tables of records as one table."""
+    return pa.concat_tables(tables) if tables else record_schema().empty_table()
 
 
 def typed_row(record: Mapping[str, Any]) -> dict[str, Any]:

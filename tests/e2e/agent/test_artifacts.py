@@ -130,6 +130,19 @@ async def test_file_that_grows_while_it_is_copied_is_left_out(tmp_path: Path) ->
     assert tree(tmp_path) == {}
 
 
+async def test_paths_that_a_hostile_sandbox_reports_lead_nowhere(tmp_path: Path) -> None:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        await slot.files.write_text("ok", "ok")
+        paths = ["../out", "/etc/passwd", "a/../../b", "a//b", "..", ".", "", "nul\0", "ok"]
+
+        async def glob(*_: object, **__: object) -> list[str]:
+            return paths
+
+        slot.files.glob = glob  # type: ignore[method-assign]
+        collected = await collect(slot, tmp_path / "a", "*")
+    assert (collected, tree(tmp_path)) == (CollectedFiles(("ok",)), {"a/ok": b"ok"})
+
+
 async def test_files_are_copied_before_scoring_changes_them(tmp_path: Path) -> None:
     into = tmp_path / "a"
     async with SandboxPool("local") as pool:

@@ -274,8 +274,9 @@ async def test_typed_table_is_written_when_a_run_has_ended(tmp_path: Path) -> No
     assert exists == [False]
     assert pq.read_table(parquet).num_rows == 2
     assert load(run.out).equals(pq.read_table(parquet).replace_schema_metadata(None))
+    before = parquet.stat().st_ino
     await resume_batch(run.out, model=run.model)
-    assert pq.read_table(parquet).num_rows == 2
+    assert (pq.read_table(parquet).num_rows, parquet.stat().st_ino) == (2, before)
 
 
 async def test_earlier_results_are_not_overwritten(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ from hermes_batch.task import Task
 from hermes_batch.units import Unit
 from hermes_exec.errors import ConfigError, ExecError
 from tests.unit.agent.toolboxes import FunctionTools, echo
+from tests.unit.batch.test_columns import OLD
 
 pytestmark = pytest.mark.anyio
 TASK = Task(index=3, place="line 4", prompt="go", id="x")
@@ -137,6 +140,47 @@ async def test_parquet_file_that_cannot_be_written_leaves_nothing(run: Path) -> 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert os.listdir(run) == ["trajectories.jsonl"]
+
+
+async def test_files_of_runs_load_together(run: Path, tmp_path: Path) -> None:
+    """The second run has only empty records, whose lists would have no type in JSON."""
+    empty = make_record(Unit(TASK), [], RolloutResult(None), model="", toolsets=[], backend="", image="").record
+    write(tmp_path / "b", [empty] * 3)
+    files = [str(write_parquet(each)) for each in (tmp_path / "b", run)]
+    loaded = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    assert [message["role"] for message in loaded[3003]["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert load([tmp_path / "b", run]).num_rows == len(loaded) == 3005
+
+
+def test_record_of_an_earlier_version_is_loaded_with_the_columns_of_today(tmp_path: Path) -> None:
+    (tmp_path / "trajectories.jsonl").write_text(json.dumps(OLD) + "\n")
+    (row,) = load(tmp_path).to_pylist()
+    assert [message["role"] for message in row["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert (row["usage"], row["cost"], row["timings"]["queue_s"], row["version"]) == ([], 0.0, 0.0, "")
+
+
+@pytest.mark.parametrize(
+    ("statement", "outcome"),
+    [
+        ("load('.')", "ConfigError tables of records need pyarrow: pip install 'hermes-exec[batch]'"),
+        ("parquet.write_parquet(Path('.'))", "None"),
+    ],
+)
+def test_tables_without_pyarrow(statement: str, outcome: str, tmp_path: Path) -> None:
+    (tmp_path / "trajectories.jsonl").touch()
+    code = f"""
+import sys
+sys.modules["pyarrow"] = None
+from pathlib import Path
+from hermes_batch import load, parquet
+try:
+    print({statement})
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == outcome
+    assert os.listdir(tmp_path) == ["trajectories.jsonl"]
 
 
 def test_directory_without_trajectories_cannot_be_loaded(tmp_path: Path) -> None:
