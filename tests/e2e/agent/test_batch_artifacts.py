@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hermes_agent import ScriptedModel
 from hermes_batch import BatchConfig, resume_batch, run_batch
 from hermes_batch.artifacts import artifact_directory
 from hermes_batch.units import iterate_units
@@ -116,3 +118,22 @@ def test_patterns_and_limit_on_the_command_line(tmp_path: Path) -> None:
 def test_pattern_outside_the_workspace_is_refused(pattern: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a path inside the workspace"):
         BatchConfig.of({"dataset": tmp_path, "out": tmp_path, "model": "m", "collect": (pattern,)})
+
+
+async def test_images_of_samples_and_of_equal_prompts_do_not_collide(tmp_path: Path) -> None:
+    def prompt(content: bytes) -> dict[str, Any]:
+        url = f"data:image/png;base64,{b64encode(content).decode()}"
+        return {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
+
+    rows = [prompt(b"one"), prompt(b"two"), prompt(b"one")]
+    made = config(tmp_path, {}, *rows, samples=12, model=ScriptedModel(["done"] * 36))
+    await run_batch(made)
+    paths = []
+    for record in lines(tmp_path):
+        (shot,) = json.loads(record["screenshots"])
+        assert json.loads(record["messages"])[0]["content"][0]["image_url"]["url"] == shot["path"]
+        assert (made.out / shot["path"]).read_bytes() == (b"two" if record["prompt_index"] == 1 else b"one")
+        paths.append(shot["path"])
+    assert len(set(paths)) == len(os.listdir(made.out / "screenshots")) == 36
+    await run_batch(made.model_copy(update={"overwrite": True, "samples": 1, "model": ScriptedModel(["done"] * 3)}))
+    assert len(os.listdir(made.out / "screenshots")) == 3

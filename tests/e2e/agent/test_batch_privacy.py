@@ -17,6 +17,7 @@ from tests.e2e.agent.test_batch_run import config
 
 pytestmark = pytest.mark.anyio
 PLANS: dict[str, list[Step]] = {"p": ["done"], "q": ["done"]}
+FILES = ("trajectories.jsonl", "index.jsonl", "trajectories.parquet", "run.json", "report.html")
 PIXEL = b64encode(b"not looked at").decode()
 
 
@@ -37,25 +38,21 @@ async def test_files_of_a_batch_run_are_their_owners_alone(tmp_path: Path) -> No
     plans = PLANS | {str(messages[0]["content"]): PLANS["p"]}
     run = config(tmp_path, plans, {"messages": messages}, {"prompt": "q"}, out=tmp_path / "runs" / "a" / "out")
     await run_batch(run)
-    expected = {".": 0o700, "out": 0o700, "out/screenshots": 0o700} | {
-        f"out/{name}": 0o600
-        for name in ("trajectories.jsonl", "trajectories.parquet", "run.json", "report.html", "screenshots/0-1.png")
-    }
+    image = f"screenshots/{run.read_tasks()[0].group}-0-1.png"
+    expected = {".": 0o700, "out": 0o700, "out/screenshots": 0o700} | {f"out/{name}": 0o600 for name in (*FILES, image)}
     assert modes(tmp_path / "runs" / "a") == expected
     assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o700
     for path in {*run.out.rglob("*")} - {run.out / "run.json"}:
         path.chmod(0o755 if path.is_dir() else 0o664)  # as versions before wrote them
     await resume_batch(run.out, model=run.model)
     write_report(run.out)
-    assert modes(tmp_path / "runs" / "a") == expected | {"out/screenshots": 0o755, "out/screenshots/0-1.png": 0o664}
+    assert modes(tmp_path / "runs" / "a") == expected | {"out/screenshots": 0o755, f"out/{image}": 0o664}
 
 
 async def test_directory_of_a_batch_run_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir(0o755)
     await run_batch(config(tmp_path, PLANS, {"prompt": "q"}))
-    assert modes(tmp_path / "out") == {
-        ".": 0o755, "trajectories.jsonl": 0o600, "trajectories.parquet": 0o600, "run.json": 0o600, "report.html": 0o600
-    }  # fmt: skip
+    assert modes(tmp_path / "out") == {".": 0o755} | dict.fromkeys(FILES, 0o600)
 
 
 async def test_trace_is_its_owners_alone(tmp_path: Path) -> None:
