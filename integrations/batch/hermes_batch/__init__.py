@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from hermes_batch.columns import JSON_COLUMNS
     from hermes_batch.config import BatchConfig
     from hermes_batch.dataset import read_dataset
+    from hermes_batch.dataset_check import CheckConfig, CheckReport, Fault, check_dataset
+    from hermes_batch.dataset_config import DatasetConfig
     from hermes_batch.export.export import ExportResult, export_records
     from hermes_batch.fixed_messages import to_openai_messages
     from hermes_batch.parquet import load
@@ -24,9 +26,14 @@ __all__ = [
     "JSON_COLUMNS",
     "BatchConfig",
     "BatchResult",
+    "CheckConfig",
+    "CheckReport",
+    "DatasetConfig",
     "ExportResult",
+    "Fault",
     "Record",
     "Task",
+    "check_dataset",
     "export_records",
     "load",
     "read_dataset",
@@ -43,6 +50,6 @@ if not TYPE_CHECKING:
         __all__,
         where=(
             *("columns", "fixed_messages", "record", "task", "dataset", "trajectories", "parquet", "report.report"),
-            *("export.export", "config", "result", "run"),
+            *("export.export", "config", "dataset_check", "dataset_config", "result", "run"),
         ),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +13,6 @@ from hermes_batch import Task, read_dataset
 
 ROOT = Path(__file__).resolve().parents[3]
 TASKS = read_dataset(ROOT / "examples" / "tasks.jsonl")
-SOLUTIONS: dict[str, str] = json.loads((Path(__file__).parent / "solutions.json").read_text())
 
 
 def shell(command: str, directory: Path) -> int:
@@ -23,17 +21,18 @@ def shell(command: str, directory: Path) -> int:
 
 def test_there_are_24_with_different_names() -> None:
     assert len({task.name for task in TASKS}) == len(TASKS) == 24
-    assert SOLUTIONS.keys() == {task.name for task in TASKS}
+    assert all(task.solution for task in TASKS)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_check_tells_solved_from_unsolved(task: Task, tmp_path: Path) -> None:
     assert task.tree is not None
     assert task.check is not None
+    assert task.solution is not None
     work = tmp_path / "work"
     shutil.copytree(task.tree, work)
     assert shell(task.check, work) != 0
-    assert shell(SOLUTIONS[task.name], work) == 0
+    assert shell(task.solution, work) == 0
     assert shell(task.check, work) == 0
     for path in sorted(work.rglob("*"), reverse=True):
         if path.is_file() and not path.is_symlink():
@@ -44,4 +43,4 @@ def test_check_tells_solved_from_unsolved(task: Task, tmp_path: Path) -> None:
 def test_no_example_of_the_embedded_model_is_a_task() -> None:
     shown = Examples.load(10_000).near("")
     assert {example.task for example in shown}.isdisjoint(task.prompt for task in TASKS)
-    assert {example.command for example in shown}.isdisjoint(SOLUTIONS.values())
+    assert {example.command for example in shown}.isdisjoint(task.solution for task in TASKS)

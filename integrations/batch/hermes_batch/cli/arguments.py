@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hermes_agent.cli.options import Strict
 from hermes_exec.errors import ConfigError
 
 RunDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")]
@@ -74,6 +75,31 @@ def parse_ids(text: str) -> tuple[str, ...]:
     return named
 
 
+@dataclass(frozen=True)
+class RowOptions:
+    """Options of rows and their slots with the same names and values as in `DatasetConfig`."""
+
+    extra: Annotated[
+        str, typer.Option("--extra", help="Unknown entries of a prompt: `refuse` them, or keep them in its `metadata`.")
+    ] = "refuse"
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts to work on at a time.")] = 4
+    strict: Strict = False
+    score_in: Annotated[
+        str,
+        typer.Option(
+            "--score-in",
+            help="Where checks run: `sealed` (only the work, in a clean slot), `slot` (the slot as the model left it) "
+            "or `live` (with its processes).",
+        ),
+    ] = "sealed"
+    check_timeout_s: Annotated[
+        float, typer.Option("--check-timeout", metavar="SECONDS", help="Time limit of one check.")
+    ] = 60.0
+    setup_timeout_s: Annotated[
+        float, typer.Option("--setup-timeout", metavar="SECONDS", help="Time limit of a prompt's `setup` command.")
+    ] = 600.0
+
+
 def parse_fields(fields: list[str] | None) -> dict[str, str]:
     """Return the columns of `--field` by the entries that they are for.
 
@@ -89,3 +115,16 @@ def parse_fields(fields: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--field: the entry {entry!r} has two columns, {columns[entry]!r} and {column!r}")
         columns[entry] = column
     return columns
+
+
+def pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a pool in the form of `DatasetConfig`.
+
+    Raises:
+        ConfigError: If `backend_options` is not a mapping.
+    """
+    own: dict[str, Any] = {name: settings.pop(name) for name in ("backend", "image") if name in settings}
+    options = settings.pop("backend_options", None) or {}
+    if not isinstance(options, dict):
+        raise ConfigError(f"backend_options must be a mapping, not {options!r}")
+    return {**own, "backend_options": {**options, **settings}}

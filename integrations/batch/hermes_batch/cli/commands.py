@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import typer
 
+from hermes_batch.cli.check import check
 from hermes_batch.cli.export import export
 from hermes_batch.cli.results import report, show
 from hermes_batch.cli.run import resume, run
 
 app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in its own slot.")
+app.command("check", epilog="Example: hermes-exec batch check prompts.jsonl -b docker -i python:3.12-slim --workers 8")(
+    check
+)
 app.command("run", epilog="Example: hermes-exec batch run prompts.jsonl --out runs/a --model embedded --workers 8")(run)
 app.command("resume", epilog="Example: hermes-exec batch resume runs/a")(resume)
 app.command("report", epilog="Example: hermes-exec batch report runs/a")(report)

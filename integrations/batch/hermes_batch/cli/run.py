@@ -16,18 +16,24 @@ from hermes_agent.cli.options import (
     ModelName,
     ModelOptions,
     Parser,
-    Strict,
     ToolOption,
     Toolsets,
     WaitOutage,
     flatten_options,
 )
-from hermes_batch.cli.arguments import Dataset, Fields, RunDirectory, SelectionOptions, parse_fields
+from hermes_batch.cli.arguments import (
+    Dataset,
+    Fields,
+    RowOptions,
+    RunDirectory,
+    SelectionOptions,
+    parse_fields,
+    pool_settings,
+)
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, say, stdout
 from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, parse_options, settings_of
-from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
     from hermes_batch.result import BatchResult
@@ -39,12 +45,9 @@ class _ModelOptions(ModelOptions):
 
 
 @dataclass(frozen=True)
-class _RunOptions:
+class _RunOptions(RowOptions):
     """Options of a run with the same names and values as in `BatchConfig`."""
 
-    extra: Annotated[
-        str, typer.Option("--extra", help="Unknown entries of a prompt: `refuse` them, or keep them in its `metadata`.")
-    ] = "refuse"
     on_outage: Annotated[
         str,
         typer.Option(
@@ -52,7 +55,6 @@ class _RunOptions:
         ),
     ] = "wait"
     retries: Annotated[int, typer.Option("--retries", min=0, help="How often to retry a prompt whose slot failed.")] = 2
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts to work on at a time.")] = 4
     system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="System message before each prompt.")] = (
         None
     )
@@ -63,21 +65,6 @@ class _RunOptions:
             help="Distribution to draw each prompt's toolsets from (`hermes-exec tools distributions`).",
         ),
     ] = None
-    strict: Strict = False
-    score_in: Annotated[
-        str,
-        typer.Option(
-            "--score-in",
-            help="Where checks run: `sealed` (only the work, in a clean slot), `slot` (the slot as the model left it) "
-            "or `live` (with its processes).",
-        ),
-    ] = "sealed"
-    check_timeout_s: Annotated[
-        float, typer.Option("--check-timeout", metavar="SECONDS", help="Time limit of one check.")
-    ] = 60.0
-    setup_timeout_s: Annotated[
-        float, typer.Option("--setup-timeout", metavar="SECONDS", help="Time limit of a prompt's `setup` command.")
-    ] = 600.0
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="Episodes of each prompt. All prompts get the first one first.")
     ] = 1
@@ -137,7 +124,7 @@ def run(
         **loop.settings(),
         **vars(run_options),
         **selection.settings(),
-        **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
+        **pool_settings(settings_of(backend, image, pool_config, option, profile)),
         "toolsets": tuple(toolset or ("terminal", "file")),
         "tool_options": parse_options(tool_option),
         "collect": tuple(run_options.collect or ()),
@@ -180,18 +167,9 @@ def resume(
     changes = {name: value for name, value in overrides.items() if value is not None}
     if limit == 0:
         changes["limit"] = None
-    changes |= _pool_settings(parse_options(option))
+    changes |= pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
     raise typer.Exit(run_async(lambda: _run(work, as_json), notice=_notice(out)))
-
-
-def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a pool in the form of BatchConfig."""
-    own: dict[str, Any] = {name: settings.pop(name) for name in ("backend", "image") if name in settings}
-    options = settings.pop("backend_options", None) or {}
-    if not isinstance(options, dict):
-        raise ConfigError(f"backend_options must be a mapping, not {options!r}")
-    return {**own, "backend_options": {**options, **settings}}
 
 
 def _notice(out: Path) -> str:

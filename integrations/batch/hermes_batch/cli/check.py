@@ -1,0 +1,99 @@
+"""`batch check`: check the rows of a dataset before a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hermes_agent.cli.options import flatten_options
+from hermes_batch.cli.arguments import Dataset, Fields, RowOptions, SelectionOptions, parse_fields, pool_settings
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.interrupt import run_async
+from hermes_exec.cli.kit.output import emit_json, say, table
+from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, settings_of
+
+if TYPE_CHECKING:
+    from hermes_batch.dataset_check import CheckConfig, CheckReport, Fault
+
+_OUTPUT_CHARACTERS = 400
+
+
+@flatten_options
+def check(
+    dataset: Dataset,
+    row_options: RowOptions,
+    selection: SelectionOptions,
+    fields: Fields = None,
+    solution_timeout_s: Annotated[
+        float, typer.Option("--solution-timeout", metavar="SECONDS", help="Time limit of a row's `solution` command.")
+    ] = 600.0,
+    backend: Backend = None,
+    image: Image = None,
+    pool_config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check each row in slots of its own, without a model.
+
+    Images must be available and `setup` must work. Each `check` must fail on the untouched slot, and pass after the
+    row's `solution`. Rows are scored as in `batch run`.
+
+    Exit codes: 0 if no row is faulty, 1 if some are, 2 for usage or configuration errors, 3 if some rows could not be
+    checked, 130 if interrupted.
+    """
+    from hermes_batch.dataset_check import CheckConfig
+
+    settings: dict[str, Any] = {
+        "dataset": dataset,
+        "columns": parse_fields(fields),
+        "solution_timeout_s": solution_timeout_s,
+        **vars(row_options),
+        **selection.settings(),
+        **pool_settings(settings_of(backend, image, pool_config, option, profile)),
+    }
+    config = CheckConfig.of(settings)
+    raise typer.Exit(run_async(lambda: _check(config, as_json)))
+
+
+async def _check(config: CheckConfig, as_json: bool) -> int:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hermes_batch.dataset_check import check_dataset
+
+    with Progress(console=Console(stderr=True, highlight=False, emoji=False), transient=True) as progress:
+        bar = progress.add_task("checking", total=None)
+        report = await check_dataset(
+            config,
+            on_task=lambda so_far: progress.update(
+                bar, total=so_far.rows, completed=so_far.checked, description=f"{len(so_far.faulty)} faulty"
+            ),
+        )
+    if as_json:
+        emit_json(report)
+    else:
+        _show(report)
+    return exits.FAILED if report.faulty else exits.INFRA if report.unknown else exits.OK
+
+
+def _show(report: CheckReport) -> None:
+    """Print the table of rows that are not right, and the sums."""
+    faults = [*report.faulty, *report.unknown, *report.doubtful]
+    if faults:
+        table(("row", "id", "what", "output"), map(_cells, faults))
+    say(
+        f"{report.checked} rows checked: {len(report.faulty)} faulty, {len(report.unknown)} not checked, "
+        f"{len(report.doubtful)} doubtful"
+    )
+    if report.without_solution:
+        say(f"{report.without_solution} rows have no solution: whether their checks can pass is unknown")
+    if report.without_check:
+        say(f"{report.without_check} rows have no check: only their slots were set up")
+
+
+def _cells(fault: Fault) -> tuple[str, str, str, str]:
+    output = fault.output.strip()
+    shown = output if len(output) <= _OUTPUT_CHARACTERS else "…" + output[-_OUTPUT_CHARACTERS:]
+    return fault.place, fault.id, fault.what, shown
