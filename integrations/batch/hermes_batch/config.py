@@ -27,7 +27,7 @@ _LOOP = (
 
 
 class BatchConfig(DatasetConfig):
-    """The settings of `run_batch`, in addition to those of the dataset (`DatasetConfig`).
+    """The settings of `run_batch`, in addition to the settings of the dataset (`DatasetConfig`).
 
     `out` is the directory of the results.
 

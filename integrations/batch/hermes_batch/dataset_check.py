@@ -169,7 +169,7 @@ class _Checker:
             self._on_task(report)
 
     async def _find_fault(self, pool: SandboxPool, task: Task) -> _Finding | None:
-        """Return what is wrong with a row, or None."""
+        """Return the fault of a row, or None."""
         image = task.container_image
         if image in self._bad_images:
             return _Finding(_NO_IMAGE, self._bad_images[image])

@@ -114,8 +114,8 @@ class Task(BaseModel):
         """Decode binary files, and remove null entries."""
         if not isinstance(files, dict):
             return files
-        given = {path: content for path, content in files.items() if content not in (None, {"base64": None})}
-        return {path: _decode_content(path, content) for path, content in given.items()}
+        contents = {path: content for path, content in files.items() if content not in (None, {"base64": None})}
+        return {path: _decode_content(path, content) for path, content in contents.items()}
 
     @field_validator("files", "check_files")
     @classmethod

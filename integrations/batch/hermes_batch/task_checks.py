@@ -12,7 +12,7 @@ from hermes_exec.tools import select
 
 
 class TaskChecks:
-    """Checks that a task's image, profile, toolsets and score can be had in a run.
+    """Checks that a run has the image, the profile and the toolsets of a task.
 
     Args:
         backend: Name or configuration of the run's backend.

@@ -95,5 +95,5 @@ def _show(report: CheckReport) -> None:
 
 def _cells(fault: Fault) -> tuple[str, str, str, str]:
     output = fault.output.strip()
-    shown = output if len(output) <= _OUTPUT_CHARACTERS else "…" + output[-_OUTPUT_CHARACTERS:]
-    return fault.place, fault.id, fault.what, shown
+    end = output if len(output) <= _OUTPUT_CHARACTERS else "…" + output[-_OUTPUT_CHARACTERS:]
+    return fault.place, fault.id, fault.what, end

@@ -51,7 +51,7 @@ def _read_cells(text: Iterable[str]) -> Iterator[ParsedRow]:
 
 
 def _explain_heading(names: Sequence[str]) -> str:
-    """Return what is wrong with the names of the columns, or an empty text."""
+    """Return the error in the names of the columns, or an empty text."""
     if _NOT_UTF8.search("".join(names)):
         return "is not UTF-8"
     if not all(names):
