@@ -51,8 +51,9 @@ class ChunkAssembler:
             error = fields.get("detail") or fields.get("message")
         if error or fields.get("object") == "error" or choice.get("finish_reason") == "error":
             raise BadAnswer(f"it broke off: {as_mapping(error).get('message') or error or fields.get('message')}")
-        if isinstance(fields.get("usage"), Mapping):
-            self._usage = fields["usage"]
+        usage = fields.get("usage") or choice.get("usage")  # Moonshot writes it into the choice
+        if isinstance(usage, Mapping):
+            self._usage = usage
         if choice.get("finish_reason"):
             # Some servers write an empty one in each earlier chunk.
             self._finish = choice["finish_reason"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_agent import AgentLoop, Completion, ContextExceeded, ModelError
+from hermes_agent import AgentLoop, Completion, ContextExceeded, ModelError, TokenUsage
 from hermes_agent.messages import assistant_message
 from hermes_agent.models.chat_answer import read_answer
 from hermes_agent.models.chat_stream import ChunkAssembler
@@ -335,6 +335,16 @@ def test_call_that_may_be_cut_is_lost_where_nothing_says_why_the_stream_ended(ar
         assembler.answer(ended=True)
     assembler.add({"choices": [], "usage": {"completion_tokens": 3}})
     assert len(read_answer(assembler.answer(ended=True), None).tool_calls) == 1
+
+
+@pytest.mark.parametrize("in_choice", [True, False])
+def test_usage_of_a_stream_is_read_from_the_choice_too(in_choice: bool) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 4, "cached_tokens": 5}
+    assembler = ChunkAssembler()
+    assembler.add({"choices": [{"delta": {"content": "one"}}], "usage": None})
+    last = {"delta": {}, "finish_reason": "stop"}
+    assembler.add({"choices": [last | {"usage": usage}]} if in_choice else {"choices": [last], "usage": usage})
+    assert read_answer(assembler.answer(ended=True), None).usage == TokenUsage(9, 4, 1, 0, 0, 5)
 
 
 def test_empty_finish_reason_is_no_end() -> None:
