@@ -186,7 +186,10 @@ def _join_pieces(pieces: list[Any]) -> object:
 
 def _join_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
     name = _GROWING.get(detail.get("type"))
-    return {**detail, name: "".join(detail[name])} if name and isinstance(detail.get(name), list) else dict(detail)
+    pieces = detail.get(name) if name else None
+    if name is None or not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+        return dict(detail)
+    return {**detail, name: "".join(pieces)}
 
 
 def _whole_call(call: Mapping[str, Any]) -> dict[str, Any]:

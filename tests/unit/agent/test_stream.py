@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hermes_agent import AgentLoop, Completion, ContextExceeded, ModelError, TokenUsage
@@ -395,12 +395,15 @@ LEAVES = (
 JSON = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
 )
-CHOICE = st.fixed_dictionaries({}, optional=dict.fromkeys(("delta", "message", "index", "finish_reason"), JSON))
+CHOICE = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("delta", "message", "index", "finish_reason", "usage"), JSON)
+)
 CHUNK = st.fixed_dictionaries({"choices": st.lists(CHOICE, max_size=2)}, optional={"usage": JSON, "error": JSON}) | JSON
 DELTA = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4)
 CALLS = st.fixed_dictionaries({"tool_calls": st.lists(st.dictionaries(st.sampled_from(NAMES), JSON), max_size=3)})
 
 
+@example([{"choices": [{"delta": {"reasoning_details": [{"text": [None]}]}}]}])
 @given(st.lists(CHUNK | (DELTA | CALLS).map(lambda delta: {"choices": [{"delta": delta}]}), max_size=6))
 def test_hostile_chunks_are_an_answer_or_none(chunks: list[Any]) -> None:
     assembler = ChunkAssembler()
