@@ -179,6 +179,19 @@ def test_command_prints_faulty_rows_and_exits_with_1(tmp_path: Path) -> None:
     assert "1 rows have no check" in done.stderr
 
 
+def test_command_checks_selected_rows_in_slots_of_a_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "pool.yaml"
+    config.write_text("backend: local\nenv: {A: '1'}\nprofiles: {other: {env: {A: '2'}}}\n")
+    path = str(dataset(tmp_path, *({"id": f"r{n}", "check": f'[ "$A$(cat b)" = {n} ]'} for n in range(24))))
+    slots = ("--config", str(config), "--profile", "other", "--option", "slot_setup=echo 1 > b", "--json")
+    done = run("batch", "check", path, "--ids", "r1,r2,r11,r21", *slots)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["rows"]) == (1, 4), done.stderr
+    assert [fault["id"] for fault in report["faulty"]] == ["r21"]
+    part = ("--shuffle", "1", "--offset", "4", "--limit", "8", "--shard", "2/4")
+    assert json.loads(run("batch", "check", path, *part, *slots).stdout)["rows"] == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -187,6 +200,9 @@ def test_command_prints_faulty_rows_and_exits_with_1(tmp_path: Path) -> None:
         (["examples/tasks.jsonl", "--field", "promt=x"], "a row has no entry 'promt'"),
         (["examples/tasks.jsonl", "-b", "docker"], "line 1: image: the backend 'docker' needs one"),
         (["examples/tasks.jsonl", "-b", "dokcer"], "docker"),
+        (["examples/tasks.jsonl", "--ids", "nobody"], "nobody"),
+        (["examples/tasks.jsonl", "--shard", "5/4"], "shard"),
+        (["examples/tasks.jsonl", "--workers", "0"], "workers"),
     ],
 )
 def test_wrong_usage_of_the_command_exits_with_2(arguments: list[str], message: str) -> None:
