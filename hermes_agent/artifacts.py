@@ -6,11 +6,9 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,7 +40,7 @@ class Artifacts:
 
     Args:
         patterns: Paths or patterns below `slot.workdir`, as in `slot.files.glob`. A directory means all files in it.
-        directory: The directory of this host for the files. Whatever it contained is removed.
+        directory: The directory of this host for the files. Files with the same names are replaced.
         limit_bytes: The most bytes of all files together.
         limit_files: The most files.
         timeout_s: The longest time to find and copy them.
@@ -87,7 +85,6 @@ async def collect_artifacts(slot: Slot, artifacts: Artifacts) -> CollectedFiles:
         ExecError: If the slot failed, or (HostDiskFull) this host has no room.
         OSError: If the directory cannot be written.
     """
-    await anyio.to_thread.run_sync(partial(shutil.rmtree, artifacts.directory, ignore_errors=True))
     collection = _Collection(slot, artifacts)
     with anyio.move_on_after(artifacts.timeout_s) as within:
         await collection.run()
@@ -165,7 +162,9 @@ class _Collection:
             self.note(f"{path!r} has {facts.size} bytes, and {self.bytes_left} are left of the limit")
             return
         local = "/".join(map(safe_name, path.split("/")))
-        if await self._copy_content(path, self.artifacts.directory / local):
+        if local in self.paths:
+            self.note(f"{path!r} has the name of another file here")
+        elif await self._copy_content(path, self.artifacts.directory / local):
             self.paths.append(local)
         else:
             self.note(f"{path!r} has more bytes than are left of the limit")
@@ -227,6 +226,7 @@ def safe_name(name: str) -> str:
 def _create(path: Path) -> BinaryIO:
     with _explain_host_errors(path):
         make_directory(path.parent)
+        path.unlink(missing_ok=True)
         return open(path, "xb", buffering=0, opener=open_private)
 
 

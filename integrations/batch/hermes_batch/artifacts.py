@@ -32,6 +32,11 @@ def remove_artifacts(out: Path) -> None:
             shutil.rmtree(directory)
 
 
+def remove_directory(directory: Path) -> None:
+    """Remove the artifacts of an earlier attempt at a sample."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def mask_artifacts(directory: Path, paths: Iterable[str], mask: Callable[[str], str]) -> None:
     """Mask secrets in the artifacts of a directory that are text, up to 32 MiB each.
 

@@ -26,7 +26,7 @@ from hermes_agent import (
 )
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread_calls import UNREAD_CALLS
-from hermes_batch.artifacts import artifact_directory, mask_artifacts, remove_artifacts
+from hermes_batch.artifacts import artifact_directory, mask_artifacts, remove_artifacts, remove_directory
 from hermes_batch.config import BatchConfig
 from hermes_batch.earlier import EarlierRecords
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
@@ -286,6 +286,8 @@ class _Invocation:
         rollout = replace(rollout, loop={**rollout.loop, "hooks": hooks})
         attempts = 1
         while True:
+            if rollout.collect is not None:
+                await anyio.to_thread.run_sync(remove_directory, rollout.collect.directory)
             result = await rollout.run(self._pool, self._model)
             if (full := find_full_disk(result)) is not None:
                 raise HostDiskFull(f"{full}; then continue the run: hermes-exec batch resume {self._config.out}")

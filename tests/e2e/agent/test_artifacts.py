@@ -99,8 +99,8 @@ async def test_limits_leave_files_out_with_a_note(tmp_path: Path) -> None:
             "more than 2 paths match '**' in 'd'; the oldest were left out",
             "there are more than 2 files; the others were left out",
         )
-        small = await collect(slot, into, "big", "d/*", limit_bytes=250)
-        assert (small.paths, set(tree(into))) == (("d/1", "d/2"), {"d/1", "d/2"})
+        small = await collect(slot, tmp_path / "other", "big", "d/*", limit_bytes=250)
+        assert (small.paths, set(tree(tmp_path / "other"))) == (("d/1", "d/2"), {"d/1", "d/2"})
         assert small.problems[0] == "'big' has 999 bytes, and 250 are left of the limit"
         assert len(small.problems) == 5
 
@@ -150,8 +150,9 @@ async def test_files_are_copied_before_scoring_changes_them(tmp_path: Path) -> N
         rollout = Rollout(messages="go", scoring=scoring, collect=Artifacts(["*"], into))
         result = await rollout.run(pool, PlanModel({"go": [["echo mine > result"], "done"]}))
         assert (result.solved, tree(into)) == (True, {"result": b"mine\n"})
-        again = await Rollout(messages="go", collect=Artifacts(["other"], into)).run(pool, PlanModel({"go": ["done"]}))
-        assert (again.collected, tree(into)) == (CollectedFiles(), {})
+        again = Rollout(messages="go", collect=Artifacts(["result", "other"], into))
+        await again.run(pool, PlanModel({"go": [["echo new > result; echo new > other"], "done"]}))
+        assert tree(into) == {"result": b"new\n", "other": b"new\n"}
 
 
 @pytest.mark.docker

@@ -17,7 +17,7 @@ from hermes_batch.artifacts import artifact_directory
 from hermes_batch.units import iterate_units
 from hermes_exec.errors import ConfigError
 from tests.conftest import BackendCase
-from tests.e2e.agent.plans import Step
+from tests.e2e.agent.plans import PlanModel, Step
 from tests.e2e.agent.test_batch_run import config, lines
 from tests.e2e.agent.test_commands import model, plan_endpoint, run
 
@@ -98,6 +98,18 @@ async def test_resumed_run_collects_with_its_original_settings(tmp_path: Path) -
     await resume_batch(made.out, model=made.model, samples=2)
     assert sorted(path for record in lines(tmp_path) for path in listed(record)) == sorted(artifacts_of(made.out))
     assert len(artifacts_of(made.out)) == 2
+
+
+async def test_new_attempt_replaces_the_files_of_the_attempt_before(tmp_path: Path) -> None:
+    row = {"prompt": "p", "check": "[ -e new ] || kill -9 $$", "score_in": "slot"}
+    made = config(tmp_path, {"p": [["echo old > old"], "done"]}, row, collect=["*"])
+    await run_batch(made)
+    assert [record["solved"] for record in lines(tmp_path)] == ["unscored"]
+    assert [Path(path).name for path in artifacts_of(made.out)] == ["old"]
+    await resume_batch(made.out, model=PlanModel({"p": [["echo new > new"], "done"]}))
+    assert [record["solved"] for record in lines(tmp_path)] == ["solved"]
+    assert [*artifacts_of(made.out)] == listed(lines(tmp_path)[0])
+    assert [Path(path).name for path in artifacts_of(made.out)] == ["new"]
 
 
 def test_patterns_and_limit_on_the_command_line(tmp_path: Path) -> None:
