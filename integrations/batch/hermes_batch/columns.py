@@ -21,6 +21,7 @@ _EMPTY: Mapping[str, Any] = {
     "screenshots": [],
     "task_metadata": {},
     "usage": [],
+    "tokens": [],
     "sampling": {},
     "artifacts": [],
     "reward": None,

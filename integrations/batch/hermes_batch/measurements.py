@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib.metadata import version
 from typing import Any, TypedDict
 
 from hermes_agent import CompletionUsage, RolloutResult, TokenUsage
+from hermes_agent.messages import TurnTokens
 
 
 class UsageFacts(TypedDict):
@@ -21,6 +22,15 @@ class UsageFacts(TypedDict):
     cached_tokens: int
     cost: float
     finish_reason: str
+
+
+class TokenFacts(TypedDict):
+    """The token ids of one turn (`hermes_agent.TurnTokens`)."""
+
+    added: Sequence[int]
+    ids: Sequence[int]
+    logprobs: Sequence[float] | None
+    restarts: bool
 
 
 class TimingFacts(TypedDict):
@@ -58,6 +68,14 @@ def measure(result: RolloutResult) -> dict[str, Any]:
         "compacted": episode is not None and episode.compacted,
         "version": package_version(),
     }
+
+
+def token_facts(tokens: Sequence[TurnTokens] | None) -> list[TokenFacts]:
+    """Return the token ids of each turn. None: the model returned none."""
+    return [
+        TokenFacts(added=turn.added, ids=turn.ids, logprobs=turn.logprobs, restarts=turn.restarts)
+        for turn in tokens or ()
+    ]
 
 
 @cache

@@ -14,7 +14,7 @@ from hermes_agent.trajectories.sharegpt_reader import export_problem
 from hermes_batch.artifacts import artifact_directory
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.images import extract_images
-from hermes_batch.measurements import TimingFacts, measure
+from hermes_batch.measurements import TimingFacts, measure, token_facts
 from hermes_batch.units import Unit
 
 Solved = Literal["solved", "unsolved", "unscored", "unchecked"]
@@ -70,8 +70,8 @@ class Record(TypedDict):
     the key of the record: the content of the prompt, and the number of the sample from 0. `reward` is null if nothing
     was scored, and `reward_info` has the scorer's further values. `task_digest` identifies the prompt's line and
     `task_metadata` is its `metadata`. `screenshots` are the images of messages and tool results, as files, and
-    `artifacts` the files that were collected from the slot. `usage` is the usage of each completion, and `timings` are
-    the parts of `seconds`.
+    `artifacts` the files that were collected from the slot. `usage` is the usage of each completion, `tokens`
+    are the token ids of each turn, if the model returned them, and `timings` are the parts of `seconds`.
 
     Columns that can be empty or have any structure are JSON text (`hermes_batch.JSON_COLUMNS`), so that every column
     has one type in all records.
@@ -104,6 +104,7 @@ class Record(TypedDict):
     screenshots: str
     artifacts: str
     usage: str
+    tokens: str
     prompt_tokens: int
     completion_tokens: int
     reasoning_tokens: int
@@ -166,6 +167,7 @@ def make_record(
     stats = tool_stats(calls, [str(tool["function"]["name"]) for tool in tools])
     errors = [*(() if episode is None else episode.errors), *(() if error is None else (error,))]
     # Masked before conversion to JSON, because a secret that is escaped twice would not be found.
+    original = (extracted.messages, tools)
     sent, tools = mask(extracted.messages), mask(tools)
     conversations = sharegpt(sent, tools)
     problem = export_problem(sent, conversations)
@@ -214,6 +216,8 @@ def make_record(
         "reward_info": {} if result.reward is None or verdict is None else _mask_names(dict(verdict.info), mask),
     }
     masked = mask(record)
+    # Token ids cannot be masked. A conversation with a secret gets none.
+    masked["tokens"] = token_facts(episode.tokens) if episode is not None and (sent, tools) == original else []
     texts = {name: dump(masked[name]) for name in JSON_COLUMNS}
     return RecordWithImages(cast("Record", {**masked, **texts}), extracted.files)
 

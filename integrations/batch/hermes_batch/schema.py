@@ -30,7 +30,7 @@ def record_schema() -> pa.Schema:
     """Return the schema of records.
 
     `messages` have the fields of `FixedMessage`. Columns of any structure (`tools`, `tool_stats`, `tool_error_counts`,
-    `sampling`, `reward_info`, `task_metadata`) are JSON text, as in `trajectories.jsonl`.
+    `sampling`, `reward_info`, `task_metadata`) and `tokens` are JSON text, as in `trajectories.jsonl`.
     """
     text, integer, number, boolean = pa.string(), pa.int64(), pa.float64(), pa.bool_()
     call = _struct(id=text, name=text, arguments=text)
@@ -77,6 +77,7 @@ def record_schema() -> pa.Schema:
         "tool_calls": integer,
         "api_calls": integer,
         "usage": pa.list_(usage),
+        "tokens": text,
         "prompt_tokens": integer,
         "completion_tokens": integer,
         "reasoning_tokens": integer,

@@ -13,7 +13,7 @@ from hermes_batch import export_records
 from tests.unit.batch.exporting import HUGE, PNG, Row, make_row, write_run
 
 pytestmark = pytest.mark.anyio
-KINDS = ("plain", "short", "failed", "image", "huge", "broken", "cut")
+KINDS = ("plain", "short", "failed", "image", "huge", "endless", "broken", "cut")
 USAGE = [
     {"prompt_tokens": 30, "completion_tokens": 4, "cached_tokens": 0, "cost": 0.5, "finish_reason": "stop"},
     {"prompt_tokens": 40, "completion_tokens": 2, "cached_tokens": 30, "reasoning_tokens": 1, "cost": 0.25},

@@ -15,6 +15,7 @@ import pytest
 from hermes_agent import AgentLoop, Completion, Message, RolloutResult, ScriptedModel, Verdict
 from hermes_agent.messages import TokenUsage, ToolCall
 from hermes_agent.models.scripted import call
+from hermes_batch.index import encode_line
 from hermes_batch.record import make_record
 from hermes_batch.task import Task
 from hermes_batch.units import Unit
@@ -47,6 +48,7 @@ STEPS: dict[str, list[Completion]] = {
     "failed": [answer("", call("do", {"x": "fail"})), answer("It failed.")],
     "image": [answer("", call("do", {"x": "show"})), answer("I see it.")],
     "huge": [answer("", call("do", {"x": 1, "y": HUGE})), answer("Done.")],
+    "endless": [answer("", ToolCall("c1", "do", '{"x": 1e999}')), answer("Half of a pair: \ud83d.")],
     "broken": [answer("", ToolCall("c1", "", "{broken", "not a call")), answer("Sorry.")],
     "cut": [answer("", call("do", {"x": 1})), answer("", call("do", {"x": 2}))],
 }
@@ -80,7 +82,7 @@ def write_run(directory: Path, rows: Iterable[tuple[Row, dict[str, bytes]] | Row
                 file.write(row)
                 continue
             record, images = row if isinstance(row, tuple) else (row, {})
-            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            file.write(encode_line(record))
             for name, image in images.items():
                 (directory / name).parent.mkdir(exist_ok=True)
                 (directory / name).write_bytes(image)

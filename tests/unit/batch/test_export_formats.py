@@ -22,7 +22,7 @@ from hermes_batch.schema import record_schema
 from tests.unit.batch.exporting import HUGE, PNG, make_row, read_lines, write_run
 
 pytestmark = pytest.mark.anyio
-KINDS = ("plain", "short", "failed", "image", "huge", "broken", "cut")
+KINDS = ("plain", "short", "failed", "image", "huge", "endless", "broken", "cut")
 MESSAGES = TypeAdapter(list[ChatCompletionMessageParam])
 TOOLS = TypeAdapter(list[ChatCompletionFunctionToolParam])
 LATE = 30_000
@@ -54,7 +54,7 @@ def reasons(out: Path) -> dict[str, str]:
 async def test_openai_lines_are_messages_of_the_openai_package(run: Path, tmp_path: Path) -> None:
     export_records(run, to="openai", out=tmp_path / "out")
     lines = read_lines(tmp_path / "out" / "train.jsonl")
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines:
         assert set(line) == {"messages", "tools"}
         TOOLS.validate_python(line["tools"])
@@ -69,7 +69,9 @@ async def test_openai_lines_are_messages_of_the_openai_package(run: Path, tmp_pa
 
 async def test_openai_lines_keep_texts_as_they_were_sent(run: Path, tmp_path: Path) -> None:
     export_records(run, to="openai", out=tmp_path / "out")
-    plain, short, failed, image, huge, cut = (line["messages"] for line in read_lines(tmp_path / "out" / "train.jsonl"))
+    plain, short, failed, image, huge, endless, cut = (
+        line["messages"] for line in read_lines(tmp_path / "out" / "train.jsonl")
+    )
     assert roles(plain) == ["system", "user", "assistant", "tool", "assistant"]
     assert plain[2]["reasoning_content"] == "Look first."
     assert json.loads(plain[2]["tool_calls"][0]["function"]["arguments"]) == {"x": 1.5, "y": [{"z": 1}]}
@@ -78,6 +80,8 @@ async def test_openai_lines_keep_texts_as_they_were_sent(run: Path, tmp_path: Pa
     assert plain[3]["tool_call_id"] == plain[2]["tool_calls"][0]["id"]
     assert short[-1] == {"role": "assistant", "content": "Done at once.", "reasoning_content": "Easy."}
     assert failed[-1]["content"] == "It failed."
+    assert endless[2]["tool_calls"][0]["function"]["arguments"] == '{"x": 1e999}'
+    assert endless[-1]["content"] == "Half of a pair: ?."
     # The last results of an episode without an answer train nothing.
     assert roles(cut) == ["system", "user", "assistant", "tool", "assistant"]
     assert roles(image) == ["system", "user", "assistant", "tool", "user", "assistant"]
@@ -137,7 +141,7 @@ async def test_traces_load_with_the_loader_of_agent_traces(run: Path, tmp_path: 
     assert "né 🦀" in answered["content"]
     assert loaded["failed"]["messages"][3]["is_error"] is True
     assert loaded["short"]["num_tool_calls"] == 0
-    assert "more than 64 bits" in reasons(tmp_path / "out")["huge"]
+    assert all("more than 64 bits" in reasons(tmp_path / "out")[name] for name in ("huge", "endless"))
 
 
 async def test_trace_files_begin_with_their_session_and_hold_images(run: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow.json  # type: ignore[import-untyped]
 import pytest
 
 from hermes_agent import AgentLoop, Completion, EpisodeError, Message, RolloutResult, ScriptedModel, Verdict
-from hermes_agent.messages import TokenUsage
+from hermes_agent.messages import TokenUsage, TurnTokens
 from hermes_agent.models.scripted import call
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.record import Record, make_record
@@ -28,6 +28,7 @@ from tests.unit.agent.toolboxes import FunctionTools, result
 
 pytestmark = pytest.mark.anyio
 RECORDS = 10_000
+TOKENS = TurnTokens((1, 2), (3,), (-0.5,))
 ASK: list[Message] = [{"role": "user", "content": "go"}]
 
 
@@ -44,8 +45,11 @@ def nothing() -> Record:
 
 async def everything() -> Record:
     """A record in which every column has something."""
-    asked = Completion("<think>", (call("do", {"x": 1}), call("ghost", {})), "hm", usage=TokenUsage(1, 2, 1, 0.5))
-    episode = await AgentLoop(ScriptedModel([asked, "done"]), FunctionTools(picture)).run(ASK)
+    calls = (call("do", {"x": 1}), call("ghost", {}))
+    asked = Completion("<think>", calls, "hm", usage=TokenUsage(1, 2, 1, 0.5), tokens=TOKENS)
+    episode = await AgentLoop(ScriptedModel([asked, Completion("done", tokens=TOKENS)]), FunctionTools(picture)).run(
+        ASK
+    )
     episode = replace(episode, errors=(EpisodeError(1, "tool", "exit", "no"),))
     verdict = Verdict(1.0, solved=True, exit_code=0, output="2024-01-01", info={"n": 1})
     outcome = RolloutResult(episode, verdict, cause=ErrorCause.POLICY, isolation="uid", sandbox="s", seconds=1.5)

@@ -26,6 +26,7 @@ from hermes_agent import (
     TokenUsage,
     Verdict,
 )
+from hermes_agent.messages import TurnTokens
 from hermes_agent.models.scripted import call
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.record import Record, RecordWithImages, make_record
@@ -96,6 +97,27 @@ async def test_fields_of_the_hermes_batch_runner() -> None:
     assert made["check"] == {"exit_code": 0, "timed_out": False, "output": "1 passed"}
     assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("answered", "policy", True, "solved")
     assert made["seconds"] == 1.235
+
+
+async def test_token_ids_are_left_out_beside_a_masked_secret() -> None:
+    turns = [TurnTokens((1, 2), (3,), (-0.5,)), TurnTokens((4,), (5, 6), None)]
+    steps = [Completion("", (call("terminal", {"x": 1}),), tokens=turns[0]), Completion("done", tokens=turns[1])]
+    whole = await episode(*steps)
+    assert json.loads(record(whole)["tokens"]) == [
+        {"added": [1, 2], "ids": [3], "logprobs": [-0.5], "restarts": False},
+        {"added": [4], "ids": [5, 6], "logprobs": None, "restarts": False},
+    ]
+    masked = make_record(
+        Unit(TASK), [], RolloutResult(whole), model="m", toolsets=[], backend="local", image="", mask=mask_done
+    ).record
+    assert (masked["tokens"], json.loads(masked["messages"])[-1]["content"]) == ("[]", "***")
+
+
+def mask_done(data: object) -> object:
+    """Mask the text `done` wherever it is."""
+    if isinstance(data, dict):
+        return {name: mask_done(value) for name, value in data.items()}
+    return [mask_done(each) for each in data] if isinstance(data, list) else "***" if data == "done" else data
 
 
 async def test_usage_times_and_sampling() -> None:

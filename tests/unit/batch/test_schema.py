@@ -252,7 +252,7 @@ def test_records_are_converted_in_batches_of_bounded_size() -> None:
 async def test_record_columns_that_are_json_text_are_typed_or_text(run: Path) -> None:
     types = {field.name: field.type for field in record_schema()}
     assert {name for name in JSON_COLUMNS if types[name] == pa.string()} == {
-        *("tools", "tool_stats", "tool_error_counts", "task_metadata", "sampling", "reward_info")
+        *("tools", "tool_stats", "tool_error_counts", "task_metadata", "sampling", "reward_info", "tokens")
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -63,7 +65,7 @@ def _answer(example: TrainingExample, message: Message, turn: TurnFacts) -> dict
     calls = calls_of(message)
     for call in calls:
         arguments = arguments_object(call.arguments)
-        if not _fits(arguments):
+        if not _fits(_read_text(call.arguments) if arguments is None else arguments):
             raise FormatProblem("a call has a number of more than 64 bits, with which `datasets` reads no message")
         arguments_or_text = call.arguments if arguments is None else arguments
         blocks.append({"type": "toolCall", "id": call.id, "name": call.name, "arguments": arguments_or_text})
@@ -73,11 +75,21 @@ def _answer(example: TrainingExample, message: Message, turn: TurnFacts) -> dict
     return answer | {"usage": _usage(turn.usage)} if turn.usage else answer
 
 
+def _read_text(text: str) -> object:
+    """Return the value that a reader makes of arguments that are text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def _fits(value: object) -> bool:
     if isinstance(value, dict):
         return all(map(_fits, value.values()))
     if isinstance(value, list):
         return all(map(_fits, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
     return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
