@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from hermes_agent.messages import Message, message_text
 from hermes_agent.parsers.json_text import JsonValue, decode_whole
 from hermes_batch.columns import WITHOUT_MESSAGES, decode_list
 from hermes_batch.index import Row
+from hermes_batch.trajectories import read_record_at
 
 _BYTES_PER_TOKEN = 3
 """Bytes of a conversation for each estimated token. Code and English have 3 to 4, so that estimates are rather high."""
@@ -43,34 +44,39 @@ class TrainingExample:
     Attributes:
         run: The directory of the run.
         run_number: The position of the run among the exported ones, from 0.
-        offset: The offset of the record's line in the run's file.
-        record: The record.
+        row: The record's row of the index, whose columns need no parsing of the record.
+        lines: The open file of the run.
     """
 
     run: Path
     run_number: int
-    offset: int
-    record: Row
+    row: Row
+    lines: BinaryIO
+
+    @cached_property
+    def record(self) -> Row:
+        """The record, which is read at its first use."""
+        return read_record_at(self.lines, self.row["offset"])
 
     @property
     def place(self) -> tuple[int, int]:
         """The run's number and the line's offset, which identify the record."""
-        return self.run_number, self.offset
+        return self.run_number, self.row["offset"]
 
     @property
     def id(self) -> str:
         """The id of the prompt."""
-        return str(self.record.get("id", ""))
+        return str(self.row.get("id", ""))
 
     @property
     def group(self) -> str:
         """The group of the prompt."""
-        return str(self.record["group"])
+        return str(self.row["group"])
 
     @property
     def number(self) -> int:
         """The number of the sample within its group, from 0."""
-        return int(self.record.get("sample") or 0)
+        return int(self.row.get("sample") or 0)
 
     @property
     def key(self) -> str:
@@ -86,12 +92,12 @@ class TrainingExample:
     @property
     def outcome(self) -> str:
         """`solved`, `unsolved`, `unscored` or `unchecked`."""
-        return str(self.record.get("solved", "unchecked"))
+        return str(self.row.get("solved", "unchecked"))
 
     @cached_property
     def reward(self) -> float | None:
         """The reward. None: nothing was scored."""
-        reward = _decode(str(self.record.get("reward")))
+        reward = _decode(str(self.row.get("reward")))
         return float(reward) if isinstance(reward, int | float) else None
 
     @cached_property

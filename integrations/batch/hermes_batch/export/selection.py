@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from hermes_batch.export.example import TrainingExample
 from hermes_batch.export.options import ExportOptions
-from hermes_batch.index import TRAJECTORIES
-from hermes_batch.trajectories import iterate_records
+from hermes_batch.index import TRAJECTORIES, is_record
+from hermes_batch.trajectories import iterate_rows
 from hermes_exec.errors import ConfigError
 
 Rank = tuple[float, float, int, int, int]
@@ -59,17 +59,19 @@ def find_runs(outs: Iterable[Path]) -> list[RunFile]:
 def iterate_examples(runs: Sequence[RunFile]) -> Iterator[TrainingExample | Unreadable]:
     """Yield the records of runs, in the order of the runs and of their files."""
     for number, (out, size) in enumerate(runs):
-        for offset, record in iterate_records(out):
-            if offset >= size:
-                break
-            yield Unreadable(out, offset) if record is None else TrainingExample(out, number, offset, record)
+        with (out / TRAJECTORIES).open("rb") as lines:
+            for row in iterate_rows(out):
+                if row["offset"] >= size:
+                    break
+                readable = is_record(row)
+                yield TrainingExample(out, number, row, lines) if readable else Unreadable(out, row["offset"])
 
 
 def filter_record(example: TrainingExample, options: ExportOptions) -> LeftOut | None:
     """Return why a record is left out for its own sake, or None."""
-    record = example.record
-    if not record.get("trainable", True) and not options.include_untrainable:
-        return LeftOut("untrainable", f"its result does not measure the model (cause {record.get('cause', 'unknown')})")
+    row = example.row
+    if not row.get("trainable", True) and not options.include_untrainable:
+        return LeftOut("untrainable", f"its result does not measure the model (cause {row.get('cause', 'unknown')})")
     if options.only and example.outcome not in options.only:
         return LeftOut("outcome", f"it is {example.outcome}")
     if options.min_reward is not None:
