@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hermes_agent.artifacts import safe_name
 from hermes_batch.units import Unit
+from hermes_exec.private_files import open_private
 
 ARTIFACTS = "artifacts"
 _DIRECTORY = re.compile(r".*-[0-9a-f]{8}-\d+")
@@ -44,12 +45,13 @@ def mask_artifacts(directory: Path, paths: Iterable[str], mask: Callable[[str], 
         OSError: If an artifact cannot be written.
     """
     for path in paths:
-        file = directory / path
-        if file.stat().st_size > _LARGEST_MASKED_BYTES:
+        artifact = directory / path
+        if artifact.stat().st_size > _LARGEST_MASKED_BYTES:
             continue
         try:
-            text = file.read_bytes().decode()
+            text = artifact.read_bytes().decode()
         except UnicodeDecodeError:
             continue
         if (masked := mask(text)) != text:
-            file.write_bytes(masked.encode())
+            with open(artifact, "wb", opener=open_private) as file:
+                file.write(masked.encode())
