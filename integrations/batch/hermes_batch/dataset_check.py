@@ -176,6 +176,8 @@ class _Checker:
         rollout = self._config.make_slot_rollout(task)
         result = await self._attempt(pool, rollout, _Solver())
         if isinstance(result.exception, ImageError):
+            if result.cause is not ErrorCause.CONFIG:
+                raise _Unknown(str(result.exception))  # the registry was away
             if image is not None:
                 self._bad_images[image] = str(result.exception)
             return _Finding(_NO_IMAGE, str(result.exception))

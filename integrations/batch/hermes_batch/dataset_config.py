@@ -16,7 +16,7 @@ from hermes_batch.rows.source import parse_dataset
 from hermes_batch.selection import parse_shard, select_tasks
 from hermes_batch.task import Task
 from hermes_batch.task_checks import TaskChecks
-from hermes_batch.task_slot import SetUpCommand, make_profile
+from hermes_batch.task_slot import SetUpCommand, image_of_profile, make_profile
 from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
 from hermes_exec.config import ConfigModel
 
@@ -90,6 +90,12 @@ class DatasetConfig(ConfigModel):
         checks = TaskChecks(self.backend, self.image, self.backend_options, strict=self.strict)
         tasks = read_dataset(self.dataset, self.extra, self.columns, checks)
         return select_tasks(tasks, **{name: getattr(self, name) for name in _SELECTION})
+
+    def image_of(self, task: Task) -> str | None:
+        """Return the image of a prompt's slot: its own, its profile's, or the run's. None if the backend has none."""
+        profiles = self.backend_options.get("profiles") or {}
+        own = task.container_image or image_of_profile(task.profile, profiles) or self.image
+        return own or getattr(self.backend, "image", None)
 
     def make_slot_rollout(self, task: Task) -> Rollout:
         """Return the rollout of a prompt without the settings of its model: the slot, its set-up, and the score."""

@@ -351,7 +351,7 @@ class _Invocation:
             model=config.model_name,
             toolsets=tuple(rollout.toolsets or ()),
             backend=str(getattr(config.backend, "name", config.backend)),
-            image=unit.task.container_image or config.image or "",
+            image=config.image_of(unit.task) or "",
             attempts=attempts,
             mask=self._pool.mask,
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from hermes_batch.task import Task
-from hermes_batch.task_slot import make_profile
+from hermes_batch.task_slot import image_of_profile, make_profile
 from hermes_exec import BackendConfig, ConfigError, config_type
 from hermes_exec.tools import select
 
@@ -34,7 +34,8 @@ class TaskChecks:
         self._image = image or getattr(backend, "image", None) or options.get("image")
         self._profiles: Mapping[str, Any] = options.get("profiles") or {}
         self._strict = strict
-        self._usable: dict[tuple[str, ...], bool] = {}
+        self._tools: dict[tuple[str, ...], tuple[str, ...]] = {}
+        """The available tools of toolsets."""
 
     def __call__(self, task: Task) -> None:
         """Check a task.
@@ -45,24 +46,22 @@ class TaskChecks:
         make_profile(task, self._profiles)
         self._check_image(task)
         if task.toolsets is not None:
-            self._check_toolsets(tuple(task.toolsets))
+            tools = self._find_tools(tuple(task.toolsets))
+            if task.cwd is not None and "terminal" not in tools:
+                raise ConfigError("cwd: it is where the terminal starts, and the row's toolsets have no terminal")
 
     def _check_image(self, task: Task) -> None:
         image = task.container_image
         if image is not None and not self._has_images:
             raise ConfigError(f"image: the backend {self._backend!r} has no images, and the row has {image!r}")
-        if self._has_images and not (image or self._image or self._image_of_profile(task.profile)):
+        if self._has_images and not (image or self._image or image_of_profile(task.profile, self._profiles)):
             raise ConfigError(
                 f"image: the backend {self._backend!r} needs one, and neither the row nor the run (--image) has one"
             )
 
-    def _image_of_profile(self, name: str | None) -> object:
-        profile = self._profiles[name] if name is not None else None
-        return dict(profile or {}).get("image")
-
-    def _check_toolsets(self, toolsets: Sequence[str]) -> None:
-        key = tuple(toolsets)
-        if key not in self._usable:
-            self._usable[key] = bool(select(key, strict=self._strict).tools)
-        if not self._usable[key]:
-            raise ConfigError(f"toolsets: no tool of {', '.join(key) or '(none)'} is available")
+    def _find_tools(self, toolsets: tuple[str, ...]) -> tuple[str, ...]:
+        if toolsets not in self._tools:
+            self._tools[toolsets] = select(toolsets, strict=self._strict).tools
+        if not self._tools[toolsets]:
+            raise ConfigError(f"toolsets: no tool of {', '.join(toolsets) or '(none)'} is available")
+        return self._tools[toolsets]

@@ -66,3 +66,9 @@ def make_profile(task: Task, profiles: Mapping[str, Any]) -> str | ProfileConfig
     if task.network is not None:
         base["network"] = task.network
     return ProfileConfig.of({**base, "env": {**(base.get("env") or {}), **task.env}})
+
+
+def image_of_profile(name: str | None, profiles: Mapping[str, Any]) -> str | None:
+    """Return the image of a profile, or None if it has none or there is no such profile."""
+    image = dict(profiles.get(name or "") or {}).get("image")
+    return image if isinstance(image, str) else None

@@ -145,6 +145,15 @@ async def test_images_and_their_programs_are_checked(tmp_path: Path, docker_imag
         await check(tmp_path, solved, backend="docker", image=nowhere, backend_options=options)
 
 
+@pytest.mark.docker
+async def test_image_whose_registry_is_away_is_not_checked(tmp_path: Path, docker_image: Callable[[str], str]) -> None:
+    require_engine("docker")
+    image = docker_image("busybox")
+    report = await check(tmp_path, {"id": "away", "image": "localhost:1/x:1"}, {}, backend="docker", image=image)
+    assert (found(report), [fault.id for fault in report.unknown]) == ({}, ["away"])
+    assert "registry is unreachable" in report.unknown[0].output
+
+
 async def test_dataset_is_validated_first(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="line 2: image: the backend 'local' has no images"):
         await check(tmp_path, {}, {"image": "x"})
@@ -174,9 +183,9 @@ def test_command_prints_faulty_rows_and_exits_with_1(tmp_path: Path) -> None:
     for text in ("line 1", "always", "passes on the untouched slot", "longer than 1 s", "cannot be set up", "127"):
         assert text in done.stdout
     assert "unseen" not in done.stdout
-    assert "5 rows checked: 4 faulty, 0 not checked, 1 doubtful" in done.stderr
-    assert "3 rows have no solution" in done.stderr
-    assert "1 rows have no check" in done.stderr
+    assert "rows: 5, faulty: 4, not checked: 0, doubtful: 1" in done.stderr
+    assert "without a solution: 3" in done.stderr
+    assert "without a check: 1" in done.stderr
 
 
 def test_command_checks_selected_rows_in_slots_of_a_configuration(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hermes_agent.scoring import CommandCheck
 from hermes_batch import BatchConfig, read_dataset
 from hermes_batch.task_slot import SetUpCommand
 from hermes_batch.units import Unit
-from hermes_exec import ProfileConfig
+from hermes_exec import DockerConfig, ProfileConfig
 from hermes_exec.errors import ConfigError
 
 
@@ -111,6 +111,7 @@ def test_entries_that_make_other_sandboxes_get_room(tmp_path: Path) -> None:
         ({"toolsets": ["terminl"]}, "unknown toolset 'terminl'.*terminal"),
         ({"toolsets": []}, r"toolsets: no tool of \(none\) is available"),
         ({"toolsets": ["web"]}, "toolsets: no tool of web is available"),
+        ({"toolsets": ["file"], "cwd": "a"}, "cwd: it is where the terminal starts, and the row's toolsets have no"),
         ({"system": " "}, "system: is blank"),
         ({"setup": ""}, "setup: is blank"),
         ({"setup": ["make"]}, "setup: Input should be a valid string"),
@@ -177,3 +178,13 @@ def test_images_are_checked_against_the_backend(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 2
     config(tmp_path, *rows, backend="docker", image="z", backend_options={"profiles": profiles}).read_tasks()
     config(tmp_path, *rows[1:], backend="docker", backend_options={"profiles": profiles}).read_tasks()
+
+
+def test_image_of_a_record_is_that_of_its_slot(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"image": "row"}, {"profile": "own"}, {"profile": "none"}, {}]
+    profiles = {"own": {"image": "profile"}, "none": {"network": False}}
+    run = config(tmp_path, *rows, backend="docker", image="run", backend_options={"profiles": profiles})
+    assert [run.image_of(task) for task in run.read_tasks()] == ["row", "profile", "run", "run"]
+    run = config(tmp_path, {}, backend=DockerConfig(image="backend"))
+    assert [run.image_of(task) for task in run.read_tasks()] == ["backend"]
+    assert config(tmp_path, {}).image_of(run.read_tasks()[0]) is None

@@ -84,13 +84,13 @@ def _show(report: CheckReport) -> None:
     if faults:
         table(("row", "id", "what", "output"), map(_cells, faults))
     say(
-        f"{report.checked} rows checked: {len(report.faulty)} faulty, {len(report.unknown)} not checked, "
-        f"{len(report.doubtful)} doubtful"
+        f"rows: {report.checked}, faulty: {len(report.faulty)}, not checked: {len(report.unknown)}, "
+        f"doubtful: {len(report.doubtful)}"
     )
     if report.without_solution:
-        say(f"{report.without_solution} rows have no solution: whether their checks can pass is unknown")
+        say(f"without a solution: {report.without_solution} (whether their checks can pass is unknown)")
     if report.without_check:
-        say(f"{report.without_check} rows have no check: only their slots were set up")
+        say(f"without a check: {report.without_check} (only their slots were set up)")
 
 
 def _cells(fault: Fault) -> tuple[str, str, str, str]:
