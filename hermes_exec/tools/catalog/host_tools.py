@@ -122,12 +122,36 @@ def tool(
 
     def declare(decorated: Callable[..., object]) -> HostTool:
         schema = dict(parameters) if parameters is not None else _parameters_schema(decorated)
-        required = schema.get("required")
-        example = to_json({str(key): "…" for key in (required if isinstance(required, list) else [])})
+        example = to_json(_example_arguments(schema))
         text = description if description is not None else inspect.getdoc(decorated) or ""
         return HostTool(name or decorated.__name__, text, schema, decorated, example, limit_s, reads_only)
 
     return declare if function is None else declare(function)
+
+
+def _example_arguments(schema: Mapping[str, object]) -> JsonObject:
+    """Return a value for each required parameter of a JSON schema."""
+    required, properties = schema.get("required"), schema.get("properties")
+    described = properties if isinstance(properties, Mapping) else {}
+    return {str(key): _example_value(described.get(key)) for key in (required if isinstance(required, list) else [])}
+
+
+def _example_value(schema: object) -> object:
+    if not isinstance(schema, Mapping):
+        return "…"
+    if (allowed := schema.get("enum")) and isinstance(allowed, list):
+        return allowed[0]
+    match schema.get("type"):
+        case "array":
+            return [_example_value(schema.get("items"))]
+        case "object":
+            return _example_arguments(schema)
+        case "integer" | "number":
+            return 1
+        case "boolean":
+            return True
+        case _:
+            return "…"
 
 
 def _parameters_schema(function: Callable[..., object]) -> JsonObject:

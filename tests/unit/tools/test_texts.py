@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import json
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools.call.budget import file_name, format_result, spill_block
+from hermes_exec.tools.call.coercion import coerce_arguments
 from hermes_exec.tools.catalog.host_tools import HostTool, tool
 from hermes_exec.tools.files.lint import syntax_note, syntax_note_of_bytes
 from hermes_exec.tools.options import ToolOptions
@@ -201,6 +204,23 @@ def test_a_host_tool_says_that_it_runs_on_the_host() -> None:
         "required": ["word"],
         "additionalProperties": False,
     }
+
+
+def test_host_tool_example_fits_its_parameters() -> None:
+    @tool
+    def copy(paths: list[str], mode: Literal["all", "new"], depth: int, dry: bool, note: str = "") -> None:
+        """Copy files."""
+
+    assert isinstance(copy, HostTool)
+    arguments = json.loads(copy.example)
+    assert arguments == {"paths": ["…"], "mode": "all", "depth": 1, "dry": True}
+    assert coerce_arguments(copy.parameters, arguments).items() >= arguments.items()
+
+
+@pytest.mark.parametrize("odd", [{"required": ["a"]}, {"required": ["a"], "properties": {"a": 5}}, {"properties": 5}])
+def test_host_tool_takes_any_schema(odd: dict[str, object]) -> None:
+    declared = tool(parameters=odd)(len)
+    assert json.loads(declared.example) == ({"a": "…"} if "required" in odd else {})
 
 
 def test_a_host_tool_without_types_is_refused() -> None:
