@@ -279,7 +279,10 @@ class PooledSandbox:
                     await upload(scope, str(Path(source)), {"path": wired}, path)
             except OSError as error:
                 again = error.errno in (errno.ENOSPC, errno.EDQUOT)
-                raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=again) from error
+                message = f"files: {path!r} cannot be put into the slot: {error}"
+                if not isinstance(source, bytes) and str(error.filename).startswith(str(source)):
+                    message += "; make it readable, or leave it out"
+                raise LaunchError(message, retryable=again) from error
         for command in settings.slot_setup:
             slot.doing = f"its slot_setup {mask(repr(command), self.template.secrets)} had not ended"
             await _set_up(scope, command, "slot_setup", self.template)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hermes_mcp.server import SlotServer
 
 __all__ = ["SlotServer"]
+SUPPORTED = "mcp>=2.3,<3"
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_attributes(__name__, __all__, where=("server",))
+    __getattr__, __dir__ = lazy_attributes(__name__, __all__, where=("server",), requires=SUPPORTED)

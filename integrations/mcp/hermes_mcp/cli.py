@@ -81,12 +81,13 @@ def mcp(
 
     The default backend is `local`, with `min_isolation=namespaces`.
     """
+    from hermes_exec.requirements import require_version
     from hermes_exec.tools import ToolOptions
+    from hermes_mcp import SUPPORTED
     from hermes_mcp.http import HttpOptions
     from hermes_mcp.project import Project
-    from hermes_mcp.target import require_mcp
 
-    require_mcp()
+    require_version("hermes-exec mcp", SUPPORTED)
     settings = settings_of(backend, image, config, option, profile)
     if settings.get("backend", "local") == "local":
         settings.setdefault("min_isolation", "namespaces")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from hermes_exec.errors import ConfigError
+from hermes_exec.errors import ConfigError, OutputLimitExceeded
 from hermes_exec.tools import HostTool, ToolFailure, tool
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ class Project:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory.resolve()
+        try:
+            self.directory = directory.resolve()
+        except OSError as error:  # the working directory of this process was removed
+            raise ConfigError(f"the project {directory}: {error.strerror}; give an existing one with --dir") from None
         if not self.directory.is_dir():
             raise ConfigError(f"the project {directory} is not a directory; give an existing one with --dir")
         self.is_bound = False
@@ -66,12 +69,12 @@ class Project:
             files: list[str] = []
             refused: list[str] = []
             for part in [_relative_path(path, slot.workdir) for path in paths]:
-                with tempfile.TemporaryDirectory(prefix="hermes-mcp-") as directory:
-                    tree = await slot.files.download(
-                        posixpath.join(slot.workdir, part), Path(directory, "files", part), limit_bytes=LIMIT_BYTES
-                    )
-                    refused += tree.refused
-                    await anyio.to_thread.run_sync(_merge, Path(directory, "files"), self.directory, files, refused)
+                try:
+                    await self._copy(slot, part, files, refused)
+                except (OSError, OutputLimitExceeded) as error:
+                    refused.append(f"{part}: {_reason(error)}")
+            if refused and not files:
+                raise ToolFailure("not_copied", f"No file was copied: {'; '.join(refused[:SHOWN])}")
             result: dict[str, object] = {"count": len(files), "files": files[:SHOWN]}
             return result | {"refused": refused[:SHOWN]} if refused else result
 
@@ -81,6 +84,18 @@ class Project:
             "and Git's own files (.git) are not copied."
         )
         return tool(description=description)(copy_to_project)
+
+    async def _copy(self, slot: Slot, part: str, files: list[str], refused: list[str]) -> None:
+        with tempfile.TemporaryDirectory(prefix="hermes-mcp-") as directory:
+            tree = await slot.files.download(
+                posixpath.join(slot.workdir, part), Path(directory, "files", part), limit_bytes=LIMIT_BYTES
+            )
+            refused += tree.refused
+            await anyio.to_thread.run_sync(_merge, Path(directory, "files"), self.directory, files, refused)
+
+
+def _reason(error: OSError | OutputLimitExceeded) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _relative_path(path: str, workdir: str) -> str:
@@ -112,13 +127,25 @@ def _merge(source: Path, project: Path, files: list[str], refused: list[str]) ->
             relative = path.relative_to(source)
             if _is_git(name):
                 continue
-            if path.is_symlink() or not _prepare_target(project, relative):
-                refused.append(f"{relative}: a link, or not a file")
-                continue
-            beside = (project / relative).with_name(f".{secrets.token_hex(8)}.part")
-            shutil.copy(path, beside)
-            beside.replace(project / relative)
-            files.append(str(relative))
+            try:
+                if path.is_symlink() or not _prepare_target(project, relative):
+                    refused.append(f"{relative}: a link, or not a file")
+                    continue
+                _replace(project / relative, path)
+            except OSError as error:
+                refused.append(f"{relative}: not written to the project: {_reason(error)}")
+            else:
+                files.append(str(relative))
+
+
+def _replace(target: Path, source: Path) -> None:
+    beside = target.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        shutil.copy(source, beside)
+        beside.replace(target)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def _prepare_target(project: Path, relative: Path) -> bool:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from hermes_exec.errors import ExecError
+from hermes_exec.errors import AcquireTimeout, ExecError
 from hermes_exec.tools import Notice, ToolOptions, ToolResult, schemas_for
 from hermes_mcp.held_slots import HeldSlots, ToolsOf, is_lost
 from hermes_mcp.progress import OutputProgress
-from hermes_mcp.target import require_mcp
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -36,6 +35,10 @@ LOST = (
     "The slot is gone with its files and processes. The next call has a new slot. This call may have run and is not "
     "repeated."
 )
+ALL_IN_USE = (
+    "Clients of this server hold all slots: allow more of them (-o max_sandboxes=N), or release unused ones "
+    "sooner (--idle-timeout SECONDS)."
+)
 
 
 class SlotServer:
@@ -52,7 +55,7 @@ class SlotServer:
         idle_timeout_s: How long the slot of an HTTP client is kept without a request.
 
     Raises:
-        ConfigError: If a toolset has no such name, or if mcp is missing or of an unsupported version.
+        ConfigError: If a toolset has no such name.
     """
 
     def __init__(
@@ -65,7 +68,6 @@ class SlotServer:
         instructions: str = "",
         idle_timeout_s: float = IDLE_TIMEOUT_S,
     ) -> None:
-        require_mcp()
         from mcp.server.lowlevel.server import Server
 
         self.slots = HeldSlots(pool, toolsets, tools_of, options or ToolOptions(native_images=True), idle_timeout_s)
@@ -108,7 +110,8 @@ class SlotServer:
             if is_lost(error):
                 result, notices = ToolResult.lost_slot(params.name, error, LOST), []
             else:
-                return _error(f"{type(error).__name__}: {error}")
+                remedy = f". {ALL_IN_USE}" if isinstance(error, AcquireTimeout) else ""
+                return _error(f"{type(error).__name__}: {error}{remedy}")
         return _call_result(result, notices)
 
 

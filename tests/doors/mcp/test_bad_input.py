@@ -67,6 +67,13 @@ async def test_backend_that_is_not_there_is_an_error_of_each_call(stdio_client: 
             assert text_of(result).startswith("BackendUnavailable: ")
 
 
+def test_removed_working_directory_is_reported(tmp_path: Path) -> None:
+    command = ["sh", "-c", 'rmdir "$1"; shift; exec "$@"', "sh", str(tmp_path), *PROGRAM, "--dir", "."]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr == "ConfigError: the project .: No such file or directory; give an existing one with --dir\n"
+
+
 @pytest.mark.docker
 async def test_missing_image_is_an_error_of_each_call(
     stdio_client: StdioClient, docker_image: Callable[[str], str]
@@ -89,4 +96,4 @@ def test_unsupported_version_of_mcp_is_reported(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
     ended = subprocess.run(PROGRAM, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=env)
     assert ended.returncode == 2
-    assert "needs mcp 2.3 or newer, below 3, and mcp 1.26.0 is installed; run: pip install" in ended.stderr
+    assert "hermes-exec mcp needs mcp>=2.3,<3, installed: 1.26.0. Run: pip install 'mcp>=2.3,<3'" in ended.stderr

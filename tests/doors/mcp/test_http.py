@@ -76,6 +76,16 @@ async def test_slot_of_a_session_ends_with_it_or_after_a_time(http_server: HttpS
             await output_of(client, "true")
 
 
+async def test_use_of_all_slots_is_an_error_with_a_remedy(http_server: HttpServer) -> None:
+    url = http_server("-o", "slots_per_sandbox=1", "-o", "acquire_timeout_s=1")
+    async with connect(f"{url}/one", "auto") as one, connect(f"{url}/two", "auto") as two:
+        await output_of(one, "true")
+        result = await two.call_tool("terminal", {"command": "true"})
+    assert result.is_error
+    assert "-o max_sandboxes=N" in text_of(result)
+    assert "--idle-timeout" in text_of(result)
+
+
 async def test_two_calls_run_at_once(http_server: HttpServer, mode: Mode) -> None:
     outputs: list[str] = []
 

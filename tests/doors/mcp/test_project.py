@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
 from mcp import Client
 
+from hermes_mcp.project import _replace
 from tests.doors.mcp.conftest import Mode, StdioClient, text_of
 
 
@@ -80,6 +82,44 @@ async def test_missing_path_is_an_error(stdio_client: StdioClient, project: Path
         result = await client.call_tool("copy_to_project", {"paths": ["missing"]})
         assert result.is_error
         assert "missing" in text_of(result)
+
+
+async def test_paths_that_cannot_be_copied_do_not_hide_those_that_were(
+    stdio_client: StdioClient, project: Path
+) -> None:
+    async with stdio_client("--dir", str(project)) as client:
+        await run(client, "echo one > one; echo two > two; mkfifo pipe")
+        result = await client.call_tool("copy_to_project", {"paths": ["one", "missing", "pipe", "two"]})
+        assert not result.is_error
+        copied = json.loads(text_of(result))
+        assert copied["files"] == ["one", "two"]
+        assert copied["refused"][0] == "missing: No such file or directory"
+        assert copied["refused"][1].startswith("pipe: ")
+
+
+async def test_project_that_is_gone_is_an_error_with_its_reason(stdio_client: StdioClient, project: Path) -> None:
+    async with stdio_client("--dir", str(project)) as client:
+        await run(client, "echo one > one")
+        await anyio.Path(project).rename(project.with_name("elsewhere"))
+        result = await client.call_tool("copy_to_project", {"paths": ["one"]})
+    assert result.is_error
+    assert "one: not written to the project: No such file or directory" in json.loads(text_of(result))["error"]
+
+
+async def test_project_that_cannot_be_read_is_named_with_a_remedy(stdio_client: StdioClient, project: Path) -> None:
+    async with stdio_client("--dir", str(project)) as client:
+        await anyio.Path(project).rename(project.with_name("elsewhere"))
+        result = await client.call_tool("terminal", {"command": "true"})
+    assert result.is_error
+    assert f"'{project}'; make it readable, or leave it out" in text_of(result)
+
+
+def test_unfinished_copy_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("new")
+    (tmp_path / "project" / "source").mkdir(parents=True)  # as when it takes the place of the file meanwhile
+    with pytest.raises(IsADirectoryError):
+        _replace(tmp_path / "project" / "source", tmp_path / "source")
+    assert [path.name for path in (tmp_path / "project").iterdir()] == ["source"]
 
 
 @pytest.mark.docker
