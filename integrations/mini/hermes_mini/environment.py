@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hermes_exec import ConfigError, RunResult
 from hermes_exec.blocking import SandboxPool, Slot
@@ -39,9 +39,9 @@ class EnvironmentConfig(BaseModel):
     """Variables of each command."""
     forward_env: list[str] = Field(default_factory=list)
     """Variables of this process that each command gets too; `env` has precedence."""
-    timeout: float = 30
+    timeout: float = Field(30, gt=0)
     """Longest time of a command, in seconds."""
-    interpreter: list[str] = Field(default_factory=lambda: ["bash", "-lc"])
+    interpreter: list[str] = Field(default_factory=lambda: ["bash", "-lc"], min_length=1)
     """The program and arguments that a command is appended to."""
     pool: str | dict[str, Any] | None = None
     """Configuration file of the pool, or its content; None: the variables `HERMES_EXEC_*`. The other options here have
@@ -60,7 +60,8 @@ class MiniEnvironment:
         kwargs: Its fields.
 
     Raises:
-        ConfigError: If an option is wrong, or another version of mini-swe-agent is installed.
+        ConfigError: If an option is wrong, the image lacks the interpreter, or another version of mini-swe-agent
+            is installed.
         ExecError: If no slot can be acquired.
     """
 
@@ -73,18 +74,28 @@ class MiniEnvironment:
     ) -> None:
         self._slot: Slot | None = None
         require_version("hermes_mini", SUPPORTED)
-        self.config = config_class(**kwargs)
+        try:
+            self.config = config_class(**kwargs)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(["environment", *map(str, first["loc"])])
+            raise ConfigError(f"{place}: {first['msg']}, not {first['input']!r}") from None
         self._pool = SandboxPool.shared(self.config.pool, **(self.config.model_extra or {})).open()
         self._slot = self._pool.acquire(image=self.config.image, workdir=self.config.cwd or None)
         self._uname: dict[str, str] | None = None
+        try:
+            self._check_interpreter()
+        except BaseException:
+            self.cleanup()
+            raise
         if logger is not None:
             logger.info("acquired slot %s of sandbox %s", self._slot.id, self._slot.sandbox)
 
     def execute(self, action: Mapping[str, Any], cwd: str = "", *, timeout: float | None = None) -> dict[str, Any]:
         """Run the command of an action and return `output` (both streams in order), `returncode` and `exception_info`.
 
-        A command that runs longer than `timeout` seconds (None: `config.timeout`), or that cannot start in `cwd`, has
-        the return code -1 and the reason in `exception_info`.
+        A command that runs longer than `timeout` seconds (None: `config.timeout`), that cannot start in `cwd`, or that
+        no program can get (a NUL byte), has the return code -1 and the reason in `exception_info`.
 
         Raises:
             Submitted: If the command hands in the work of the agent.
@@ -92,16 +103,10 @@ class MiniEnvironment:
         """
         slot = self._open_slot()
         limit_s = timeout or self.config.timeout
-        forwarded = {name: os.environ[name] for name in self.config.forward_env if name in os.environ}
-        command = [*self.config.interpreter, str(action.get("command", ""))]
         try:
-            result = slot.run(
-                command,
-                cwd=cwd or None,
-                env={**forwarded, **self.config.env},
-                timeout_s=limit_s,
-                merge_stderr=True,
-            )
+            result = self._run(slot, str(action.get("command", "")), cwd, limit_s)
+        except ConfigError as error:  # options were right at the start: it is the model's command or directory
+            return _failure("", str(error), type(error).__name__)
         except OSError as error:
             if not error.filename:
                 raise
@@ -142,6 +147,24 @@ class MiniEnvironment:
         if slot is not None and self._pool.is_open:
             with suppress(RuntimeError):  # the interpreter ends: the pool's end releases the slot
                 threading.Thread(target=self._pool.release, args=[slot], daemon=True).start()
+
+    def _run(self, slot: Slot, command: str, cwd: str, limit_s: float) -> RunResult:
+        forwarded = {name: os.environ[name] for name in self.config.forward_env if name in os.environ}
+        return slot.run(
+            [*self.config.interpreter, command],
+            cwd=cwd or None,
+            env={**forwarded, **self.config.env},
+            timeout_s=limit_s,
+            merge_stderr=True,
+        )
+
+    def _check_interpreter(self) -> None:
+        slot, program = self._open_slot(), self.config.interpreter[0]
+        if reason := self._run(slot, "true", "", self.config.timeout).reason:
+            raise ConfigError(
+                f"environment.interpreter: {program!r} cannot run in the image {slot.image!r} ({reason}): set it to a "
+                "shell of the image, such as [sh, -c], or take an image with a shell"
+            )
 
     def _open_slot(self) -> Slot:
         if self._slot is None:

@@ -21,6 +21,7 @@ from hermes_exec import ConfigError, ImageError, SlotClosed
 from hermes_exec.blocking import SandboxPool
 from hermes_mini import Environment
 
+OWN_SHELL = "ln -s /bin/sh own-shell"
 LOCAL: dict[str, Any] = {"backend": "local", "min_isolation": "namespaces"}
 
 
@@ -93,11 +94,26 @@ def test_interpreter_is_replaced(options: dict[str, Any]) -> None:
     environment.cleanup()
 
 
-def test_missing_interpreter_is_a_result(options: dict[str, Any]) -> None:
-    environment = Environment(**options, interpreter=["fish", "-c"])
-    answer = run(environment, "true")
-    assert answer["returncode"] == 127
+def test_missing_interpreter_is_a_configuration_error(options: dict[str, Any]) -> None:
+    before = SandboxPool.shared(None, **options).open().stats().slots_in_use
+    with pytest.raises(ConfigError, match=r"'fish' cannot run .* not found.* such as \[sh, -c\]"):
+        Environment(**options, interpreter=["fish", "-c"])
+    assert SandboxPool.shared(None, **options).stats().slots_in_use == before
+
+
+def test_interpreter_that_the_model_removes_is_a_result(options: dict[str, Any]) -> None:
+    environment = Environment(**options, interpreter=["./own-shell", "-c"], pool={"slot_setup": OWN_SHELL})
+    assert run(environment, "rm own-shell; echo removed")["output"] == "removed\n"
+    assert run(environment, "true")["returncode"] == 127
     environment.cleanup()
+
+
+@pytest.mark.parametrize("command", ["echo a\0b", "echo \ud800"])
+def test_command_that_no_program_can_get_is_a_result(environment: Environment, command: str) -> None:
+    answer = run(environment, command)
+    assert answer["returncode"] == -1
+    assert "command" in answer["exception_info"]
+    assert run(environment, "echo on")["output"] == "on\n"
 
 
 def test_submission_is_raised(environment: Environment) -> None:
@@ -173,6 +189,11 @@ def test_lost_slot_is_no_result() -> None:
         ({"backend": "docker"}, "image"),
         ({"pool": "no-such-file.yaml"}, "no-such-file.yaml"),
         ({"backend": "local", "cwd": "relative"}, "workdir"),
+        ({"backend": "local", "timeout": 0}, "environment.timeout: Input should be greater than 0, not 0"),
+        ({"backend": "local", "timeout": "soon"}, "environment.timeout: .* not 'soon'"),
+        ({"backend": "local", "interpreter": []}, "environment.interpreter: .* at least 1 item"),
+        ({"backend": "local", "interpreter": "bash -c"}, "environment.interpreter: .* valid list"),
+        ({**LOCAL, "env": {"A=B": "x"}}, "'A=B' cannot be the name of an environment variable"),
     ],
 )
 def test_wrong_option_is_a_configuration_error(wrong: dict[str, Any], message: str) -> None:
