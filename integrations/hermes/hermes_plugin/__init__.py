@@ -29,9 +29,10 @@ def register(ctx: PluginContext) -> None:
         from hermes_plugin.release_0_19 import add_backend
 
         add_backend(ctx)
+    from hermes_plugin.availability import report_mistake
     from hermes_plugin.options import read_options
 
-    if read_options().tools:
+    if not report_mistake() and read_options().tools:
         from hermes_plugin.slot_tools import replace_tools
 
         replace_tools(ctx)

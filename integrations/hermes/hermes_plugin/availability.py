@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 from hermes_exec import ExecError
-from hermes_plugin.options import read_options
+from hermes_plugin.options import BACKEND, read_options
 
 logger = logging.getLogger(__name__)
 STRIPPED_KEYS = frozenset({"MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "NOMAD_TOKEN"})
@@ -22,6 +23,20 @@ def find_error() -> str | None:
     except ExecError as error:
         return str(error)
     return None
+
+
+def report_mistake() -> bool:
+    """Return whether this backend is in use and its options have a mistake, which is printed.
+
+    hermes-agent takes the tools of a backend that is not available from the model. It writes the reason only to a log,
+    so its user would not know why.
+    """
+    from tools.terminal_tool import _get_env_config
+
+    if _get_env_config()["env_type"] != BACKEND or (error := find_error()) is None:
+        return False
+    print(f"⚠ hermes-exec: {error}", file=sys.stderr)  # noqa: T201 - as hermes-agent reports to its user
+    return True
 
 
 def is_available() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import os
 import posixpath
 import re
 import threading
@@ -119,7 +120,11 @@ class SlotEnvironment(BaseEnvironment):
         except OSError as error:
             if not error.filename:
                 raise
-            return _result(f"cd: {error.filename}: {error.strerror}", NO_DIRECTORY_EXIT_CODE)
+            message = f"cd: {error.filename}: {error.strerror}"
+            if cwd in {"", self.cwd}:  # not a directory of this call: hermes-agent would state it for ever
+                self.cwd = slot.workdir
+                message += f". Nothing was run. The next command starts in {self.cwd}."
+            return _result(message, NO_DIRECTORY_EXIT_CODE)
         finally:
             if self._task_id == PROBE_TASK_ID:
                 self.cleanup()
@@ -200,7 +205,11 @@ class SlotEnvironment(BaseEnvironment):
 
     def _open_slot(self) -> Slot:
         with self._opening:
+            if self._slot is not None and self._process_id != os.getpid():
+                self._slot, self._recreated = None, True
+                self._notices.append("a process that was forked has a slot of its own, without the files of the first")
             if self._slot is None:
+                self._process_id = os.getpid()
                 self._pool = self._options.open_pool()
                 acquire = partial(self._pool.wrapped.acquire, image=self._image, owner=self._task_id)
                 portal = self._pool.portal

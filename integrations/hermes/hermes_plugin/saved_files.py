@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.environments.base import get_sandbox_dir
 
-from hermes_exec import ExecError
+from hermes_exec import ConfigError, ExecError
 from hermes_exec.blocking import Slot
 
 logger = logging.getLogger(__name__)
@@ -43,13 +43,21 @@ class SavedFiles:
         """Unpack the archives that there are.
 
         Raises:
+            ConfigError: If an archive cannot be read or unpacked.
             ExecError: If the slot is lost.
-            OSError: If an archive cannot be read or unpacked.
         """
         for name, path in _directories(slot).items():
             if (archive := self._directory / f"{name}.tar").exists():
-                with archive.open("rb") as file:
-                    slot.files.restore(file, path)
+                try:
+                    with archive.open("rb") as file:
+                        slot.files.restore(file, path)
+                except (ExecError, OSError) as error:
+                    if isinstance(error, ExecError) and not isinstance(error, ConfigError):
+                        raise
+                    raise ConfigError(
+                        f"the files of the last slot in {archive} were not unpacked into {path}: {error}; remove the "
+                        "archive to start without them"
+                    ) from error
 
 
 def _directories(slot: Slot) -> dict[str, str]:

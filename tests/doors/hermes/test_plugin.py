@@ -39,8 +39,13 @@ def environment() -> Any:  # noqa: ANN401
         ({"pool": "/no/such/file.yaml"}, "/no/such/file.yaml"),
     ],
 )
-def test_mistake_in_options_is_named(hermes: Use, options: dict[str, Any], message: str) -> None:
+def test_mistake_in_options_is_named(
+    hermes: Use, options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     hermes(Way("mistake", "hermes_exec", options))
+    shown = capsys.readouterr().err  # its log is the only other place: a command line without tools says nothing
+    assert "⚠ hermes-exec: " in shown
+    assert message in shown
     assert message in terminal("echo ran")["error"]
     from hermes_plugin.availability import is_available
 

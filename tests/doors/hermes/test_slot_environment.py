@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hermes_exec import ConfigError
 from tests.doors.hermes.conftest import HOME
 
 if TYPE_CHECKING:
@@ -88,6 +90,23 @@ def test_cleanup_after_fork_leaves_the_slot_to_its_process(options: Options) -> 
     environment.cleanup()
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_forked_process_gets_a_slot_of_its_own(options: Options, tmp_path: Path) -> None:
+    environment = create(options)
+    environment.execute("echo parent > file; cd /usr", bounded_capture=True)
+    child = os.fork()
+    if child == 0:
+        result = environment.execute("pwd; ls /workspace", environment.cwd, bounded_capture=True)
+        (tmp_path / "result").write_text(result["output"])
+        environment.cleanup()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    notice = "[hermes-exec: a process that was forked has a slot of its own, without the files of the first]"
+    assert (tmp_path / "result").read_text() == f"{notice}\n/usr\n"
+    assert environment.execute("cat /workspace/file")["output"] == "parent\n"
+    environment.cleanup()
+
+
 def test_interrupt_ends_the_wait_for_a_slot(options: Options) -> None:
     from tools.interrupt import set_interrupt
 
@@ -141,6 +160,19 @@ def test_commands_at_once_run_beside_each_other(options: Options) -> None:
     environment.cleanup()
 
 
+@pytest.mark.parametrize("bounded", [True, False], ids=["terminal", "file-tools"])
+def test_directory_that_is_removed_is_left_for_the_next_command(options: Options, bounded: bool) -> None:
+    environment = create(options)
+    environment.execute("mkdir gone; cd gone; rmdir ../gone", bounded_capture=True)
+    failed = environment.execute("pwd", environment.cwd, bounded_capture=bounded)
+    assert failed["returncode"] == 126
+    assert "/workspace/gone: working directory: no such file" in failed["output"]
+    assert "The next command starts in /workspace." in failed["output"]
+    assert environment.execute("pwd", environment.cwd, bounded_capture=True)["output"] == "/workspace\n"
+    assert "next command" not in environment.execute("pwd", "/nowhere", bounded_capture=True)["output"]
+    environment.cleanup()
+
+
 def test_persistent_task_keeps_home_and_workspace(options: Options) -> None:
     first = create(options, "kept/../task", persistent=True)
     first.execute("mkdir -p ~/tool; echo a > ~/tool/a; ln -s a ~/tool/b; echo w > w", bounded_capture=True)
@@ -154,3 +186,14 @@ def test_persistent_task_keeps_home_and_workspace(options: Options) -> None:
     other = create(options, "other", persistent=True)
     assert other.execute("ls -A; ls ~/tool 2>/dev/null")["output"] == ""
     other.cleanup()
+
+
+def test_archive_that_cannot_be_unpacked_is_named_with_a_remedy(options: Options) -> None:
+    archive = HOME / "sandboxes" / "hermes_exec" / "broken" / "home.tar"
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(b"no archive" * 1000)
+    with pytest.raises(ConfigError, match=rf"{archive} were not unpacked .* remove the archive to start without them"):
+        create(options, "broken", persistent=True)
+    assert options.open_pool().stats().slots_in_use == 0
+    archive.unlink()
+    create(options, "broken", persistent=True).cleanup()
