@@ -55,6 +55,9 @@ class SlotEnvironment(BaseEnvironment):
         ExecError: If no slot can be acquired.
     """
 
+    cwd: str
+    """The directory of the shell."""
+
     def __init__(
         self,
         options: Options,
@@ -67,6 +70,7 @@ class SlotEnvironment(BaseEnvironment):
         lost_error: Callable[[str], Exception],
     ) -> None:
         self._slot: Slot | None = None
+        self._process_id = os.getpid()
         self._options, self._image, self._task_id = options, image, task_id
         self._lost_error = lost_error
         self._persistent = persistent  # hermes-agent reads it at the end of a turn

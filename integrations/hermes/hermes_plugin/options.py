@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -64,13 +65,14 @@ def read_options() -> Options:
     Raises:
         ConfigError: If an option is wrong.
     """
-    from hermes_cli.config import load_config
+    # Each command of the model is preceded by a read: a copy of the whole configuration takes 0.7 ms.
+    from hermes_cli.config import load_config_readonly
 
-    section: Any = load_config()
+    section: Any = load_config_readonly()
     for name in SECTION.split("."):
         section = section.get(name) if isinstance(section, Mapping) else None
     try:
-        return Options.model_validate(section or {})
+        return Options.model_validate(deepcopy(section or {}))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join([SECTION, *map(str, first["loc"])])
