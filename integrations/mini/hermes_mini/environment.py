@@ -163,7 +163,7 @@ class MiniEnvironment:
         if reason := self._run(slot, "true", "", self.config.timeout).reason:
             raise ConfigError(
                 f"environment.interpreter: {program!r} cannot run in the image {slot.image!r} ({reason}): set it to a "
-                "shell of the image, such as [sh, -c], or take an image with a shell"
+                "shell of the image, such as sh with the argument -c, or take an image with a shell"
             )
 
     def _open_slot(self) -> Slot:
