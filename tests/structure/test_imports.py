@@ -235,7 +235,7 @@ def test_importing_a_package_loads_nothing(package: str) -> None:
     assert loaded(f"import {package}", *heavy) == ""
 
 
-@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos", "hermes_mcp"])
+@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos"])
 def test_public_names_are_there(package: str) -> None:
     module = import_module(package)
     assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
