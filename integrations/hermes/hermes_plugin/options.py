@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hermes_exec import ConfigError
 from hermes_exec.blocking import SandboxPool
+from hermes_plugin.workers import end_worker_in_order
 
 BACKEND = "hermes_exec"
 SECTION = f"terminal.backends.{BACKEND}"
@@ -56,7 +57,9 @@ class Options(BaseModel):
             ConfigError: If an option is wrong.
             BackendUnavailable: If the backend cannot be used.
         """
-        return SandboxPool.shared(self.pool_config()).open()
+        pool = SandboxPool.shared(self.pool_config()).open()
+        end_worker_in_order()
+        return pool
 
 
 def read_options() -> Options:

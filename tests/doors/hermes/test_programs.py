@@ -37,12 +37,12 @@ class Place:
         self.sandboxes |= self.running()
 
     def running(self) -> set[str]:
-        """Return the sandboxes that run now."""
-        command = ["docker", "ps", "-q", "--filter", f"label=hermes-exec.note={self.label}"]
+        """Return the sandboxes that are there now, also those that have ended."""
+        command = ["docker", "ps", "-aq", "--filter", f"label=hermes-exec.note={self.label}"]
         return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
     def wait_until_gone(self) -> None:
-        """Wait for the end of all. Workers of batch_runner.py are ended by SIGTERM; their sandboxes notice it."""
+        """Wait until all are removed."""
         deadline = time.monotonic() + LEASE_S
         while self.running():
             assert time.monotonic() < deadline

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from tests.doors.mcp.conftest import PROGRAM
 
 END_S = 30
@@ -80,8 +82,8 @@ def test_closed_output_ends_the_program() -> None:
         assert program.wait(END_S) == 1
 
 
-def test_long_lines_are_read_and_written_in_linear_time() -> None:
+@pytest.mark.timeout(45)  # 77 s where each piece copied the line so far
+def test_long_line_is_read_in_linear_time() -> None:
     with running_program() as program:
-        call(program, 2, "write_file", path="large", content="x" * 50_000_000)  # 20 s where each piece was copied anew
-        call(program, 3, "read_file", path="large")
-        assert {receive(program)["id"], receive(program)["id"]} == {2, 3}
+        call(program, 2, "write_file", path="large", content="x" * 100_000_000)
+        assert receive(program)["id"] == 2
