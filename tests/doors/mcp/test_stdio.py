@@ -82,6 +82,19 @@ def test_closed_output_ends_the_program() -> None:
         assert program.wait(END_S) == 1
 
 
+@pytest.mark.timeout(30)
+def test_request_that_cannot_be_read_is_answered() -> None:
+    with running_program() as program:
+        assert program.stdin is not None
+        program.stdin.write(b"no JSON\n\n[1]\n" + b"[" * 5000 + b"\n")
+        call(program, 2, "terminal", command="echo \ud800")
+        answer = receive(program)
+        assert (answer["id"], answer["error"]["code"]) == (2, -32700)
+        call(program, 3, "terminal", command="echo on")
+        assert receive(program)["id"] == 3
+
+
+@pytest.mark.whole
 @pytest.mark.timeout(45)  # 77 s where each piece copied the line so far
 def test_long_line_is_read_in_linear_time() -> None:
     with running_program() as program:
