@@ -125,7 +125,7 @@ class SlotEnvironment(BaseEnvironment):
             if not error.filename:
                 raise
             message = f"cd: {error.filename}: {error.strerror}"
-            if self._slot and cwd in {"", self.cwd}:  # not a directory of this call: hermes-agent would state it for ever
+            if self._slot and cwd in {"", self.cwd}:  # not of this call: hermes-agent would state it for ever
                 self.cwd = self._slot.workdir
                 message += f". Nothing was run. The next command starts in {self.cwd}."
             return _result(message, NO_DIRECTORY_EXIT_CODE)
