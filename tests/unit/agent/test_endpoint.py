@@ -9,7 +9,7 @@ import threading
 import traceback
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -446,10 +446,10 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
 async def test_login_in_a_url_is_sent_and_logged_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     with endpoint(ok({"role": "assistant", "content": "hi"}), refusal(401)) as served, caplog.at_level(logging.DEBUG):
         url = served.base_url.replace("://", "://me:pass%40word-9@")
-        model = OpenAIModel("m", base_url=url, api_key="key-s3cret-9")
-        assert (await model.complete([{"role": "user", "content": "s3cret-prompt"}], ())).content
-        with pytest.raises(ModelError) as caught:
-            await model.complete([{"role": "user", "content": "s3cret-prompt"}], ())
+        async with aclosing(OpenAIModel("m", base_url=url, api_key="key-s3cret-9")) as model:
+            assert (await model.complete([{"role": "user", "content": "s3cret-prompt"}], ())).content
+            with pytest.raises(ModelError) as caught:
+                await model.complete([{"role": "user", "content": "s3cret-prompt"}], ())
     encoded = b64encode(b"me:pass@word-9").decode()
     assert served.authorizations == [f"Basic {encoded}"] * 2
     told = f"{caplog.text} {caught.value!r} {model!r}"
