@@ -130,6 +130,11 @@ class Slot:
         """The isolation of the slot, as probed."""
         return self._scope.facts.isolation
 
+    @property
+    def most_output_bytes(self) -> int:
+        """The maximum of `output_limit_bytes` here: a quarter of the runner's memory, or 4 MiB if that is more."""
+        return self._scope.channel.facts.most_output_bytes
+
     def _with_extra(self, env: Environment | None) -> Environment | None:
         return {**self.extra_env, **(env or {})} if self.extra_env else env
 
