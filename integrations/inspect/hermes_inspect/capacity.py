@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
-import anyio
-
-from hermes_exec import ProfileConfig, SandboxPool, Slot
-
-_free: WeakKeyDictionary[SandboxPool, anyio.Semaphore] = WeakKeyDictionary()
-"""How many more samples may ask each pool for a slot."""
+from hermes_exec import AcquireTimeout, ProfileConfig, SandboxPool, Slot
 
 
 async def acquire_slot(pool: SandboxPool, profile: ProfileConfig | None) -> Slot:
-    """Acquire a slot of the pool when no more samples have one than it has slots.
+    """Acquire a slot of the pool. While others hold slots or a sandbox starts, the wait has no time limit.
 
-    Therefore `acquire_timeout_s` does not count the time that other samples take. Raises as `SandboxPool.acquire`.
+    Therefore `acquire_timeout_s` does not end samples that wait for others, of their own or of another image.
+
+    Raises:
+        AcquireTimeout: If nothing that can provide a slot is under way.
+        ExecError: As `SandboxPool.acquire`.
     """
-    free = _free.setdefault(pool, anyio.Semaphore(pool.stats().slots_most))
-    await free.acquire()
-    try:
-        return await pool.acquire(profile)
-    except BaseException:
-        free.release()
-        raise
-
-
-async def release_slot(pool: SandboxPool, slot: Slot) -> None:
-    """Release a slot that `acquire_slot` returned."""
-    try:
-        await pool.release(slot)
-    finally:
-        _free[pool].release()
+    while True:
+        try:
+            return await pool.acquire(profile)
+        except AcquireTimeout:
+            stats = pool.stats()
+            if not stats.slots_in_use and not stats.sandboxes.get("launching"):
+                raise

@@ -79,21 +79,25 @@ def _deploy(service: ComposeService, directory: Path) -> dict[str, Any]:
     if resources and resources.reservations and resources.reservations.devices:
         raise ConfigError("deploy.resources.reservations.devices: name the GPUs in a pool.yaml, as gpus")
     limits = resources and resources.limits
-    cpus = float(limits.cpus) if limits and limits.cpus else None
-    return _limits(cpus=cpus, memory=limits.memory if limits else None)
+    return _limits(cpus=limits.cpus, memory=limits.memory) if limits else {}
 
 
-def _limits(cpus: float | None = None, memory: str | None = None) -> dict[str, Any]:
-    limits: dict[str, Any] = {} if cpus is None else {"cpus": cpus}
+def _limits(cpus: float | str | None = None, memory: str | None = None) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    if cpus is not None:
+        try:
+            limits["cpus"] = float(cpus)
+        except ValueError:
+            raise ConfigError(f"cpus: {cpus!r} is no number: write it as 1.5") from None
     if memory is not None:
         limits["memory_mb"] = _megabytes(memory)
     return {"limits": limits}
 
 
 def _megabytes(text: str | int) -> int:
-    match = re.fullmatch(r"([0-9.]+)\s*([a-z]*)", str(text).strip().lower())
+    match = re.fullmatch(r"(\d+\.?\d*)\s*([a-z]*)", str(text).strip().lower())
     if match is None or match[2] not in UNITS:
-        raise ConfigError(f"{text!r} is no size: write it as 512m or 2g")
+        raise ConfigError(f"memory: {text!r} is no size: write it as 512m or 2g")
     return max(1, int(float(match[1]) * 2 ** UNITS[match[2]]) >> 20)
 
 

@@ -16,6 +16,7 @@ from inspect_ai.util import (
     parse_compose_yaml,
 )
 from pydantic import BaseModel, ConfigDict
+from yaml import YAMLError
 
 from hermes_exec import ConfigError, ProfileConfig, SandboxPool
 from hermes_inspect.compose import read_service
@@ -91,7 +92,7 @@ def read_config(config: SandboxEnvironmentConfigType | None) -> PoolRequest:
             return PoolRequest.of(None, read_service(parse_compose_yaml(config), directory))
         except ConfigError as error:
             raise ConfigError(f"{config}: {error}") from None
-        except ValueError as error:
+        except (ValueError, YAMLError) as error:
             raise ConfigError(f"{config} is no compose file: {error}") from None
     if is_dockerfile(config):
         if Path(config).name != "Dockerfile":

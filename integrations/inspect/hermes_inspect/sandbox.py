@@ -31,7 +31,7 @@ from hermes_exec import (
     SandboxPool,
     Slot,
 )
-from hermes_inspect.capacity import acquire_slot, release_slot
+from hermes_inspect.capacity import acquire_slot
 from hermes_inspect.config import CONFIG_FILES, HermesConfig, read_config
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class HermesSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc, unused
         """Release the slot of a sample."""
         for environment in environments.values():
             own = environment.as_type(cls)
-            await release_slot(own._pool, own._slot)
+            await own._pool.release(own._slot)
 
     @classmethod
     async def task_cleanup(cls, task_name: str, config: SandboxEnvironmentConfigType | None, cleanup: bool) -> None:
@@ -163,12 +163,13 @@ class HermesSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc, unused
         Raises:
             TimeoutError: After `timeout` seconds, with the output so far as `truncated_output`.
             PermissionError: If the program cannot be executed.
-            OutputLimitExceededError: If stdout or stderr is longer than the limit of inspect_ai.
+            OutputLimitExceededError: If stdout or stderr is longer than the limit of inspect_ai, or the maximum here.
             SandboxUserUnsupportedError: If commands here cannot run as `user`.
             SandboxUnavailableError: If the slot is lost.
             OSError: If `cwd` is no directory that can be entered.
         """
         _refuse_nul(*cmd, cwd or "", *(env or {}).values())
+        limit_bytes = min(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE, self._slot.most_output_bytes)
         with _errors_of_inspect(user):
             result = await self._slot.run(
                 cmd,
@@ -177,9 +178,9 @@ class HermesSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc, unused
                 env=env or None,
                 user=None if user is None else str(user),
                 timeout_s=timeout,
-                output_limit_bytes=SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE,
+                output_limit_bytes=limit_bytes,
             )
-        return _explain(result, cmd, timeout)
+        return _explain(result, cmd, timeout, limit_bytes)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Write a file with its missing directories.
@@ -188,9 +189,10 @@ class HermesSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc, unused
             OSError: If it cannot be written.
             SandboxUnavailableError: If the slot is lost.
         """
-        _refuse_nul(file)
         with _errors_of_inspect():
-            await self._slot.files.write_bytes(file, contents.encode() if isinstance(contents, str) else contents)
+            await self._slot.files.write_bytes(
+                _path(file), contents.encode() if isinstance(contents, str) else contents
+            )
 
     @overload
     async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
@@ -207,16 +209,16 @@ class HermesSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc, unused
             OutputLimitExceededError: If it is larger than the limit of inspect_ai.
             SandboxUnavailableError: If the slot is lost.
         """
-        _refuse_nul(file)
+        limit_bytes = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
         with _errors_of_inspect():
             try:
-                data = await self._slot.files.read_bytes(file, limit_bytes=SandboxEnvironmentLimits.MAX_READ_FILE_SIZE)
+                data = await self._slot.files.read_bytes(_path(file), limit_bytes=limit_bytes)
             except OutputLimitExceeded:
                 raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from None
         return data.decode() if text else data
 
 
-def _explain(result: RunResult, cmd: list[str], timeout_s: int | None) -> ExecResult[str]:
+def _explain(result: RunResult, cmd: list[str], timeout_s: int | None, limit_bytes: int) -> ExecResult[str]:
     """Return a result as inspect_ai's. Raises as `exec`."""
     if result.timed_out:
         error = TimeoutError(f"Command timed out after {timeout_s} seconds")
@@ -226,7 +228,9 @@ def _explain(result: RunResult, cmd: list[str], timeout_s: int | None) -> ExecRe
         raise PermissionError(f"{cmd[0]}: {result.reason}")
     if result.stdout_dropped_bytes or result.stderr_dropped_bytes:
         output = f"{result.stdout}{result.stderr}"
-        raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, output)
+        most = limit_bytes >= SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        size = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR if most else f"{limit_bytes / (1 << 20):.3g} MiB"
+        raise OutputLimitExceededError(size, output)
     return ExecResult(result.ok, result.exit_code, result.stdout, result.stderr)
 
 
@@ -234,6 +238,12 @@ def _refuse_nul(*texts: str) -> None:
     """Raise the error that inspect_ai reports to the model if a text holds a NUL character."""
     if any("\0" in text for text in texts):
         raise ValueError("embedded null byte")
+
+
+def _path(file: str) -> str:
+    """Return the path of a file. An empty one is the working directory, as in the sandboxes of inspect_ai."""
+    _refuse_nul(file)
+    return file or "."
 
 
 @contextmanager

@@ -59,6 +59,13 @@ def test_wrong_configuration_is_shown(content: str | None, message: str, tmp_pat
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("content", ["services: [", "- default", "services: {default: {imag: a}}"])
+def test_wrong_compose_file_is_shown(content: str, tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(content)
+    with pytest.raises(ConfigError, match=r"compose\.yaml is no compose file"):
+        read_config(str(tmp_path / "compose.yaml"))
+
+
 def test_other_version_of_inspect_is_named(tmp_path: Path) -> None:
     info = tmp_path / "old" / "inspect_ai-0.3.200.dist-info"
     info.mkdir(parents=True)
@@ -128,6 +135,8 @@ def test_compose_service_becomes_options() -> None:
         ({"command": "true"}, "neither image nor build"),
         ({"build": {"dockerfile": "other"}}, "only a file with the name Dockerfile"),
         ({"image": "a", "mem_limit": "much"}, "write it as 512m"),
+        ({"image": "a", "mem_limit": "1..5g"}, "write it as 512m"),
+        ({"image": "a", "deploy": {"resources": {"limits": {"cpus": "many"}}}}, "cpus: 'many' is no number"),
     ],
 )
 def test_compose_service_that_no_slot_can_be_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -176,6 +185,23 @@ async def test_errors_of_slot_are_those_of_inspect(environment: HermesSandboxEnv
     await environment._pool.release(environment._slot)
     for call in (environment.exec(["true"]), environment.read_file("a"), environment.write_file("a", "b")):
         with pytest.raises(SandboxUnavailableError):
+            await call
+
+
+async def test_small_sandbox_has_smaller_outputs(docker_image: Callable[[str], str]) -> None:
+    config = HermesConfig(backend="docker", image=docker_image("busybox"), limits={"memory_mb": 128})
+    environments = await HermesSandboxEnvironment.sample_init("task", config, {})
+    try:
+        assert (await environments["default"].exec(["echo", "hi"])).stdout == "hi\n"
+        with pytest.raises(Exception, match="limit of 4 MiB was exceeded"):
+            await environments["default"].exec(["head", "-c", "5m", "/dev/zero"])
+    finally:
+        await HermesSandboxEnvironment.sample_cleanup("task", config, environments, False)
+
+
+async def test_empty_path_is_a_directory(environment: HermesSandboxEnvironment) -> None:
+    for call in (environment.read_file(""), environment.write_file("", "text")):
+        with pytest.raises(IsADirectoryError):
             await call
 
 

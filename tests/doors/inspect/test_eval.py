@@ -142,6 +142,22 @@ def test_bad_image_fails_its_sample_alone(docker_image: Callable[[str], str], tm
     assert not left_containers()
 
 
+def test_samples_of_other_image_wait_without_time_limit(docker_image: Callable[[str], str], tmp_path: Path) -> None:
+    def sample(name: str, image: str) -> Sample:
+        config = HermesConfig(
+            backend="docker", image=docker_image(image), max_sandboxes=1, slots_per_sandbox=4, acquire_timeout_s=1
+        )
+        return Sample("work", target=name, id=name, sandbox=SandboxEnvironmentSpec("hermes", config))
+
+    task = Task(
+        dataset=[sample("a", "debian"), sample("b", "busybox"), sample("c", "debian")],
+        solver=[use_tools(bash()), generate()],
+        scorer=runs_in_sandbox(),
+    )
+    log = run(task, scripted(("bash", {"command": "sleep 4"})), tmp_path, fail_on_error=False)
+    assert {name: sample.error for name, sample in samples_of(log).items()} == dict.fromkeys("abc")
+
+
 @solver
 def end(what: str) -> Solver:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
