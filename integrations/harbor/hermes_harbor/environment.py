@@ -68,18 +68,21 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
         """
         super().preflight(kwargs)
         source, options = _pool_arguments(cls.parse_options(kwargs))
-        # Each task names its image. This one stands for it, because a pool of images must have one.
-        SandboxPool.from_config(source, **{"image": "task", **options})
+        if "image" in options:
+            raise ConfigError("image: each task names its own; set docker_image in its task.toml, or leave image out")
+        # A pool of images must have one. The message about a backend without images shows this text.
+        SandboxPool.from_config(source, **{"image": "docker_image of each task", **options})
 
     async def start(self, force_build: bool) -> None:
         """Acquire the slot of this trial. A `Dockerfile` is built if its directory has changed, also by `force_build`.
 
         Raises:
+            FileNotFoundError: If the task names no image and has no Dockerfile.
             SandboxBuildFailedError: If the image cannot be pulled or built.
             ConfigError: If the backend cannot run this task.
             ExecError: If no slot can be acquired.
         """
-        # An error of `_validate_definition` would end the job, with its other trials.
+        require_agent_environment_definition(self.environment_dir, docker_image=self.task_env_config.docker_image)
         if (compose := self.environment_dir / COMPOSE_FILE_NAME).exists():
             raise ConfigError(
                 f"{compose}: hermes-exec runs tasks of one container; use harbor's own docker environment"
@@ -156,13 +159,13 @@ class HarborEnvironment(BaseEnvironment):  # type: ignore[misc, unused-ignore]
         await self._open_slot().files.download(source_dir, target_dir, user="root")
 
     def _validate_definition(self) -> None:
-        require_agent_environment_definition(self.environment_dir, docker_image=self.task_env_config.docker_image)
+        """Leave the check to `start`: an error here would end the job, with its other trials."""
 
     async def _profile(self, pool: SandboxPool) -> ProfileConfig:
         """Return the template of this task's slot."""
         config = self.task_env_config
         image = config.docker_image or f"dockerfile:{self.environment_dir}"
-        profile: dict[str, Any] = {"image": image, "workdir": config.workdir or "image"}
+        profile: dict[str, Any] = {"image": image, "workdir": config.workdir or pool.config.workdir or "image"}
         if self._network_disabled:
             profile["network"] = False
         if self._effective_gpus:

@@ -102,9 +102,32 @@ def test_task_of_several_containers_is_refused_alone(tmp_path: Path, image: str)
     assert "one container" in results["compose"]["exception_info"]["exception_message"]
 
 
+def test_task_without_image_is_refused_alone(tmp_path: Path, image: str) -> None:
+    good = {"solve": "touch /tmp/done", "check": "[ -e /tmp/done ]"}
+    write_task(tmp_path / "tasks", "good", environment=f'docker_image = "{image}"', **good)
+    write_task(tmp_path / "tasks", "empty", environment="", **good)
+    done, results = run(tmp_path, "-p", "tasks", "-a", "oracle")
+    assert reward(results["good"]) == 1.0, done.stdout + done.stderr
+    assert "no environment definition" in results["empty"]["exception_info"]["exception_message"]
+
+
+def test_option_workdir_is_the_default_of_tasks(tmp_path: Path, image: str) -> None:
+    def write(name: str, environment: str, workdir: str) -> None:
+        prebuilt = f'docker_image = "{image}"\n{environment}'
+        check = f'[ "$PWD" = {workdir} ]'
+        write_task(tmp_path / "tasks", name, environment=prebuilt, solve=check, check=check)
+
+    write("own", 'workdir = "/srv/own"', "/srv/own")
+    write("default", "", "/srv/all")
+    done, results = run(tmp_path, "-p", "tasks", "-a", "oracle", "--ek", "workdir=/srv/all")
+    assert [reward(result) for result in results.values()] == [1.0, 1.0], done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (("--ek", "image=debian"), "each task names its own"),
+        (("--ek", "backend=local"), "backend 'local' has no images"),
         (("--ek", "backend=dokcer"), "docker"),
         (("--ek", "max_sandboxs=2"), "max_sandboxes"),
         (("--ek", "config=missing.yaml"), "missing.yaml"),
