@@ -18,12 +18,14 @@ from deepagents.backends.protocol import (
 )
 from deepagents.backends.utils import EMPTY_OLD_STRING_ERROR, slice_read_response
 
-from hermes_exec import OutputLimitExceeded, Slot
+from hermes_exec import ConfigError, OutputLimitExceeded, Slot
 
 READ_LIMIT_BYTES = 16 << 20
 PREVIEW_LIMIT_BYTES = 512_000
+DOWNLOAD_LIMIT_BYTES = 1 << 30
 EMPTY_FILE = "System reminder: File exists but has empty contents"
-CODES: dict[type[OSError], str] = {
+CODES: dict[type[Exception], str] = {
+    ConfigError: "invalid_path",
     FileNotFoundError: "file_not_found",
     NotADirectoryError: "file_not_found",
     IsADirectoryError: "is_directory",
@@ -31,8 +33,8 @@ CODES: dict[type[OSError], str] = {
 }
 
 
-def explain_error(error: OSError) -> str:
-    """Return deepagents' code for an error, or its own text."""
+def explain_error(error: OSError | ConfigError) -> str:
+    """Return deepagents' code for an error, or its own text. A ConfigError is that of a path which no file can have."""
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), str(error))
 
 
@@ -45,7 +47,7 @@ async def list_directory(slot: Slot, path: str) -> LsResult:
     """List the entries of a directory."""
     try:
         entries = await slot.files.list(path)
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         code = explain_error(error)
         return LsResult(error=f"Path '{path}': {'path_not_found' if code == 'file_not_found' else code}")
     infos: list[FileInfo] = []
@@ -68,7 +70,7 @@ async def read(slot: Slot, path: str, offset: int, limit: int) -> ReadResult:
         data = await slot.files.read_bytes(path, limit_bytes=READ_LIMIT_BYTES)
     except OutputLimitExceeded:
         return ReadResult(error=f"File '{path}': larger than {READ_LIMIT_BYTES} bytes; read parts of it by a command")
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         return ReadResult(error=f"File '{path}': {explain_error(error)}")
     if not data:
         return ReadResult(file_data=FileData(content=EMPTY_FILE, encoding="utf-8"))
@@ -97,7 +99,7 @@ def _read_lines(path: str, text: str, offset: int, limit: int) -> ReadResult:
 
 async def write(slot: Slot, path: str, content: str) -> WriteResult:
     """Write a text file."""
-    if error := await _write(slot, path, content.encode()):
+    if error := await _write(slot, path, content):
         return WriteResult(error=f"Failed to write file '{path}': {error}")
     return WriteResult(path=path)
 
@@ -112,7 +114,7 @@ async def edit(slot: Slot, path: str, old: str, new: str, replace_all: bool) -> 
         return EditResult(error=f"Error: File '{path}' is not a text file")
     except OutputLimitExceeded:
         return EditResult(error=f"Error: File '{path}' is larger than {READ_LIMIT_BYTES} bytes")
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         code = explain_error(error)
         reason = f"File '{path}' not found" if code == "file_not_found" else f"editing file '{path}': {code}"
         return EditResult(error=f"Error: {reason}")
@@ -126,7 +128,7 @@ async def edit(slot: Slot, path: str, old: str, new: str, replace_all: bool) -> 
         return EditResult(
             error=f"Error: String '{old}' appears multiple times. Use replace_all=True to replace all occurrences."
         )
-    if error_text := await _write(slot, path, text.replace(old, new).encode()):
+    if error_text := await _write(slot, path, text.replace(old, new)):
         return EditResult(error=f"Error editing file '{path}': {error_text}")
     return EditResult(path=path, occurrences=count)
 
@@ -137,7 +139,7 @@ async def delete(slot: Slot, path: str) -> DeleteResult:
         await slot.files.remove(path, recursive=True)
     except FileNotFoundError:
         return DeleteResult(error=f"Error: '{path}' not found")
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         return DeleteResult(error=f"Error deleting file '{path}': {explain_error(error)}")
     return DeleteResult(path=path)
 
@@ -156,18 +158,20 @@ async def _download(slot: Slot, path: str) -> FileDownloadResponse:
     if error := validate_path(path):
         return FileDownloadResponse(path, None, error)
     try:
-        return FileDownloadResponse(path, await slot.files.read_bytes(path))
-    except OSError as problem:
+        return FileDownloadResponse(path, await slot.files.read_bytes(path, limit_bytes=DOWNLOAD_LIMIT_BYTES))
+    except (OSError, ConfigError) as problem:
         return FileDownloadResponse(path, None, explain_error(problem))
     except OutputLimitExceeded as problem:
         return FileDownloadResponse(path, None, str(problem))
 
 
-async def _write(slot: Slot, path: str, data: bytes) -> str | None:
+async def _write(slot: Slot, path: str, data: str | bytes) -> str | None:
     if error := validate_path(path):
         return error
     try:
-        await slot.files.write_bytes(path, data)
-    except OSError as problem:
+        await slot.files.write_bytes(path, data.encode() if isinstance(data, str) else data)
+    except UnicodeEncodeError as problem:
+        return f"the text is not UTF-8: {problem.reason} at {problem.start}"
+    except (OSError, ConfigError) as problem:
         return explain_error(problem)
     return None

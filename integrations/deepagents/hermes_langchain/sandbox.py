@@ -48,6 +48,8 @@ class HermesSandbox(BaseSandbox):
             raise hermes_exec.ConfigError(f"slot must be a slot of a SandboxPool, not {type(slot).__name__}")
         self._blocking = slot if isinstance(slot, blocking.Slot) else None
         self._slot = slot.wrapped if isinstance(slot, blocking.Slot) else slot
+        if not timeout_s >= 0:
+            raise hermes_exec.ConfigError(f"timeout_s must be seconds, or 0 for no bound, not {timeout_s!r}")
         self._timeout_s = timeout_s
 
     @property
@@ -148,7 +150,7 @@ class HermesSandbox(BaseSandbox):
         )
         if not result.timed_out:
             return ExecuteResponse(result.output, result.exit_code, result.truncated)
-        note = f"[the command timed out after {limit_s} seconds]"
+        note = f"[the command timed out after {limit_s:g} seconds]"
         output = f"{result.output.rstrip()}\n{note}" if result.output.strip() else note
         return ExecuteResponse(output, TIMEOUT_EXIT_CODE, result.truncated)
 

@@ -91,9 +91,41 @@ async def test_slot_of_async_form_refuses_blocking_call() -> None:
             HermesSandbox(own).execute("true")
 
 
-def test_other_object_is_no_slot() -> None:
+def test_wrong_argument_is_refused(slot: Slot) -> None:
     with pytest.raises(ConfigError, match="slot of a SandboxPool"):
         HermesSandbox("docker")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="timeout_s"):
+        HermesSandbox(slot, timeout_s=-1)
+
+
+@pytest.mark.parametrize("path", ["", "/a\0b", "/\ud83d"])
+def test_path_of_no_file_is_an_error_of_each_operation(slot: Slot, path: str) -> None:
+    sandbox = HermesSandbox(slot)
+    results = [
+        sandbox.read(path),
+        sandbox.write(path, "text"),
+        sandbox.edit(path, "a", "b"),
+        sandbox.delete(path),
+        sandbox.ls(path),
+        *sandbox.download_files([path]),
+        *sandbox.upload_files([(path, b"text")]),
+    ]
+    assert [result.error for result in results if "invalid_path" not in (result.error or "")] == []
+
+
+def test_text_that_utf8_cannot_encode_is_an_error(slot: Slot) -> None:
+    sandbox = HermesSandbox(slot)
+    assert "not UTF-8" in sandbox.write("/workspace/text", "\ud83d").error
+    sandbox.write("/workspace/text", "old")
+    assert "not UTF-8" in sandbox.edit("/workspace/text", "old", "\ud83d").error
+    assert slot.files.read_text("text") == "old"
+
+
+def test_large_file_is_downloaded(slot: Slot) -> None:
+    slot.run("truncate -s 80M large", check=True)
+    (answer,) = HermesSandbox(slot).download_files(["/workspace/large"])
+    assert answer.content is not None
+    assert len(answer.content) == 80 << 20
 
 
 def test_execute_ends_process_tree_at_timeout(slot: Slot) -> None:
