@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from nemo_gym.sandbox.providers.base import SandboxResources, SandboxSpec
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from hermes_exec import ConfigError, Limits, ProfileConfig, SandboxPool, config_type
 
@@ -19,11 +21,11 @@ async def slot_profile(pool: SandboxPool, spec: SandboxSpec) -> ProfileConfig:
     """
     if spec.entrypoint:
         raise ConfigError("entrypoint is not supported: start the program by `exec`, or choose another image")
-    options = dict(spec.provider_options)
-    image = spec.image or options.get("image") or pool.config.image
-    workdir = spec.workdir or options.get("workdir") or pool.config.workdir or ("image" if image else None)
-    options |= {"image": image, "workdir": workdir, "env": {**(options.get("env") or {}), **spec.env}}
-    options |= _gpu_options(pool, options, spec.resources)
+    defaults = ProfileConfig(**spec.provider_options)
+    image = spec.image or defaults.image or pool.config.image
+    workdir = spec.workdir or defaults.workdir or pool.config.workdir or ("image" if image else None)
+    options = {**spec.provider_options, "image": image, "workdir": workdir, "env": {**(defaults.env or {}), **spec.env}}
+    options |= _gpu_options(pool, defaults, spec.resources)
     profile = ProfileConfig(**options)
     limits = {"cpus": spec.resources.cpu, "memory_mb": spec.resources.memory_mib}
     limits = {name: value for name, value in limits.items() if value is not None}
@@ -37,15 +39,32 @@ async def slot_profile(pool: SandboxPool, spec: SandboxSpec) -> ProfileConfig:
     return ProfileConfig(**options | {"limits": sandbox_limits, "slots_per_sandbox": 1})
 
 
-def _gpu_options(pool: SandboxPool, options: dict[str, Any], resources: SandboxResources) -> dict[str, Any]:
+def _gpu_options(pool: SandboxPool, defaults: ProfileConfig, resources: SandboxResources) -> dict[str, Any]:
     """Return the options for GPUs that no other slot has."""
     if not resources.gpu:
         return {}
     gpus = f"{resources.gpu_type}:{resources.gpu}" if resources.gpu_type else resources.gpu
-    per_slot = "gpus_per_slot" in config_type(pool.config.backend).model_fields
-    more = {"gpus_per_slot" if per_slot else "gpus": gpus}
-    chosen = {"backend_options": {**(options.get("backend_options") or {}), **more}}
+    backend = config_type(pool.config.backend)
+    per_slot = "gpus_per_slot" in backend.model_fields
+    name = "gpus_per_slot" if per_slot else "gpus"
+    if not _accepts(backend.model_fields.get(name), gpus):
+        raise ConfigError(
+            f"resources: the backend cannot give {gpus!r} to a sandbox: leave gpu_type and gpu out, and set the option "
+            f"{name!r} of the backend by provider_options={{'backend_options': ...}}"
+        )
+    chosen = {"backend_options": {**defaults.backend_options, name: gpus}}
     return chosen if per_slot else {**chosen, "slots_per_sandbox": 1}
+
+
+def _accepts(field: FieldInfo | None, value: object) -> bool:
+    if field is None:
+        return False
+    annotation: Any = Annotated[field.annotation, field]
+    try:
+        TypeAdapter(annotation).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 async def _slot_limits(pool: SandboxPool, profile: ProfileConfig) -> frozenset[str]:

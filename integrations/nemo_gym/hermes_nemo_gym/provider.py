@@ -84,6 +84,8 @@ class HermesProvider:
             SandboxCreateError: If an option is wrong, or no slot can be acquired.
         """
         try:
+            if spec.ttl_s is not None and not spec.ttl_s > 0:
+                raise ConfigError(f"ttl_s must be above 0, or None for no limit, not {spec.ttl_s!r}")
             pool = await asyncio.to_thread(blocking.SandboxPool.shared, self._pool, **self._options)
             held = await _acquire(pool, spec)
         except ExecError as error:
