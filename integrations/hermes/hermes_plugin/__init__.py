@@ -15,9 +15,31 @@ SUPPORTED = "hermes-agent>=0.19,<0.20"
 def register(ctx: PluginContext) -> None:
     """Add the backend `hermes_exec` to hermes-agent, which calls this when it loads the plugin `hermes-exec`.
 
+    Mistakes are printed too: hermes-agent writes them only to a log, and goes on without the tools.
+
     Raises:
         ConfigError: If this version of hermes-agent is not supported.
+        PermissionError: If the option `tools` is set, and config.yaml does not allow it.
     """
+    from hermes_plugin.availability import find_mistake, show
+
+    try:
+        _add_backend(ctx)
+        if mistake := find_mistake():
+            show(mistake)
+            return
+        from hermes_plugin.options import read_options
+
+        if read_options().tools:
+            from hermes_plugin.slot_tools import replace_tools
+
+            replace_tools(ctx)
+    except Exception as error:
+        show(str(error))
+        raise
+
+
+def _add_backend(ctx: PluginContext) -> None:
     if add_provider := getattr(ctx, "register_terminal_environment_provider", None):
         from hermes_plugin.provider import SlotProvider
 
@@ -29,10 +51,3 @@ def register(ctx: PluginContext) -> None:
         from hermes_plugin.release_0_19 import add_backend
 
         add_backend(ctx)
-    from hermes_plugin.availability import report_mistake
-    from hermes_plugin.options import read_options
-
-    if not report_mistake() and read_options().tools:
-        from hermes_plugin.slot_tools import replace_tools
-
-        replace_tools(ctx)

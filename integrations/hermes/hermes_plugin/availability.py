@@ -25,18 +25,16 @@ def find_error() -> str | None:
     return None
 
 
-def report_mistake() -> bool:
-    """Return whether this backend is in use and its options have a mistake, which is printed.
-
-    hermes-agent takes the tools of a backend that is not available from the model. It writes the reason only to a log,
-    so its user would not know why.
-    """
+def find_mistake() -> str | None:
+    """Return the mistake in the options if hermes-agent is set to this backend, or None."""
     from tools.terminal_tool import _get_env_config
 
-    if _get_env_config()["env_type"] != BACKEND or (error := find_error()) is None:
-        return False
-    print(f"⚠ hermes-exec: {error}", file=sys.stderr)  # noqa: T201 - as hermes-agent reports to its user
-    return True
+    return find_error() if _get_env_config()["env_type"] == BACKEND else None
+
+
+def show(mistake: str) -> None:
+    """Print a mistake as hermes-agent prints its own warnings."""
+    print(f"⚠ hermes-exec: {mistake}", file=sys.stderr)  # noqa: T201
 
 
 def is_available() -> bool:

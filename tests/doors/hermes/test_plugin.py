@@ -64,12 +64,13 @@ def test_pool_file_names_backend(hermes: Use, tmp_path: Path) -> None:
     assert terminal("echo $FRUIT")["output"] == "pear"
 
 
-def test_unsupported_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_version_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import hermes_plugin
 
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.18.2")
     with pytest.raises(ConfigError, match=r"needs hermes-agent>=0.19,<0.20, installed: 0.18.2. Run: pip install"):
         hermes_plugin.register(object())  # type: ignore[arg-type]
+    assert capsys.readouterr().err.startswith("⚠ hermes-exec: hermes_plugin needs hermes-agent>=0.19,<0.20")
 
 
 def test_lost_sandbox_is_named_in_next_output(hermes: Use) -> None:
