@@ -127,7 +127,7 @@ def test_option_workdir_is_the_default_of_tasks(tmp_path: Path, image: str) -> N
     ("wrong", "message"),
     [
         (("--ek", "image=debian"), "each task names its own"),
-        (("--ek", "backend=local"), "backend 'local' has no images"),
+        (("--ek", "backend=local"), "image='docker_image"),
         (("--ek", "backend=dokcer"), "docker"),
         (("--ek", "max_sandboxs=2"), "max_sandboxes"),
         (("--ek", "config=missing.yaml"), "missing.yaml"),
