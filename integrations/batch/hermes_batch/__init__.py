@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hermes_batch.record import Record
     from hermes_batch.report.report import write_report
     from hermes_batch.result import BatchResult
+    from hermes_batch.rollouts import run_rollouts
     from hermes_batch.run import resume_batch, run_batch
     from hermes_batch.task import Task
     from hermes_batch.trajectories import read_records
@@ -40,6 +41,7 @@ __all__ = [
     "read_records",
     "resume_batch",
     "run_batch",
+    "run_rollouts",
     "to_openai_messages",
     "write_report",
 ]
@@ -50,6 +52,6 @@ if not TYPE_CHECKING:
         __all__,
         where=(
             *("columns", "fixed_messages", "record", "task", "dataset", "trajectories", "parquet", "report.report"),
-            *("export.export", "config", "dataset_check", "dataset_config", "result", "run"),
+            *("export.export", "config", "dataset_check", "dataset_config", "result", "run", "rollouts"),
         ),
     )

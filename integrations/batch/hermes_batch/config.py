@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from hermes_agent import Artifacts, Model, Rollout, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
@@ -38,7 +38,8 @@ class BatchConfig(DatasetConfig):
     never answered stops in either case. A prompt whose slot failed is retried up to `retries` times before its record
     is written.
 
-    Each prompt gets `samples` episodes. With a `seed`, each sample has a seed that follows from it, the prompt's
+    Each prompt gets `samples` episodes, or fewer with `until_solved`: no more begin as soon as that many are solved.
+    With a `seed`, each sample has a seed that follows from it, the prompt's
     content and the number of the sample, if the model supports seeds. `max_tokens` limits one completion;
     `temperature` and `sampling` are passed to the model. `max_turns`, `max_tool_calls`, `deadline_s`,
     `max_tokens_total`, `max_cost` and `max_tool_seconds` limit an episode, and `parallel_calls` sets which calls of a
@@ -78,6 +79,7 @@ class BatchConfig(DatasetConfig):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
     samples: Annotated[int, Field(ge=1)] = 1
+    until_solved: Annotated[int, Field(ge=1)] | None = None
     seed: int | None = None
     collect: tuple[str, ...] = ()
     collect_limit_mb: Annotated[int, Field(ge=1)] = 256
@@ -94,6 +96,15 @@ class BatchConfig(DatasetConfig):
     @classmethod
     def _parse_calls(cls, value: object) -> ParallelCalls:
         return parse_parallel_calls(value)
+
+    @model_validator(mode="after")
+    def _check_until_solved(self) -> Self:
+        if self.until_solved is not None and self.until_solved > self.samples:
+            raise ValueError(
+                f"until_solved: {self.until_solved} solved samples of a prompt need at least as many samples; samples "
+                f"is {self.samples}"
+            )
+        return self
 
     @field_validator("tool_options")
     @classmethod

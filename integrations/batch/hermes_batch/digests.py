@@ -9,7 +9,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-_HEX_DIGITS = 32
+GROUP_DIGITS = 32
+"""The number of hexadecimal digits of a group."""
 _EARLIER_ENTRIES = frozenset(
     {
         *("prompt", "messages", "id", "image", "docker_image", "cwd", "tree", "files"),
@@ -69,7 +70,7 @@ def _join(texts: Mapping[str, str]) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:GROUP_DIGITS]
 
 
 def _drop_nulls(value: object) -> object:

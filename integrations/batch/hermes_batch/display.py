@@ -87,7 +87,13 @@ class RunDisplay:
             self._console.print(Text(f"{counted:8} {line}"), highlight=False, soft_wrap=True)
 
 
-def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds: float | None, total: int) -> None:
+def show_results(
+    console: Console,
+    records: Iterable[Mapping[str, Any]],
+    seconds: float | None,
+    total: int,
+    until_solved: int | None = None,
+) -> None:
     """Print the table of results and one line of totals. The tables have the first 200 rows."""
     tally = Tally()
     table = _table("prompt", "result", "ended by", "cause")
@@ -114,7 +120,7 @@ def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds
         console.print(Text(f"… and {tally.records - _MAX_ROWS} more"))
     if reasons.rows:
         console.print(reasons)
-    console.print(Text(summary_line(tally, seconds, total)), highlight=False, soft_wrap=True)
+    console.print(Text(summary_line(tally, seconds, total, until_solved)), highlight=False, soft_wrap=True)
 
 
 def _name(record: Mapping[str, Any]) -> str:
@@ -130,12 +136,16 @@ def _table(*names: str) -> Table:
     return table
 
 
-def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
-    """Return the totals of a run in one line."""
+def summary_line(tally: Tally, seconds: float | None, total: int, until_solved: int | None = None) -> str:
+    """Return the totals of a run in one line. `until_solved` is a setting of the run."""
     words = tally.words
     parts = [f"{words['solved']} of {tally.records} solved"]
     if words["unscored"]:
         parts.append(f"{words['unscored']} not scored ({_reasons(tally)})")
+    if tally.groups.most_samples > 1:
+        estimates = tally.groups.summarize(until_solved)
+        shown = [name for name in ("pass@1", f"pass@{tally.groups.most_samples}", "reward") if name in estimates]
+        parts += [f"{name} {estimates[name]}" for name in shown]
     parts.append(f"{tally.tool_calls} tool calls")
     if seconds is not None:
         parts.append(f"{seconds:.1f} s")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +20,11 @@ from hermes_exec.errors import ConfigError
 class EarlierRecords:
     """Selects the records to keep: one trainable record for each sample of the run, and all records of others."""
 
-    def __init__(self, dataset: Path | str, units: Sequence[Unit]) -> None:
-        self._dataset, self._units = dataset, units
+    def __init__(self, dataset: Path | str, units: Sequence[Unit], until_solved: int | None = None) -> None:
+        self._dataset, self._units, self._until_solved = dataset, units, until_solved
         self._keys = {unit.key for unit in units}
+        self.solved: Counter[str] = Counter()
+        """The number of solved samples of the run, by group."""
         self._done: set[str] = set()
         self._again: set[str] = set()
         self._others = 0
@@ -66,17 +68,21 @@ class EarlierRecords:
             self._again.add(key)
             return False
         self._done.add(key)
+        self.solved[key.rpartition("/")[0]] += row.get("solved") == "solved"
         return True
 
     def make_result(self, out: Path) -> BatchResult:
         """Return the state of the run at its start."""
-        total = len(self._units) + self._others
+        total = self._tally.records + len(self.find_remaining())
         return BatchResult(out, total, self._tally, self._tally.records, self._others)
 
     def find_remaining(self) -> list[Unit]:
         """Return the samples to work on: first those without a record, then those that may be refused again."""
-        remaining = [unit for unit in self._units if unit.key not in self._done]
+        remaining = [unit for unit in self._units if unit.key not in self._done and not self._is_enough(unit)]
         return sorted(remaining, key=lambda unit: unit.key in self._again)
+
+    def _is_enough(self, unit: Unit) -> bool:
+        return self._until_solved is not None and self.solved[unit.task.group] >= self._until_solved
 
 
 class _FormerKeys:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,22 @@ def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: 
         "seconds": round(seconds, 3),
         "config": values,
         "again": again,
+        "until_solved": config.until_solved,
     }
-    aside = config.out / f".{SETTINGS}.new"
-    with explain_write_errors(config.out):
+    write_facts(config.out, facts)
+
+
+def write_facts(out: Path, facts: Mapping[str, Any]) -> None:
+    """Write `run.json`, atomically.
+
+    Raises:
+        ExecError: If it cannot be written.
+    """
+    aside = out / f".{SETTINGS}.new"
+    with explain_write_errors(out):
         with open(aside, "w", encoding="utf-8", opener=open_private) as file:
             file.write(json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
-        aside.replace(config.out / SETTINGS)
+        aside.replace(out / SETTINGS)
 
 
 @contextmanager
@@ -66,6 +76,12 @@ def read_settings(out: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
+def read_until_solved(out: Path) -> int | None:
+    """Return the run's setting `until_solved`, or None if it has none."""
+    value = read_settings(out).get("until_solved")
+    return value if isinstance(value, int) else None
+
+
 def read_config(out: Path, **changes: Any) -> BatchConfig:
     """Return the settings of the run in `out`, with changes. `backend_options` among the changes are added to the
     run's.
@@ -74,6 +90,8 @@ def read_config(out: Path, **changes: Any) -> BatchConfig:
         ConfigError: If there is no run, or if a setting must be given again and is not.
     """
     settings = read_settings(out)
+    if settings.get("rollouts"):
+        raise ConfigError(f"{out} was written by run_rollouts: call it again with the same rollouts to continue")
     if not isinstance(settings.get("config"), dict):
         raise ConfigError(f"{out} has no run to resume: {SETTINGS} is missing or incomplete")
     values = {**settings["config"], **changes, "out": out}

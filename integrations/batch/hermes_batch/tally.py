@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from hermes_agent.episode import EpisodeError, ending_error
 from hermes_batch.columns import decode_list
+from hermes_batch.groups import Groups
 
 
 @dataclass
 class Tally:
-    """The totals of the added records. Its size does not grow with their number."""
+    """The totals of the added records. Its size grows with the number of prompts by about 300 bytes each."""
 
     words: Counter[str] = field(default_factory=Counter)
     """Records by `outcome`."""
@@ -28,6 +29,7 @@ class Tally:
     tool_calls: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
+    groups: Groups = field(default_factory=Groups)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Count a record."""
@@ -44,6 +46,7 @@ class Tally:
         self.tool_calls += int(record.get("tool_calls", 0))
         self.completion_tokens += int(record.get("completion_tokens", 0))
         self.seconds += float(record.get("seconds", 0))
+        self.groups.add(record)
 
     @property
     def records(self) -> int:

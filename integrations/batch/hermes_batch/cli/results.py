@@ -22,7 +22,7 @@ def show(out: RunDirectory, as_json: AsJson = False) -> None:
     """Print the table of results of a run."""
     from hermes_batch.display import show_results
     from hermes_batch.index import TRAJECTORIES
-    from hermes_batch.settings import read_settings
+    from hermes_batch.settings import read_settings, read_until_solved
     from hermes_batch.trajectories import read_rows
 
     rows, broken = read_rows(out)
@@ -31,6 +31,6 @@ def show(out: RunDirectory, as_json: AsJson = False) -> None:
     if as_json:
         emit_json(rows)
         return
-    show_results(stdout(), rows, settings.get("seconds") or None, total)
+    show_results(stdout(), rows, settings.get("seconds") or None, total, read_until_solved(out))
     if broken:
         say(f"{broken} lines of {TRAJECTORIES} are not records")

@@ -68,6 +68,10 @@ class _RunOptions(RowOptions):
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="Episodes of each prompt. All prompts get the first one first.")
     ] = 1
+    until_solved: Annotated[
+        int | None,
+        typer.Option("--until-solved", min=1, help="Stop a prompt after this many solved ones of its --samples."),
+    ] = None
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling, if the model supports seeds.")] = (
         None
     )
@@ -142,6 +146,9 @@ def resume(
     samples: Annotated[
         int | None, typer.Option("--samples", min=1, help="Episodes of each prompt from now on.")
     ] = None,
+    until_solved: Annotated[
+        int | None, typer.Option("--until-solved", min=0, help="Solved samples that are enough from now on (0: all).")
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=0, help="Use at most this many prompts from now on (0: all).")
     ] = None,
@@ -162,11 +169,11 @@ def resume(
 
     from hermes_batch.run import resume_batch
 
+    limits = {"limit": limit, "until_solved": until_solved}
     overrides: dict[str, Any] = {"base_url": base_url, "parser": parser, "workers": workers, "samples": samples}
-    overrides |= {"limit": limit, "dataset": dataset}
+    overrides |= {"dataset": dataset}
     changes = {name: value for name, value in overrides.items() if value is not None}
-    if limit == 0:
-        changes["limit"] = None
+    changes |= {name: value or None for name, value in limits.items() if value is not None}
     changes |= pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
     raise typer.Exit(run_async(lambda: _run(work, as_json), notice=_notice(out)))
@@ -183,13 +190,16 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
     from hermes_batch.display import RunDisplay, show_results, summary_line
     from hermes_batch.index import TRAJECTORIES
     from hermes_batch.report.report import REPORT
+    from hermes_batch.settings import read_until_solved
     from hermes_batch.trajectories import read_rows
 
     with RunDisplay(Console(stderr=True, highlight=False, emoji=False)) as display:
         result = await work(
             on_start=display.show_start, on_record=display.show_record, on_endpoint=display.show_endpoint
         )
+    until_solved = read_until_solved(result.out)
     if as_json:
+        estimates = result.tally.groups.summarize(until_solved)
         emit_json(
             {
                 "prompts": result.total,
@@ -203,11 +213,12 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
                 "seconds": round(result.seconds, 3),
                 "trajectories": result.out / TRAJECTORIES,
                 "report": result.out / REPORT,
-                "summary": summary_line(result.tally, result.seconds, result.total),
+                "summary": summary_line(result.tally, result.seconds, result.total, until_solved),
+                "estimates": {name: estimate._asdict() for name, estimate in estimates.items()},
             }
         )
     else:
-        show_results(stdout(), read_rows(result.out)[0], result.seconds, result.total)
+        show_results(stdout(), read_rows(result.out)[0], result.seconds, result.total, until_solved)
         say(f"{result.out / TRAJECTORIES}\n{result.out / REPORT}")
     if result.others:
         say(f"{result.others} records belong to no prompt that is selected now; they stay in {TRAJECTORIES}")
