@@ -9,15 +9,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from hermes_agent import Artifacts, Model, Rollout, SessionModel
+from hermes_agent import Artifacts, Hooks, Model, Rollout, Scoring, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import check_inside
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_batch.artifacts import artifact_directory
 from hermes_batch.dataset_config import DatasetConfig
+from hermes_batch.references import resolve_reference
+from hermes_batch.scorers import FunctionScorer, count_parameters, load_scorer, load_tools
+from hermes_batch.task import Task
 from hermes_batch.units import Unit
-from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, select
+from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, schemas_for, select
 
 _LOOP = (
     *("max_turns", "max_tool_calls", "parallel_calls", "temperature", "max_tokens"),
@@ -44,6 +47,10 @@ class BatchConfig(DatasetConfig):
     `temperature` and `sampling` are passed to the model. `max_turns`, `max_tool_calls`, `deadline_s`,
     `max_tokens_total`, `max_cost` and `max_tool_seconds` limit an episode, and `parallel_calls` sets which calls of a
     turn run at the same time ("safe", "all" or a number); see `AgentLoop`.
+
+    `scorer` is a function that scores every episode (see `hermes_batch.scorers`), `tools` are names of single tools and
+    host tools made with `@tool`, and `hooks` are `hermes_agent.Hooks`. A scorer and a tool may be named by a text
+    ("file.py:name" or "package.module:name"), so that a run can be resumed without giving them again.
 
     With a `distribution`, the toolsets of each sample are drawn from it instead of `toolsets`, with `seed` (default 0),
     the prompt's content and the sample's number. `tool_options` are fields of `ToolOptions`. `collect` are paths or
@@ -72,6 +79,9 @@ class BatchConfig(DatasetConfig):
     max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_tool_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     toolsets: tuple[str, ...] = ("terminal", "file")
+    tools: tuple[Any, ...] = ()
+    hooks: Any = None
+    scorer: Any = None
     distribution: str | None = None
     tool_options: dict[str, Any] = Field(default_factory=dict)
     system_prompt: str | None = None
@@ -105,6 +115,28 @@ class BatchConfig(DatasetConfig):
                 f"is {self.samples}"
             )
         return self
+
+    @field_validator("scorer")
+    @classmethod
+    def _check_scorer(cls, scorer: object) -> object:
+        if scorer is None:
+            return None
+        count_parameters(load_scorer(scorer))
+        return resolve_reference(scorer) if isinstance(scorer, str) else scorer
+
+    @field_validator("tools")
+    @classmethod
+    def _check_own_tools(cls, tools: tuple[object, ...]) -> tuple[object, ...]:
+        if tools:
+            schemas_for((), tools=load_tools(tools))
+        return tuple(resolve_reference(tool) if isinstance(tool, str) and ":" in tool else tool for tool in tools)
+
+    @field_validator("hooks")
+    @classmethod
+    def _check_hooks(cls, hooks: object) -> object:
+        if hooks is not None and not isinstance(hooks, Hooks):
+            raise ValueError(f"give hermes_agent.Hooks, not {type(hooks).__name__}")
+        return hooks
 
     @field_validator("tool_options")
     @classmethod
@@ -175,18 +207,31 @@ class BatchConfig(DatasetConfig):
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
         seed = {} if self.seed is None else {"seed": unit.seed(self.seed)}
+        rollout = self.make_slot_rollout(task)
         return replace(
-            self.make_slot_rollout(task),
+            rollout,
             messages=messages,
             toolsets=self.toolsets_of(unit),
+            tools=load_tools(self.tools) or None,
+            scoring=rollout.scoring if self.scorer is None else self._score_by_function(task),
             tool_options=ToolOptions.of(self.tool_options),
             collect=self._artifacts(unit),
             loop={
                 **{name: getattr(self, name) for name in _LOOP},
                 **{name: value for name in _LOOP if (value := getattr(task, name, None)) is not None},
                 "sampling": {**seed, **self.sampling, **task.sampling},
+                "hooks": self.hooks,
             },
         )
+
+    def is_scored(self, task: Task) -> bool:
+        """Return whether the episodes of a prompt are scored: by the scorer, or by its check."""
+        return self.scorer is not None or super().is_scored(task)
+
+    def _score_by_function(self, task: Task) -> Scoring:
+        timeout_s = task.check_timeout_s or self.check_timeout_s
+        scorer = FunctionScorer(load_scorer(self.scorer), task, timeout_s)
+        return Scoring(check=scorer, files=task.check_files, score_in=self.choose_score_in(task), keep=task.keep)
 
     def _artifacts(self, unit: Unit) -> Artifacts | None:
         patterns = (*self.collect, *unit.task.collect)

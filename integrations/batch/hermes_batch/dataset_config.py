@@ -103,7 +103,7 @@ class DatasetConfig(ConfigModel):
         scoring = None
         if task.check is not None:
             check = CommandCheck(task.check, task.check_timeout_s or self.check_timeout_s)
-            scoring = Scoring(check=check, files=task.check_files, score_in=self._score_in(task), keep=task.keep)
+            scoring = Scoring(check=check, files=task.check_files, score_in=self.choose_score_in(task), keep=task.keep)
         return Rollout(
             messages=task.beginning,
             files=files,
@@ -159,8 +159,13 @@ class DatasetConfig(ConfigModel):
         """
         set_options = options.keys() | backend.model_fields_set
         whole = options.get("min_isolation") == "exclusive" or not _WHOLE_CONTAINER_OPTIONS.isdisjoint(set_options)
-        places = {self._score_in(task) for task in tasks if task.check is not None}
+        places = {self.choose_score_in(task) for task in tasks if self.is_scored(task)}
         return backend.backend == "docker" and not whole and places == {"sealed"}
 
-    def _score_in(self, task: Task) -> ScoreIn:
+    def is_scored(self, task: Task) -> bool:
+        """Return whether the episodes of a prompt are scored."""
+        return task.check is not None
+
+    def choose_score_in(self, task: Task) -> ScoreIn:
+        """Return the state in which the episodes of a prompt are scored."""
         return task.score_in or ("sealed" if task.keep is not None else self.score_in)

@@ -159,11 +159,11 @@ def _read_units(config: BatchConfig) -> list[Unit]:
     units = [*iterate_units(tasks, config.samples)]
     if config.distribution is None:
         common = next((unit for unit in units if unit.task.toolsets is None), None)
-        if common is not None and not select(config.toolsets_of(common)).tools:
+        if common is not None and not (config.tools or select(config.toolsets_of(common)).tools):
             raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")
         return units
     without = {unit.task.index: unit.task.name for unit in units if not select(config.toolsets_of(unit)).tools}
-    if without:
+    if without and not config.tools:
         raise ConfigError(
             f"the distribution {config.distribution!r} draws no toolset with an available tool for {len(without)} of "
             f"{len(tasks)} prompts, such as {next(iter(without.values()))}"

@@ -120,7 +120,7 @@ async def test_end_of_an_outage_leaves_the_last_prompt_to_one_worker(tmp_path: P
 async def test_prompts_that_always_fail_end_and_hold_up_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: range, workers: int
 ) -> None:
-    for name in ("hermes_batch.run._FIRST_PAUSE_S", "hermes_batch.run._LONGEST_PAUSE_S"):
+    for name in ("hermes_batch.engine._FIRST_PAUSE_S", "hermes_batch.engine._LONGEST_PAUSE_S"):
         monkeypatch.setattr(name, 0.05)
     monkeypatch.setattr("hermes_agent.models.endpoint._FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("hermes_agent.models.pace._FIRST_PROBE_S", 0.01)

@@ -169,6 +169,7 @@ async def test_rollouts_refuse_the_results_of_others(tmp_path: Path) -> None:
 
 KILLED = """
 import sys, anyio
+from itertools import repeat
 from hermes_agent import Rollout, ScriptedModel
 from hermes_batch import run_rollouts
 from hermes_exec import SandboxPool
@@ -177,7 +178,7 @@ async def main():
     rollouts = [(f"r{n}", Rollout(messages=f"m{n}", toolsets=("terminal",))) for n in range(5)]
     pool = SandboxPool("local", lease_s=5, run_id=sys.argv[2])
     show = lambda result, record: print(result.records, flush=True)
-    await run_rollouts(rollouts, pool, ScriptedModel(["done"]), sys.argv[1], samples=4, workers=2, on_record=show)
+    await run_rollouts(rollouts, pool, ScriptedModel(repeat("done")), sys.argv[1], samples=4, workers=2, on_record=show)
 
 anyio.run(main)
 """
@@ -195,4 +196,5 @@ def test_killed_rollouts_go_on(tmp_path: Path) -> None:
         assert process.returncode == (0 if kill_at is None else -signal.SIGKILL)
     run("reap", "--run-id", tmp_path.name)
     keys = [(record["id"], record["sample"]) for record in read_records(tmp_path / "out")]
+    assert all(record["trainable"] for record in read_records(tmp_path / "out"))
     assert sorted(keys) == [(f"r{n}", sample) for n in range(5) for sample in range(4)]

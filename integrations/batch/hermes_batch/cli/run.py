@@ -65,6 +65,20 @@ class _RunOptions(RowOptions):
             help="Distribution to draw each prompt's toolsets from (`hermes-exec tools distributions`).",
         ),
     ] = None
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            "--scorer",
+            metavar="FILE.py:NAME",
+            help="Function of (slot, episode) or (slot, episode, task) that returns the reward, in place of checks.",
+        ),
+    ] = None
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tools", metavar="FILE.py:NAME", help="Host tool made with @tool, or a list of them; may be repeated."
+        ),
+    ] = None
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="Episodes of each prompt. All prompts get the first one first.")
     ] = 1
@@ -128,6 +142,7 @@ def run(
         **loop.settings(),
         **vars(run_options),
         **selection.settings(),
+        "tools": tuple(run_options.tools or ()),
         **pool_settings(settings_of(backend, image, pool_config, option, profile)),
         "toolsets": tuple(toolset or ("terminal", "file")),
         "tool_options": parse_options(tool_option),
