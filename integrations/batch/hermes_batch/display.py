@@ -144,8 +144,8 @@ def summary_line(tally: Tally, seconds: float | None, total: int, until_solved: 
         parts.append(f"{words['unscored']} not scored ({_reasons(tally)})")
     if tally.groups.most_samples > 1:
         estimates = tally.groups.summarize(until_solved)
-        shown = [name for name in ("pass@1", f"pass@{tally.groups.most_samples}", "reward") if name in estimates]
-        parts += [f"{name} {estimates[name]}" for name in shown]
+        names = [name for name in ("pass@1", f"pass@{tally.groups.most_samples}", "reward") if name in estimates]
+        parts += [f"{name} {estimates[name]}" for name in names]
     parts.append(f"{tally.tool_calls} tool calls")
     if seconds is not None:
         parts.append(f"{seconds:.1f} s")

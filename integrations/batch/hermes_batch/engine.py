@@ -46,7 +46,7 @@ class RunCallbacks(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """The parts of a run: where its samples run, and what their records say about it.
+    """The parts of a run: where its samples run, and the origin in their records.
 
     Attributes:
         out: The directory of the results.

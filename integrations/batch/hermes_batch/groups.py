@@ -34,8 +34,10 @@ class Groups:
     """For each group, the sum and the number of its rewards."""
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Count a record."""
+        """Count a record. One of another program that has no group does not count."""
         group, solved = str(record.get("group", "")), record.get("solved")
+        if not group:
+            return
         if solved in ("solved", "unsolved"):
             self.verdicts.setdefault(group, bytearray()).append(solved == "solved")
         reward = _parse_reward(record.get("reward"))

@@ -50,7 +50,7 @@ def make_index_row(record: Mapping[str, Any] | None, offset: int, length: int, *
     """Return the row of the index for a line of the trajectories.
 
     A line that is not a record (None) has a row without columns. `task_metadata` is left out if it is long, and of
-    `errors` only the one that prevents a score stays. `current` is False for a line of an earlier version.
+    `errors` only the errors of a record without a score stay. `current` is False for a line of an earlier version.
     """
     row: Row = {"offset": offset, "length": length}
     if record is None:
@@ -146,8 +146,8 @@ def _parse_row(line: bytes) -> Row | None:
         row = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
-    known = isinstance(row, dict) and isinstance(row.get("offset"), int) and isinstance(row.get("length"), int)
-    return row if known else None
+    is_row = isinstance(row, dict) and isinstance(row.get("offset"), int) and isinstance(row.get("length"), int)
+    return row if is_row else None
 
 
 def index_fits(out: Path) -> bool:
