@@ -8,6 +8,7 @@ from hermes_exec._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hermes_batch.columns import JSON_COLUMNS
+    from hermes_batch.compare import ComparedPrompt, Comparison, compare_runs
     from hermes_batch.config import BatchConfig
     from hermes_batch.dataset import read_dataset
     from hermes_batch.dataset_check import CheckConfig, CheckReport, Fault, check_dataset
@@ -29,12 +30,15 @@ __all__ = [
     "BatchResult",
     "CheckConfig",
     "CheckReport",
+    "ComparedPrompt",
+    "Comparison",
     "DatasetConfig",
     "ExportResult",
     "Fault",
     "Record",
     "Task",
     "check_dataset",
+    "compare_runs",
     "export_records",
     "load",
     "read_dataset",
@@ -52,6 +56,6 @@ if not TYPE_CHECKING:
         __all__,
         where=(
             *("columns", "fixed_messages", "record", "task", "dataset", "trajectories", "parquet", "report.report"),
-            *("export.export", "config", "dataset_check", "dataset_config", "result", "run", "rollouts"),
+            *("compare", "export.export", "config", "dataset_check", "dataset_config", "result", "run", "rollouts"),
         ),
     )

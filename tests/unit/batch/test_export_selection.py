@@ -17,11 +17,6 @@ pytestmark = pytest.mark.anyio
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 
 
-@pytest.fixture
-def batch(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capfd, monkeypatch)
-
-
 def usage(prompt: int, completion: int) -> str:
     return json.dumps(
         [{"prompt_tokens": 10, "completion_tokens": 1}, {"prompt_tokens": prompt, "completion_tokens": completion}]
