@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import anyio.from_thread
+import anyio.to_thread
 
 from hermes_batch.index import TRAJECTORIES
 from hermes_batch.settings import explain_write_errors
@@ -39,10 +43,19 @@ def load(out: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pa.T
     return concatenate([_read_table(Path(each)) for each in outs])
 
 
-def write_parquet(out: Path) -> Path | None:
+async def update_parquet(out: Path) -> None:
+    """Call `write_parquet` in a thread. Cancellation ends it, and leaves no file."""
+    await anyio.to_thread.run_sync(partial(write_parquet, out, on_batch=anyio.from_thread.check_cancelled))
+
+
+def write_parquet(out: Path, *, on_batch: Callable[[], None] = lambda: None) -> Path | None:
     """Write the records of a run to `trajectories.parquet`, in bounded memory, and return its path.
 
     Nothing is done if the file is up to date. Without pyarrow there is no file, and None is returned.
+
+    Args:
+        out: The directory of the run.
+        on_batch: Called after each batch of records. If it raises, there is no file.
 
     Raises:
         ConfigError: If there are no trajectories.
@@ -68,6 +81,7 @@ def write_parquet(out: Path) -> Path | None:
             ):
                 for batch in make_batches(read_records(out)):
                     writer.write_batch(batch)
+                    on_batch()
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)

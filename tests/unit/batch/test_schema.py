@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import datasets  # type: ignore[import-untyped]
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -32,7 +33,7 @@ from hermes_agent.parsers.json_text import dump
 from hermes_batch import Record, load, to_openai_messages
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.fixed_messages import to_fixed_message, to_openai_message
-from hermes_batch.parquet import PARQUET, write_parquet
+from hermes_batch.parquet import PARQUET, update_parquet, write_parquet
 from hermes_batch.record import make_record
 from hermes_batch.schema import make_batches, record_schema
 from hermes_batch.task import Task
@@ -129,6 +130,18 @@ async def test_parquet_file_is_made_again_only_after_a_change(run: Path) -> None
     assert load(run).num_rows == 3003
     write_parquet(run)
     assert pq.read_table(path).num_rows == 3003
+
+
+async def test_cancelled_update_leaves_no_parquet_file(run: Path) -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await update_parquet(run)
+    with anyio.move_on_after(0.01) as scope:
+        await update_parquet(run)
+    assert scope.cancelled_caught
+    assert os.listdir(run) == ["trajectories.jsonl"]
+    await update_parquet(run)
+    assert pq.read_table(run / PARQUET).num_rows == 3002
 
 
 async def test_parquet_file_that_cannot_be_written_leaves_nothing(run: Path) -> None:
