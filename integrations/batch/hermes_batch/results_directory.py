@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anyio.to_thread
-
 from hermes_batch.artifacts import remove_artifacts
 from hermes_batch.index import TRAJECTORIES
-from hermes_batch.parquet import write_parquet
+from hermes_batch.parquet import update_parquet
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.settings import SETTINGS
 from hermes_batch.trajectories import Trajectories
@@ -53,4 +51,4 @@ async def update_derived_files(out: Path) -> None:
     report = out / REPORT
     if not report.exists() or report.stat().st_mtime_ns < (out / TRAJECTORIES).stat().st_mtime_ns:
         write_report(out)
-    await anyio.to_thread.run_sync(write_parquet, out)
+    await update_parquet(out)

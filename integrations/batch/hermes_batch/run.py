@@ -15,7 +15,7 @@ from hermes_agent import Model, SessionModel
 from hermes_batch.config import BatchConfig
 from hermes_batch.earlier import EarlierRecords
 from hermes_batch.engine import Engine, OnEndpoint, OnRecord, OnStart, RunCallbacks, RunPlan
-from hermes_batch.parquet import write_parquet
+from hermes_batch.parquet import update_parquet
 from hermes_batch.result import BatchResult
 from hermes_batch.results_directory import check_no_results, create_results, update_derived_files
 from hermes_batch.settings import read_config, read_settings, write_settings
@@ -146,7 +146,7 @@ async def _work(
     finally:
         if isinstance(config.model, str):
             await _close_model(model)
-    await anyio.to_thread.run_sync(write_parquet, config.out)
+    await update_parquet(config.out)
     return result
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from hermes_agent import ScriptedModel
-from hermes_batch import BatchConfig, resume_batch, run_batch
+from hermes_agent import Artifacts, Rollout, ScriptedModel
+from hermes_batch import BatchConfig, resume_batch, run_batch, run_rollouts
 from hermes_batch.artifacts import artifact_directory
 from hermes_batch.units import iterate_units
+from hermes_exec import SandboxPool
 from hermes_exec.errors import ConfigError
 from tests.conftest import BackendCase
 from tests.e2e.agent.plans import PlanModel, Step
@@ -98,6 +99,20 @@ async def test_resumed_run_collects_with_its_original_settings(tmp_path: Path) -
     await resume_batch(made.out, model=made.model, samples=2)
     assert sorted(path for record in lines(tmp_path) for path in listed(record)) == sorted(artifacts_of(made.out))
     assert len(artifacts_of(made.out)) == 2
+
+
+async def test_rollouts_of_the_caller_collect_into_the_run(tmp_path: Path) -> None:
+    """Whatever directory their artifacts name."""
+    collect = Artifacts(["a"], tmp_path / "elsewhere")
+    rollouts = [(name, Rollout(messages="p", toolsets=["terminal"], collect=collect)) for name in ("x/y", "x_y")]
+    model = PlanModel({"p": [["echo p > a"], "done"]})
+    async with SandboxPool("local") as pool:
+        await run_rollouts(rollouts, pool, model, tmp_path / "out")
+    assert sorted(path for record in lines(tmp_path) for path in listed(record)) == sorted(
+        artifacts_of(tmp_path / "out")
+    )
+    assert len(artifacts_of(tmp_path / "out")) == 2
+    assert sorted(os.listdir(tmp_path)) == ["out"]
 
 
 async def test_new_attempt_replaces_the_files_of_the_attempt_before(tmp_path: Path) -> None:
