@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import json
 import logging
 import math
 import random
 import re
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, nullcontext, suppress
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import anyio
 from anyio.lowlevel import RunVar
 
 from hermes_agent.errors import ModelError
-from hermes_agent.models.events import EventDecoder
+from hermes_agent.models.answer_body import Assembler, BadAnswer, Silence, read_body
 from hermes_agent.models.failures import (
     FailureKind,
+    Refusal,
     RequestFailure,
     answer_failure,
     connection_failure,
@@ -30,55 +29,27 @@ from hermes_agent.models.failures import (
     status_failure,
 )
 from hermes_agent.models.gate import EndpointStatus, Gate, forget, gate_of, status_of
+from hermes_agent.models.http.encodings import BadBody
 from hermes_exec.errors import ConfigError, ErrorCause
 from hermes_exec.redact import mask_error, spellings
 
 if TYPE_CHECKING:
-    import openai
+    from hermes_agent.models.http.client import HttpClient
 
 OPENAI_URL, NO_KEY = "https://api.openai.com/v1", "none"
 logger = logging.getLogger(__name__)
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_EXCERPT_BYTES = 200
+_REFUSAL_BYTES = 1 << 20
 # A shorter key is a word such as `EMPTY`, not a secret, and may be a part of other words.
 _SHORTEST_KEY = 8
-_DONE = "[DONE]"
-_REST_S, _USAGE_S, _CLOSE_S = 0.25, 5.0, 1.0
+_CLOSE_S = 1.0
 T = TypeVar("T")
 
 __all__ = ["Assembler", "BadAnswer", "Endpoint", "EndpointStatus"]
 
 
-class Assembler(Protocol):
-    """Assembles an answer from the events of a stream."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the answer seems complete. Facts about it may follow."""
-        ...
-
-    def add(self, event: object) -> None:
-        """Add the next event. Raise BadAnswer if it is an error."""
-        ...
-
-    def is_progress(self, event: object) -> bool:
-        """Return whether an event brings a piece of the answer, and does not only keep the connection alive."""
-        ...
-
-    def answer(self, *, ended: bool) -> object:
-        """Return the whole answer. `ended` means that the stream was closed with `[DONE]`. Raise BadAnswer if it is
-        incomplete.
-        """
-        ...
-
-
-class BadAnswer(Exception):
-    """Raised by the reader of an unusable answer. The request is sent again."""
-
-
 class Endpoint:
-    """Sends requests to a server with the client of the package `openai`.
+    """Sends requests to a server over HTTP.
 
     All objects with the same `base_url` and `api_key` share, in one event loop, the number of requests in flight (16 at
     first, up to 1,000), their rate, and the state of an outage:
@@ -106,7 +77,7 @@ class Endpoint:
         name: A name for errors, in place of the URL.
 
     Raises:
-        ConfigError: If the URL or a bound is invalid, or `openai` is not installed.
+        ConfigError: If the URL or a bound is invalid, or `httpcore2` is not installed.
     """
 
     def __init__(
@@ -123,10 +94,15 @@ class Endpoint:
         _check_bounds(timeout_s, connect_timeout_s, retries, wait_outage_s)
         if base_url is not None:
             _check_url(base_url)
-        if importlib.util.find_spec("openai") is None:
-            raise ConfigError("models behind an endpoint need the package openai: pip install 'hermes-exec[agent]'")
+        if importlib.util.find_spec("httpcore2") is None:
+            raise ConfigError("models behind an endpoint need the package httpcore2: pip install 'hermes-exec[agent]'")
         if base_url is None and api_key == NO_KEY:
             raise ConfigError("OpenAI's own endpoint needs an api_key; for another one give its base_url")
+        if not (api_key.isascii() and api_key.isprintable() and api_key == api_key.strip()):
+            raise ConfigError(
+                "api_key has a character that no HTTP header can hold, such as a line break: remove it "
+                "(a key from a file often ends with one)"
+            )
         self._base_url, self._login = _split_login(base_url or OPENAI_URL)
         self._api_key = api_key
         self._secrets = spellings(secret for secret in (api_key, self._login) if len(secret) >= _SHORTEST_KEY)
@@ -134,7 +110,7 @@ class Endpoint:
         self._retries, self._wait_outage_s = retries, wait_outage_s
         self._name = name or self._base_url
         # Connections belong to the event loop that opened them.
-        self._client: RunVar[openai.AsyncOpenAI | None] = RunVar(f"client {id(self)}", None)
+        self._client: RunVar[HttpClient | None] = RunVar(f"client {id(self)}", None)
 
     @property
     def status(self) -> EndpointStatus:
@@ -200,7 +176,7 @@ class Endpoint:
         self._client.set(None)
         forget(self._base_url, self._api_key, user=id(self))
         if client is not None:
-            await client.close()
+            await client.aclose()
 
     @contextmanager
     def _mask_key(self) -> Iterator[None]:
@@ -215,164 +191,46 @@ class Endpoint:
     async def _send(
         self, path: str, content: bytes, read: Callable[[Any], T], assemble: Callable[[], Assembler] | None
     ) -> T:
-        import openai
+        from hermes_agent.models.http.client import HTTP_ERRORS
+        from hermes_agent.models.http.environment import UnusableEnvironment
 
         try:
-            client = self._get_client()
-        except Exception as error:
-            # The environment names an unusable proxy or certificate.
-            text = f"{self._name}: the client cannot be made: {type(error).__name__}: {error}"
-            raise RequestFailure(FailureKind.FINAL, text, ModelError(text, cause=ErrorCause.CONFIG)) from error
-        try:
-            return read(await self._exchange(client, path, content, assemble))
+            return read(await self._exchange(path, content, assemble))
         except TimeoutError as error:
             raise silence_failure(self._name, self._timeout_s, error) from error
-        except openai.APIConnectionError as error:
-            times = {"timeout_s": self._timeout_s, "connect_timeout_s": self._connect_timeout_s}
-            raise connection_failure(self._name, error, **times) from error
-        except openai.APIStatusError as error:
-            raise status_failure(self._name, error) from error
-        except openai.OpenAIError as error:
-            raise answer_failure(self._name, str(error), error) from error
-        except BadAnswer as error:
+        except HTTP_ERRORS as error:
+            raise connection_failure(self._name, error, self._connect_timeout_s) from error
+        except UnusableEnvironment as error:
+            text = f"{self._name}: {error}"
+            raise RequestFailure(FailureKind.FINAL, text, ModelError(text, cause=ErrorCause.CONFIG)) from error
+        except (BadAnswer, BadBody) as error:
             raise answer_failure(self._name, str(error), error) from error
 
-    async def _exchange(
-        self, client: openai.AsyncOpenAI, path: str, content: bytes, assemble: Callable[[], Assembler] | None
-    ) -> object:
+    async def _exchange(self, path: str, content: bytes, assemble: Callable[[], Assembler] | None) -> object:
         """Send a request and return its answer. It waits as long as pieces of the answer arrive."""
-        with anyio.fail_after(self._timeout_s) as silence:
-
-            def end_silence() -> None:
-                # Not the obvious code: see docs/why-not-obvious.md ("One timer for a stream")
-                if silence.deadline < (latest := anyio.current_time() + self._timeout_s) - self._timeout_s / 20:
-                    silence.deadline = latest
-
-            stream = await _post(client, path, content)
+        with anyio.fail_after(self._timeout_s) as scope:
+            answer = await self._get_client().post(path, content)
             try:
-                kind = stream.response.headers.get("content-type", "")
-                async with aclosing(_pieces(stream)) as pieces:
-                    if assemble is not None and kind.startswith("text/event-stream"):
-                        return await _assemble(pieces, assemble(), end_silence)
-                    return _json(await _join(pieces, end_silence))
+                if not 200 <= answer.status < 300:
+                    content = await answer.read_some(_REFUSAL_BYTES)
+                    refusal = Refusal(answer.status, answer.reason, answer.headers, content)
+                    raise status_failure(self._name, refusal)
+                return await read_body(answer, Silence(scope, self._timeout_s), assemble)
             finally:
                 with anyio.move_on_after(_CLOSE_S, shield=True):
-                    await stream.response.aclose()
+                    await answer.aclose()
 
-    def _get_client(self) -> openai.AsyncOpenAI:
-        import openai
+    def _get_client(self) -> HttpClient:
+        from hermes_agent.models.http.client import HttpClient
 
         client = self._client.get()
         if client is None:
-            timeout = openai.Timeout(self._timeout_s, connect=self._connect_timeout_s)
-            settings: dict[str, Any] = {"base_url": self._base_url, "timeout": timeout, "max_retries": 0}
+            authorization = f"Bearer {self._api_key}" if self._api_key else ""
             if self._login:
-                encoded = b64encode(self._login.encode()).decode("ascii")
-                settings["default_headers"] = {"Authorization": f"Basic {encoded}"}
-            if urlsplit(self._base_url).hostname in _LOOPBACK:
-                # The proxies of the environment do not serve loopback addresses.
-                settings["http_client"] = openai.DefaultAsyncHttpxClient(trust_env=False, timeout=timeout)
-            client = openai.AsyncOpenAI(api_key=self._api_key, **settings)
+                authorization = f"Basic {b64encode(self._login.encode()).decode('ascii')}"
+            client = HttpClient(self._base_url, authorization=authorization, connect_timeout_s=self._connect_timeout_s)
             self._client.set(client)
         return client
-
-
-async def _pieces(stream: openai.AsyncStream[bytes]) -> AsyncGenerator[bytes]:
-    try:
-        async for piece in stream.response.aiter_bytes():
-            yield piece
-    except Exception as error:
-        raise _connection_error(error, stream) from error
-
-
-async def _join(pieces: AsyncIterator[bytes], end_silence: Callable[[], None]) -> bytes:
-    """Return the whole answer. Some servers write blank lines until they begin it."""
-    content = []
-    async for piece in pieces:
-        if not piece.isspace():
-            end_silence()
-        content.append(piece)
-    return b"".join(content)
-
-
-async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence: Callable[[], None]) -> object:
-    """Return the answer of a stream.
-
-    It reads on for a moment after the end: a connection that was read to its end can be reused, but some servers leave
-    a stream open.
-    """
-    import openai
-
-    decoder, ended, wrong = EventDecoder(), False, None
-
-    def add_events(events: Iterable[str]) -> bool:
-        for data in events:
-            if data == _DONE:
-                return True
-            answer.add(event := _json(data))
-            if answer.is_progress(event):
-                end_silence()
-        return False
-
-    # Reading ends by cancellation, so that the client's generators end in order and not at garbage collection.
-    with anyio.CancelScope() as rest:
-        try:
-            async for piece in pieces:
-                if ended or wrong is not None:
-                    continue
-                try:
-                    ended = add_events(decoder.feed(piece))
-                except BadAnswer as error:
-                    wrong = error
-                    rest.cancel()
-                if ended or answer.finished:
-                    rest.deadline = min(rest.deadline, anyio.current_time() + (_REST_S if ended else _USAGE_S))
-        except openai.APIConnectionError:
-            # Some servers and proxies break the connection instead of closing it in order.
-            if not (ended or answer.finished):
-                raise
-    if wrong is not None:
-        raise wrong
-    with suppress(BadAnswer) if answer.finished else nullcontext():
-        ended = ended or add_events(decoder.finish())
-    return answer.answer(ended=ended)
-
-
-def _json(content: bytes | str) -> object:
-    """Return the decoded JSON. Raise BadAnswer if it is invalid."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        head = content[:_EXCERPT_BYTES]
-        begin = " ".join((head.decode("utf-8", "replace") if isinstance(head, bytes) else head).split())
-        raise BadAnswer(f"it is not JSON: {begin or 'it is empty'}") from error
-
-
-def _connection_error(error: Exception, stream: openai.AsyncStream[bytes]) -> openai.APIConnectionError:
-    """Return the client's own error for an error of its HTTP library, which has changed over time."""
-    import openai
-
-    kind = openai.APITimeoutError if type(error).__name__.endswith("Timeout") else openai.APIConnectionError
-    return kind(request=stream.response.request)
-
-
-async def _post(client: openai.AsyncOpenAI, path: str, content: bytes) -> openai.AsyncStream[bytes]:
-    """Send a request as bytes, and return the stream of the answer's bytes."""
-    import openai
-
-    kind = openai.AsyncStream[bytes]
-    # Not the obvious code: see docs/why-not-obvious.md ("Requests and answers as bytes")
-    if "content" in _parameters_of_post():
-        return await client.post(path, cast_to=bytes, content=content, stream=True, stream_cls=kind)
-    return await client.post(path, cast_to=bytes, body=content, stream=True, stream_cls=kind)
-
-
-@cache
-def _parameters_of_post() -> frozenset[str]:
-    """Return the parameters of the client's `post`. Older clients have no `content`, and take bytes as `body`."""
-    import openai
-
-    return frozenset(inspect.signature(openai.AsyncOpenAI.post).parameters)
 
 
 def _encode(body: Mapping[str, Any]) -> bytes:
@@ -405,6 +263,7 @@ def _check_url(url: str) -> None:
         parts = urlsplit(url)
         whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
         whole = whole and not parts.query and not parts.fragment
+        (parts.hostname or "").encode("idna")
     except ValueError:
         whole = False
     if not whole:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Iterator
-
-_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class EventDecoder:
@@ -22,35 +19,45 @@ class EventDecoder:
         self._pieces: list[str] = []
         """The pieces of the line that has not ended."""
         self._data: list[str] = []
+        self._carriage_return = False
+        """Whether the last character was a carriage return. It ends a line, and the next one may belong to it."""
 
     def feed(self, piece: bytes) -> Iterator[str]:
         """Yield the data of each event that ends in this piece."""
-        text = self._decode(piece)
-        if self._pieces and self._pieces[-1].endswith("\r"):
-            # This may have been the first half of a line end.
-            text = "\r" + text
-            self._pieces[-1] = self._pieces[-1][:-1]
-        begin = 0
-        for end in _LINE_END.finditer(text):
-            if end.group() == "\r" and end.end() == len(text):
-                break
-            yield from self._line("".join([*self._pieces, text[begin : end.start()]]))
-            self._pieces.clear()
-            begin = end.end()
-        if begin < len(text):
-            self._pieces.append(text[begin:])
+        return self._read(self._decode(piece))
 
     def finish(self) -> Iterator[str]:
         """Yield the data of an event that the end of the stream completes."""
-        text = "".join(self._pieces) + self._decode(b"", final=True)
-        yield from self._line(text.removesuffix("\r"))
-        yield from self._line("")
+        return self._read(self._decode(b"", final=True) + "\n\n")
 
-    def _line(self, line: str) -> Iterator[str]:
-        if line:
-            name, _, value = line.partition(":")
-            if name == "data":
-                self._data.append(value.removeprefix(" "))
-        elif self._data:
-            yield "\n".join(self._data)
-            self._data.clear()
+    def _read(self, text: str) -> Iterator[str]:
+        if not text:
+            return
+        if self._carriage_return:
+            text = "\r" + text
+        self._carriage_return = text.endswith("\r")
+        if self._carriage_return:
+            text = text[:-1]
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        *lines, rest = text.split("\n")
+        for line in lines:
+            if self._pieces:
+                line = "".join([*self._pieces, line])
+                self._pieces.clear()
+            if line:
+                self._add_line(line)
+            elif self._data:
+                yield self._take_event()
+        if rest:
+            self._pieces.append(rest)
+
+    def _add_line(self, line: str) -> None:
+        name, _, value = line.partition(":")
+        if name == "data":
+            self._data.append(value.removeprefix(" "))
+
+    def _take_event(self) -> str:
+        event = "\n".join(self._data)
+        self._data.clear()
+        return event

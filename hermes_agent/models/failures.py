@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import email.utils
 import html
+import json
 import math
 import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from hermes_agent.errors import AccessRefused, ContentFiltered, ContextExceeded, ModelError
 from hermes_exec.errors import ErrorCause
-
-if TYPE_CHECKING:
-    import openai
 
 # 520 to 523 are Cloudflare's: its own server could not be reached.
 _AWAY = frozenset({408, 502, 503, 521, 522, 523, 529})
@@ -50,7 +48,7 @@ _LONGEST_REASON = 2000
 _MESSAGE_FIELDS = ("message", "error", "detail", "errors")
 _MARKUP = re.compile(r"(?si)<(style|script)\b.*?</\1>|<[^<>]*>")
 _LONGEST_PAGE = 20_000
-_NOT_CONNECTED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+_CHARSET = re.compile(r"charset=[\"']?([^\s\"';]+)", re.IGNORECASE)
 
 
 class FailureKind(Enum):
@@ -94,59 +92,61 @@ def silence_failure(name: str, timeout_s: float, cause: Exception | None = None)
     return _failure(FailureKind.BROKEN, name, f"no piece of an answer within {timeout_s:g} s", cause)
 
 
-def connection_failure(
-    name: str, error: openai.APIConnectionError, *, timeout_s: float, connect_timeout_s: float
-) -> RequestFailure:
+def connection_failure(name: str, error: Exception, connect_timeout_s: float) -> RequestFailure:
     """Return the failure of a request that the client gave up."""
-    import openai
+    import httpcore2
 
-    below = error.__cause__
-    no_connection = type(below).__name__ in _NOT_CONNECTED
-    if isinstance(error, openai.APITimeoutError):
-        if not no_connection:
-            return silence_failure(name, timeout_s, error)
+    if isinstance(error, httpcore2.ConnectTimeout):
         return _failure(FailureKind.AWAY, name, f"no connection within {connect_timeout_s:g} s", error)
     chain = list(_chain(error))
-    why = next(filter(None, map(str, chain[1:])), type(below).__name__)
+    why = next(filter(None, map(str, chain)), type(error).__name__)
     if any(isinstance(each, ssl.SSLCertVerificationError) for each in chain):
         return _failure(FailureKind.FINAL, name, f"no connection: {why}", error, ErrorCause.CONFIG)
-    if no_connection:
+    if isinstance(error, httpcore2.ConnectError):
         return _failure(FailureKind.AWAY, name, f"no connection: {why}", error)
     return _failure(FailureKind.BROKEN, name, f"the connection broke: {why}", error)
 
 
-def status_failure(name: str, error: openai.APIStatusError) -> RequestFailure:
+class Refusal(NamedTuple):
+    """An answer with an HTTP status other than success. `headers` have names in lower case."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        charset = _CHARSET.search(self.headers.get("content-type", ""))
+        try:
+            return self.content.decode(charset[1] if charset else "utf-8", "replace").strip()
+        except LookupError:
+            return self.content.decode("utf-8", "replace").strip()
+
+
+def status_failure(name: str, refusal: Refusal) -> RequestFailure:
     """Return the failure of a request that was answered with an HTTP status other than success."""
-    status = error.status_code
-    message = " ".join(_message(error).split())[:_LONGEST_REASON]
-    reason = f"HTTP {status}: {message or error.response.reason_phrase or 'no text'}"
-    details = f"{error.code or ''} {error.message} {error.body or ''}".lower()
+    status, text = refusal.status, refusal.text
+    error = _read_error(text)
+    fields = error if isinstance(error, Mapping) else {}
+    code, kind = fields.get("code"), fields.get("type")
+    message = " ".join(_message(error, text).split())[:_LONGEST_REASON]
+    reason = f"HTTP {status}: {message or refusal.reason or 'no text'}"
+    details = f"{code or ''} {error or ''}".lower()
     if status in _CONTEXT and any(words in details for words in _CONTEXT_WORDS):
-        return _set_cause(
-            RequestFailure(FailureKind.FINAL, reason, ContextExceeded(f"{name}: {reason}", status=status)), error
-        )
-    if {str(error.code), str(error.type)} & _FILTER_CODES or any(
-        words in details for words in _FILTER_WORDS.get(status, ())
-    ):
-        return _set_cause(
-            RequestFailure(FailureKind.FINAL, reason, ContentFiltered(f"{name}: {reason}", status=status)), error
-        )
-    if error.code == _BROKEN_CALL:
-        return _set_cause(
-            RequestFailure(FailureKind.BROKEN, reason, ModelError(f"{name}: {reason}", status=status)), error
-        )
+        return RequestFailure(FailureKind.FINAL, reason, ContextExceeded(f"{name}: {reason}", status=status))
+    if {str(code), str(kind)} & _FILTER_CODES or any(words in details for words in _FILTER_WORDS.get(status, ())):
+        return RequestFailure(FailureKind.FINAL, reason, ContentFiltered(f"{name}: {reason}", status=status))
+    if code == _BROKEN_CALL:
+        return RequestFailure(FailureKind.BROKEN, reason, ModelError(f"{name}: {reason}", status=status))
     # A 403 may be about this prompt or this model alone, because gateways inspect requests.
-    if status in {401, 402} or (status == 429 and "insufficient_quota" in (error.code, error.type)):
-        return _set_cause(
-            RequestFailure(FailureKind.REFUSED, reason, AccessRefused(f"{name}: {reason}", status=status)), error
-        )
-    pause_s = retry_after_s(error.response.headers)
-    model_error = ModelError(
-        f"{name}: {reason}",
-        cause=ErrorCause.CONFIG if status in _CONFIG else ErrorCause.PROVIDER,
-        status=status,
-    )
-    return _set_cause(RequestFailure(_kind(status, pause_s), reason, model_error, pause_s), error)
+    if status in {401, 402} or (status == 429 and "insufficient_quota" in (code, kind)):
+        return RequestFailure(FailureKind.REFUSED, reason, AccessRefused(f"{name}: {reason}", status=status))
+    pause_s = retry_after_s(refusal.headers)
+    cause = ErrorCause.CONFIG if status in _CONFIG else ErrorCause.PROVIDER
+    error_of_caller = ModelError(f"{name}: {reason}", cause=cause, status=status)
+    return RequestFailure(_kind(status, pause_s), reason, error_of_caller, pause_s)
 
 
 def retry_after_s(headers: Mapping[str, str], now: float | None = None) -> float | None:
@@ -180,26 +180,32 @@ def _kind(status: int, pause_s: float | None) -> FailureKind:
 def _failure(
     kind: FailureKind, name: str, reason: str, cause: Exception | None, error_cause: ErrorCause = ErrorCause.PROVIDER
 ) -> RequestFailure:
-    return _set_cause(RequestFailure(kind, reason, ModelError(f"{name}: {reason}", cause=error_cause)), cause)
-
-
-def _set_cause(failure: RequestFailure, cause: Exception | None) -> RequestFailure:
+    failure = RequestFailure(kind, reason, ModelError(f"{name}: {reason}", cause=error_cause))
     failure.error.__cause__ = cause
     return failure
 
 
-def _message(error: openai.APIStatusError) -> str:
+def _read_error(text: str) -> object:
+    """Return the error in the body of an answer: the field `error` of its JSON, the JSON, or the text."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return body.get("error", body) if isinstance(body, dict) else body
+
+
+def _message(error: object, text: str) -> str:
     """Return the endpoint's message, from a field of one of several names, or else the whole body."""
-    message: object = error.body
+    message = error
     for _ in _MESSAGE_FIELDS:
         if isinstance(message, list) and len(message) == 1:
             message = message[0]
         elif isinstance(message, Mapping):
             message = next((message[name] for name in _MESSAGE_FIELDS if message.get(name)), message)
-    text = message if isinstance(message, str) else "" if error.body is None else error.response.text
-    if text.startswith("<"):
-        text = html.unescape(_MARKUP.sub(" ", text[:_LONGEST_PAGE])).strip() or text
-    return text + _message_of_provider(error.body)
+    found = message if isinstance(message, str) else "" if error is None else text
+    if found.startswith("<"):
+        found = html.unescape(_MARKUP.sub(" ", found[:_LONGEST_PAGE])).strip() or found
+    return found + _message_of_provider(error)
 
 
 def _message_of_provider(body: object) -> str:

@@ -67,6 +67,7 @@ READS_ENVIRONMENT = (
     "hermes_exec.backends.helpers",  # what helper programs get of it
     "hermes_exec.tools.code.programs",  # they run in slots
     "hermes_agent.cli.agent",
+    "hermes_agent.models.http.environment",  # proxies and headers, as the official client of OpenAI
     "hermes_batch.cli",
     "hermes_mini.environment",  # `forward_env`
     "hermes_atropos.cli",
@@ -214,12 +215,12 @@ def loaded(code: str, *among: str) -> str:
 
 
 def test_using_the_package_loads_no_vendor_sdk() -> None:
-    vendors = ("docker", "paramiko", "asyncssh", "modal", "openai", "requests", "xllamacpp", "trio", "typer", "yaml")
+    vendors = ("docker", "paramiko", "asyncssh", "modal", "httpcore2", "requests", "xllamacpp", "trio", "typer", "yaml")
     assert loaded("from hermes_exec import SandboxPool; SandboxPool()", *vendors) == ""
 
 
 def test_importing_the_pool_loads_nothing_that_it_is_run_with() -> None:
-    heavy = ("pydantic", "asyncio", "importlib.metadata", "tarfile", "rich", "typer", "yaml", "docker", "openai")
+    heavy = ("pydantic", "asyncio", "importlib.metadata", "tarfile", "rich", "typer", "yaml", "docker", "httpcore2")
     assert loaded("from hermes_exec import SandboxPool", *heavy, "hermes_exec.config", "hermes_exec.channel") == ""
 
 

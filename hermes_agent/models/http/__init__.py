@@ -1,0 +1,1 @@
+"""Requests to model servers over HTTP/1.1, on the connections of httpcore2."""
