@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import acquire, agent, browser, engines, environments, memory, sandboxes, scale, start
+from benchmarks import acquire, agent, browser, engines, environments, memory, model_client, sandboxes, scale, start
 from benchmarks.calls import DOCKER, HOST, LOCAL, SANDBOX
 from benchmarks.measurements import Measurements, Sample
 from benchmarks.options import Options
@@ -147,6 +147,12 @@ def _agent_targets() -> Iterator[Target]:
     )
     for label, most, unit in bounds:
         yield Target(f"agent: {label}", most, unit, _find_figure(f"agent: {label}"))
+    for label, most in (
+        (f"{model_client.ONE}, {model_client.POST}", 0.6),
+        (f"{model_client.ONE}, {model_client.COMPLETE}", 0.9),
+        (f"{model_client.CHUNK}, {model_client.POST}", 0.1),
+    ):
+        yield Target(f"model client: {label}", most, " ms", _find_figure(f"model client: {label}"))
 
 
 def _browser_targets() -> Iterator[Target]:

@@ -21,7 +21,7 @@ from hermes_agent.errors import ModelError
 from hermes_agent.models.answer_body import Assembler, BadAnswer, Silence, read_body
 from hermes_agent.models.failures import (
     FailureKind,
-    Refusal,
+    RefusedRequest,
     RequestFailure,
     answer_failure,
     connection_failure,
@@ -213,7 +213,7 @@ class Endpoint:
             try:
                 if not 200 <= answer.status < 300:
                     content = await answer.read_some(_REFUSAL_BYTES)
-                    refusal = Refusal(answer.status, answer.reason, answer.headers, content)
+                    refusal = RefusedRequest(answer.status, answer.reason, answer.headers, content)
                     raise status_failure(self._name, refusal)
                 return await read_body(answer, Silence(scope, self._timeout_s), assemble)
             finally:

@@ -107,7 +107,7 @@ def connection_failure(name: str, error: Exception, connect_timeout_s: float) ->
     return _failure(FailureKind.BROKEN, name, f"the connection broke: {why}", error)
 
 
-class Refusal(NamedTuple):
+class RefusedRequest(NamedTuple):
     """An answer with an HTTP status other than success. `headers` have names in lower case."""
 
     status: int
@@ -125,7 +125,7 @@ class Refusal(NamedTuple):
             return self.content.decode("utf-8", "replace").strip()
 
 
-def status_failure(name: str, refusal: Refusal) -> RequestFailure:
+def status_failure(name: str, refusal: RefusedRequest) -> RequestFailure:
     """Return the failure of a request that was answered with an HTTP status other than success."""
     status, text = refusal.status, refusal.text
     error = _read_error(text)

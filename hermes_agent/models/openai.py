@@ -42,7 +42,7 @@ _STREAMED = (
 
 
 class OpenAIModel:
-    """Completions from any endpoint with OpenAI's interface, with the official `openai` package (extra `agent`).
+    """Completions from any endpoint with OpenAI's interface (extra `agent`).
 
     All models with the same `base_url` and `api_key` share one back-off and one number of requests in flight: see
     `Endpoint` for rate limits and outages.
@@ -57,8 +57,8 @@ class OpenAIModel:
         wait_outage_s: How long to wait for an endpoint that is away.
         stream: Whether to stream answers, so that a long answer is not silent. With False, or from an endpoint that
             does not stream, an answer comes as a whole and has `timeout_s` for all of it. "auto" does the same if
-            `max_tokens` is at most four times `timeout_s`: a short answer is soon complete, and a stream costs ten
-            times as much of this process.
+            `max_tokens` is at most four times `timeout_s`: a short answer is soon complete, and a stream costs much
+            more processor time of this process.
         parser: The format of calls in plain text (`hermes`, …), for endpoints that pass the model's text through. None
             accepts only structured calls.
         text_tools: Whether to describe tools in the Hermes system prompt, and write calls and results as plain text,
@@ -68,7 +68,7 @@ class OpenAIModel:
             (`reasoning_effort`, `provider`, `top_k`, …), and the entries of `extra_body` beside them.
 
     Raises:
-        ConfigError: If `base_url`, a bound or the parser is invalid, or `openai` is not installed.
+        ConfigError: If `base_url`, a bound or the parser is invalid, or `httpcore2` is not installed.
     """
 
     def __init__(

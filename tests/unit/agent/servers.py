@@ -117,6 +117,10 @@ def read_request(connected: socket.socket) -> bytes:
     return head + body
 
 
+Script = Sequence[bytes | Callable[[], object]]
+"""The pieces of an answer, and calls between them."""
+
+
 @dataclass
 class RawServer:
     """A server that answers each request with the next of its answers. `requests` are what it read."""
@@ -132,7 +136,7 @@ class RawServer:
 
 
 @contextmanager
-def raw_server(*answers: bytes | Sequence[bytes | Callable[[], object]], closes: bool = False) -> Iterator[RawServer]:
+def raw_server(*answers: bytes | Script, closes: bool = False) -> Iterator[RawServer]:
     """Serve these answers as they are, in pieces or with calls between them. `closes`: hang up after each."""
     state, left = RawServer(), list(answers)
 

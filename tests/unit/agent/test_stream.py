@@ -198,7 +198,7 @@ async def test_keep_alives_before_an_answer_are_waited_for() -> None:
 
 @pytest.mark.parametrize("done", [True, False])
 async def test_stream_that_stays_open_after_its_end_is_whole(done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_agent.models.endpoint._USAGE_S", 0.5)
+    monkeypatch.setattr("hermes_agent.models.answer_body._USAGE_S", 0.5)
     check_whole((await completed(stream(drips=[events(CHUNKS, done=done), 60.0]), timeout_s=5))[0])
 
 
