@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from hermes_agent import Artifacts, Hooks, Model, Rollout, Scoring, SessionModel
+from hermes_agent import Artifacts, Hooks, Model, Rollout, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import check_inside
@@ -17,8 +17,7 @@ from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_batch.artifacts import artifact_directory
 from hermes_batch.dataset_config import DatasetConfig
 from hermes_batch.references import resolve_reference
-from hermes_batch.scorers import FunctionScorer, count_parameters, load_scorer, load_tools
-from hermes_batch.task import Task
+from hermes_batch.scorers import load_tools
 from hermes_batch.units import Unit
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, schemas_for, select
 
@@ -48,9 +47,8 @@ class BatchConfig(DatasetConfig):
     `max_tokens_total`, `max_cost` and `max_tool_seconds` limit an episode, and `parallel_calls` sets which calls of a
     turn run at the same time ("safe", "all" or a number); see `AgentLoop`.
 
-    `scorer` is a function that scores every episode (see `hermes_batch.scorers`), `tools` are names of single tools and
-    host tools made with `@tool`, and `hooks` are `hermes_agent.Hooks`. A scorer and a tool may be named by a text
-    ("file.py:name" or "package.module:name"), so that a run can be resumed without giving them again.
+    `tools` are names of single tools and host tools made with `@tool`, and `hooks` are `hermes_agent.Hooks`. A tool may
+    be named by a text ("file.py:name" or "package.module:name"), so that a run can be resumed without giving it again.
 
     With a `distribution`, the toolsets of each sample are drawn from it instead of `toolsets`, with `seed` (default 0),
     the prompt's content and the sample's number. `tool_options` are fields of `ToolOptions`. `collect` are paths or
@@ -81,7 +79,6 @@ class BatchConfig(DatasetConfig):
     toolsets: tuple[str, ...] = ("terminal", "file")
     tools: tuple[Any, ...] = ()
     hooks: Any = None
-    scorer: Any = None
     distribution: str | None = None
     tool_options: dict[str, Any] = Field(default_factory=dict)
     system_prompt: str | None = None
@@ -115,14 +112,6 @@ class BatchConfig(DatasetConfig):
                 f"is {self.samples}"
             )
         return self
-
-    @field_validator("scorer")
-    @classmethod
-    def _check_scorer(cls, scorer: object) -> object:
-        if scorer is None:
-            return None
-        count_parameters(load_scorer(scorer))
-        return resolve_reference(scorer) if isinstance(scorer, str) else scorer
 
     @field_validator("tools")
     @classmethod
@@ -207,13 +196,11 @@ class BatchConfig(DatasetConfig):
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
         seed = {} if self.seed is None else {"seed": unit.seed(self.seed)}
-        rollout = self.make_slot_rollout(task)
         return replace(
-            rollout,
+            self.make_slot_rollout(task),
             messages=messages,
             toolsets=self.toolsets_of(unit),
             tools=load_tools(self.tools) or None,
-            scoring=rollout.scoring if self.scorer is None else self._score_by_function(task),
             tool_options=ToolOptions.of(self.tool_options),
             collect=self._artifacts(unit),
             loop={
@@ -223,15 +210,6 @@ class BatchConfig(DatasetConfig):
                 "hooks": self.hooks,
             },
         )
-
-    def is_scored(self, task: Task) -> bool:
-        """Return whether the episodes of a prompt are scored: by the scorer, or by its check."""
-        return self.scorer is not None or super().is_scored(task)
-
-    def _score_by_function(self, task: Task) -> Scoring:
-        timeout_s = task.check_timeout_s or self.check_timeout_s
-        scorer = FunctionScorer(load_scorer(self.scorer), task, timeout_s)
-        return Scoring(check=scorer, files=task.check_files, score_in=self.choose_score_in(task), keep=task.keep)
 
     def _artifacts(self, unit: Unit) -> Artifacts | None:
         patterns = (*self.collect, *unit.task.collect)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import anyio
 from pydantic import Field
 
-from hermes_agent import CheckFailed, Completion, Message, Rollout, RolloutResult
+from hermes_agent import CheckFailed, Completion, Message, Rollout, RolloutResult, Verdict
 from hermes_agent.rollout import Prepare
 from hermes_batch.dataset_config import DatasetConfig
 from hermes_batch.failures import find_full_disk, is_infrastructure_failure
@@ -80,7 +80,7 @@ async def check_dataset(config: CheckConfig, *, on_task: OnTask | None = None) -
 
     The slot is set up and scored as in a run. First the model does nothing: the check must fail. Then the row's
     `solution` runs instead of a model in another slot: the check must pass. Without a solution, only the first half is
-    done; without a check, only the set-up.
+    done; without a check, only the set-up. A scorer of the settings takes the place of the checks.
 
     Args:
         config: The dataset and its slots.
@@ -163,8 +163,9 @@ class _Checker:
     def _count(self, task: Task) -> None:
         report = self._report
         report.checked += 1
-        report.without_check += task.check is None
-        report.without_solution += task.check is not None and task.solution is None
+        is_scored = self._config.is_scored(task)
+        report.without_check += not is_scored
+        report.without_solution += is_scored and task.solution is None
         if self._on_task is not None:
             self._on_task(report)
 
@@ -186,7 +187,7 @@ class _Checker:
         if (verdict := result.verdict) is None:
             return None
         if verdict.solved:
-            return _Finding("the check passes on the untouched slot", verdict.output)
+            return _Finding("the check passes on the untouched slot", verdict.output or _describe_verdict(verdict))
         if task.solution is None:
             if verdict.exit_code in _NO_PROGRAM:
                 what = f"the check ends with exit code {verdict.exit_code}: does it find its programs?"
@@ -260,7 +261,7 @@ class _Solver:
     def describe(self, result: RolloutResult) -> str:
         """Return how the check and the command ended, and what they printed."""
         verdict, done = result.verdict, self._result
-        lines = [] if verdict is None else [f"check: exit code {verdict.exit_code}", verdict.output.rstrip()]
+        lines = [] if verdict is None else [f"check: {_describe_verdict(verdict)}", verdict.output.rstrip()]
         if done is not None:
             end = f"longer than {self._timeout_s:g} s" if done.timed_out else f"exit code {done.exit_code}"
             lines += [f"solution: {end}", done.output.rstrip()]
@@ -269,6 +270,10 @@ class _Solver:
 
 def _make_fault(pool: SandboxPool, task: Task, finding: _Finding) -> Fault:
     return Fault(task.place, task.name, finding.what, pool.mask(finding.output), task.index)
+
+
+def _describe_verdict(verdict: Verdict) -> str:
+    return f"reward {verdict.reward:g}" if verdict.exit_code is None else f"exit code {verdict.exit_code}"
 
 
 def _explain_failure(result: RolloutResult, when: str) -> _Finding | None:

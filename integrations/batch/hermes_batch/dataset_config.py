@@ -10,9 +10,11 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, field_validator
 
 from hermes_agent import CommandCheck, Rollout, Scoring
-from hermes_agent.scoring import Files, ScoreIn
+from hermes_agent.scoring import Files, ScoreIn, Scorer
 from hermes_batch.dataset import Extra, read_dataset
+from hermes_batch.references import resolve_reference
 from hermes_batch.rows.source import parse_dataset
+from hermes_batch.scorers import FunctionScorer, count_parameters, load_scorer
 from hermes_batch.selection import parse_shard, select_tasks
 from hermes_batch.task import Task
 from hermes_batch.task_checks import TaskChecks
@@ -43,7 +45,9 @@ class DatasetConfig(ConfigModel):
     `workers` prompts are worked on at a time.
 
     `score_in` and `check_timeout_s` apply to the checks (see `hermes_agent.Scoring`), and `setup_timeout_s` to the
-    prompts' set-up commands. `strict` refuses toolsets that have no available tool.
+    prompts' set-up commands. `scorer` is a function that scores every episode in place of the checks (see
+    `hermes_batch.scorers`), or its name ("file.py:name" or "package.module:name"), so that a run can be resumed without
+    giving it again. `strict` refuses toolsets that have no available tool.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -66,6 +70,7 @@ class DatasetConfig(ConfigModel):
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     setup_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     score_in: ScoreIn = "sealed"
+    scorer: Any = None
 
     @field_validator("dataset")
     @classmethod
@@ -80,6 +85,14 @@ class DatasetConfig(ConfigModel):
             parse_shard(shard)
         return shard
 
+    @field_validator("scorer")
+    @classmethod
+    def _check_scorer(cls, scorer: object) -> object:
+        if scorer is None:
+            return None
+        count_parameters(load_scorer(scorer))
+        return resolve_reference(scorer) if isinstance(scorer, str) else scorer
+
     def read_tasks(self) -> list[Task]:
         """Return the selected prompts of the dataset.
 
@@ -87,7 +100,9 @@ class DatasetConfig(ConfigModel):
             ConfigError: If the dataset cannot be read, has errors, or has a prompt that cannot run with these settings,
                 or if no prompt is selected.
         """
-        checks = TaskChecks(self.backend, self.image, self.backend_options, strict=self.strict)
+        checks = TaskChecks(
+            self.backend, self.image, self.backend_options, strict=self.strict, has_scorer=self.scorer is not None
+        )
         tasks = read_dataset(self.dataset, self.extra, self.columns, checks)
         return select_tasks(tasks, **{name: getattr(self, name) for name in _SELECTION})
 
@@ -100,19 +115,25 @@ class DatasetConfig(ConfigModel):
     def make_slot_rollout(self, task: Task) -> Rollout:
         """Return the rollout of a prompt without the settings of its model: the slot, its set-up, and the score."""
         files: Files = {**({} if task.tree is None else {".": task.tree}), **task.files}
-        scoring = None
-        if task.check is not None:
-            check = CommandCheck(task.check, task.check_timeout_s or self.check_timeout_s)
-            scoring = Scoring(check=check, files=task.check_files, score_in=self.choose_score_in(task), keep=task.keep)
         return Rollout(
             messages=task.beginning,
             files=files,
             prepare=None if task.setup is None else SetUpCommand(task.setup, self.setup_timeout_s),
             cwd=task.cwd,
-            scoring=scoring,
+            scoring=self._make_scoring(task),
             image=task.container_image,
             profile=make_profile(task, self.backend_options.get("profiles") or {}),
         )
+
+    def _make_scoring(self, task: Task) -> Scoring | None:
+        timeout_s = task.check_timeout_s or self.check_timeout_s
+        if self.scorer is not None:
+            check: Scorer = FunctionScorer(load_scorer(self.scorer), task, timeout_s)
+        elif task.check is not None:
+            check = CommandCheck(task.check, timeout_s)
+        else:
+            return None
+        return Scoring(check=check, files=task.check_files, score_in=self.choose_score_in(task), keep=task.keep)
 
     def make_pool(self, tasks: Sequence[Task] = ()) -> SandboxPool:
         """Return the pool, large enough for all workers at the same time, whichever of these prompts they work on.
@@ -163,8 +184,8 @@ class DatasetConfig(ConfigModel):
         return backend.backend == "docker" and not whole and places == {"sealed"}
 
     def is_scored(self, task: Task) -> bool:
-        """Return whether the episodes of a prompt are scored."""
-        return task.check is not None
+        """Return whether the episodes of a prompt are scored: by the scorer, or by its check."""
+        return self.scorer is not None or task.check is not None
 
     def choose_score_in(self, task: Task) -> ScoreIn:
         """Return the state in which the episodes of a prompt are scored."""

@@ -164,8 +164,6 @@ class Task(BaseModel):
             raise ValueError("image and docker_image differ")
         if self.keep is not None and self.score_in not in (None, "sealed"):
             raise ValueError("keep requires score_in 'sealed'")
-        if self.check is None and (self.check_files or self.score_in or self.keep is not None):
-            raise ValueError("check_files, score_in and keep require a check")
         return self
 
 

@@ -19,13 +19,20 @@ class TaskChecks:
         image: Image of the run.
         options: Further options of the pool.
         strict: Whether a toolset without an available tool is an error.
+        has_scorer: Whether a function scores the episodes of all tasks.
 
     Raises:
         ConfigError: If there is no such backend.
     """
 
     def __init__(
-        self, backend: str | BackendConfig, image: str | None, options: Mapping[str, Any], *, strict: bool = False
+        self,
+        backend: str | BackendConfig,
+        image: str | None,
+        options: Mapping[str, Any],
+        *,
+        strict: bool = False,
+        has_scorer: bool = False,
     ) -> None:
         config = backend if isinstance(backend, BackendConfig) else config_type(backend)
         kind = config if isinstance(config, type) else type(config)
@@ -33,7 +40,7 @@ class TaskChecks:
         self._has_images = "image" in kind.model_fields
         self._image = image or getattr(backend, "image", None) or options.get("image")
         self._profiles: Mapping[str, Any] = options.get("profiles") or {}
-        self._strict = strict
+        self._strict, self._has_scorer = strict, has_scorer
         self._tools: dict[tuple[str, ...], tuple[str, ...]] = {}
         """The available tools of toolsets."""
 
@@ -45,6 +52,8 @@ class TaskChecks:
         """
         make_profile(task, self._profiles)
         self._check_image(task)
+        if not (self._has_scorer or task.check) and (task.check_files or task.score_in or task.keep is not None):
+            raise ConfigError("check_files, score_in and keep require a check")
         if task.toolsets is not None:
             tools = self._find_tools(tuple(task.toolsets))
             if task.cwd is not None and "terminal" not in tools:

@@ -12,7 +12,9 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_batch import CheckConfig, CheckReport, check_dataset
+from hermes_agent import Episode
+from hermes_batch import CheckConfig, CheckReport, Task, check_dataset
+from hermes_exec import Slot
 from hermes_exec.errors import ConfigError, ImageError
 from tests.conftest import BackendCase, require_engine
 from tests.e2e.agent.test_batch_run import children_of
@@ -92,6 +94,32 @@ async def test_check_without_its_program_is_doubtful_unless_a_solution_passes(tm
     (doubt,) = report.doubtful
     assert (doubt.id, doubt.what) == ("missing", "the check ends with exit code 127: does it find its programs?")
     assert found(report) == {"shown": "the check fails after the solution"}
+
+
+async def test_scorer_takes_the_place_of_the_checks(tmp_path: Path) -> None:
+    async def score(slot: Slot, episode: Episode, task: Task) -> float:
+        if task.id == "raises":
+            raise ValueError("broken")
+        return float(task.id == "always" or await slot.files.exists("a"))
+
+    rows: list[dict[str, Any]] = [
+        {"id": "good", "solution": "touch a"},
+        {"id": "open"},
+        {"id": "always", "solution": "touch a"},
+        {"id": "never", "solution": "touch b", "check": "true"},
+        {"id": "raises"},
+    ]
+    report = await check(tmp_path, *rows, scorer=score)
+    assert found(report) == {
+        "always": "the check passes on the untouched slot",
+        "never": "the check fails after the solution",
+        "raises": "the row cannot be scored on the untouched slot",
+    }
+    always, never, raises = (fault.output for fault in report.faulty)
+    assert always == "reward 1"
+    assert never == "check: reward 0\nsolution: exit code 0"
+    assert "the scorer raised ValueError: broken" in raises
+    assert (report.without_check, report.without_solution) == (0, 2)
 
 
 async def test_secrets_are_masked_in_faults(tmp_path: Path) -> None:
@@ -186,6 +214,17 @@ def test_command_prints_faulty_rows_and_exits_with_1(tmp_path: Path) -> None:
     assert "rows: 5, faulty: 4, not checked: 0, doubtful: 1" in done.stderr
     assert "without a solution: 3" in done.stderr
     assert "without a check: 1" in done.stderr
+
+
+def test_command_scores_by_a_function(tmp_path: Path) -> None:
+    scorer = tmp_path / "scorer.py"
+    scorer.write_text("def score(slot, episode):\n    return slot.files.exists('a')\n")
+    path = str(dataset(tmp_path, {"id": "good", "solution": "touch a"}, {"id": "bad", "solution": "touch b"}))
+    done = run("batch", "check", path, "--scorer", f"{scorer}:score", "--json")
+    assert (done.returncode, [fault["id"] for fault in json.loads(done.stdout)["faulty"]]) == (1, ["bad"]), done.stderr
+    wrong = run("batch", "check", path, "--scorer", f"{scorer}:scor")
+    assert wrong.returncode == 2
+    assert "scor" in wrong.stderr
 
 
 def test_command_checks_selected_rows_in_slots_of_a_configuration(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def test_entries_that_make_other_sandboxes_get_room(tmp_path: Path) -> None:
         ({"files": {"a": {"base64": "?"}}}, "files: 'a' is not base64"),
         ({"files": {"a": {"hex": "00"}}}, "files: 'a' is neither a text nor"),
         ({"files": {"a": 1}}, "files: 'a' is neither a text nor"),
+        ({"check_files": {"a": "1"}}, "check_files, score_in and keep require a check"),
+        ({"keep": ["a"]}, "check_files, score_in and keep require a check"),
         ({"collect": ["../x"]}, r"collect: '\.\./x' is not a path inside"),
         ({"collect": ["/etc/*"]}, r"collect: '/etc/\*' is not a path inside"),
         ({"collect": {"a": "b"}}, "collect: Input should be a valid list"),
@@ -145,6 +147,14 @@ def test_entries_that_make_other_sandboxes_get_room(tmp_path: Path) -> None:
 def test_wrong_entry_is_refused_with_its_row(row: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"line 2: {message}"):
         config(tmp_path, {}, row).read_tasks()
+
+
+def test_scorer_takes_the_place_of_a_check(tmp_path: Path) -> None:
+    row = {"check_files": {"a": "1"}, "keep": ["b"], "check_timeout_s": 3}
+    run = config(tmp_path, row, scorer=lambda *_: True)
+    scoring = run.make_slot_rollout(run.read_tasks()[0]).scoring
+    assert scoring is not None
+    assert (scoring.files, scoring.keep, scoring.score_in) == ({"a": "1"}, ["b"], "sealed")
 
 
 def test_parameters_of_an_endpoint_are_accepted(tmp_path: Path) -> None:

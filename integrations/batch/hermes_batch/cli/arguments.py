@@ -92,6 +92,14 @@ class RowOptions:
             "or `live` (with its processes).",
         ),
     ] = "sealed"
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            "--scorer",
+            metavar="FILE.py:NAME",
+            help="Function of (slot, episode) or (slot, episode, task) that returns the reward, in place of checks.",
+        ),
+    ] = None
     check_timeout_s: Annotated[
         float, typer.Option("--check-timeout", metavar="SECONDS", help="Time limit of one check.")
     ] = 60.0

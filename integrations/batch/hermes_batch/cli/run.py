@@ -65,14 +65,6 @@ class _RunOptions(RowOptions):
             help="Distribution to draw each prompt's toolsets from (`hermes-exec tools distributions`).",
         ),
     ] = None
-    scorer: Annotated[
-        str | None,
-        typer.Option(
-            "--scorer",
-            metavar="FILE.py:NAME",
-            help="Function of (slot, episode) or (slot, episode, task) that returns the reward, in place of checks.",
-        ),
-    ] = None
     tools: Annotated[
         list[str] | None,
         typer.Option(
