@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hermes_batch.dataset_config import DatasetConfig
     from hermes_batch.export.export import ExportResult, export_records
     from hermes_batch.fixed_messages import to_openai_messages
+    from hermes_batch.merge import MergeResult, merge_runs
     from hermes_batch.parquet import load
     from hermes_batch.record import Record
     from hermes_batch.report.report import write_report
@@ -35,12 +36,14 @@ __all__ = [
     "DatasetConfig",
     "ExportResult",
     "Fault",
+    "MergeResult",
     "Record",
     "Task",
     "check_dataset",
     "compare_runs",
     "export_records",
     "load",
+    "merge_runs",
     "read_dataset",
     "read_records",
     "resume_batch",
@@ -56,6 +59,7 @@ if not TYPE_CHECKING:
         __all__,
         where=(
             *("columns", "fixed_messages", "record", "task", "dataset", "trajectories", "parquet", "report.report"),
-            *("compare", "export.export", "config", "dataset_check", "dataset_config", "result", "run", "rollouts"),
+            *("compare", "export.export", "config", "dataset_check", "dataset_config", "result"),
+            *("run", "rollouts", "merge"),
         ),
     )

@@ -118,6 +118,21 @@ class Trajectories:
             self._file.close()
 
 
+@contextmanager
+def open_locked(out: Path) -> Iterator[None]:
+    """Hold the lock of a run, so that no other process writes it.
+
+    Raises:
+        ConfigError: If there are no trajectories, or another process writes them.
+    """
+    path = out / TRAJECTORIES
+    with _raise_config_error(f"{out} has no {TRAJECTORIES}"):
+        file = path.open("rb")
+    with file:
+        _lock(file, out)
+        yield
+
+
 def _mend_last_line(file: BinaryIO, path: Path) -> None:
     """Remove the last line of the file if it is not complete, as after a `kill -9` or on a full disk."""
     size = os.fstat(file.fileno()).st_size

@@ -200,7 +200,7 @@ def test_pilot_grows_from_the_command_line(tmp_path: Path) -> None:
     assert (wrong.returncode, "ids: the dataset has no prompt 'nobody'" in " ".join(wrong.stderr.split())) == (2, True)
 
 
-def test_shuffled_shards_are_all_prompts_once(tmp_path: Path) -> None:
+def test_shuffled_shards_are_all_prompts_once_and_merge(tmp_path: Path) -> None:
     names = [f"p{n}" for n in range(5)]
     turns: Counter[str] = Counter()
     with plan_endpoint({name: ["done"] for name in names}, lambda prompt, _: turns.update([prompt])) as url:
@@ -209,7 +209,12 @@ def test_shuffled_shards_are_all_prompts_once(tmp_path: Path) -> None:
             options = ("--shuffle", "3", "--shard", shard, "--out", str(tmp_path / shard.replace("/", "-")))
             done = run("batch", "run", file, *options, *model(url))
             assert done.returncode == 0, done.stderr
-    assert turns == dict.fromkeys(names, 1)
+        assert turns == dict.fromkeys(names, 1)
+        merged = run("batch", "merge", str(tmp_path / "all"), str(tmp_path / "1-2"), str(tmp_path / "2-2"))
+        more = run("batch", "resume", str(tmp_path / "all"), "--samples", "2", "--json", "--api-key", "x")
+    assert (merged.returncode, more.returncode) == (0, 0), merged.stderr + more.stderr
+    assert [json.loads(more.stdout)[name] for name in ("records", "kept", "others")] == [10, 5, 0]
+    assert turns == dict.fromkeys(names, 2)
 
 
 def test_samples_from_the_command_line(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import typer
 from hermes_batch.cli.check import check
 from hermes_batch.cli.compare import compare
 from hermes_batch.cli.export import export
+from hermes_batch.cli.merge import merge
 from hermes_batch.cli.results import report, show
 from hermes_batch.cli.run import resume, run
 
@@ -20,3 +21,4 @@ app.command("report", epilog="Example: hermes-exec batch report runs/a")(report)
 app.command("show", epilog="Example: hermes-exec batch show runs/a")(show)
 app.command("export", epilog="Example: hermes-exec batch export runs/a --to openai --only solved -o data")(export)
 app.command("compare", epilog="Example: hermes-exec batch compare runs/a runs/b")(compare)
+app.command("merge", epilog="Example: hermes-exec batch merge runs/all runs/shard-*")(merge)
