@@ -77,7 +77,7 @@ def test_example_of_page_runs(
 ) -> None:
     page = (ROOT / "docs" / "doors" / "deepagents.md").read_text("utf-8")
     code = page.partition("```python\n")[2].partition("```")[0]
-    for theirs, ours in (("python:3.12-slim", docker_image("debian")), ('"openai:gpt-5"', "model")):
+    for theirs, ours in (("python:3.12-slim", docker_image("debian")), ('"anthropic:claude-opus-4-1"', "model")):
         assert theirs in code
         code = code.replace(theirs, ours)
     monkeypatch.chdir(tmp_path)
