@@ -72,7 +72,7 @@ async def measure_one() -> Figures:
 async def measure_many() -> Figures:
     """Measure requests of which many are in flight."""
     async with _clients(stream=False) as clients:
-        return await _measure_cpu(MANY, clients, 10 * AT_ONCE, at_once=AT_ONCE)
+        return await _measure_cpu(MANY, clients, 4 * AT_ONCE, at_once=AT_ONCE)
 
 
 async def measure_stream() -> Figures:

@@ -64,7 +64,7 @@ class Connections:
     async def release(self, server: Server, connection: httpcore2.AsyncConnectionInterface) -> None:
         """Keep a connection for the next request, or close it if its last answer was not read to the end."""
         if connection in self._open and connection.is_available():
-            self._idle[server].append(_Idle(connection, time.monotonic()))
+            self._idle.setdefault(server, deque()).append(_Idle(connection, time.monotonic()))
         else:
             await self._close(connection)
 

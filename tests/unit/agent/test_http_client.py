@@ -401,3 +401,18 @@ async def test_closed_endpoint_closes_connections_and_serves_again() -> None:
             await opened.aclose()
             assert await ask(opened) == 1
         assert server.connections == 2
+
+
+async def test_request_in_flight_fails_when_its_endpoint_is_closed() -> None:
+    asked, release = threading.Event(), threading.Event()
+    with raw_server([asked.set, release.wait, WHOLE], WHOLE) as server:
+        async with client(server.url) as opened, anyio.create_task_group() as tasks:
+
+            async def fail() -> None:
+                with pytest.raises(ModelError, match="the connection broke"):
+                    await ask(opened)
+
+            tasks.start_soon(fail)
+            assert await anyio.to_thread.run_sync(asked.wait, 10)
+            await opened.aclose()
+        release.set()
