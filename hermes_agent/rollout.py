@@ -14,8 +14,9 @@ from typing import Any, Literal, overload
 
 from hermes_agent.artifacts import Artifacts, CollectedFiles, collect_artifacts
 from hermes_agent.episode import Episode, EpisodeError, Finish
+from hermes_agent.hooks import Hooks, Turn
 from hermes_agent.loop import AgentLoop
-from hermes_agent.messages import Message
+from hermes_agent.messages import Message, ToolCall
 from hermes_agent.models.base import Model, SessionModel
 from hermes_agent.scoring import CheckFailed, Files, Scorer, Scoring, Verdict, is_work_error, put_files, score
 from hermes_exec import KillReceipt, ProfileConfig, SandboxPool, Slot, blocking
@@ -27,6 +28,9 @@ from hermes_exec.tools import HostTool, Toolbox, ToolOptions
 logger = logging.getLogger(__name__)
 
 Prepare = Callable[[Slot], Awaitable[None]]
+Stage = Literal["queue", "setup", "model", "tools", "check"]
+"""What a rollout does, as in `Timings`."""
+OnStage = Callable[[Stage], None]
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,7 @@ class Rollout:
         profile: Profile of the slot, as in `SandboxPool.slot`.
         workdir: Work directory of the slot, as in `SandboxPool.slot`.
         loop: Arguments of `AgentLoop` (`max_turns`, `hooks`, …).
+        on_stage: Called at the beginning of each stage of the rollout.
 
     Raises:
         ConfigError: If `loop` has a name that AgentLoop does not accept.
@@ -147,6 +152,7 @@ class Rollout:
     profile: str | ProfileConfig | None = None
     workdir: str | None = None
     loop: Mapping[str, Any] = field(default_factory=dict)
+    on_stage: OnStage | None = None
 
     def __post_init__(self) -> None:
         known = inspect.signature(AgentLoop).parameters
@@ -214,6 +220,7 @@ class _RolloutRun:
         """Return the result after the work has ended, however it ends."""
         self._since = started = time.monotonic()
         started_at = datetime.now(UTC)
+        self._notify_stage("queue")
         try:
             with raise_stray_cancellation("code of the rollout"):
                 await work()
@@ -227,6 +234,27 @@ class _RolloutRun:
         now = time.monotonic()
         self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
         self._stage, self._since = stage, now
+
+    def _notify_stage(self, stage: Stage) -> None:
+        if self._rollout.on_stage is not None:
+            self._rollout.on_stage(stage)
+
+    def _loop_arguments(self) -> Mapping[str, Any]:
+        """Return the arguments of the loop, with hooks that notify the caller of the stages of each turn."""
+        loop = self._rollout.loop
+        if self._rollout.on_stage is None:
+            return loop
+        hooks: Hooks = loop.get("hooks") or Hooks()
+
+        def before_call(call: ToolCall) -> Awaitable[str | None] | str | None:
+            self._notify_stage("tools")
+            return None if hooks.before_call is None else hooks.before_call(call)
+
+        def on_turn(turn: Turn) -> Awaitable[None] | None:
+            self._notify_stage("model")
+            return None if hooks.on_turn is None else hooks.on_turn(turn)
+
+        return {**loop, "hooks": replace(hooks, before_call=before_call, on_turn=on_turn)}
 
     def _timings(self) -> Timings:
         self._begin(self._stage)
@@ -243,6 +271,7 @@ class _RolloutRun:
         """Set up the slot, let the model work, and score."""
         self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
         self._begin("task")
+        self._notify_stage("setup")
         try:
             await self._set_up(slot)
         except Exception:
@@ -254,9 +283,11 @@ class _RolloutRun:
         self._result = replace(self._result, unavailable=toolbox.unavailable)
         await self._enter(toolbox)
         self._begin("episode")
-        episode = await AgentLoop(self._model, toolbox, **self._rollout.loop).run(self._rollout.messages)
+        self._notify_stage("model")
+        episode = await AgentLoop(self._model, toolbox, **self._loop_arguments()).run(rollout.messages)
         self._result = replace(self._result, episode=episode, cause=episode.cause)
         self._begin("scoring")
+        self._notify_stage("check")
         if episode.trainable:
             await slot.check_disk()
         await self._collect_artifacts(slot, episode)

@@ -28,6 +28,18 @@ def lock_file(file: IO[Any], *, wait: bool = False) -> bool:
     return True
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a program holds the lock of a file. False if there is no file, or its file system has no locks."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 async def wait_for_lock(file: IO[Any], poll_s: float = POLL_S) -> None:
     """Lock a file as soon as it is free. Raises as `lock_file`."""
     while not lock_file(file):  # noqa: ASYNC110 - other programs send no events

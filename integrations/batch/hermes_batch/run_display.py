@@ -1,0 +1,107 @@
+"""The display of a run that works: lines that change on a terminal, lines with a clock elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from hermes_batch.record import Record
+from hermes_batch.result import BatchResult
+from hermes_batch.status import RunStatus
+from hermes_batch.status_words import describe_status, format_duration, to_line
+from hermes_batch.tally import outcome, reason
+
+_REASON_WIDTH = 160
+_LOG_INTERVAL_S = 30.0
+COLORS = {"solved": "green", "unsolved": "red", "unscored": "yellow"}
+
+
+class RunDisplay:
+    """Shows the progress of one run. A context manager whose `show_start`, `show_record` and `show_status` are
+    callbacks for `run_batch`.
+
+    Args:
+        console: The terminal, or the stream without one.
+        clock: Returns the time of the day.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], datetime] = datetime.now) -> None:
+        self._console, self._clock = console, clock
+        self._live: Live | None = None
+        self._spinner = Spinner("dots")
+        self._status: RunStatus | None = None
+        self._status_at = 0.0
+        self._next_log = 0.0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show_start(self, result: BatchResult) -> None:
+        """Show the start of the run, after the backend has answered."""
+        if result.left_out:
+            self._console.print(Text(f"not available in this package: {', '.join(result.left_out)}"))
+
+    def show_status(self, status: RunStatus) -> None:
+        """Show the progress: on a terminal at once, elsewhere every 30 s."""
+        now = time.monotonic()
+        self._next_log = self._next_log or now + _LOG_INTERVAL_S
+        self._status, self._status_at = status, now
+        if self._live is None and now >= self._next_log:
+            self._next_log = now + _LOG_INTERVAL_S
+            self._print_line("; ".join(describe_status(status)))
+
+    def show_record(self, result: BatchResult, record: Record) -> None:
+        """Show the outcome of a sample of a prompt."""
+        word = to_line(outcome(record), 32)
+        calls = f"{record['tool_calls']} call{'' if record['tool_calls'] == 1 else 's'}"
+        line = f"{word:9} {to_line(name_record(record), 24):24} {calls:8} {record['seconds']:6.1f} s"
+        if why := str(reason(record)):
+            line += f"  {to_line(why, _REASON_WIDTH)}"
+        if self._live is not None:
+            self._console.print(Text(line, COLORS.get(word, "blue")), highlight=False)
+        else:
+            counted = f"[{result.records}/{result.total}]"
+            self._print_line(f"{counted:8} {line}")
+
+    def _print_line(self, line: str) -> None:
+        self._console.print(Text(f"{self._clock():%H:%M:%S} {line}"), highlight=False, soft_wrap=True)
+
+    def _render(self) -> RenderableType:
+        status = self._status
+        if status is None:
+            return Group(_row(self._spinner, Text("reading the prompts and starting the backend")))
+        seconds = status.seconds if status.ended else status.seconds + time.monotonic() - self._status_at
+        bar = ProgressBar(total=max(1, status.total), completed=status.records, width=30)
+        first = _row(Text(" ") if status.ended else self._spinner, bar, Text(format_duration(seconds)))
+        return Group(first, *(Text(f"  {line}") for line in describe_status(status)))
+
+
+def name_record(record: Record) -> str:
+    """Return the prompt's id, with the number of the sample after the first one."""
+    sample = int(record.get("sample", 0))
+    return str(record.get("id", "")) + (f" #{sample}" if sample else "")
+
+
+def _row(*cells: RenderableType) -> Table:
+    row = Table.grid(padding=(0, 1))
+    row.add_row(*cells)
+    return row
