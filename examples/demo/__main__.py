@@ -26,12 +26,13 @@ from examples.demo.leftovers import ProcessWatch, sandboxes_of
 from examples.demo.solutions_model import SolutionsModel
 from hermes_agent.models.factory import EMBEDDED
 from hermes_batch.config import BatchConfig
-from hermes_batch.display import RunDisplay, show_results
 from hermes_batch.index import TRAJECTORIES
 from hermes_batch.record import Record
 from hermes_batch.report.report import REPORT
 from hermes_batch.result import BatchResult
+from hermes_batch.results_table import show_results
 from hermes_batch.run import run_batch
+from hermes_batch.run_display import RunDisplay
 from hermes_batch.trajectories import read_rows
 from hermes_exec.backends.base import Backend
 from hermes_exec.backends.registry import make_backend
@@ -110,7 +111,7 @@ async def run_demo(settings: Demo, backend: str, options: dict[str, Any]) -> int
         display.show_record(result, record)
 
     with RunDisplay(_CONSOLE) as display:
-        result = await run_batch(config, on_start=display.show_start, on_record=done)
+        result = await run_batch(config, on_start=display.show_start, on_record=done, on_status=display.show_status)
     rows, _ = read_rows(out)
     _CONSOLE.print()
     show_results(_CONSOLE, rows, result.seconds, result.total)

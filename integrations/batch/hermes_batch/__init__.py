@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hermes_batch.result import BatchResult
     from hermes_batch.rollouts import run_rollouts
     from hermes_batch.run import resume_batch, run_batch
+    from hermes_batch.status import RunStatus, read_status
     from hermes_batch.task import Task
     from hermes_batch.trajectories import read_records
 
@@ -38,6 +39,7 @@ __all__ = [
     "Fault",
     "MergeResult",
     "Record",
+    "RunStatus",
     "Task",
     "check_dataset",
     "compare_runs",
@@ -46,6 +48,7 @@ __all__ = [
     "merge_runs",
     "read_dataset",
     "read_records",
+    "read_status",
     "resume_batch",
     "run_batch",
     "run_rollouts",
@@ -60,6 +63,6 @@ if not TYPE_CHECKING:
         where=(
             *("columns", "fixed_messages", "record", "task", "dataset", "trajectories", "parquet", "report.report"),
             *("compare", "export.export", "config", "dataset_check", "dataset_config", "result"),
-            *("run", "rollouts", "merge"),
+            *("run", "rollouts", "merge", "status"),
         ),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,11 +12,11 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
-from hermes_agent import AccessRefused, EndpointFailing, Model, OpenAIModel, Rollout, RolloutResult, SessionModel
-from hermes_agent.models.endpoint import EndpointStatus
+from hermes_agent import AccessRefused, EndpointFailing, Model, Rollout, RolloutResult, SessionModel
 from hermes_batch.artifacts import artifact_directory, mask_artifacts, remove_directory
 from hermes_batch.endpoint_policy import EndpointPolicy, OnOutage
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
+from hermes_batch.monitor import OnStatus, RunMonitor
 from hermes_batch.parquet import PARQUET
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import write_report
@@ -30,8 +29,6 @@ from hermes_exec import ConfigError, HostDiskFull, SandboxPool
 
 OnStart = Callable[[BatchResult], None]
 OnRecord = Callable[[BatchResult, Record], None]
-OnEndpoint = Callable[[EndpointStatus], None]
-_STATUS_INTERVAL_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 logger = logging.getLogger(__name__)
 
@@ -41,7 +38,7 @@ class RunCallbacks(NamedTuple):
 
     on_start: OnStart | None = None
     on_record: OnRecord | None = None
-    on_endpoint: OnEndpoint | None = None
+    on_status: OnStatus | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +81,7 @@ class Engine:
 
     def __init__(self, plan: RunPlan, queue: UnitQueue, result: BatchResult, callbacks: RunCallbacks) -> None:
         self._plan, self._queue, self._result, self._callbacks = plan, queue, result, callbacks
+        self._monitor = RunMonitor(plan.out, result, plan.pool, plan.model, callbacks.on_status)
         self._endpoint = EndpointPolicy(result, plan.on_outage, plan.continuation, plan.parser_advice)
         self._returns: Counter[str] = Counter()
         """How often each sample returned to the queue because its own requests failed."""
@@ -93,7 +91,6 @@ class Engine:
     async def run(self, lines: Trajectories) -> None:
         """Work on the samples and write the report."""
         out = self._plan.out
-        started = time.monotonic() - self._result.seconds
         (out / PARQUET).unlink(missing_ok=True)
         self._plan.write_state(self._result)
         if self._callbacks.on_start is not None:
@@ -101,14 +98,15 @@ class Engine:
         try:
             await self._work(lines)
         finally:
-            self._result.seconds = time.monotonic() - started
+            with explain_write_errors(out):
+                self._monitor.finish()
             self._plan.write_state(self._result)
             write_report(out)
 
     async def _work(self, lines: Trajectories) -> None:
         try:
             async with anyio.create_task_group() as whole:
-                whole.start_soon(self._watch_endpoint)
+                whole.start_soon(self._monitor.report, self._plan.write_state)
                 async with anyio.create_task_group() as workers:
                     for _ in range(self._plan.workers):
                         workers.start_soon(self._worker, lines)
@@ -117,11 +115,6 @@ class Engine:
         except ExceptionGroup as errors:
             # A full disk or an error in the caller's on_record: all workers failed for the same reason.
             raise _first_error(errors) from None
-
-    async def _watch_endpoint(self) -> None:
-        while self._callbacks.on_endpoint is not None and isinstance(self._plan.model, OpenAIModel):
-            self._callbacks.on_endpoint(self._plan.model.status)
-            await anyio.sleep(_STATUS_INTERVAL_S)
 
     async def _worker(self, lines: Trajectories) -> None:
         while self._queue and self._result.stopped is None:
@@ -154,7 +147,10 @@ class Engine:
         of the queue, but a sample whose own requests fail does so only a few times.
         """
         unit = self._queue.pop()
-        rollout = self._plan.make_rollout(unit)
+        with self._monitor.watch(unit.key, self._plan.make_rollout(unit)) as rollout:
+            await self._work_on(unit, rollout, lines)
+
+    async def _work_on(self, unit: Unit, rollout: Rollout, lines: Trajectories) -> None:
         result, attempts = await self._attempt(rollout)
         if (outage := find_outage(result)) is not None:
             self._endpoint.begin_outage(outage.message)
@@ -171,6 +167,7 @@ class Engine:
         with anyio.CancelScope(shield=True):
             await lines.append(record, images)
         self._result.tally.add(record)
+        self._monitor.note_record()
         self._queue.note_record(record)
         if self._callbacks.on_record is not None:
             self._callbacks.on_record(self._result, record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,10 +18,9 @@ import anyio.to_thread
 from hermes_agent import OpenAIModel, Rollout
 from hermes_batch.result import BatchResult
 from hermes_batch.status import WRITE_INTERVAL_S, EndpointFacts, RunStatus, count_hosts, write_status
+from hermes_exec.errors import ExecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hermes_agent import Model, SessionModel
     from hermes_agent.rollout import Stage
     from hermes_exec import SandboxPool

@@ -9,6 +9,7 @@ from hermes_batch.index import TRAJECTORIES
 from hermes_batch.parquet import update_parquet
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.settings import SETTINGS
+from hermes_batch.status import STATUS
 from hermes_batch.trajectories import Trajectories
 from hermes_exec import ConfigError
 
@@ -35,7 +36,7 @@ def create_results(out: Path, *, overwrite: bool) -> Trajectories:
         ConfigError: As `Trajectories.create` does.
     """
     lines = Trajectories.create(out, overwrite=overwrite)
-    for stale in (REPORT, SETTINGS):
+    for stale in (REPORT, SETTINGS, STATUS):
         (out / stale).unlink(missing_ok=True)
     if overwrite:
         remove_artifacts(out)

@@ -13,8 +13,9 @@ from hermes_batch.artifacts import artifact_directory
 from hermes_batch.digests import GROUP_DIGITS
 from hermes_batch.earlier import EarlierRecords
 from hermes_batch.endpoint_policy import OnOutage
-from hermes_batch.engine import Engine, OnEndpoint, OnRecord, OnStart, RunCallbacks, RunPlan
+from hermes_batch.engine import Engine, OnRecord, OnStart, RunCallbacks, RunPlan
 from hermes_batch.index import TRAJECTORIES
+from hermes_batch.monitor import OnStatus
 from hermes_batch.result import BatchResult
 from hermes_batch.results_directory import check_no_results, create_results, update_derived_files
 from hermes_batch.settings import read_settings, write_facts
@@ -39,7 +40,7 @@ async def run_rollouts(
     overwrite: bool = False,
     on_start: OnStart | None = None,
     on_record: OnRecord | None = None,
-    on_endpoint: OnEndpoint | None = None,
+    on_status: OnStatus | None = None,
 ) -> BatchResult:
     """Work on each sample of each rollout in a slot of the pool, and write the results into `out`.
 
@@ -60,7 +61,7 @@ async def run_rollouts(
         overwrite: Whether to replace existing results.
         on_start: Called before the first sample.
         on_record: Called after each record.
-        on_endpoint: Called each second with the state of the model's endpoint.
+        on_status: Called each second with the progress of the run.
 
     Raises:
         ConfigError: If an id is not unique, if there is no rollout, if none of the results in `out` belongs to a
@@ -106,7 +107,7 @@ async def run_rollouts(
             write_state=write_state,
         )
         queue = UnitQueue(remaining, result, until_solved, earlier.solved)
-        await Engine(plan, queue, result, RunCallbacks(on_start, on_record, on_endpoint)).run(lines)
+        await Engine(plan, queue, result, RunCallbacks(on_start, on_record, on_status)).run(lines)
     await update_derived_files(out)
     return result
 

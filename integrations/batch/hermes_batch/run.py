@@ -14,7 +14,8 @@ import anyio.to_thread
 from hermes_agent import Model, SessionModel
 from hermes_batch.config import BatchConfig
 from hermes_batch.earlier import EarlierRecords
-from hermes_batch.engine import Engine, OnEndpoint, OnRecord, OnStart, RunCallbacks, RunPlan
+from hermes_batch.engine import Engine, OnRecord, OnStart, RunCallbacks, RunPlan
+from hermes_batch.monitor import OnStatus
 from hermes_batch.parquet import update_parquet
 from hermes_batch.result import BatchResult
 from hermes_batch.results_directory import check_no_results, create_results, update_derived_files
@@ -31,7 +32,7 @@ async def run_batch(
     *,
     on_start: OnStart | None = None,
     on_record: OnRecord | None = None,
-    on_endpoint: OnEndpoint | None = None,
+    on_status: OnStatus | None = None,
 ) -> BatchResult:
     """Work on every sample of every prompt in its own slot, and write the results into `out`.
 
@@ -51,7 +52,7 @@ async def run_batch(
         config: The settings of the run.
         on_start: Called when the backend has answered.
         on_record: Called after each record.
-        on_endpoint: Called each second with the state of the model's endpoint.
+        on_status: Called each second with the progress of the run.
 
     Raises:
         ConfigError: If the dataset or the settings are wrong, or if `out` already has results. Also during the run: if
@@ -67,7 +68,7 @@ async def run_batch(
     result = BatchResult(config.out, len(units))
     queue = UnitQueue(units, result, config.until_solved)
     create = partial(create_results, config.out, overwrite=config.overwrite)
-    return await _work(config, units, queue, result, RunCallbacks(on_start, on_record, on_endpoint), create)
+    return await _work(config, units, queue, result, RunCallbacks(on_start, on_record, on_status), create)
 
 
 async def resume_batch(
@@ -75,7 +76,7 @@ async def resume_batch(
     *,
     on_start: OnStart | None = None,
     on_record: OnRecord | None = None,
-    on_endpoint: OnEndpoint | None = None,
+    on_status: OnStatus | None = None,
     **changes: Any,
 ) -> BatchResult:
     """Continue the run in `out` with its original settings.
@@ -89,7 +90,7 @@ async def resume_batch(
         out: The directory of the run.
         on_start: As for `run_batch`.
         on_record: As for `run_batch`.
-        on_endpoint: As for `run_batch`.
+        on_status: As for `run_batch`.
         changes: Fields of BatchConfig to change from now on, such as `samples`, `limit` or `dataset`. A key, a secret
             or a model object is not stored and must be given again.
 
@@ -109,7 +110,7 @@ async def resume_batch(
             await update_derived_files(config.out)
             return result
         queue = UnitQueue(remaining, result, config.until_solved, earlier.solved)
-        callbacks = RunCallbacks(on_start, on_record, on_endpoint)
+        callbacks = RunCallbacks(on_start, on_record, on_status)
         return await _work(config, remaining, queue, result, callbacks, lambda: lines)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -95,7 +95,7 @@ class RunDisplay:
         return Group(first, *(Text(f"  {line}") for line in describe_status(status)))
 
 
-def name_record(record: Record) -> str:
+def name_record(record: Mapping[str, Any]) -> str:
     """Return the prompt's id, with the number of the sample after the first one."""
     sample = int(record.get("sample", 0))
     return str(record.get("id", "")) + (f" #{sample}" if sample else "")

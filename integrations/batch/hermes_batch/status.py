@@ -76,7 +76,9 @@ class RunStatus(BaseModel):
 
 
 def count_hosts(sandboxes: Mapping[str, object]) -> dict[str, int]:
-    """Return the number of sandboxes on each host. Only names of sandboxes on several hosts have a host (`HOST:NAME`)."""
+    """Return the number of sandboxes on each host. Names of sandboxes begin with a host (`HOST:NAME`) if the backend
+    has hosts.
+    """
     hosts: dict[str, int] = {}
     for name in sandboxes:
         host = name.rpartition(":")[0]
@@ -107,8 +109,8 @@ def read_status(out: Path) -> RunStatus:
         return RunStatus.model_validate_json((out / STATUS).read_bytes())
     except OSError as error:
         if error.errno == errno.ENOENT and (out / TRAJECTORIES).exists():
-            why = f"{out} has no {STATUS}, because it is a run of an earlier version; see it: hermes-exec batch show {out}"
-            raise ConfigError(why) from error
+            why = f"{out} has no {STATUS}: it is a run of an earlier version"
+            raise ConfigError(f"{why}; see its results: hermes-exec batch show {out}") from error
         raise ConfigError(f"{out} has no run: {STATUS}: {error.strerror or error}") from error
     except ValidationError as error:
         raise ConfigError(f"{out / STATUS} is not the status of a run: {error.errors()[0]['msg']}") from error

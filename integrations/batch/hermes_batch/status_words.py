@@ -80,9 +80,10 @@ def describe_endpoint(endpoint: EndpointFacts | None) -> str:
 
 def describe_status(status: RunStatus) -> list[str]:
     """Return the progress of a run as lines."""
+    use = describe_use(status.prompt_tokens, status.completion_tokens, status.cost)
     lines = [
         describe_progress(status),
-        f"{describe_outcomes(status.outcomes)}, {describe_use(status.prompt_tokens, status.completion_tokens, status.cost)}",
+        f"{describe_outcomes(status.outcomes)}, {use}",
         describe_workers(status),
         describe_endpoint(status.endpoint),
     ]
@@ -105,7 +106,7 @@ def format_count(number: int) -> str:
     for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= size:
             digits = number / size
-            return f"{digits:.2f}{unit}" if digits < 10 else f"{digits:.1f}{unit}" if digits < 100 else f"{digits:.0f}{unit}"
+            return f"{digits:.{2 if digits < 10 else 1 if digits < 100 else 0}f}{unit}"
     return str(number)
 
 

@@ -27,7 +27,9 @@ class Tally:
     backends: set[str] = field(default_factory=set)
     levels: set[str] = field(default_factory=set)
     tool_calls: int = 0
+    prompt_tokens: int = 0
     completion_tokens: int = 0
+    cost: float = 0.0
     seconds: float = 0.0
     groups: Groups = field(default_factory=Groups)
 
@@ -44,7 +46,9 @@ class Tally:
         self.backends.add(str(record.get("backend", "")))
         self.levels |= {str(record.get("isolation") or "")} - {""}
         self.tool_calls += int(record.get("tool_calls", 0))
+        self.prompt_tokens += int(record.get("prompt_tokens", 0))
         self.completion_tokens += int(record.get("completion_tokens", 0))
+        self.cost += float(record.get("cost", 0))
         self.seconds += float(record.get("seconds", 0))
         self.groups.add(record)
 
@@ -52,6 +56,12 @@ class Tally:
     def records(self) -> int:
         """The number of added records."""
         return self.words.total()
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """The number of records by `solved`, `unsolved`, `unscored`, and `unchecked`: the others."""
+        scored = {name: self.words[name] for name in ("solved", "unsolved", "unscored")}
+        return {**scored, "unchecked": self.records - sum(scored.values())}
 
 
 def outcome(record: Mapping[str, Any]) -> str:

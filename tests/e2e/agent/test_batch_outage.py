@@ -13,9 +13,8 @@ import anyio
 import pytest
 
 from hermes_agent import Completion, EndpointAway, Message
-from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.models.scripted import call
-from hermes_batch import BatchConfig, BatchResult, read_records, resume_batch, run_batch
+from hermes_batch import BatchConfig, BatchResult, RunStatus, read_records, resume_batch, run_batch
 from tests.e2e.agent.flaky_endpoint import Faults, flaky_endpoint
 from tests.e2e.agent.test_commands import command
 from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
@@ -42,12 +41,12 @@ def check_all_answered(result: BatchResult) -> None:
 
 @pytest.mark.parametrize("away_as", ["closed", "503"])
 async def test_long_outage_is_waited_out(tmp_path: Path, away_as: Literal["closed", "503"]) -> None:
-    seen: list[EndpointStatus] = []
+    seen: list[RunStatus] = []
     with flaky_endpoint(Faults(away_after=20, away_s=5, away_as=away_as)) as server:
-        result = await run_batch(config(tmp_path, server.base_url), on_endpoint=seen.append)
+        result = await run_batch(config(tmp_path, server.base_url), on_status=seen.append)
         log = server.log
     check_all_answered(result)
-    assert any(status.away_s is not None and status.away_s > 2 for status in seen)
+    assert any(status.endpoint is not None and (status.endpoint.away_s or 0) > 2 for status in seen)
     # A prompt that was under way when the endpoint left is begun anew.
     assert 3 * PROMPTS <= log.good <= 3 * PROMPTS + 2 * 4
     assert log.requests - log.good < 30
@@ -146,13 +145,13 @@ async def test_cancellation_ends_the_wait_at_once(tmp_path: Path) -> None:
     with flaky_endpoint(Faults(away_after=20, away_s=600)) as server, anyio.fail_after(60):
         with anyio.CancelScope() as scope:
 
-            def watch(status: EndpointStatus) -> None:
+            def watch(status: RunStatus) -> None:
                 nonlocal cancelled_at
-                if status.away_s is not None and status.away_s > 4:
+                if status.endpoint is not None and (status.endpoint.away_s or 0) > 4:
                     cancelled_at = time.monotonic()
                     scope.cancel()
 
-            await run_batch(config(tmp_path, server.base_url), on_endpoint=watch)
+            await run_batch(config(tmp_path, server.base_url), on_status=watch)
     assert scope.cancelled_caught
     assert time.monotonic() - cancelled_at < 3
     assert {record["finish"] for record in read_records(tmp_path / "out")} == {"answered"}

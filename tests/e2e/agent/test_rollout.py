@@ -27,6 +27,7 @@ from hermes_agent import (
     Verdict,
 )
 from hermes_agent.models.scripted import call
+from hermes_agent.rollout import Stage
 from hermes_agent.scoring import ScoreIn
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.errors import ConfigError, ErrorCause
@@ -466,14 +467,17 @@ async def test_timings_are_the_seconds_of_each_part_of_a_rollout() -> None:
         await wait()
         return Verdict(1.0, solved=True)
 
-    async def run(pool: SandboxPool) -> None:
+    async def run(pool: SandboxPool, number: int) -> None:
         rollout = Rollout(messages="go", prepare=wait, toolsets=["terminal"], scoring=Scoring(check=check))
+        rollout = dataclasses.replace(rollout, on_stage=stages[number].append)
         results.append(await rollout.run(pool, ScriptedModel([answer, "done"])))
 
     results: list[RolloutResult] = []
+    stages: tuple[list[Stage], list[Stage]] = ([], [])
     async with SandboxPool("local", slots_per_sandbox=1, max_sandboxes=1) as pool, anyio.create_task_group() as tasks:
-        tasks.start_soon(run, pool)
-        tasks.start_soon(run, pool)
+        tasks.start_soon(run, pool, 0)
+        tasks.start_soon(run, pool, 1)
+    assert stages[0] == stages[1] == ["queue", "setup", "model", "tools", "model", "model", "check"]
     for result in results:
         timings = dataclasses.asdict(result.timings)
         assert min(timings[name] for name in ("setup_s", "model_s", "tools_s", "check_s")) >= 0.1, timings

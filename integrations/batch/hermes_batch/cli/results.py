@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from hermes_batch.cli.arguments import RunDirectory
 from hermes_exec.cli.kit.output import emit_json, say, stdout
 from hermes_exec.cli.kit.pools import AsJson
@@ -18,19 +22,57 @@ def report(out: RunDirectory, as_json: AsJson = False) -> None:
         say(str(path))
 
 
-def show(out: RunDirectory, as_json: AsJson = False) -> None:
-    """Print the table of results of a run."""
-    from hermes_batch.display import show_results
+def show(
+    out: RunDirectory,
+    solved: Annotated[bool, typer.Option("--solved", help="Only solved records.")] = False,
+    unsolved: Annotated[bool, typer.Option("--unsolved", help="Only unsolved records.")] = False,
+    unscored: Annotated[bool, typer.Option("--unscored", help="Only unscored records.")] = False,
+    unchecked: Annotated[bool, typer.Option("--unchecked", help="Only records without a check.")] = False,
+    cause: Annotated[
+        str | None, typer.Option("--cause", help="Only records that ended by this cause, such as infra.")
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", metavar="FIGURE", help="Largest first: tokens, seconds, turns, calls or cost."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="COLUMN", help="Print a table of groups: by a column, or by task_metadata.FIELD."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Print at most this many rows (200; with --json, all).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the table of results of a run.
+
+    Several of --solved, --unsolved, --unscored and --unchecked select the records of each.
+    """
     from hermes_batch.index import TRAJECTORIES
+    from hermes_batch.results_table import MAX_ROWS, list_groups, show_groups, show_rows, show_totals
+    from hermes_batch.row_selection import OUTCOMES, RowSelection, group_rows
     from hermes_batch.settings import read_settings, read_until_solved
+    from hermes_batch.tally import Tally
     from hermes_batch.trajectories import read_rows
 
+    chosen = (solved, unsolved, unscored, unchecked)
+    selection = RowSelection([name for name, given in zip(OUTCOMES, chosen, strict=True) if given], cause, sort)
     rows, broken = read_rows(out)
-    settings = read_settings(out)
-    total = int(settings.get("prompts") or len(rows))
+    selected = selection.apply(rows)
+    groups = None if by is None else group_rows(out, selected, by)
     if as_json:
-        emit_json(rows)
+        emit_json(selected[:limit] if groups is None else list_groups(groups)[:limit])
         return
-    show_results(stdout(), rows, settings.get("seconds") or None, total, read_until_solved(out))
+    console, settings, tally = stdout(), read_settings(out), Tally()
+    if groups is None:
+        show_rows(console, selected, limit or MAX_ROWS)
+    else:
+        show_groups(console, groups, str(by), limit or MAX_ROWS)
+    if not selection.selects_all:
+        console.print(f"{len(selected)} of {len(rows)} records selected; all:", highlight=False)
+    for row in rows:
+        tally.add(row)
+    total = int(settings.get("prompts") or len(rows))
+    show_totals(console, tally, settings.get("seconds") or None, total, read_until_solved(out))
     if broken:
         say(f"{broken} lines of {TRAJECTORIES} are not records")

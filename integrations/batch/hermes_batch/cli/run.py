@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
 
 from hermes_agent.cli.options import (
@@ -141,7 +142,7 @@ def run(
         "collect": tuple(run_options.collect or ()),
     }
     config = BatchConfig.of(settings)
-    raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json), notice=_notice(config.out)))
+    raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json)))
 
 
 def resume(
@@ -183,27 +184,17 @@ def resume(
     changes |= {name: value or None for name, value in limits.items() if value is not None}
     changes |= pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
-    raise typer.Exit(run_async(lambda: _run(work, as_json), notice=_notice(out)))
-
-
-def _notice(out: Path) -> str:
-    """Return the text to print when a signal interrupts a run."""
-    return f"ending all sandboxes; continue the run: hermes-exec batch resume {out}"
+    raise typer.Exit(run_async(lambda: _run(work, as_json)))
 
 
 async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:
-    from rich.console import Console
-
-    from hermes_batch.display import RunDisplay, show_results, summary_line
     from hermes_batch.index import TRAJECTORIES
     from hermes_batch.report.report import REPORT
+    from hermes_batch.results_table import show_results, summary_line
     from hermes_batch.settings import read_until_solved
     from hermes_batch.trajectories import read_rows
 
-    with RunDisplay(Console(stderr=True, highlight=False, emoji=False)) as display:
-        result = await work(
-            on_start=display.show_start, on_record=display.show_record, on_endpoint=display.show_endpoint
-        )
+    result = await _display(work)
     until_solved = read_until_solved(result.out)
     if as_json:
         estimates = result.tally.groups.summarize(until_solved)
@@ -232,3 +223,27 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
     if result.stopped is not None:
         say(f"the run was stopped: {result.stopped}\ncontinue it: hermes-exec batch resume {result.out}")
     return exits.OK if result.complete and not result.unscored else exits.INFRA
+
+
+async def _display(work: Callable[..., Awaitable[BatchResult]]) -> BatchResult:
+    """Do the work of a run with a display. If it is interrupted, print the totals and how to continue."""
+    from rich.console import Console
+
+    from hermes_batch.results_table import summary_line
+    from hermes_batch.run_display import RunDisplay
+    from hermes_batch.settings import read_until_solved
+
+    started: list[BatchResult] = []
+
+    def on_start(result: BatchResult) -> None:
+        started.append(result)
+        display.show_start(result)
+
+    try:
+        with RunDisplay(Console(stderr=True, highlight=False, emoji=False)) as display:
+            return await work(on_start=on_start, on_record=display.show_record, on_status=display.show_status)
+    except anyio.get_cancelled_exc_class():
+        for result in started:
+            say(summary_line(result.tally, result.seconds, result.total, read_until_solved(result.out)))
+            say(f"continue the run: hermes-exec batch resume {result.out}")
+        raise
