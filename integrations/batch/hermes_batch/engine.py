@@ -21,6 +21,7 @@ from hermes_batch.parquet import PARQUET
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.report.report import write_report
 from hermes_batch.result import BatchResult
+from hermes_batch.scorers import FirstScores
 from hermes_batch.settings import explain_write_errors
 from hermes_batch.trajectories import Trajectories
 from hermes_batch.unit_queue import UnitQueue
@@ -83,6 +84,7 @@ class Engine:
         self._plan, self._queue, self._result, self._callbacks = plan, queue, result, callbacks
         self._monitor = RunMonitor(plan.out, result, plan.pool, plan.model, callbacks.on_status)
         self._endpoint = EndpointPolicy(result, plan.on_outage, plan.continuation, plan.parser_advice)
+        self._first_scores = FirstScores(plan.continuation, has_scored=result.kept > 0)
         self._returns: Counter[str] = Counter()
         """How often each sample returned to the queue because its own requests failed."""
         self._is_probing = False
@@ -172,6 +174,7 @@ class Engine:
         if self._callbacks.on_record is not None:
             self._callbacks.on_record(self._result, record)
         self._endpoint.check()
+        self._first_scores.note(result.exception, scored=result.reward is not None)
 
     async def _mask_artifacts(self, unit: Unit, result: RolloutResult) -> None:
         directory = self._plan.out / artifact_directory(unit)

@@ -44,7 +44,7 @@ def load_reference(text: str) -> object:
 def _load_module(place: str) -> ModuleType:
     try:
         return _run_file(Path(place)) if place.endswith(".py") else import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program without `if __name__ == "__main__"` may end with sys.exit()
         raise ConfigError(f"cannot load {place}: {type(error).__name__}: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import logging
@@ -28,6 +29,8 @@ ScoreFunction = Callable[..., object]
 It returns a bool, a number, a mapping with `reward`, or a `Verdict`.
 """
 _WITHOUT_TASK, _WITH_TASK = 2, 3
+_FIRST_SCORES = 8
+"""The number of failures after which a run whose scorer has returned no score is stopped."""
 logger = logging.getLogger(__name__)
 
 
@@ -52,7 +55,7 @@ def count_parameters(function: ScoreFunction) -> int:
             continue
         return count
     name = getattr(function, "__qualname__", repr(function))
-    raise ConfigError(f"scorer: {name} takes {signature}; a scorer takes (slot, episode) or (slot, episode, task)")
+    raise ConfigError(f"{name} takes {signature}; a scorer takes (slot, episode) or (slot, episode, task)")
 
 
 def load_scorer(scorer: object) -> ScoreFunction:
@@ -63,7 +66,7 @@ def load_scorer(scorer: object) -> ScoreFunction:
     """
     function = load_reference(scorer) if isinstance(scorer, str) else scorer
     if not callable(function):
-        raise ConfigError(f"scorer: give a function of (slot, episode) or (slot, episode, task), not {function!r}")
+        raise ConfigError(f"give a function of (slot, episode) or (slot, episode, task), not {function!r}")
     return function
 
 
@@ -78,7 +81,7 @@ def load_tools(tools: Sequence[object]) -> tuple[str | HostTool, ...]:
         named = load_reference(tool) if isinstance(tool, str) and ":" in tool else tool
         for each in named if isinstance(named, list | tuple) else (named,):
             if not isinstance(each, str | HostTool):
-                raise ConfigError(f"tools: {tool!r} is {show_value(each)}, not a tool made with @tool")
+                raise ConfigError(f"{tool!r} is {show_value(each)}, not a tool made with @tool")
             loaded.append(each)
     return tuple(loaded)
 
@@ -120,22 +123,61 @@ class FunctionScorer:
             return await self._call_in_thread(slot, episode)
         except (ExecError, CheckFailed):
             raise
-        except Exception as error:
-            logger.warning("the scorer raised %s: %s", type(error).__name__, error, exc_info=error)
-            raise ScorerFailed(f"the scorer raised {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:  # unittest.main() and others raise SystemExit
+            cause = _find_cause(error)
+            logger.warning("the scorer raised %s: %s", type(cause).__name__, cause, exc_info=error)
+            raise ScorerFailed(f"the scorer raised {type(cause).__name__}: {cause}") from error
 
     async def _call_in_thread(self, slot: Slot, episode: Episode) -> object:
         score: object = None
-        raised: Exception | None = None
+        raised: BaseException | None = None
         async with anyio.from_thread.BlockingPortal() as portal:
             call = partial(self._function, blocking.Slot(slot, portal), episode, *self._rest)
             try:
                 score = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
-            except Exception as error:  # noqa: BLE001 - the portal would wrap it in a group
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the portal would wrap it in a group
                 raised = error
         if raised is not None:
             raise raised
         return score
+
+
+def _find_cause(error: BaseException) -> BaseException:
+    """Return the first error of a group, such as a task group raises, or the error itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class FirstScores:
+    """Stops a run whose scorer has scored none of the first episodes, because each would have to be repeated.
+
+    Args:
+        continuation: How to continue the run, for the error message.
+        has_scored: Whether an earlier invocation has scored an episode.
+    """
+
+    def __init__(self, continuation: str, *, has_scored: bool) -> None:
+        self._continuation, self._has_scored = continuation, has_scored
+        self._failures = 0
+
+    def note(self, error: BaseException | None, *, scored: bool) -> None:
+        """Note the end of an episode.
+
+        Args:
+            error: The error that ended it.
+            scored: Whether it has a score.
+
+        Raises:
+            ConfigError: If the scorer has failed in each of the first episodes.
+        """
+        self._has_scored |= scored
+        self._failures += isinstance(error, ScorerFailed)
+        if self._failures >= _FIRST_SCORES and not self._has_scored:
+            raise ConfigError(
+                f"the run was stopped because no episode was scored, and {self._failures} failed: {error}; "
+                f"correct the scorer and continue: {self._continuation}"
+            )
 
 
 def _is_async(function: ScoreFunction) -> bool:
@@ -182,6 +224,9 @@ def _to_json(value: object) -> object:
         return {str(name): value[name] for name in value}
     if isinstance(value, set | frozenset):
         return list(value)
+    if callable(to_list := getattr(value, "tolist", None)):  # arrays and scalars of numpy and torch
+        with contextlib.suppress(Exception):
+            return to_list()
     try:
         return to_float(value)
     except ValueError:

@@ -70,6 +70,47 @@ async def test_scorer_that_raises_leaves_its_prompt_unscored(tmp_path: Path) -> 
     assert record["check"]["timed_out"] is False
 
 
+async def leave(slot: Slot, episode: Episode) -> bool:
+    raise SystemExit(1)
+
+
+async def fail_in_a_group(slot: Slot, episode: Episode) -> bool:
+    async with anyio.create_task_group():
+        raise KeyError("b")
+    return True
+
+
+def leave_the_thread(slot: blocking.Slot, episode: Episode) -> bool:
+    raise SystemExit(1)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "error"),
+    [(leave, "SystemExit: 1"), (leave_the_thread, "SystemExit: 1"), (fail_in_a_group, "KeyError: 'b'")],
+)
+async def test_scorer_that_raises_other_errors(tmp_path: Path, scorer: Callable[..., object], error: str) -> None:
+    record = await record_of(tmp_path, scorer)
+    assert (record["solved"], record["cause"]) == ("unscored", "config")
+    assert json.loads(record["errors"])[0]["message"] == f"the scorer raised {error}"
+
+
+def fail(slot: blocking.Slot, episode: Episode) -> float:
+    return {"a": 1.0}["b"]
+
+
+async def test_scorer_that_fails_every_time_stops_the_run(tmp_path: Path) -> None:
+    rows = [{"prompt": f"p{n}"} for n in range(12)]
+    batch = config(tmp_path, {row["prompt"]: WORKS for row in rows}, *rows, scorer=fail, workers=2)
+    with pytest.raises(ConfigError, match=r"no episode was scored, and 8 failed: the scorer raised KeyError: 'b'"):
+        await run_batch(batch)
+    assert [*{record["solved"] for record in read_records(batch.out)}] == ["unscored"]
+
+    result = await resume_batch(batch.out, model=batch.model, scorer=lambda *_: True)
+    assert (result.solved, result.total) == (12, 12)
+    result = await resume_batch(batch.out, model=batch.model, scorer=fail, samples=2)
+    assert (result.solved, result.unscored, result.total) == (12, 12, 24)
+
+
 @pytest.mark.parametrize("plain", [True, False])
 async def test_scorer_that_takes_too_long(tmp_path: Path, plain: bool) -> None:
     async def wait(slot: Slot, episode: Episode) -> bool:

@@ -32,6 +32,13 @@ class Number:
         return 0.25
 
 
+class Array(Number):
+    """An array as numpy has it."""
+
+    def tolist(self) -> list[object]:
+        return [1, [2.5]]
+
+
 class Broken:
     def __repr__(self) -> str:
         raise RuntimeError("no text")
@@ -59,9 +66,10 @@ def test_score_becomes_a_verdict(score: object, verdict: Verdict) -> None:
 
 def test_values_of_a_scorer_become_json() -> None:
     info = to_verdict(
-        {"reward": 0, "nan": float("nan"), "path": Path("a"), "inner": {1: [Number()]}, "x": Broken()}
+        {"reward": 0, "nan": float("nan"), "path": Path("a"), "inner": {1: [Number()]}, "v": Array(), "x": Broken()}
     ).info
-    assert {name: info[name] for name in ("nan", "inner")} == {"nan": "NaN", "inner": {"1": [0.25]}}
+    expected = {"nan": "NaN", "inner": {"1": [0.25]}, "v": [1, [2.5]]}
+    assert {name: info[name] for name in expected} == expected
     json.dumps(info, allow_nan=False)
 
 
@@ -132,11 +140,12 @@ def test_references_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"scorer": "nowhere.py:score"}, r"cannot load .*nowhere.py: FileNotFoundError"),
         ({"scorer": "no_such_package.x:score"}, "cannot load no_such_package.x: ModuleNotFoundError"),
         ({"scorer": "bad.py:score"}, r"cannot load .*bad.py: ZeroDivisionError"),
+        ({"scorer": "quit.py:score"}, r"cannot load .*quit.py: SystemExit: 0"),
         ({"scorer": "good.py:scor"}, r"good.py has no 'scor'; did you mean 'score'"),
-        ({"scorer": "good.py:NUMBER"}, "scorer: give a function"),
+        ({"scorer": "good.py:NUMBER"}, "^scorer: give a function"),
         ({"scorer": "good.py:none"}, r"none takes \(\)"),
-        ({"scorer": 3}, "scorer: give a function"),
-        ({"tools": ["good.py:NUMBER"]}, "tools: 'good.py:NUMBER' is 3, not a tool made with @tool"),
+        ({"scorer": 3}, "^scorer: give a function"),
+        ({"tools": ["good.py:NUMBER"]}, "^tools: 'good.py:NUMBER' is 3, not a tool made with @tool"),
         ({"tools": ["termnal"]}, "unknown tool 'termnal'"),
         ({"tools": [print]}, "not a tool made with @tool"),
         ({"hooks": {"on_turn": print}}, "give hermes_agent.Hooks, not dict"),
@@ -147,6 +156,7 @@ def test_wrong_settings(
 ) -> None:
     (tmp_path / "good.py").write_text("NUMBER = 3\ndef score(slot, episode): ...\ndef none(): ...\n")
     (tmp_path / "bad.py").write_text("1 / 0\n")
+    (tmp_path / "quit.py").write_text("raise SystemExit(0)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(ConfigError, match=message):
