@@ -7,7 +7,6 @@ messages. Any other entry is an error, or becomes part of the prompt's `metadata
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Literal
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from hermes_batch.collector import pause_collector
 from hermes_batch.digests import RowContent, TreeDigests
 from hermes_batch.rows.json_rows import decode_json
 from hermes_batch.rows.row import ParsedRow, Row
@@ -86,16 +86,9 @@ def read_dataset(
 
 
 def _without_collector(rows: Iterator[ParsedRow]) -> Iterator[ParsedRow]:
-    """Yield the rows while the garbage collector is paused. It would search all tasks again and again, which are kept,
-    for a third of the time.
-    """
-    paused = gc.isenabled()
-    gc.disable()
-    try:
+    """Yield the rows while the garbage collector is paused."""
+    with pause_collector():
         yield from rows
-    finally:
-        if paused:
-            gc.enable()
 
 
 class _Groups:

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 
@@ -40,7 +41,7 @@ class Groups:
             return
         if solved in ("solved", "unsolved"):
             self.verdicts.setdefault(group, bytearray()).append(solved == "solved")
-        reward = _parse_reward(record.get("reward"))
+        reward = _parse_reward(str(record.get("reward", "null")))
         if reward is not None:
             sums = self.rewards.setdefault(group, [0.0, 0.0])
             sums[0] += reward
@@ -87,9 +88,10 @@ class Groups:
         return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
-def _parse_reward(text: object) -> float | None:
+@lru_cache(maxsize=1024)
+def _parse_reward(text: str) -> float | None:
     try:
-        reward = json.loads(text) if isinstance(text, str) else text
+        reward = json.loads(text)
     except ValueError:
         return None
     return float(reward) if isinstance(reward, int | float) and not isinstance(reward, bool) else None

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pydantic_core import from_json
+
 from hermes_agent.parsers.json_text import dump
 from hermes_batch.columns import decode_list, upgrade_row
 from hermes_exec.private_files import open_private
@@ -143,7 +145,8 @@ def _read_rows(path: Path) -> Iterator[Row]:
 def _parse_row(line: bytes) -> Row | None:
     """Return a row of the index, or None if the line is none, or only the beginning of one."""
     try:
-        row = json.loads(line) if line.endswith(b"\n") else None
+        # Twice as fast as `json.loads`, and equal strings are one object.
+        row = from_json(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
     is_row = isinstance(row, dict) and isinstance(row.get("offset"), int) and isinstance(row.get("length"), int)

@@ -44,7 +44,8 @@ class Tally:
             self.errors[why.kind] += 1
             self.examples.setdefault(why.kind, why.message)
         self.backends.add(str(record.get("backend", "")))
-        self.levels |= {str(record.get("isolation") or "")} - {""}
+        if level := record.get("isolation"):
+            self.levels.add(str(level))
         self.tool_calls += int(record.get("tool_calls", 0))
         self.prompt_tokens += int(record.get("prompt_tokens", 0))
         self.completion_tokens += int(record.get("completion_tokens", 0))

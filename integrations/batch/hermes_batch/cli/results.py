@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hermes_batch.cli.arguments import RunDirectory
 from hermes_exec.cli.kit.output import emit_json, say, stdout
 from hermes_exec.cli.kit.pools import AsJson
+
+if TYPE_CHECKING:
+    from hermes_batch.row_selection import RowSelection
 
 
 def report(out: RunDirectory, as_json: AsJson = False) -> None:
@@ -48,15 +52,23 @@ def show(
 
     Several of --solved, --unsolved, --unscored and --unchecked select the records of each.
     """
+    from hermes_batch.collector import pause_collector
+    from hermes_batch.row_selection import OUTCOMES, RowSelection
+
+    chosen = (solved, unsolved, unscored, unchecked)
+    selection = RowSelection([name for name, given in zip(OUTCOMES, chosen, strict=True) if given], cause, sort)
+    with pause_collector():
+        _print_results(out, selection, by, limit, as_json=as_json)
+
+
+def _print_results(out: Path, selection: RowSelection, by: str | None, limit: int | None, *, as_json: bool) -> None:
     from hermes_batch.index import TRAJECTORIES
     from hermes_batch.results_table import MAX_ROWS, list_groups, show_groups, show_rows, show_totals
-    from hermes_batch.row_selection import OUTCOMES, RowSelection, group_rows
+    from hermes_batch.row_selection import group_rows
     from hermes_batch.settings import read_settings, read_until_solved
     from hermes_batch.tally import Tally
     from hermes_batch.trajectories import read_rows
 
-    chosen = (solved, unsolved, unscored, unchecked)
-    selection = RowSelection([name for name, given in zip(OUTCOMES, chosen, strict=True) if given], cause, sort)
     rows, broken = read_rows(out)
     selected = selection.apply(rows)
     groups = None if by is None else group_rows(out, selected, by)
