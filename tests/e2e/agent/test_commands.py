@@ -192,7 +192,7 @@ def test_what_cannot_be_put_into_the_workspace_is_one_line() -> None:
     ("options", "told"),
     [
         (("-o", "slots_per_sandbox=x"), "slots_per_sandbox: "),
-        (("-o", "backend=docker"), "'docker' needs an image"),
+        (("-o", "backend=docker"), "the backend 'docker' needs one"),
         (("-o", "backend_options=3"), "backend_options must be a mapping"),
         (("--config", "POOL", "--profile", "q"), "no profile 'q'"),
         (("--config", "POOL", "--profile", "p"), "there is no backend 'dokcer'"),
