@@ -31,6 +31,7 @@ CheckTask = Callable[[Task], None]
 """A function that raises ValueError if a task cannot run."""
 
 _MAX_REPORTED = 10
+_MAX_PLACES = 5
 _ENTRIES = Task.model_fields.keys() - {"index", "place", "group", "digest"}
 """The entries of a row."""
 _STRUCTURED = (*("messages", "toolsets", "files", "check_files", "keep", "env", "sampling", "collect", "metadata"),)
@@ -54,16 +55,15 @@ def read_dataset(
         check: Called with each task.
 
     Raises:
-        ConfigError: If the dataset cannot be read or has errors. The message has the first ten errors with their rows,
-            and the number of all.
+        ConfigError: If the dataset cannot be read or has errors. The message has the first ten different errors, each
+            with its first rows and the number of its further rows, and the number of all other wrong rows.
     """
     for entry in columns or ():
         if entry not in _ENTRIES:
             raise ConfigError(f"columns: a row has no entry {entry!r}; {nearest(entry, _ENTRIES)}")
     directory = directory_of(dataset)
     tasks: list[Task] = []
-    errors: list[str] = []
-    count = 0
+    errors = _Errors()
     groups = _Groups()
     for parsed in _without_collector(read_rows(dataset, columns)):
         try:
@@ -74,12 +74,9 @@ def read_dataset(
                 check(task)
             tasks.append(task)
         except ValueError as error:
-            count += 1
-            if count <= _MAX_REPORTED:
-                errors.append(f"{parsed.place}: {error}")
-    if errors:
-        more = f"\n… and {count - _MAX_REPORTED} more" if count > _MAX_REPORTED else ""
-        raise ConfigError(f"the dataset {dataset} is wrong:\n" + "\n".join(errors) + more)
+            errors.add(parsed.place, str(error))
+    if errors.count:
+        raise ConfigError(f"the dataset {dataset} is wrong:\n{errors}")
     if not tasks:
         raise ConfigError(f"the dataset {dataset} has no prompt")
     return tasks
@@ -89,6 +86,31 @@ def _without_collector(rows: Iterator[ParsedRow]) -> Iterator[ParsedRow]:
     """Yield the rows while the garbage collector is paused."""
     with pause_collector():
         yield from rows
+
+
+class _Errors:
+    """The errors of a dataset. An error of many rows, such as an unknown column, is one line of the message."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """The number of wrong rows."""
+        self._places: dict[str, list[str]] = {}
+        """The rows of each of the first errors."""
+
+    def add(self, place: str, error: str) -> None:
+        """Add the error of a row."""
+        self.count += 1
+        if error in self._places or len(self._places) < _MAX_REPORTED:
+            self._places.setdefault(error, []).append(place)
+
+    def __str__(self) -> str:
+        lines = []
+        for error, places in self._places.items():
+            further = len(places) - _MAX_PLACES
+            rows = f" and {further} more row{'s' if further > 1 else ''}" if further > 0 else ""
+            lines.append(f"{', '.join(places[:_MAX_PLACES])}{rows}: {error}")
+        rest = self.count - sum(map(len, self._places.values()))
+        return "\n".join([*lines, *([f"… and {rest} more"] if rest else [])])
 
 
 class _Groups:
@@ -117,7 +139,9 @@ def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Ex
     if unknown:
         entries["metadata"] = _merge_unknown(entries.get("metadata", {}), {name: row[name] for name in unknown})
     if not entries.keys() & {"prompt", "messages"}:
-        raise ValueError(f"has no entry prompt or messages (it has {', '.join(sorted(row)) or 'none'})")
+        names = ", ".join(sorted(name for name, value in row.items() if value is not None))
+        empty = "; an empty or null entry counts as missing" if row.keys() & {"prompt", "messages"} else ""
+        raise ValueError(f"has no entry prompt or messages (it has {names or 'none'}{empty})")
     identity: dict[str, object] = {"index": index, "place": parsed.place, "digest": content.digest_line()}
     if "tree" not in entries:
         identity["group"] = groups.name_group(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -119,8 +119,10 @@ class Task(BaseModel):
 
     @field_validator("files", "check_files")
     @classmethod
-    def _check_characters(cls, files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    def _check_files(cls, files: dict[str, str | bytes]) -> dict[str, str | bytes]:
         for path, content in files.items():
+            if parent := next((str(each) for each in PurePosixPath(path).parents if str(each) in files), None):
+                raise ValueError(f"{parent!r} is a file and the directory of {path!r}")
             if _SURROGATE.search(path + (content if isinstance(content, str) else "")):
                 raise ValueError(f"{path!r} has an unpaired surrogate, which is not a character")
         return files

@@ -84,7 +84,7 @@ def test_group_follows_the_content_of_a_tree(tmp_path: Path) -> None:
         ),
         ('{"prompt": "a", "line": 1}', "line 2: has an unknown entry 'line'"),
         ('{"check": "true"}', r"line 2: has no entry prompt or messages \(it has check\)"),
-        ('{"prompt": null}', "line 2: has no entry prompt or messages"),
+        ('{"prompt": null}', r"line 2: has no entry prompt or messages \(it has none; an empty or null entry counts"),
         ('{"prompt": "a", "prompt": "b"}', "line 2: has the entry 'prompt' twice"),
         ('{"prompt": "a", "id": true}', "line 2: id"),
         ('{"prompt": "a", "id": 1.5}', "line 2: id"),
@@ -98,6 +98,10 @@ def test_group_follows_the_content_of_a_tree(tmp_path: Path) -> None:
         ('{"prompt": "a", "files": {"/etc/x": "1"}}', "line 2: files: '/etc/x' is not a path inside"),
         ('{"prompt": "a", "files": {"a/../../x": "1"}}', "line 2: files"),
         ('{"prompt": "a", "files": {"a": 1}}', "line 2: files"),
+        (
+            '{"prompt": "a", "files": {"a/b/c": "1", "a": "2"}}',
+            "line 2: files: 'a' is a file and the directory of 'a/b/c'",
+        ),
         ('{"prompt": "a", "tree": "missing"}', "line 2: tree: 'missing' is not a directory"),
         ('{"prompt": "a", "tree": ".."}', "line 2: tree: '..' is not inside"),
         ('{"prompt": "a", "tree": "/etc"}', "line 2: tree: '/etc' is not inside"),
@@ -123,10 +127,21 @@ def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
 
 
 def test_every_wrong_line_counts_even_beyond_the_limit(tmp_path: Path) -> None:
-    path = write(tmp_path, {"prompt": "a"}, *["x"] * 12)
+    path = write(tmp_path, {"prompt": "a"}, *[{f"x{n}": 1} for n in range(12)])
     with pytest.raises(ConfigError, match=r"(?s)line 2:.*line 11:.*… and 2 more") as caught:
         read_dataset(path)
     assert "line 12" not in str(caught.value)
+
+
+def test_equal_errors_are_one_line(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, {"question": "a"}, *[{"question": "a"}] * 11, {"prompt": 1}, {"question": "b"}, {"prompt": 2}
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_dataset(path)
+    _, unknown, wrong = str(caught.value).splitlines()
+    assert unknown.startswith("line 1, line 2, line 3, line 4, line 5 and 8 more rows: has an unknown entry 'question'")
+    assert wrong.startswith("line 13, line 15: prompt: ")
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])

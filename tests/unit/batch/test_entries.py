@@ -172,7 +172,13 @@ def test_system_entry_beside_a_system_message_is_refused(tmp_path: Path) -> None
 
 
 def test_errors_of_entries_and_settings_come_together(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{}, {"max_turns": 0}, {"profile": "big"}, {"image": "x"}, *[{"toolsets": ["x"]}] * 9]
+    rows: list[dict[str, Any]] = [
+        {},
+        {"max_turns": 0},
+        {"profile": "big"},
+        {"image": "x"},
+        *[{"toolsets": [f"x{n}"]} for n in range(9)],
+    ]
     with pytest.raises(ConfigError) as caught:
         config(tmp_path, *rows).read_tasks()
     *reported, more = str(caught.value).splitlines()[1:]
