@@ -29,7 +29,16 @@ if TYPE_CHECKING:
         ToolCall,
         TurnTokens,
     )
-    from hermes_agent.models import EmbeddedModel, Model, ModelSession, OpenAIModel, ScriptedModel, SessionModel
+    from hermes_agent.models import (
+        EmbeddedModel,
+        Model,
+        ModelSession,
+        OpenAIModel,
+        Prices,
+        ReplicatedModel,
+        ScriptedModel,
+        SessionModel,
+    )
     from hermes_agent.parsers import get_parser, get_renderer
     from hermes_agent.rollout import Rollout, RolloutResult, Timings
     from hermes_agent.scoring import CheckFailed, CommandCheck, Scoring, Verdict
@@ -60,6 +69,8 @@ __all__ = [
     "ModelError",
     "ModelSession",
     "OpenAIModel",
+    "Prices",
+    "ReplicatedModel",
     "Rollout",
     "RolloutResult",
     "Scoring",

@@ -7,25 +7,38 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from hermes_exec.errors import ConfigError
 
+if TYPE_CHECKING:
+    from hermes_agent.models.prices import Prices
+
 ModelName = Annotated[
     str, typer.Option("--model", "-m", envvar="HERMES_AGENT_MODEL", help="Name of the model, or `embedded`.")
 ]
 BaseUrl = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
-        "--base-url", envvar="OPENAI_BASE_URL", help="Endpoint (default: OpenAI's), such as http://host:8000/v1."
+        "--base-url",
+        envvar="OPENAI_BASE_URL",
+        help="Endpoint (default: OpenAI's), such as http://host:8000/v1. Repeatable: an episode stays on one.",
     ),
 ]
 ApiKey = Annotated[
     str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key of the endpoint.", show_default=False)
 ]
 Parser = Annotated[str | None, typer.Option("--parser", help="Format of tool calls in plain text, such as hermes.")]
+Price = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="prompt=X,completion=Y",
+        help="Price of a million tokens, for an endpoint that reports no cost; also cached=, reasoning=.",
+    ),
+]
 WaitOutage = Annotated[
     float,
     typer.Option("--wait-outage", metavar="SECONDS", min=0, help="How long to wait for an endpoint that is away."),
@@ -64,6 +77,7 @@ class ModelOptions:
             "--stream/--no-stream", help="Stream answers, or wait for whole answers (default: only short ones whole)."
         ),
     ] = None
+    price: Price = None
     max_retries: Annotated[
         int,
         typer.Option(
@@ -73,8 +87,13 @@ class ModelOptions:
     wait_outage_s: WaitOutage = 30.0
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of `create_model`."""
-        return {**vars(self), "stream": "auto" if self.stream is None else self.stream}
+        """Return the arguments of `create_model`.
+
+        Raises:
+            ConfigError: If the price is invalid.
+        """
+        settings = {**vars(self), "stream": "auto" if self.stream is None else self.stream}
+        return {**settings, "base_url": join_urls(self.base_url), "prices": parse_price(settings.pop("price"))}
 
 
 @dataclass(frozen=True)
@@ -112,7 +131,7 @@ class LoopOptions:
         int | None, typer.Option("--max-tokens-total", min=1, help="Tokens of an episode, prompts and completions.")
     ] = None
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", help="Highest cost of an episode, as the provider reports it.")
+        float | None, typer.Option("--max-cost", help="Highest cost of an episode, as reported or by --price.")
     ] = None
 
     def settings(self) -> dict[str, Any]:
@@ -125,6 +144,22 @@ class LoopOptions:
 
         sampling, parallel_calls = parse_sampling(self.sampling), parse_parallel_calls(self.parallel_calls)
         return {**vars(self), "sampling": sampling, "parallel_calls": parallel_calls}
+
+
+def join_urls(urls: list[str] | None) -> str | tuple[str, ...] | None:
+    """Return the URL of `--base-url`, or the URLs if there are several."""
+    return tuple(urls) if urls and len(urls) > 1 else urls[0] if urls else None
+
+
+def parse_price(text: str | None) -> Prices | None:
+    """Return the prices of `--price`.
+
+    Raises:
+        ConfigError: If a price is invalid.
+    """
+    from hermes_agent.models.prices import Prices
+
+    return None if text is None else Prices.parse(text)
 
 
 def flatten_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -28,7 +28,7 @@ from hermes_agent.models.failures import (
     silence_failure,
     status_failure,
 )
-from hermes_agent.models.gate import EndpointStatus, Gate, forget, gate_of, status_of
+from hermes_agent.models.gate import EndpointStatus, Gate, ShouldMove, find_gate, forget, gate_of, status_of
 from hermes_agent.models.http.encodings import BadBody
 from hermes_exec.errors import ConfigError, ErrorCause
 from hermes_exec.redact import mask_error, spellings
@@ -109,13 +109,26 @@ class Endpoint:
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
         self._retries, self._wait_outage_s = retries, wait_outage_s
         self._name = name or self._base_url
+        self.should_move: ShouldMove | None = None
+        """Whether requests that wait during an outage should fail with EndpointAway, to be sent to another server."""
         # Connections belong to the event loop that opened them.
         self._client: RunVar[HttpClient | None] = RunVar(f"client {id(self)}", None)
+
+    @property
+    def base_url(self) -> str:
+        """The URL of the server, without user and password."""
+        return self._base_url
 
     @property
     def status(self) -> EndpointStatus:
         """The state of the endpoint, for all its users in this event loop."""
         return status_of(self._base_url, self._api_key)
+
+    def move_waiting(self) -> None:
+        """Check `should_move` for the requests that wait."""
+        gate = find_gate(self._base_url, self._api_key)
+        if gate is not None:
+            gate.move_waiting()
 
     async def post(
         self,
@@ -151,7 +164,7 @@ class Endpoint:
         request, tries, successes = object(), 0, gate.successes
         while True:
             try:
-                async with gate.request(self._wait_outage_s, request):
+                async with gate.request(self._wait_outage_s, request, self.should_move):
                     with self._mask_key():
                         return await self._send(path, content, read, assemble)
             except RequestFailure as caught:
@@ -167,7 +180,7 @@ class Endpoint:
                     raise failure.error
                 logger.info("%s; sending it again", failure.error)
                 await anyio.sleep(_pause_s(tries))
-            elif gate.has_been_away(self._wait_outage_s):
+            elif gate.has_been_away(self._wait_outage_s) or (self.should_move is not None and self.should_move()):
                 raise gate.outage(failure) from failure.error
 
     async def aclose(self) -> None:

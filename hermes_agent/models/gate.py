@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from hermes_agent.models.pace import ActiveRequest, Pace
 
 _CHECK_S = 1.0
 _REMIND_S = 600.0
+ShouldMove = Callable[[], bool]
 logger = logging.getLogger(__name__)
 
 
@@ -31,6 +32,7 @@ class EndpointStatus(NamedTuple):
         rate: The limit of requests per second. None: the endpoint has refused no request because it came too soon.
         away_s: How many seconds the endpoint has completed no request. None: it completes requests.
         reason: The last failure of an endpoint that is away.
+        parts: The URL and the state of each endpoint, if there are several (`ReplicatedModel`).
     """
 
     in_flight: int = 0
@@ -38,6 +40,7 @@ class EndpointStatus(NamedTuple):
     rate: float | None = None
     away_s: float | None = None
     reason: str = ""
+    parts: tuple[tuple[str, EndpointStatus], ...] = ()
 
 
 class Gate:
@@ -53,6 +56,8 @@ class Gate:
         self._refusal: ModelError | None = None
         self._warned_at: float | None = None
         self._deadlines: set[Deadline] = set()
+        self._movable: dict[anyio.CancelScope, ShouldMove] = {}
+        """The waits of requests that may move to another endpoint."""
         self.users: set[int] = set()
         """The endpoints that use it, by `id`."""
 
@@ -68,17 +73,21 @@ class Gate:
         return self._pace.successes
 
     @asynccontextmanager
-    async def request(self, wait_outage_s: float, request: object) -> AsyncGenerator[None]:
+    async def request(
+        self, wait_outage_s: float, request: object, should_move: ShouldMove | None = None
+    ) -> AsyncGenerator[None]:
         """Wait until a request may be sent, and learn the state of the endpoint from the outcome of the block.
 
         The block sends the request. `request` is the same object in all its tries. A request that arrives when the
-        endpoint has been away for `wait_outage_s` seconds already is sent at once.
+        endpoint has been away for `wait_outage_s` seconds already is sent at once. A request that waits ends when
+        `should_move` returns True, which is checked when the state of the endpoint changes.
 
         Raises:
-            ModelError: If the endpoint has been away for `wait_outage_s` seconds while this request waited.
+            ModelError: If the endpoint has been away for `wait_outage_s` seconds while this request waited, or if the
+                request should move to another endpoint.
             AccessRefused: If the key of another request was refused while this request waited.
         """
-        start = await self._enter(wait_outage_s)
+        start = await self._enter(wait_outage_s, should_move)
         try:
             yield
         except RequestFailure as failure:
@@ -92,7 +101,15 @@ class Gate:
         finally:
             self._warn_of_outage()
             self._update_deadlines()
+            self.move_waiting()
             self._changed.set()
+
+    def move_waiting(self) -> None:
+        """End the waits of requests that should move to another endpoint."""
+        if self._movable and self._pace.away_since is not None:
+            for scope, should_move in self._movable.items():
+                if should_move():
+                    scope.cancel()
 
     @contextmanager
     def holding_deadline(self) -> Iterator[None]:
@@ -124,7 +141,18 @@ class Gate:
         text = f"{self._name} completed no request for {away_s:.0f} s, the last time: {reason}"
         return kind(text, status=None if failure is None else failure.error.status)
 
-    async def _enter(self, wait_outage_s: float) -> ActiveRequest:
+    async def _enter(self, wait_outage_s: float, should_move: ShouldMove | None) -> ActiveRequest:
+        if should_move is None:
+            return await self._wait_for_start(wait_outage_s)
+        with anyio.CancelScope() as scope:
+            self._movable[scope] = should_move
+            try:
+                return await self._wait_for_start(wait_outage_s)
+            finally:
+                del self._movable[scope]
+        raise self.outage()
+
+    async def _wait_for_start(self, wait_outage_s: float) -> ActiveRequest:
         if self.has_been_away(wait_outage_s):
             return self._pace.start()
         refusals = self._refusals
@@ -215,13 +243,18 @@ def gate_of(base_url: str | None, api_key: str, *, name: str, user: int) -> Gate
 
 def status_of(base_url: str | None, api_key: str) -> EndpointStatus:
     """Return the state of the endpoint, for all its users in this event loop."""
-    gate = _gates().get((base_url, api_key))
+    gate = find_gate(base_url, api_key)
     return EndpointStatus() if gate is None else gate.status
+
+
+def find_gate(base_url: str | None, api_key: str) -> Gate | None:
+    """Return the gate of this URL with this key, or None if no request was sent there in this event loop."""
+    return _gates().get((base_url, api_key))
 
 
 def forget(base_url: str | None, api_key: str, *, user: int) -> None:
     """Remove a user from its gate. The gate and its state are dropped with the last user."""
-    gate = _gates().get((base_url, api_key))
+    gate = find_gate(base_url, api_key)
     if gate is not None:
         gate.users.discard(user)
         if not gate.users:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from hermes_agent.errors import ModelError
-from hermes_agent.messages import Completion, Message
+from hermes_agent.messages import Completion, Message, content_of, image_parts, message_text
 from hermes_agent.models.chat_answer import read_answer
 from hermes_agent.models.chat_images import move_images
 from hermes_agent.models.chat_stream import ChunkAssembler
 from hermes_agent.models.chat_text import as_text, leading_system
 from hermes_agent.models.endpoint import Endpoint, EndpointStatus
+from hermes_agent.models.prices import Prices
 from hermes_agent.parsers import get_parser, get_renderer
 from hermes_agent.parsers.unread_calls import unread_calls
 from hermes_exec.errors import ConfigError, ErrorCause
@@ -63,7 +64,9 @@ class OpenAIModel:
             accepts only structured calls.
         text_tools: Whether to describe tools in the Hermes system prompt, and write calls and results as plain text,
             for endpoints without tools. `parser` is then `hermes` by default.
+        system: A text at the end of the system message of every request. It goes into no history.
         prefill: Messages after the leading system messages of every request. They go into no history.
+        prices: The prices of tokens, for an endpoint that does not report the cost of a completion.
         sampling: Defaults for every request. Parameters are sent under their names, whatever they are
             (`reasoning_effort`, `provider`, `top_k`, …), and the entries of `extra_body` beside them.
 
@@ -84,7 +87,9 @@ class OpenAIModel:
         stream: bool | Literal["auto"] = "auto",
         parser: str | None = None,
         text_tools: bool = False,
+        system: str | None = None,
         prefill: Sequence[Message] = (),
+        prices: Prices | None = None,
         sampling: Mapping[str, Any] | None = None,
     ) -> None:
         if not all("role" in message for message in prefill):
@@ -102,16 +107,31 @@ class OpenAIModel:
         parser = parser or ("hermes" if text_tools else None)
         self._parse = get_parser(parser) if parser else None
         self._render = get_renderer(parser) if parser and text_tools else None
+        self._system = system
         self._prefill = [dict(message) for message in prefill]
+        self._prices = prices
         self._sampling = dict(sampling or {})
         self._modes: Sequence[_AnswerMode] = _STREAMED if stream else (_WHOLE,)
         # Not the obvious code: see docs/why-not-obvious.md ("Short answers are not streamed")
         self._short_tokens = _SLOW_TOKENS_PER_S * timeout_s if stream == "auto" else 0.0
 
     @property
+    def base_url(self) -> str:
+        """The endpoint, without user and password."""
+        return self._endpoint.base_url
+
+    @property
     def status(self) -> EndpointStatus:
         """The state of the endpoint, for all its users in this event loop."""
         return self._endpoint.status
+
+    def move_waiting_if(self, should_move: Callable[[], bool]) -> None:
+        """Let requests that wait during an outage fail with EndpointAway when `should_move` returns True."""
+        self._endpoint.should_move = should_move
+
+    def move_waiting(self) -> None:
+        """Check for the requests that wait whether they should move."""
+        self._endpoint.move_waiting()
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
@@ -181,16 +201,34 @@ class OpenAIModel:
 
     def _request_messages(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
         at = leading_system(messages)
-        whole = [*messages[:at], *self._prefill, *messages[at:]]
+        whole = [*self._add_system(messages[:at]), *self._prefill, *messages[at:]]
         return move_images(whole) if self._render is None else as_text(whole, tools, self._render)
+
+    def _add_system(self, leading: Sequence[Message]) -> Sequence[Message]:
+        """Return the leading system messages with the own text at the end of the last one: many chat templates accept
+        only one.
+        """
+        if self._system is None:
+            return leading
+        if not leading:
+            return [{"role": "system", "content": self._system}]
+        last = leading[-1]
+        text = f"{message_text(last)}\n\n{self._system}"
+        return [*leading[:-1], {**last, "content": content_of(text, image_parts(last))}]
 
     def _read(
         self, answer: object, tools: Sequence[Mapping[str, Any]], limit: int | None, *, may_call: bool
     ) -> Completion:
         parse = self._parse
         read = None if parse is None else lambda text: parse(text, tools)
-        completion = read_answer(answer, read, max_tokens=limit)
+        completion = self._add_cost(read_answer(answer, read, max_tokens=limit))
         if completion.tool_calls or not may_call:
             return completion
         unread = unread_calls(completion.content, tools, model=self.model)
         return completion if unread is None else replace(completion, problems=(*completion.problems, unread))
+
+    def _add_cost(self, completion: Completion) -> Completion:
+        """Return the completion with its cost by the prices, unless the endpoint reported one."""
+        if self._prices is None or completion.usage.cost:
+            return completion
+        return replace(completion, usage=replace(completion.usage, cost=self._prices.cost(completion.usage)))

@@ -44,6 +44,22 @@ def tool_call(name: str | None, arguments: object, call_id: str | None = "c1") -
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+async def test_system_is_added_to_the_system_message_of_requests_only() -> None:
+    begin = [{"role": "system", "content": "rules"}, *ASK]
+    before = [dict(message) for message in begin]
+    with endpoint(GOOD, GOOD, GOOD) as server:
+        async with model(server.base_url, system="be brief", prefill=[{"role": "user", "content": "example"}]) as made:
+            await made.complete(begin, [])
+            await made.complete(ASK, [])
+        async with model(server.base_url, system="be brief", text_tools=True) as made:
+            await made.complete(begin, TOOLS)
+    sent = [request["messages"] for request in server.requests]
+    assert sent[0] == [{"role": "system", "content": "rules\n\nbe brief"}, {"role": "user", "content": "example"}, *ASK]
+    assert sent[1] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "example"}, *ASK]
+    assert sent[2][0]["content"].endswith("rules\n\nbe brief")
+    assert begin == before
+
+
 async def test_request_and_answer() -> None:
     said = {"content": "look", "tool_calls": [tool_call("do", '{"x": 1}')], "reasoning_content": "hm"}
     with endpoint(ok(said, "tool_calls")) as server:
