@@ -93,7 +93,8 @@ class ModelOptions:
             ConfigError: If the price is invalid.
         """
         settings = {**vars(self), "stream": "auto" if self.stream is None else self.stream}
-        return {**settings, "base_url": join_urls(self.base_url), "prices": parse_price(settings.pop("price"))}
+        prices = parse_price(settings.pop("price"))
+        return {**settings, "base_url": join_urls(self.base_url), "prices": prices}
 
 
 @dataclass(frozen=True)

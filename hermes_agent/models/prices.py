@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from hermes_agent.messages import TokenUsage
 from hermes_exec.config import nearest
@@ -39,28 +41,40 @@ class Prices:
                 raise ConfigError(f"the price of {name} tokens is a number of at least 0, not {price!r}")
 
     @classmethod
+    def of(cls, prices: Mapping[str, Any]) -> Prices:
+        """Return the prices of a mapping with the names of the fields.
+
+        Raises:
+            ConfigError: If a name is unknown, or the price of prompts or completions is missing.
+        """
+        names = [field.name for field in fields(cls)]
+        for name in prices:
+            if name not in names:
+                raise ConfigError(f"a price is for prompt, completion, cached or reasoning; {nearest(name, names)}")
+        for name in ("prompt", "completion"):
+            if name not in prices:
+                raise ConfigError(f"the price of {name} tokens is missing, as in prompt=0.5,completion=1.5")
+        return cls(**prices)
+
+    @classmethod
     def parse(cls, text: str) -> Prices:
         """Return the prices of a text such as "prompt=0.5,completion=1.5,cached=0.05".
 
         Raises:
             ConfigError: If the text is in another form, or lacks the price of prompts or completions.
         """
-        names = [field.name for field in fields(cls)]
         prices: dict[str, float] = {}
         for part in text.split(","):
-            name, _, number = (piece.strip() for piece in part.partition("="))
-            if name not in names:
-                raise ConfigError(f"a price is for prompt, completion, cached or reasoning; {nearest(name, names)}")
+            name, equals, number = (piece.strip() for piece in part.partition("="))
+            if not equals:
+                raise ConfigError(f"a price is NAME=NUMBER, such as prompt=0.5, not {part!r}")
             if name in prices:
                 raise ConfigError(f"the price of {name} tokens is given twice in {text!r}")
             try:
                 prices[name] = float(number)
             except ValueError:
                 raise ConfigError(f"the price of {name} tokens is a number of at least 0, not {number!r}") from None
-        for name in ("prompt", "completion"):
-            if name not in prices:
-                raise ConfigError(f"the prices {text!r} lack {name}: give both, such as prompt=0.5,completion=1.5")
-        return cls(**prices)
+        return cls.of(prices)
 
     def cost(self, usage: TokenUsage) -> float:
         """Return the cost of these tokens."""

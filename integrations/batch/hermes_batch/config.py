@@ -9,16 +9,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from hermes_agent import Artifacts, Hooks, Model, Rollout, SessionModel
+from hermes_agent import Artifacts, Hooks, Message, Model, Prices, Rollout, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import check_inside
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_batch.artifacts import artifact_directory
+from hermes_batch.budget import RunBudget
 from hermes_batch.dataset_config import DatasetConfig
+from hermes_batch.prompt_messages import check_prefill
 from hermes_batch.references import resolve_reference
 from hermes_batch.scorers import load_tools
 from hermes_batch.units import Unit
+from hermes_exec import ConfigError
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, schemas_for, select
 
 _LOOP = (
@@ -37,7 +40,13 @@ class BatchConfig(DatasetConfig):
     `max_retries`, `wait_outage_s`, and `request_timeout_s` as its `timeout_s`), "embedded", or a model object. A
     request waits up to `wait_outage_s` seconds for an endpoint that is down. Then its prompt returns to the queue, and
     the run keeps waiting (`on_outage="wait"`) or stops and leaves the rest undone ("stop"). A run whose endpoint has
-    never answered stops in either case. A prompt whose slot failed is retried up to `retries` times before its record
+    never answered stops in either case. With several `base_url`, each episode stays on one (`ReplicatedModel`).
+    `prices` (fields of `Prices`) are for an endpoint that reports no cost. `ephemeral_system_prompt` and `prefill`
+    (messages before the prompt) are sent with each request, and are in no record.
+
+    When `budget_cost`, `budget_tokens` or `budget_time_s` are used up, the run ends and can be resumed. They count all
+    invocations of the run.
+    A prompt whose slot failed is retried up to `retries` times before its record
     is written.
 
     Each prompt gets `samples` episodes, or fewer with `until_solved`: no more begin as soon as that many are solved.
@@ -59,15 +68,21 @@ class BatchConfig(DatasetConfig):
 
     out: Path
     model: Any
-    base_url: str | None = None
+    base_url: str | tuple[str, ...] | None = None
     api_key: SecretStr = SecretStr("none")
     parser: str | None = None
     text_tools: bool = False
+    ephemeral_system_prompt: str | None = None
+    prefill: tuple[dict[str, Any], ...] = ()
+    prices: dict[str, float] | None = None
     request_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     stream: bool | Literal["auto"] = "auto"
     max_retries: Annotated[int, Field(ge=0)] = 4
     wait_outage_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1800.0
     on_outage: Literal["wait", "stop"] = "wait"
+    budget_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None
+    budget_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     retries: Annotated[int, Field(ge=0)] = 2
     max_turns: Annotated[int, Field(ge=1)] = 30
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
@@ -133,6 +148,25 @@ class BatchConfig(DatasetConfig):
         ToolOptions.of(values)
         return values
 
+    @field_validator("prices", mode="before")
+    @classmethod
+    def _check_prices(cls, prices: object) -> object:
+        if isinstance(prices, dict):
+            prices = Prices.of(prices)
+        if isinstance(prices, Prices):
+            return {name: price for name, price in vars(prices).items() if price is not None}
+        return prices
+
+    @field_validator("prefill")
+    @classmethod
+    def _check_prefill(cls, messages: tuple[dict[str, Any], ...]) -> tuple[Message, ...]:
+        return tuple(check_prefill(messages))
+
+    @property
+    def budget(self) -> RunBudget:
+        """The bounds of the run."""
+        return RunBudget(self.budget_cost, self.budget_tokens, self.budget_time_s, self.prices is not None)
+
     @property
     def model_name(self) -> str:
         """The name of the model in the records."""
@@ -149,6 +183,9 @@ class BatchConfig(DatasetConfig):
             ConfigError: If a package that the model needs is not installed.
         """
         if not isinstance(self.model, str):
+            for name in ("ephemeral_system_prompt", "prefill", "prices"):
+                if getattr(self, name):
+                    raise ConfigError(f"{name} is for a model that is given by its name; set it in the model object")
             model: Model | SessionModel = self.model
             return model
         key = self.api_key.get_secret_value()
@@ -158,6 +195,9 @@ class BatchConfig(DatasetConfig):
             api_key=key,
             parser=self.parser,
             text_tools=self.text_tools,
+            system=self.ephemeral_system_prompt,
+            prefill=self.prefill,
+            prices=None if self.prices is None else Prices(**self.prices),
             request_timeout_s=self.request_timeout_s,
             stream=self.stream,
             max_retries=self.max_retries,

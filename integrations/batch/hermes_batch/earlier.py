@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from hermes_batch.budget import read_unrecorded
 from hermes_batch.columns import former_group
 from hermes_batch.index import Row
-from hermes_batch.result import BatchResult
+from hermes_batch.result import BatchResult, Spending
+from hermes_batch.settings import read_settings
 from hermes_batch.tally import Tally
 from hermes_batch.task import Task
 from hermes_batch.trajectories import Changes, Key
@@ -29,6 +31,7 @@ class EarlierRecords:
         self._again: set[str] = set()
         self._others = 0
         self._tally = Tally()
+        self._spending = Spending()
 
     def plan_changes(self, rows: Iterable[Row]) -> Changes:
         """Return the records that change, by the offset of their lines: their new keys, or None to remove one because
@@ -47,6 +50,7 @@ class EarlierRecords:
             trainable += bool(row.get("trainable"))
             own_key = str(row["group"]), int(row["sample"])
             key = former.find(row) or own_key
+            self._spending.add_record(row)
             if self._is_kept(row, make_key(*key)):
                 self._tally.add(row)
                 if key != own_key:
@@ -74,7 +78,17 @@ class EarlierRecords:
     def make_result(self, out: Path) -> BatchResult:
         """Return the state of the run at its start."""
         total = self._tally.records + len(self.find_remaining())
-        return BatchResult(out, total, self._tally, self._tally.records, self._others)
+        settings = read_settings(out)
+        cost, tokens = read_unrecorded(settings)
+        return BatchResult(
+            out,
+            total,
+            self._tally,
+            self._tally.records,
+            self._others,
+            seconds=float(settings.get("seconds") or 0.0),
+            spending=Spending(self._spending.cost + cost, self._spending.tokens + tokens),
+        )
 
     def find_remaining(self) -> list[Unit]:
         """Return the samples to work on: first those without a record, then those that may be refused again."""

@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from hermes_agent import AccessRefused, EndpointFailing, Model, Rollout, RolloutResult, SessionModel
 from hermes_batch.artifacts import artifact_directory, mask_artifacts, remove_directory
+from hermes_batch.budget import NO_BUDGET, BudgetGuard, EpisodeSpending, RunBudget
 from hermes_batch.endpoint_policy import EndpointPolicy, OnOutage
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
 from hermes_batch.monitor import OnStatus, RunMonitor
@@ -57,6 +58,7 @@ class RunPlan:
         workers: How many samples are worked on at a time.
         retries: How often a sample whose slot failed is tried again.
         on_outage: Whether to wait for an endpoint that is down, or to stop.
+        budget: The bounds of the run.
         continuation: How to continue the run, for error messages.
         parser_advice: How to set a parser, for error messages.
         write_state: Writes `run.json`.
@@ -72,6 +74,7 @@ class RunPlan:
     workers: int = 4
     retries: int = 2
     on_outage: OnOutage = "wait"
+    budget: RunBudget = NO_BUDGET
     continuation: str
     parser_advice: str
     write_state: Callable[[BatchResult], None]
@@ -85,6 +88,7 @@ class Engine:
         self._monitor = RunMonitor(plan.out, result, plan.pool, plan.model, callbacks.on_status)
         self._endpoint = EndpointPolicy(result, plan.on_outage, plan.continuation, plan.parser_advice)
         self._first_scores = FirstScores(plan.continuation, has_scored=result.kept > 0)
+        self._budget = BudgetGuard(plan.budget, result, self._endpoint.end_outage)
         self._returns: Counter[str] = Counter()
         """How often each sample returned to the queue because its own requests failed."""
         self._is_probing = False
@@ -109,9 +113,11 @@ class Engine:
         try:
             async with anyio.create_task_group() as whole:
                 whole.start_soon(self._monitor.report, self._plan.write_state)
+                whole.start_soon(self._budget.watch_time)
                 async with anyio.create_task_group() as workers:
                     for _ in range(self._plan.workers):
                         workers.start_soon(self._worker, lines)
+                self._budget.check_at_end()
                 self._endpoint.check_at_end()
                 whole.cancel_scope.cancel()
         except ExceptionGroup as errors:
@@ -153,7 +159,11 @@ class Engine:
             await self._work_on(unit, rollout, lines)
 
     async def _work_on(self, unit: Unit, rollout: Rollout, lines: Trajectories) -> None:
-        result, attempts = await self._attempt(rollout)
+        with self._budget.episode() as spending:
+            outcome = await self._attempt(rollout, spending)
+        if spending.scope.cancelled_caught:
+            return
+        result, attempts = outcome
         if (outage := find_outage(result)) is not None:
             self._endpoint.begin_outage(outage.message)
             failing = outage.kind == EndpointFailing.__name__
@@ -181,17 +191,18 @@ class Engine:
         with explain_write_errors(self._plan.out):
             await anyio.to_thread.run_sync(mask_artifacts, directory, result.collected.paths, self._plan.pool.mask)
 
-    async def _attempt(self, rollout: Rollout) -> tuple[RolloutResult, int]:
+    async def _attempt(self, rollout: Rollout, spending: EpisodeSpending) -> tuple[RolloutResult, int]:
         """Work on a sample, and retry on another sandbox if infrastructure failed. Return the last result and the
         number of attempts. Raise ConfigError if the endpoint refuses every request, not only this one.
         """
         hooks = self._endpoint.add_hooks(rollout.loop.get("hooks"))
-        rollout = replace(rollout, loop={**rollout.loop, "hooks": hooks})
         attempts = 1
         while True:
             if rollout.collect is not None:
                 await anyio.to_thread.run_sync(remove_directory, rollout.collect.directory)
-            result = await rollout.run(self._plan.pool, self._plan.model)
+            counted = replace(rollout, loop={**rollout.loop, "hooks": spending.add_hooks(hooks)})
+            result = await counted.run(self._plan.pool, self._plan.model)
+            spending.settle(result)
             if (full := find_full_disk(result)) is not None:
                 raise HostDiskFull(f"{full}; then continue the run: {self._plan.continuation}")
             if (refusal := find_refusal(result)) is not None and refusal.kind == AccessRefused.__name__:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from hermes_agent import OpenAIModel, Rollout
+from hermes_agent import OpenAIModel, ReplicatedModel, Rollout
 from hermes_batch.result import BatchResult
 from hermes_batch.status import WRITE_INTERVAL_S, EndpointFacts, RunStatus, count_hosts, write_status
 from hermes_exec.errors import ExecError
@@ -96,10 +96,17 @@ class RunMonitor:
             workers=dict(Counter(self._stages.values())),
             sandboxes={phase: count for phase, count in pool.sandboxes.items() if count},
             hosts=count_hosts(pool.runners),
-            endpoint=EndpointFacts(**self._model.status._asdict()) if isinstance(self._model, OpenAIModel) else None,
+            endpoint=self._describe_endpoint(),
             ended=ended,
             stopped=result.stopped,
         )
+
+    def _describe_endpoint(self) -> EndpointFacts | None:
+        if not isinstance(self._model, OpenAIModel | ReplicatedModel):
+            return None
+        status = self._model.status
+        parts = {url: EndpointFacts(**{**part._asdict(), "parts": {}}) for url, part in status.parts}
+        return EndpointFacts(**{**status._asdict(), "parts": parts})
 
     async def report(self, write_state: Callable[[BatchResult], None]) -> None:
         """Report the progress each second, and write it: `status.json` every 10 s, and the number of records in

@@ -32,6 +32,28 @@ def check_messages(messages: Sequence[object]) -> list[Message]:
     """
     if not messages:
         raise ValueError("are empty")
+    checked = _check_conversation(messages)
+    if checked[-1]["role"] not in ("user", "tool"):
+        raise ValueError("must end with a message of the user or a tool, which the model can answer")
+    if checked[-1]["role"] == "user" and not message_text(checked[-1]).strip() and not image_parts(checked[-1]):
+        raise ValueError("end with a blank message")
+    return checked
+
+
+def check_prefill(messages: Sequence[object]) -> list[Message]:
+    """Return the messages without null fields. They stand between the system message and the prompt.
+
+    Raises:
+        ValueError: As `check_messages`, but for the end, or if there is a system message.
+    """
+    checked = _check_conversation(messages)
+    for number, message in enumerate(checked, 1):
+        if message["role"] == "system":
+            raise ValueError(f"message {number} has the role 'system'; use ephemeral_system_prompt for its text")
+    return checked
+
+
+def _check_conversation(messages: Sequence[object]) -> list[Message]:
     checked: list[Message] = []
     pending_ids: list[str] = []
     for number, message in enumerate(messages, 1):
@@ -42,10 +64,6 @@ def check_messages(messages: Sequence[object]) -> list[Message]:
             raise ValueError(f"message {number} {error}") from None
     if pending_ids:
         raise ValueError(f"have no result of the call {pending_ids[0]!r}")
-    if checked[-1]["role"] not in ("user", "tool"):
-        raise ValueError("must end with a message of the user or a tool, which the model can answer")
-    if checked[-1]["role"] == "user" and not message_text(checked[-1]).strip() and not image_parts(checked[-1]):
-        raise ValueError("end with a blank message")
     return checked
 
 

@@ -18,7 +18,7 @@ from hermes_batch.index import TRAJECTORIES
 from hermes_batch.monitor import OnStatus
 from hermes_batch.result import BatchResult
 from hermes_batch.results_directory import check_no_results, create_results, update_derived_files
-from hermes_batch.settings import read_settings, write_facts
+from hermes_batch.settings import progress_facts, write_facts
 from hermes_batch.task import Task
 from hermes_batch.trajectories import Trajectories
 from hermes_batch.unit_queue import UnitQueue
@@ -76,14 +76,12 @@ async def run_rollouts(
     model_name = str(getattr(model, "model", type(model).__name__))
 
     def write_state(result: BatchResult) -> None:
-        facts = {"prompts": result.total, "records": result.records, "seconds": round(result.seconds, 3)}
         origin = {"model": model_name, "backend": pool.config.backend, "image": pool.config.image, "rollouts": True}
-        write_facts(out, {**origin, **facts, "until_solved": until_solved})
+        write_facts(out, {**origin, **progress_facts(result), "until_solved": until_solved})
 
     async with AsyncExitStack() as stack:
         lines = stack.enter_context(_open_results(out, earlier, overwrite=overwrite))
         result = earlier.make_result(out)
-        result.seconds = float(read_settings(out).get("seconds") or 0.0)
         remaining = earlier.find_remaining()
         if not remaining:
             write_state(result)

@@ -19,7 +19,7 @@ from hermes_batch.monitor import OnStatus
 from hermes_batch.parquet import update_parquet
 from hermes_batch.result import BatchResult
 from hermes_batch.results_directory import check_no_results, create_results, update_derived_files
-from hermes_batch.settings import read_config, read_settings, write_settings
+from hermes_batch.settings import progress_facts, read_config, write_settings
 from hermes_batch.trajectories import Trajectories
 from hermes_batch.unit_queue import UnitQueue
 from hermes_batch.units import Unit, iterate_units
@@ -103,12 +103,12 @@ async def resume_batch(
     earlier = EarlierRecords(config.dataset, units, config.until_solved)
     with Trajectories.reopen(config.out, earlier.plan_changes) as lines:
         result = earlier.make_result(config.out)
-        result.seconds = float(read_settings(config.out).get("seconds") or 0.0)
         remaining = earlier.find_remaining()
         if not remaining:
             _write_state(config, result)
             await update_derived_files(config.out)
             return result
+        config.budget.check_rest(result)
         queue = UnitQueue(remaining, result, config.until_solved, earlier.solved)
         callbacks = RunCallbacks(on_start, on_record, on_status)
         return await _work(config, remaining, queue, result, callbacks, lambda: lines)
@@ -138,6 +138,7 @@ async def _work(
         on_outage=config.on_outage,
         continuation=f"hermes-exec batch resume {config.out}",
         parser_advice=f"set the parser and continue: hermes-exec batch resume {config.out} --parser …",
+        budget=config.budget,
         write_state=partial(_write_state, config),
     )
     try:
@@ -152,7 +153,7 @@ async def _work(
 
 
 def _write_state(config: BatchConfig, result: BatchResult) -> None:
-    write_settings(config, prompts=result.total, records=result.records, seconds=result.seconds)
+    write_settings(config, progress_facts(result))
 
 
 def _read_units(config: BatchConfig) -> list[Unit]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hermes_agent.models.factory import EMBEDDED
 from hermes_batch.config import BatchConfig
+from hermes_batch.result import BatchResult
 from hermes_batch.rows.source import resolve_dataset
 from hermes_exec import ConfigError, ExecError, PoolConfig, config_type
 from hermes_exec.config import secret_fields
@@ -19,7 +20,18 @@ SETTINGS = "run.json"
 _SEPARATE_FIELDS = frozenset({"out", "overwrite", "api_key", "dataset", "backend_options"})
 
 
-def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: float) -> None:
+def progress_facts(result: BatchResult) -> dict[str, Any]:
+    """Return the progress of a run for `run.json`. `unrecorded` is what was spent without being in a record."""
+    spending, recorded = result.spending, result.recorded
+    return {
+        "prompts": result.total,
+        "records": result.records,
+        "seconds": round(result.seconds, 3),
+        "unrecorded": {"cost": spending.cost - recorded.cost, "tokens": spending.tokens - recorded.tokens},
+    }
+
+
+def write_settings(config: BatchConfig, progress: Mapping[str, Any]) -> None:
     """Write `run.json` into the run's directory, atomically.
 
     It contains neither the key of the endpoint nor the pool's secrets. Settings that cannot be stored (a model object,
@@ -31,9 +43,7 @@ def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: 
         "backend": str(getattr(config.backend, "name", config.backend)),
         "image": config.image,
         "embedded": config.model == EMBEDDED,
-        "prompts": prompts,
-        "records": records,
-        "seconds": round(seconds, 3),
+        **progress,
         "config": values,
         "again": again,
         "until_solved": config.until_solved,

@@ -31,6 +31,8 @@ class EndpointFacts(BaseModel):
     rate: float | None = None
     away_s: float | None = None
     reason: str = ""
+    parts: dict[str, EndpointFacts] = Field(default_factory=dict)
+    """The state of each endpoint by its URL, if there are several."""
 
 
 class RunStatus(BaseModel):

@@ -73,6 +73,11 @@ def describe_endpoint(endpoint: EndpointFacts | None) -> str:
     if endpoint.away_s is not None:
         reason = to_line(endpoint.reason, _REASON_WIDTH)
         return f"waiting for the endpoint, which completes no requests: {reason} (for {endpoint.away_s:.0f} s)"
+    away = [(url, part) for url, part in endpoint.parts.items() if part.away_s is not None]
+    if away:
+        url, part = max(away, key=lambda each: each[1].away_s or 0.0)
+        reason = to_line(part.reason, _REASON_WIDTH)
+        return f"{len(away)} of {len(endpoint.parts)} endpoints away: {url}: {reason} (for {part.away_s:.0f} s)"
     if endpoint.rate is not None:
         return f"the endpoint allows {endpoint.rate:.1f} requests/s: {endpoint.waiting} requests are held back"
     return ""

@@ -32,9 +32,9 @@ def test_parse_reads_all_prices() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "a price is for prompt"),
-        ("prompt=1", "lack completion"),
-        ("prompt=1,completions=2", "did you mean"),
+        ("", "a price is NAME=NUMBER"),
+        ("prompt=1", "the price of completion tokens is missing"),
+        ("prompt=1,completions=2", "a price is for"),
         ("prompt=1,completion=x", "a number of at least 0, not 'x'"),
         ("prompt=-1,completion=1", "a number of at least 0, not -1"),
         ("prompt=nan,completion=1", "a number of at least 0, not nan"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -123,6 +124,23 @@ def parse_fields(fields: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--field: the entry {entry!r} has two columns, {columns[entry]!r} and {column!r}")
         columns[entry] = column
     return columns
+
+
+def read_prefill(path: Path | None) -> tuple[Any, ...]:
+    """Return the messages in the file of `--prefill`.
+
+    Raises:
+        ConfigError: If the file cannot be read, or is not a list in JSON.
+    """
+    if path is None:
+        return ()
+    try:
+        messages = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--prefill: cannot read {path}: {error}") from error
+    if not isinstance(messages, list):
+        raise ConfigError(f"--prefill: {path} is not a JSON list of messages")
+    return tuple(messages)
 
 
 def pool_settings(settings: dict[str, Any]) -> dict[str, Any]:

@@ -17,10 +17,13 @@ from hermes_agent.cli.options import (
     ModelName,
     ModelOptions,
     Parser,
+    Price,
     ToolOption,
     Toolsets,
     WaitOutage,
     flatten_options,
+    join_urls,
+    parse_price,
 )
 from hermes_batch.cli.arguments import (
     Dataset,
@@ -30,6 +33,7 @@ from hermes_batch.cli.arguments import (
     SelectionOptions,
     parse_fields,
     pool_settings,
+    read_prefill,
 )
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
@@ -55,10 +59,27 @@ class _RunOptions(RowOptions):
             "--on-outage", help="If it is down for longer: keep waiting (`wait`), or `stop` and leave the rest undone."
         ),
     ] = "wait"
+    budget_cost: Annotated[
+        float | None, typer.Option("--budget-cost", help="Highest cost of the run, as reported or by --price.")
+    ] = None
+    budget_tokens: Annotated[
+        int | None, typer.Option("--budget-tokens", min=1, help="Most tokens of the run, prompts and completions.")
+    ] = None
+    budget_time_s: Annotated[
+        float | None, typer.Option("--budget-time", metavar="SECONDS", help="Longest time of the run.")
+    ] = None
     retries: Annotated[int, typer.Option("--retries", min=0, help="How often to retry a prompt whose slot failed.")] = 2
     system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="System message before each prompt.")] = (
         None
     )
+    ephemeral_system_prompt: Annotated[
+        str | None,
+        typer.Option("--ephemeral-system-prompt", help="Text after the system message, sent but in no record."),
+    ] = None
+    prefill: Annotated[
+        Path | None,
+        typer.Option("--prefill", metavar="FILE", help="JSON list of messages before prompts, sent but in no record."),
+    ] = None
     distribution: Annotated[
         str | None,
         typer.Option(
@@ -120,8 +141,8 @@ def run(
     Continue a run that was interrupted with `batch resume`.
 
     Exit codes: 0 if every prompt was scored or answered, 2 for usage or configuration errors, 3 if some prompts failed
-    for reasons outside the model or were not done because its endpoint was down or the disk of --out was full, 130 if
-    interrupted.
+    for reasons outside the model or were not done because its endpoint was down, the budget used up or the disk of
+    --out full, 130 if interrupted.
     """
     from hermes_batch.config import BatchConfig
     from hermes_batch.run import run_batch
@@ -140,6 +161,7 @@ def run(
         "toolsets": tuple(toolset or ("terminal", "file")),
         "tool_options": parse_options(tool_option),
         "collect": tuple(run_options.collect or ()),
+        "prefill": read_prefill(run_options.prefill),
     }
     config = BatchConfig.of(settings)
     raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json)))
@@ -147,7 +169,9 @@ def run(
 
 def resume(
     out: RunDirectory,
-    base_url: Annotated[str | None, typer.Option("--base-url", help="Current URL of the endpoint.")] = None,
+    base_url: Annotated[
+        list[str] | None, typer.Option("--base-url", help="Current URL of the endpoint; may be repeated.")
+    ] = None,
     api_key: ApiKey = "none",
     parser: Parser = None,
     workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Prompts to work on at a time.")] = None,
@@ -163,6 +187,17 @@ def resume(
     dataset: Annotated[
         str | None, typer.Option("--dataset", metavar="PROMPTS", help="The dataset from now on, such as a longer one.")
     ] = None,
+    price: Price = None,
+    budget_cost: Annotated[
+        float | None, typer.Option("--budget-cost", min=0, help="Highest cost of the run from now on (0: no bound).")
+    ] = None,
+    budget_tokens: Annotated[
+        int | None, typer.Option("--budget-tokens", min=0, help="Most tokens of the run from now on (0: no bound).")
+    ] = None,
+    budget_time: Annotated[
+        float | None,
+        typer.Option("--budget-time", metavar="SECONDS", min=0, help="Longest time of the run (0: no bound)."),
+    ] = None,
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
@@ -177,9 +212,10 @@ def resume(
 
     from hermes_batch.run import resume_batch
 
-    limits = {"limit": limit, "until_solved": until_solved}
-    overrides: dict[str, Any] = {"base_url": base_url, "parser": parser, "workers": workers, "samples": samples}
-    overrides |= {"dataset": dataset}
+    limits = {"limit": limit, "until_solved": until_solved, "budget_cost": budget_cost, "budget_tokens": budget_tokens}
+    limits |= {"budget_time_s": budget_time}
+    overrides: dict[str, Any] = {"base_url": join_urls(base_url), "parser": parser, "workers": workers}
+    overrides |= {"samples": samples, "dataset": dataset, "prices": parse_price(price)}
     changes = {name: value for name, value in overrides.items() if value is not None}
     changes |= {name: value or None for name, value in limits.items() if value is not None}
     changes |= pool_settings(parse_options(option))
@@ -208,6 +244,8 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
                 "unscored": result.unscored,
                 "stopped": result.stopped,
                 "tool_calls": result.tool_calls,
+                "cost": result.spending.cost,
+                "tokens": result.spending.tokens,
                 "seconds": round(result.seconds, 3),
                 "trajectories": result.out / TRAJECTORIES,
                 "report": result.out / REPORT,
