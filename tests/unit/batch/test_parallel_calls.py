@@ -22,7 +22,7 @@ def config(tmp_path: Path, **more: Any) -> BatchConfig:
 
 @pytest.mark.parametrize("given", ["safe", "all", 1, 7])
 def test_parallel_calls_reaches_the_loop_and_is_recorded(given: ParallelCalls, tmp_path: Path) -> None:
-    write_settings(config(tmp_path, parallel_calls=given), prompts=1, records=0, seconds=0)
+    write_settings(config(tmp_path, parallel_calls=given), {})
     resumed = read_config(tmp_path)
     assert resumed.make_rollout(UNIT).loop["parallel_calls"] == given
 
